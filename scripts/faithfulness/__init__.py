@@ -22,9 +22,9 @@ from torch import Tensor
 
 import attnviz
 from attnviz.analyses.senses.result import Occurrence, SensesResult
-from attnviz.analyses.shift.interventions import ALL, intervene
-from attnviz.analyses.shift.methods import AttributionInput
 from attnviz.analyses.shift.result import consensus, spearman
+from attnviz.attribution.interventions import ALL, intervene
+from attnviz.attribution.methods import AttributionInput
 from attnviz.capture import restoring
 from attnviz.inputs import encode, pieces_in, token_spans
 from attnviz.results.axis import token_groups

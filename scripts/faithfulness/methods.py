@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from attnviz.analyses.shift.compute import make_reference
-from attnviz.analyses.shift.deeplift import decompose_shift
-from attnviz.analyses.shift.methods import METHODS as REGISTERED
-from attnviz.analyses.shift.methods import AttributionInput, Method, multiply_layers
-from attnviz.analyses.shift.residual_stream import decompose_residual_stream
-from attnviz.analyses.shift.result import ShiftDecomposition
+from attnviz.analyses.shift.result import Decomposition
+from attnviz.attribution.methods import METHODS as REGISTERED
+from attnviz.attribution.methods import AttributionInput, Method, multiply_layers
+from attnviz.attribution.readout import Readout
+from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.capture import restoring
 
 
@@ -33,7 +33,7 @@ def value_norm_rollout(target: AttributionInput) -> Tensor:
 def residual_stream(target: AttributionInput) -> Tensor:
     """Return the attention contribution of each token in the residual stream decomposition."""
     stream = decompose_residual_stream(
-        target.model.module, target.inputs, rows=target.rows, direction=target.direction
+        Readout.word(target.model.module, target.rows), target.inputs, direction=target.direction
     )
     return stream.attention.sum((0, 1))
 
@@ -76,7 +76,7 @@ def compute_all(target: AttributionInput) -> tuple[dict[str, Tensor], float]:
         return attributions, _decompose(target, "gate").total
 
 
-def _decompose(target: AttributionInput, reference: str) -> ShiftDecomposition:
+def _decompose(target: AttributionInput, reference: str) -> Decomposition:
     compared = make_reference(target, reference)
     return decompose_shift(
         target.model.module,

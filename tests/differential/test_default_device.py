@@ -6,7 +6,7 @@ from families import TEXTS, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.shift.methods import METHODS
+from attnviz.attribution.methods import METHODS
 
 TEXT = "I love apple phones"
 SENSES = {"river": ["the bank of the river", "a bank of mud"], "money": ["my bank", "a rich bank"]}

@@ -9,11 +9,10 @@ from families import tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.shift.compute import gate_of
-from attnviz.analyses.shift.deeplift import decompose_shift
-from attnviz.analyses.shift.interventions import (
+from attnviz.attribution.decomposition import decompose
+from attnviz.attribution.interventions import (
     ALL,
-    TargetWord,
+    Target,
     available_interventions,
     common_words,
     delete,
@@ -22,6 +21,8 @@ from attnviz.analyses.shift.interventions import (
     patch_heads,
     substitute,
 )
+from attnviz.attribution.readout import Readout
+from attnviz.attribution.reference import gate_of
 from attnviz.capture import restoring
 
 DATA = Path(__file__).parent.parent / "data"
@@ -43,7 +44,9 @@ def plain(model, row=ROW, **inputs):
 def site(model):
     inputs = tokens(model.tokenizer, TEXT)
     T = inputs["input_ids"].shape[1]
-    return TargetWord(model, inputs, (ROW,), (True, *[False] * (T - 2), True))
+    return Target(
+        model, inputs, (True, *[False] * (T - 2), True), Readout.word(model.module, (ROW,))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +149,7 @@ def test_patched_heads(model):
     """Compare with hooks before W^O: patching all heads, and patching one head."""
     pair = tokens(model.tokenizer, "The bank was full of mud.", "The bank was full of cash.")
     with restoring(model.module):
-        effects = patch_heads(model.module, pair, rows=[ROW], effect="direct")
+        effects = patch_heads(Readout.word(model.module, [ROW]), pair, effect="direct")
     assert effects.shape == (6, 12, 384)
     with Dense(model.module) as watched:
         plain(model, **pair)
@@ -224,7 +227,7 @@ def test_total_effects_are_those_of_plain_hooks(model, reference):
     gate = gate_of((True, *[False] * (T - 2), True)) if is_gate else None
     module, runs = model.module, singly(pair)
     with restoring(module):
-        effects = patch_heads(module, pair, rows=[ROW], gate=gate, effect="total")
+        effects = patch_heads(Readout.word(module, [ROW]), pair, gate=gate, effect="total")
         projections = [layer.attention.output.dense for layer in module.encoder.layer]
         runs = gated(runs, gate) if is_gate else runs
         expected = patched_everywhere(module, projections, runs, ROW)
@@ -238,7 +241,7 @@ def test_total_effects_in_a_decoder_are_those_of_plain_hooks(tokenizer):
     pair = tokens(tokenizer, "the bank was full of mud", "the bank was full of cash")
     row = pair["input_ids"].shape[1] - 1
     with restoring(module):
-        effects = patch_heads(module, pair, rows=[row], effect="total")
+        effects = patch_heads(Readout.word(module, [row]), pair, effect="total")
         projections = [layer.self_attn.o_proj for layer in module.model.layers]
         expected = patched_everywhere(module.model, projections, singly(pair), row)
     assert expected.norm(dim=-1).min() > 1e-3
@@ -283,12 +286,12 @@ def test_other_models(family, tokenizer):
     twice = {name: torch.cat([each, each]) for name, each in text.items()}
     gate = gate_of(special)
     with restoring(module):
-        split = decompose_shift(module, twice, rows=[T - 2], gate=gate)
+        split = decompose(Readout.word(module, [T - 2]), twice, gate=gate)
         patched = (
-            patch_heads(module, twice, rows=[T - 2], gate=gate, effect="direct").double()
+            patch_heads(Readout.word(module, [T - 2]), twice, gate=gate, effect="direct").double()
             @ split.direction.double()
         )
-        target = TargetWord(model, text, (T - 2,), special)
+        target = Target(model, text, special, Readout.word(model.module, (T - 2,)))
         lost = intervene(target, [[3], [T - 1]], ["knock-out"])["knock-out"]
     by_head = split.table.sum(-1)
     assert patched.shape == by_head.shape

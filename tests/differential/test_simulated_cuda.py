@@ -18,7 +18,7 @@ from simulated_cuda import CudaTensor, DeviceError, SimulatedCuda
 from transformers import LlamaConfig, LlamaModel
 
 import attnviz
-from attnviz.analyses.shift.methods import METHODS
+from attnviz.attribution.methods import METHODS
 
 PACKAGE = str(Path(attnviz.__file__).parent)
 FACTORIES = "arange", "empty", "eye", "full", "ones", "tensor", "zeros"

@@ -8,8 +8,9 @@ import torch
 
 import attnviz
 from attnviz.agreement import verify
-from attnviz.analyses.shift import deeplift
-from attnviz.analyses.shift.deeplift import decompose_shift
+from attnviz.attribution import deeplift
+from attnviz.attribution.decomposition import decompose
+from attnviz.attribution.readout import Readout
 from attnviz.capture import capture, restoring
 from attnviz.inputs import encode
 from attnviz.results import AttentionResult
@@ -23,7 +24,7 @@ def error_of(model, tokenizer, tally, kind="planted"):
     """Return the difference between a shift and the sum of its contributions."""
     inputs = dict(tokenizer(PAIR, return_tensors="pt"))
     with restoring(model.module):
-        error = decompose_shift(model.module, inputs, rows=[2]).error
+        error = decompose(Readout.word(model.module, [2]), inputs).error
     if kind == "planted":
         tally.fault("in the account of a shift")
     tally.figure(kind, "sum of a shift", torch.float32, error / EXACT)
@@ -49,7 +50,7 @@ def without_head_2(parts):
 
 @pytest.mark.parametrize("fault", [without_routing, without_head_2])
 def test_a_missing_contribution_is_detected(model, tokenizer, monkeypatch, fault, tally):
-    room = importlib.import_module("attnviz.analyses.shift.deeplift")
+    room = importlib.import_module("attnviz.attribution.decomposition")
     monkeypatch.setattr(room, "_parts", fault(room._parts))
     assert error_of(model, tokenizer, tally) > 100 * EXACT
 

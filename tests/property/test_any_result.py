@@ -22,8 +22,8 @@ from attnviz.analyses.example.result import ExampleResult, GivenMatrix, Replayed
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
 from attnviz.analyses.shift.result import (
+    Decomposition,
     ResidualStream,
-    ShiftDecomposition,
     ShiftPlane,
     ShiftResult,
 )
@@ -299,7 +299,7 @@ def shifts(draw):
     L, H, T = draw(sizes), draw(sizes), draw(sizes)
     number = st.floats(0.1, 10)
     split = st.builds(
-        ShiftDecomposition,
+        Decomposition,
         value=tensors(L, H, T),
         routing=tensors(L, H, T),
         credit=tensors(T, of=[torch.float64]).map(

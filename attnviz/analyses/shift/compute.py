@@ -1,8 +1,8 @@
 """What moved a word's vector: from the static to the contextual vector, and by which words.
 
 The text is compared with a reference in which the word can attend to less, or to other words. The
-difference at the word is decomposed exactly (`deeplift`). Independently of that, each other word is
-changed and the effect is measured (`interventions`).
+difference at the word is decomposed exactly (`attribution.decomposition`). Independently of that,
+each other word is changed and the effect is measured (`attribution.interventions`).
 """
 
 from __future__ import annotations
@@ -21,37 +21,30 @@ from torch import Tensor
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.compute import expect_readable
 from attnviz.analyses.senses.sentences import find_word
-from attnviz.analyses.shift.deeplift import decompose_shift, trace_run
-from attnviz.analyses.shift.interventions import (
+from attnviz.analyses.shift.result import ShiftPlane, ShiftResult, numbered
+from attnviz.attribution.decomposition import Decomposition, decompose
+from attnviz.attribution.interventions import (
     AttentionKnockout,
-    TargetWord,
     available_interventions,
     intervene,
-    last_vectors,
     patch_heads,
 )
-from attnviz.analyses.shift.methods import (
-    AttributionInput,
-    check_methods,
-    compute_methods,
-    raw_attention,
-    rollout,
-)
-from attnviz.analyses.shift.residual_stream import decompose_residual_stream
-from attnviz.analyses.shift.result import (
-    ResidualStream,
-    ShiftDecomposition,
-    ShiftPlane,
-    ShiftResult,
-    numbered,
-    sum_pieces,
-)
+from attnviz.attribution.methods import check_methods, compute_methods
+from attnviz.attribution.methods.raw_attention import raw_attention
+from attnviz.attribution.methods.rollout import rollout
+from attnviz.attribution.ranking import sum_pieces
+from attnviz.attribution.readout import Readout
+from attnviz.attribution.reference import Reading, Reference, encode_after, make_reference, read
+from attnviz.attribution.residual_stream import ResidualStream, decompose_residual_stream
+from attnviz.attribution.target import Score, Target
+from attnviz.attribution.tracing import trace_run
 from attnviz.capture import hidden_states, restoring
-from attnviz.errors import AttnvizError, InputError, ModelError, did_you_mean, first_line
-from attnviz.inputs import encode, expect_one_text, pieces_in, token_spans
+from attnviz.errors import AttnvizError, InputError, ModelError, first_line
+from attnviz.inputs import expect_one_text, pieces_in, token_spans
+from attnviz.inputs.batch import Batch
 from attnviz.pipeline.attend import Loadable, Model, load
-from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
-from attnviz.results.axis import TokenGroups, locate, token_groups
+from attnviz.results import AgreementReport, AnalysisCheck
+from attnviz.results.axis import TokenGroups, locate
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
@@ -125,32 +118,31 @@ def shift(
     text, reference = parse_pair(text, reference)
     method_names = check_methods(methods)
     model = model if isinstance(model, Model) else load(model)
-    target, groups, result = _find_target(model, word, text)
-    compared = make_reference(target, reference)
-    regions = None if toward is None else read_regions(model, word, toward, target.ids)
+    reading, target = _find_target(model, word, text)
+    groups, result, readout = reading.groups, reading.result, target.readout
+    compared = make_reference(target, reference, reading.bos)
+    regions = None if toward is None else read_regions(reading, target, word, toward)
     axis = None if regions is None else regions.axis
-    pair, rows, gate = compared.inputs, target.rows, compared.gate
+    rows = readout.rows
     with _tracing(model):
-        split = decompose_shift(model.module, pair, rows=rows, direction=axis, gate=gate)
-        stream = decompose_residual_stream(model.module, target.inputs, rows=rows, direction=axis)
+        split = decompose(readout, compared.inputs, direction=axis, gate=compared.gate)
+        stream = decompose_residual_stream(readout, target.inputs, direction=axis)
         _check_decomposition(model, word, split, stream)
-        states = _mean_states(model, target.inputs, rows)
-        plane = _find_plane(states, _reference_states(model, compared, rows), split, regions)
+        states = _mean_states(readout, target.inputs)
+        plane = _find_plane(states, _reference_states(readout, compared), split, regions)
         with part(0, 3 if verify_causally else 1):
             causal = _causal(target, groups, split.direction, every=verify_causally)
         direct_effect = total_effect = None
         if verify_causally:
             with part(1, 3, "each head: direct effect"):
-                direct_effect = _head_effects(model, compared, rows, split.direction, "direct")
+                direct_effect = _head_effects(readout, compared, split.direction, "direct")
             with part(2, 3, "each head: total effect"):
-                total_effect = _head_effects(model, compared, rows, split.direction, "total")
-        attribution_input = AttributionInput(
-            model, target.inputs, rows, target.special, split.direction, result
-        )
-        attributions, left_out = compute_methods(method_names, attribution_input)
+                total_effect = _head_effects(readout, compared, split.direction, "total")
+        score = Score(**vars(target), direction=split.direction, result=result, gate=compared.gate)
+        attributions, left_out = compute_methods(method_names, score)
     index = groups.positions.index(rows)
     notes = [] if len(rows) == 1 else [f"“{groups.labels[index]}” is {len(rows)} pieces, averaged"]
-    notes += [*compared.notes, *left_out]
+    notes += [*reading.notes, *compared.notes, *left_out]
     path = distances = None
     if regions is not None:
         path, distances = regions.place(states)
@@ -168,18 +160,19 @@ def shift(
         residual_stream=stream,
         causal=causal,
         direct_effect=direct_effect,
-        raw_attention=by_word(raw_attention(attribution_input)).cpu(),
-        rollout=by_word(rollout(attribution_input)).cpu(),
+        raw_attention=by_word(raw_attention(score)).cpu(),
+        rollout=by_word(rollout(score)).cpu(),
         methods={name: by_word(scores) for name, scores in attributions.items()},
         regions=() if regions is None else regions.names,
         path=path,
         distances=distances,
         notes=(*notes, *_incomplete(result.provenance.dtype, split, stream)),
-        agreement=_verify(model, result.agreement, compared, rows, split, stream),
+        agreement=_verify(result.agreement, target, compared, split, stream),
         provenance=result.provenance,
         total_effect=total_effect,
         replaced=compared.replaced(groups),
         plane=plane,
+        sink=next((n for n, rows in enumerate(groups.positions) if reading.sink in rows), None),
     )
 
 
@@ -205,93 +198,14 @@ def parse_pair(text: str, reference: str | None) -> tuple[str, str]:
     return _BRACES.sub(lambda braces: braces[1].split("|")[1], text), before
 
 
-def _find_target(
-    model: Model, word: str, text: str
-) -> tuple[TargetWord, TokenGroups, AttentionResult]:
-    """Run the model on a text and find the word in it; return the words and the attention too."""
+def _find_target(model: Model, word: str, text: str) -> tuple[Reading, Target]:
+    """Read a text and find the word in it."""
     expect_one_text(model.checkpoint)
     expect_readable(model, text, "The text")
-    result = model.attend(text, mode="full")
-    tokens = result.records[0].query_axis
-    groups = token_groups(tokens)
-    rows = groups.positions[locate(word, groups)]
-    inputs = encode(model.checkpoint, [text]).inputs
-    return TargetWord(model, inputs, rows, tokens.special), groups, result
-
-
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """The two runs of a comparison."""
-
-    inputs: Mapping[str, Tensor]  # of the model, (2, T) each: the reference, then the text
-    gate: Tensor | None  # keys that each query may attend to in the reference, (T, T); None for all
-    description: str  # the reference in words
-    notes: tuple[str, ...] = ()  # for the caption
-    words: tuple[str, ...] = ()  # of another text, for each token, (T,)
-
-    def replaced(self, groups: TokenGroups) -> tuple[str, ...]:
-        """Return what the other text has in place of each word; "" where both have the same."""
-        if not self.words:
-            return ()
-        before, after = self.inputs["input_ids"]
-        return tuple(
-            ""
-            if torch.equal(before[list(rows)], after[list(rows)])
-            else " ".join(dict.fromkeys(self.words[row] for row in rows))
-            for rows in groups.positions
-        )
-
-
-def make_reference(target: TargetWord, reference: str) -> Reference:
-    """Return the reference of a text: "gate", "mask" or another text, as in `shift`."""
-    model, inputs = target.model, target.inputs
-    gate: Tensor | None = None
-    notes: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    if reference == "gate":
-        other = inputs
-        gate = gate_of(target.special).to(model.checkpoint.device)
-        description = "the same text, where every token may read only itself and special tokens"
-    elif reference == "mask":
-        other = {**inputs, "input_ids": target.masked_ids()}
-        mask = getattr(model.tokenizer, "mask_token", "masked")
-        description = f"the same text, where all other words are {mask}"
-    else:
-        batch = encode(model.checkpoint, [reference])
-        other, tokens = batch.inputs, batch.axes["text"][0]
-        _expect_comparable(other["input_ids"], target.ids, reference)
-        rows = list(target.rows)
-        if not torch.equal(other["input_ids"][:, rows], target.ids[:, rows]):
-            notes = (
-                "the reference has another word in this place: the difference at the start counts "
-                "too",
-            )
-        description = f"“{reference}”"
-        words = tuple(
-            label if word is None else tokens.word_labels[word]
-            for label, word in zip(tokens.labels, tokens.words, strict=True)
-        )
-    pair = {name: torch.cat([other[name], tensor]) for name, tensor in inputs.items()}
-    return Reference(pair, gate, description, notes, words)
-
-
-def gate_of(special: Sequence[bool]) -> Tensor:
-    """Return which keys each query may attend to without context, (T, T): itself and special."""
-    gate = torch.eye(len(special), dtype=torch.bool, device="cpu")
-    gate[:, torch.tensor(special, dtype=torch.bool, device="cpu")] = True
-    return gate
-
-
-def _expect_comparable(other: Tensor, ids: Tensor, reference: str) -> None:
-    """Raise InputError for a reference that equals the text or has another number of tokens."""
-    if torch.equal(other, ids):
-        raise InputError("The reference is the same as the text. Change a word.")
-    if other.shape != ids.shape:
-        hint = did_you_mean(reference, ("gate", "mask")) if " " not in reference.strip() else ""
-        raise InputError(
-            f"The reference has {other.shape[1]} tokens, but the text has {ids.shape[1]}. {hint} "
-            "Replace words by words with the same number of pieces, or use gate or mask."
-        )
+    reading = read(model, text)
+    rows = reading.groups.positions[locate(word, reading.groups)]
+    readout = Readout.word(model.module, rows)
+    return reading, Target(model, reading.inputs, reading.special, readout, reading.sink)
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,13 +238,12 @@ class Regions:
 
 
 def read_regions(
-    model: Model, word: str, toward: Mapping[str, str | Sequence[str]], ids: Tensor
+    reading: Reading, target: Target, word: str, toward: Mapping[str, str | Sequence[str]]
 ) -> Regions:
     """Return the two regions of the vectors of some texts.
 
     In a text with the word, in any case and regular inflection, its vector counts. In another text
-    it is the mean over all tokens.
-    ids : those of the text that is explained, (1, T). No region may have it.
+    it is the mean over all tokens. No region may have the text that is explained.
     """
     if len(toward) != 2:
         raise InputError(
@@ -343,12 +256,19 @@ def read_regions(
         listed = [texts] if isinstance(texts, str) else texts
         if not listed or not all(isinstance(text, str) and text.strip() for text in listed):
             raise InputError(f"The region {region!r} has no text or an empty one. Give it texts.")
-        if any(torch.equal(encode(model.checkpoint, [t]).inputs["input_ids"], ids) for t in listed):
+        batches = [encode_after(target.model, text, reading.bos) for text in listed]
+        if any(torch.equal(batch.inputs["input_ids"], target.ids) for batch in batches):
             raise InputError(
                 f"The region {region!r} has the text itself, so “{name}” would be measured against "
                 "itself. Give it other texts."
             )
-        states, has_word = zip(*(_state(model, name, text) for text in listed), strict=True)
+        states, has_word = zip(
+            *(
+                _state(target.model, name, text, batch)
+                for text, batch in zip(listed, batches, strict=True)
+            ),
+            strict=True,
+        )
         centers.append(torch.stack(states).mean(0))
         ends.append(torch.stack(states)[:, -1])
         missing.append(has_word.count(False))
@@ -366,35 +286,34 @@ def read_regions(
     return regions
 
 
-def _state(model: Model, word: str, text: str) -> tuple[Tensor, bool]:
+def _state(model: Model, word: str, text: str, batch: Batch) -> tuple[Tensor, bool]:
     """Return the mean state of the word, else of all tokens, and whether the text has the word."""
-    batch = encode(model.checkpoint, [text])
     spans = token_spans(model.checkpoint, text)
-    rows = [row for span in find_word(word, text) for row in pieces_in(spans, span)]
     special = batch.axes["text"][0].special
+    before = len(special) - len(spans)  # a BOS token that is read before the text
+    rows = [before + row for span in find_word(word, text) for row in pieces_in(spans, span)]
     ordinary = [row for row, is_special in enumerate(special) if not is_special]
-    return _mean_states(model, batch.inputs, rows or ordinary), bool(rows)
+    return _mean_states(Readout.word(model.module, rows or ordinary), batch.inputs), bool(rows)
 
 
-def _mean_states(model: Model, inputs: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
+def _mean_states(readout: Readout, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the mean vector of some tokens as it enters each layer and at the end, (L + 1, d)."""
-    entering = [state[:, list(rows)].mean(1) for state in hidden_states(model.module, inputs)[:-1]]
+    entering = [readout(state) for state in hidden_states(readout.module, inputs)[:-1]]
     # Some models return their last state before its norm.
-    states = [*entering, last_vectors(model.module, inputs, rows)]
-    return torch.cat(states).double().cpu()
+    return torch.cat([*entering, readout.run(inputs)]).double().cpu()
 
 
-def _reference_states(model: Model, compared: Reference, rows: Sequence[int]) -> Tensor:
+def _reference_states(readout: Readout, compared: Reference) -> Tensor:
     """Return the same of the reference, (L + 1, d)."""
     inputs = {name: tensor[:1] for name, tensor in compared.inputs.items()}
     if compared.gate is None:
-        return _mean_states(model, inputs, rows)
+        return _mean_states(readout, inputs)
     with AttentionKnockout(compared.gate[None, None]):
-        return _mean_states(model, inputs, rows)
+        return _mean_states(readout, inputs)
 
 
 def _find_plane(
-    states: Tensor, reference: Tensor, split: ShiftDecomposition, regions: Regions | None
+    states: Tensor, reference: Tensor, split: Decomposition, regions: Regions | None
 ) -> ShiftPlane:
     """Return the paths in the plane of the direction and the main direction orthogonal to it.
 
@@ -437,7 +356,7 @@ def _tracing(model: Model) -> Iterator[None]:
 
 
 def _check_decomposition(
-    model: Model, word: str, split: ShiftDecomposition, stream: ResidualStream
+    model: Model, word: str, split: Decomposition, stream: ResidualStream
 ) -> None:
     """Raise for parts that are nan or infinite, and for a word that nothing moved."""
     if not all(isfinite(error) for error in (split.error, split.credit_error, stream.error)):
@@ -453,11 +372,10 @@ def _check_decomposition(
 
 
 def _verify(
-    model: Model,
     report: AgreementReport,
+    target: Target,
     compared: Reference,
-    rows: Sequence[int],
-    split: ShiftDecomposition,
+    split: Decomposition,
     stream: ResidualStream,
 ) -> AgreementReport:
     """Return a report that covers the split: its sums, and the runs that it splits.
@@ -469,9 +387,9 @@ def _verify(
     report = replace(
         report, analysis=(*report.analysis, AnalysisCheck("sums of the parts", worst, _COMPLETE))
     )
-    with restoring(model.module, None, seed=2):
-        states = trace_run(model.module, compared.inputs, nullcontext())
-    first, last = (state.detach()[:, list(rows)].mean(1).double().cpu() for state in states)
+    with restoring(target.model.module, None, seed=2):
+        start, end = trace_run(target.readout, compared.inputs, nullcontext())
+    first, last = (state.detach().double().cpu() for state in (target.readout(start), end))
     lengths = [(stream.total, (last[1] - first[1]) @ stream.direction.double())]
     if compared.gate is None:
         lengths.append((split.total, (last[1] - last[0]) @ split.direction.double()))
@@ -483,7 +401,7 @@ def _verify(
     return check_hidden_states(report, ours, loaded, name="lengths of the shift", scale=size)
 
 
-def _incomplete(dtype: str, split: ShiftDecomposition, stream: ResidualStream) -> Iterator[str]:
+def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Iterator[str]:
     """Yield notes where the parts do not add up, with the reason."""
     worst = max(split.error, split.credit_error, stream.error)
     if worst > _EXACT:
@@ -503,21 +421,18 @@ def _incomplete(dtype: str, split: ShiftDecomposition, stream: ResidualStream) -
 
 
 def _head_effects(
-    model: Model,
+    readout: Readout,
     compared: Reference,
-    rows: tuple[int, ...],
     direction: Tensor,
     effect: Literal["direct", "total"],
 ) -> Tensor:
     """Return what the word loses along the direction by each patched head, (L, H)."""
-    effects = patch_heads(
-        model.module, compared.inputs, rows=rows, gate=compared.gate, effect=effect
-    )
+    effects = patch_heads(readout, compared.inputs, gate=compared.gate, effect=effect)
     return effects.double().cpu() @ direction.double().cpu()
 
 
 def _causal(
-    target: TargetWord, groups: TokenGroups, direction: Tensor, *, every: bool
+    target: Target, groups: TokenGroups, direction: Tensor, *, every: bool
 ) -> dict[str, Tensor]:
     """Return what the word loses along the direction by each intervention, (W,).
 
@@ -526,7 +441,7 @@ def _causal(
     others = [
         index
         for index, (rows, special) in enumerate(zip(groups.positions, groups.special, strict=True))
-        if not special and rows != target.rows
+        if not special and rows != target.readout.rows and target.sink not in rows
     ]
     interventions = available_interventions(target.model)[: None if every else 1]
     effects = {}

@@ -11,6 +11,9 @@ import torch
 from torch import Tensor
 
 import attnviz
+from attnviz.attribution.decomposition import Decomposition
+from attnviz.attribution.ranking import RANKABLE, consensus, spearman, sum_pieces
+from attnviz.attribution.residual_stream import ResidualStream
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
@@ -21,8 +24,6 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
-_FEWEST = 3  # numbers that can be ranked
-_RANKABLE = 6  # words, or heads: ρ of fewer is no statistic
 _LONGEST = 14  # letters of a word in a table
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
 _RANKED = 5  # words of each ranking
@@ -33,75 +34,6 @@ _STRONGER = 1.5  # times its effect: another word moves more
 _CHANGING = {
     "mask": "masking", "replace": "replacing", "knock-out": "knocking out", "delete": "deleting",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftDecomposition(Savable):
-    """The difference of two runs at one position, split over layers, heads and sources.
-
-    All numbers are lengths along `direction`, in units of the hidden state. There are L layers,
-    H heads and T sources.
-    """
-
-    value: Tensor  # the part of each head due to different values, (L, H, T)
-    routing: Tensor  # the part due to different attention weights, (L, H, T)
-    start: float  # the difference at the position itself before the first layer
-    credit: Tensor  # of each source over all paths, also through other positions, (T,)
-    total: float  # the difference of the runs
-    length: float  # its norm in all directions
-    direction: Tensor  # of norm 1, (d,)
-
-    def __repr__(self) -> str:
-        """Return a summary without the tensors."""
-        L, H, T = self.value.shape
-        size = f"{L} layers × {H} heads × {T} tokens"
-        return f"ShiftDecomposition({size}: {self.total:.2f}, error {self.error:.0e})"
-
-    @property
-    def table(self) -> Tensor:
-        """The sum of value and routing parts, (L, H, T)."""
-        return self.value + self.routing
-
-    @property
-    def error(self) -> float:
-        """The completeness error of the direct parts, as a share of the length."""
-        return abs(self.table.sum().item() + self.start - self.total) / self.length
-
-    @property
-    def credit_error(self) -> float:
-        """The completeness error of the credits, as a share of the length."""
-        return abs(self.credit.sum().item() - self.total) / self.length
-
-
-@dataclass(frozen=True, eq=False)
-class ResidualStream(Savable):
-    """What was added to the residual stream of one position, from its static vector to the end.
-
-    Attention weights, the scales of norms and the gates of activations are fixed at their values.
-    The network is then affine, and every part is propagated to the end. Numbers are as in
-    `ShiftDecomposition`.
-    """
-
-    attention: Tensor  # added by each head from each source, (L, H, T)
-    mlp: Tensor  # added by each MLP, (L,)
-    bias: float  # added by all biases after the values
-    own: float  # the propagated static vector, minus the static vector
-    total: float  # the shift along the direction
-    length: float  # its norm in all directions
-    direction: Tensor  # of norm 1, (d,)
-
-    def __repr__(self) -> str:
-        """Return a summary without the tensors."""
-        return (
-            f"ResidualStream(attention {self.attention.sum():.2f}, MLPs {self.mlp.sum():.2f}, "
-            f"biases {self.bias:.2f}, own {self.own:.2f}: {self.total:.2f}, error {self.error:.0e})"
-        )
-
-    @property
-    def error(self) -> float:
-        """The completeness error, as a share of the length."""
-        parts = self.attention.sum().item() + self.mlp.sum().item() + self.bias + self.own
-        return abs(parts - self.total) / self.length
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +81,7 @@ class ShiftResult(Result):
         The tokens of the text.
     reference : str
         What the text is compared with, in words.
-    decomposition : ShiftDecomposition
+    decomposition : Decomposition
         The difference to the reference, split.
     residual_stream : ResidualStream
         What was added from the static to the contextual vector.
@@ -185,6 +117,9 @@ class ShiftResult(Result):
         the reference is no other text.
     plane : ShiftPlane or None
         The path of the word through the layers. None in files of older versions.
+    sink : int or None
+        The index of the first word, if it stays readable in the reference because the tokenizer of
+        a causal model has no BOS token. Its contribution is not measured.
     """
 
     word: str
@@ -194,7 +129,7 @@ class ShiftResult(Result):
     special: tuple[bool, ...]
     tokens: tuple[str, ...]
     reference: str
-    decomposition: ShiftDecomposition
+    decomposition: Decomposition
     residual_stream: ResidualStream
     causal: Mapping[str, Tensor]
     direct_effect: Tensor | None
@@ -210,6 +145,7 @@ class ShiftResult(Result):
     total_effect: Tensor | None = None
     replaced: tuple[str, ...] = ()
     plane: ShiftPlane | None = None
+    sink: int | None = None
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -232,7 +168,7 @@ class ShiftResult(Result):
         return [
             index
             for index, special in enumerate(self.special)
-            if not special and index != self.at and self.rollout[index] > 0
+            if not special and index not in (self.at, self.sink) and self.rollout[index] > 0
         ]
 
     def by_word(self, parts: Tensor) -> Tensor:
@@ -241,8 +177,11 @@ class ShiftResult(Result):
 
     @property
     def credit(self) -> Tensor:
-        """What each word contributed over all paths, (W,)."""
-        return self.by_word(self.decomposition.credit)
+        """What each word contributed over all paths, (W,). NaN where it is not measured."""
+        credit = self.by_word(self.decomposition.credit)
+        if self.sink is not None and self.sink != self.at:
+            credit[self.sink] = torch.nan
+        return credit
 
     @property
     def direct(self) -> Tensor:
@@ -285,7 +224,7 @@ class ShiftResult(Result):
         if not self.sources:
             return {}
         distinct = set((credit / credit.abs().max() * 1e6).round().tolist())
-        return {} if len(distinct) < _RANKABLE else self._rank_correlations(self.credit)
+        return {} if len(distinct) < RANKABLE else self._rank_correlations(self.credit)
 
     @property
     def method_correlations(self) -> dict[str, dict[str, float]]:
@@ -299,7 +238,7 @@ class ShiftResult(Result):
     def _rank_correlations(self, attribution: Tensor) -> dict[str, float]:
         """Return Spearman's ρ of an attribution (W,) with each intervention that can be ranked."""
         rows, effects = self.sources, self._effects
-        if len(rows) < _RANKABLE:
+        if len(rows) < RANKABLE:
             return {}
         rhos = {name: spearman(attribution[rows], lost[rows]) for name, lost in effects.items()}
         return {name: rho for name, rho in rhos.items() if rho is not None}
@@ -757,11 +696,6 @@ def _number(value: Tensor | float) -> str:
     return "" if text == "nan" else text
 
 
-def sum_pieces(parts: Tensor, positions: Sequence[Sequence[int]]) -> Tensor:
-    """Sum parts (…, T) over the pieces of each word, (…, W)."""
-    return torch.stack([parts[..., list(pieces)].sum(-1) for pieces in positions], dim=-1)
-
-
 def numbered(words: Sequence[str]) -> tuple[str, ...]:
     """Return words with a number where they occur several times.
 
@@ -773,25 +707,3 @@ def numbered(words: Sequence[str]) -> tuple[str, ...]:
         word if folded.count(key) == 1 else f"{word}#{folded[: index + 1].count(key)}"
         for index, (word, key) in enumerate(zip(words, folded, strict=True))
     )
-
-
-def consensus(effects: Mapping[str, Tensor], rows: list[int]) -> Tensor:
-    """Return the mean of effects (W,), each in units of its deviation over some words."""
-    scaled = []
-    for effect in effects.values():
-        deviation = effect[rows].std(correction=0) if rows else effect.new_zeros(())
-        scaled.append(effect / deviation if deviation > 0 else effect)
-    return torch.stack(scaled).mean(0)
-
-
-def spearman(a: Tensor, b: Tensor) -> float | None:
-    """Return Spearman's rank correlation; None for fewer than three numbers, or if all tie.
-
-    >>> spearman(torch.tensor([1.0, 2.0, 3.0, 3.0]), torch.tensor([0.0, 5.0, 6.0, 6.0]))
-    1.0
-    """
-    if len(a) < _FEWEST or any(not numbers.max() > numbers.min() for numbers in (a, b)):
-        return None
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(a.numpy(), b.numpy()).statistic)

@@ -11,9 +11,10 @@ from transformers import BertConfig, BertModel
 
 import attnviz
 from attnviz.analyses.senses.sentences import find_word
-from attnviz.analyses.shift.compute import gate_of as reference_gate
-from attnviz.analyses.shift.deeplift import decompose_shift
-from attnviz.analyses.shift.residual_stream import decompose_residual_stream
+from attnviz.attribution.decomposition import decompose
+from attnviz.attribution.readout import Readout
+from attnviz.attribution.reference import gate_of as reference_gate
+from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.capture import restoring
 from attnviz.inputs import encode, token_spans
 
@@ -47,7 +48,7 @@ def test_the_contributions_to_a_difference_add_up(family, reference, tokenizer):
     T = inputs["input_ids"].shape[1]
     gate = gate_of(T) if reference == "gate" else None
     with restoring(module):
-        found = decompose_shift(module, inputs, rows=[T - 2], gate=gate)
+        found = decompose(Readout.word(module, [T - 2]), inputs, gate=gate)
     assert found.length > 0.05
     assert found.error < EXACT
     assert found.credit_error < EXACT
@@ -61,7 +62,7 @@ def test_the_decomposition_of_a_shift_adds_up(family, tokenizer):
     module = tiny(family)
     inputs = tokens(tokenizer, CASH)
     with restoring(module):
-        found = decompose_residual_stream(module, inputs, rows=[2])
+        found = decompose_residual_stream(Readout.word(module, [2]), inputs)
     assert found.error < EXACT
     assert len(found.mlp) == len(found.attention)
     assert found.mlp.abs().min() > 0
@@ -73,10 +74,10 @@ def test_a_model_of_the_shape_of_bert_base(tokenizer):
     module = BertModel(BertConfig()).eval()
     inputs = tokens(tokenizer, CASH, CASH)
     with restoring(module):
-        found = decompose_shift(
-            module, inputs, rows=[2], gate=gate_of(inputs["input_ids"].shape[1])
+        found = decompose(
+            Readout.word(module, [2]), inputs, gate=gate_of(inputs["input_ids"].shape[1])
         )
-        account = decompose_residual_stream(module, tokens(tokenizer, CASH), rows=[2])
+        account = decompose_residual_stream(Readout.word(module, [2]), tokens(tokenizer, CASH))
     assert found.error < EXACT
     assert found.credit_error < EXACT
     assert account.error < EXACT
@@ -87,9 +88,9 @@ def test_the_real_model_in_every_direction(model, tokenizer):
     inputs = tokens(tokenizer, MUD, CASH)
     for direction in (None, *torch.randn(3, 384, generator=torch.Generator().manual_seed(1))):
         with restoring(model.module):
-            found = decompose_shift(model.module, inputs, rows=[2], direction=direction)
+            found = decompose(Readout.word(model.module, [2]), inputs, direction=direction)
             account = decompose_residual_stream(
-                model.module, tokens(tokenizer, CASH), rows=[2], direction=direction
+                Readout.word(model.module, [2]), tokens(tokenizer, CASH), direction=direction
             )
         assert found.error < EXACT
         assert found.credit_error < EXACT
@@ -101,14 +102,14 @@ def test_the_difference_is_that_of_the_models_own_outputs(model, tokenizer):
     with torch.no_grad():
         mud, cash = model.module(**inputs).last_hidden_state[:, 2]
     with restoring(model.module):
-        found = decompose_shift(model.module, inputs, rows=[2])
+        found = decompose(Readout.word(model.module, [2]), inputs)
     assert found.length == pytest.approx((cash - mud).norm().item(), rel=1e-4)
     assert_close(found.direction, (cash - mud) / (cash - mud).norm(), atol=1e-5, rtol=1e-4)
 
 
 def test_only_the_changed_word_has_an_attribution(model, tokenizer):
     with restoring(model.module):
-        found = decompose_shift(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
+        found = decompose(Readout.word(model.module, [2]), tokens(tokenizer, MUD, CASH))
     assert found.credit.abs().argmax() == 6
     assert_close(found.credit[6].item(), found.total, rtol=1e-5, atol=0)
     others = torch.cat([found.credit[:6], found.credit[7:]])
@@ -117,7 +118,7 @@ def test_only_the_changed_word_has_an_attribution(model, tokenizer):
 
 def test_two_equal_runs_differ_by_nothing(model, tokenizer):
     with restoring(model.module):
-        found = decompose_shift(model.module, tokens(tokenizer, CASH, CASH), rows=[2])
+        found = decompose(Readout.word(model.module, [2]), tokens(tokenizer, CASH, CASH))
     assert found.total == 0
     assert found.table.abs().max() == 0
 
@@ -125,14 +126,14 @@ def test_two_equal_runs_differ_by_nothing(model, tokenizer):
 def test_the_users_model_is_left_unchanged(model, tokenizer):
     before = {name: p.requires_grad for name, p in model.module.named_parameters()}
     with restoring(model.module):
-        decompose_shift(model.module, tokens(tokenizer, MUD, CASH), rows=[2])
+        decompose(Readout.word(model.module, [2]), tokens(tokenizer, MUD, CASH))
     assert {name: p.requires_grad for name, p in model.module.named_parameters()} == before
     assert all(p.grad is None for p in model.module.parameters())
 
 
 def test_a_model_without_blocks_is_refused_in_one_line():
     with pytest.raises(attnviz.ModelError, match="Linear has no list of blocks"):
-        decompose_shift(torch.nn.Linear(2, 2), {}, rows=[0])
+        decompose(Readout.word(torch.nn.Linear(2, 2), [0]), {})
 
 
 SENTENCES = json.loads((DATA / "sense_sentences.json").read_text("utf-8"))
@@ -148,8 +149,8 @@ def test_every_sentence_adds_up(model, word):
         gate = reference_gate(batch.axes["text"][0].special)
         both = {name: torch.cat([each, each]) for name, each in batch.inputs.items()}
         with restoring(model.module):
-            found = decompose_shift(model.module, both, rows=rows, gate=gate)
-            account = decompose_residual_stream(model.module, batch.inputs, rows=rows)
+            found = decompose(Readout.word(model.module, rows), both, gate=gate)
+            account = decompose_residual_stream(Readout.word(model.module, rows), batch.inputs)
         assert max(found.error, found.credit_error, account.error) < EXACT, text
 
 
@@ -157,13 +158,16 @@ def test_a_word_of_several_pieces_is_the_mean_of_its_pieces(model, tokenizer):
     direction = torch.randn(384, generator=torch.Generator().manual_seed(2))
     pair, text = tokens(tokenizer, MUD, CASH), tokens(tokenizer, CASH)
     with restoring(model.module):
-        several = decompose_shift(model.module, pair, rows=[2, 4, 6], direction=direction)
+        several = decompose(Readout.word(model.module, [2, 4, 6]), pair, direction=direction)
         single = [
-            decompose_shift(model.module, pair, rows=[at], direction=direction) for at in (2, 4, 6)
+            decompose(Readout.word(model.module, [at]), pair, direction=direction)
+            for at in (2, 4, 6)
         ]
-        account = decompose_residual_stream(model.module, text, rows=[2, 4], direction=direction)
+        account = decompose_residual_stream(
+            Readout.word(model.module, [2, 4]), text, direction=direction
+        )
         accounts = [
-            decompose_residual_stream(model.module, text, rows=[at], direction=direction)
+            decompose_residual_stream(Readout.word(model.module, [at]), text, direction=direction)
             for at in (2, 4)
         ]
     for name in ("value", "routing", "credit", "total", "start"):

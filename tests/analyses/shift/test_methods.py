@@ -7,12 +7,15 @@ from rich.console import Console
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.shift import methods
+from attnviz.attribution import methods
 from attnviz.errors import InputError
 
 CASH = "The bank was full of cash."
 ROW = 2
-NAMES = ("gradient-attention", "integrated-gradients", "raw-attention", "rollout")
+NAMES = (
+    "attention-flow", "attention-value-norm", "direct-attribution", "gradient-attention",
+    "gradient-input", "integrated-gradients", "raw-attention", "rollout", "split", "value-zeroing",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import linear
 
-from attnviz.analyses.shift.deeplift import (
+from attnviz.attribution.decomposition import measure_along
+from attnviz.attribution.readout import Readout
+from attnviz.attribution.tracing import (
     MATRICES,
     WEIGHT_PRESERVING,
     AttentionTracer,
@@ -18,11 +21,10 @@ from attnviz.analyses.shift.deeplift import (
     activations,
     by_head,
     is_among,
-    measure_along,
     moves,
     trace_run,
 )
-from attnviz.analyses.shift.result import ResidualStream
+from attnviz.results.base import Savable
 
 _NORM_FUNCTIONS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
 _ACTIVATIONS = {"gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid"}
@@ -30,11 +32,41 @@ _SHAPE_FUNCTIONS = WEIGHT_PRESERVING | {"transpose", "permute"}
 _MULTIPLY = {"mul", "__mul__", "__rmul__", "multiply"}
 
 
+@dataclass(frozen=True, eq=False)
+class ResidualStream(Savable):
+    """What was added to the residual stream of one position, from its static vector to the end.
+
+    Attention weights, the scales of norms and the gates of activations are fixed at their values.
+    The network is then affine, and every part is propagated to the end. Numbers are as in
+    `Decomposition`.
+    """
+
+    attention: Tensor  # added by each head from each source, (L, H, T)
+    mlp: Tensor  # added by each MLP, (L,)
+    bias: float  # added by all biases after the values
+    own: float  # the propagated static vector, minus the static vector
+    total: float  # the shift along the direction
+    length: float  # its norm in all directions
+    direction: Tensor  # of norm 1, (d,)
+
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        return (
+            f"ResidualStream(attention {self.attention.sum():.2f}, MLPs {self.mlp.sum():.2f}, "
+            f"biases {self.bias:.2f}, own {self.own:.2f}: {self.total:.2f}, error {self.error:.0e})"
+        )
+
+    @property
+    def error(self) -> float:
+        """The completeness error, as a share of the length."""
+        parts = self.attention.sum().item() + self.mlp.sum().item() + self.bias + self.own
+        return abs(parts - self.total) / self.length
+
+
 def decompose_residual_stream(
-    module: nn.Module,
+    readout: Readout,
     inputs: Mapping[str, Tensor],
     *,
-    rows: Sequence[int],
     direction: Tensor | None = None,
 ) -> ResidualStream:
     """Decompose the shift of one word between the first block and the end.
@@ -42,15 +74,15 @@ def decompose_residual_stream(
     With attention weights, the deviations of norms and the gates of activations (gelu(z) = z Φ(z))
     frozen, the network is affine. The end is then a sum of what every head and every MLP added, the
     biases, and the propagated static vector. This says what was added where. It does not say what
-    would have happened otherwise (see `decompose_shift`).
+    would have happened otherwise (see `decompose`).
 
-    The arguments are those of `decompose_shift`, but `inputs` are those of the text alone, (1, T).
+    The arguments are those of `decompose`, but `inputs` are those of the text alone, (1, T).
     """
     mode = FrozenNonlinearities()
-    with activations(module, mode.gated):
-        start, states = trace_run(module, inputs, mode)
-    rows = list(rows)
-    end, static = states[0, rows].mean(0), start[0, rows].detach()
+    with activations(readout.module, mode.gated):
+        start, ends = trace_run(readout, inputs, mode)
+    rows = list(readout.rows)
+    end, static = ends[0], start[0, rows].detach()
     delta = end.detach() - static.mean(0)
     length, unit = measure_along(delta, direction)
     leaves = [start, *(mix.mixed for mix in mode.mixes), *mode.mlps, *mode.biases]

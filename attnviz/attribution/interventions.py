@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnviz.analyses.shift.deeplift import (
-    AttentionTracer,
-    DeepLift,
-    Elementwise,
-    base_of,
-    by_head,
-    trace_run,
-)
-from attnviz.errors import InputError, ModelError
+from attnviz.attribution.deeplift import DeepLift
+from attnviz.attribution.readout import Readout
+from attnviz.attribution.target import Target, mask_token
+from attnviz.attribution.tracing import AttentionTracer, Elementwise, by_head, trace_run
+from attnviz.errors import ModelError
 from attnviz.pipeline.attend import Model
 from attnviz.runtime.progress import part, track
 
@@ -28,53 +23,20 @@ _MOST_TOKENS = 1024, 16384  # in one batch: on a CPU, whose caches are small, an
 _COMMON, _DRAWS = 1000, 8  # common words of a vocabulary, and how many replace a word
 
 
-@dataclass(frozen=True, eq=False)
-class TargetWord:
-    """A word in a text, on whose vector effects are measured."""
-
-    model: Model
-    inputs: Mapping[str, Tensor]  # of the model for the text, (1, T) each
-    rows: tuple[int, ...]  # the positions of the pieces of the word; their vectors are averaged
-    special: tuple[bool, ...]  # which tokens are special
-
-    @property
-    def ids(self) -> Tensor:
-        """The ids of the tokens, (1, T)."""
-        return self.inputs["input_ids"]
-
-    def vectors(self, count: int, **inputs: Tensor) -> Tensor:
-        """Return the word's vector in `count` copies of the text, with other `inputs`, (N, d)."""
-        copies = {name: tensor.expand(count, -1) for name, tensor in self.inputs.items()}
-        return last_vectors(self.model.module, {**copies, **inputs}, self.rows)
-
-    def masked_ids(self) -> Tensor:
-        """Return the ids with [MASK] for all but the word and special tokens, (1, T)."""
-        visible = torch.tensor(self.special, device=self.ids.device)
-        visible[list(self.rows)] = True
-        return self.ids.masked_fill(~visible, mask_token(self.model))
-
-
-def last_vectors(module: nn.Module, inputs: Mapping[str, Tensor], rows: Sequence[int]) -> Tensor:
-    """Return the mean over `rows` of the last hidden state of each text, (N, d)."""
-    with torch.no_grad():
-        states: Tensor = base_of(module)(**inputs)[0]
-    return states[:, list(rows)].mean(1)
-
-
 def batch_size(ids: Tensor) -> int:
     """Return how many texts of this length to run in one batch."""
     return max(1, _MOST_TOKENS[ids.device.type != "cpu"] // ids.shape[-1])
 
 
 def intervene(
-    target: TargetWord, words: Sequence[Sequence[int]], interventions: Sequence[str]
+    target: Target, words: Sequence[Sequence[int]], interventions: Sequence[str]
 ) -> dict[str, Tensor]:
     """Return the effects of changing each word, (W, d), by intervention.
 
     An effect is the vector in the unchanged text minus the vector after the change.
     words : the positions of the pieces of each word to change. interventions : some of `ALL`.
     """
-    unchanged = target.vectors(1)
+    unchanged = target.outputs(1)
     if not words:
         return {name: unchanged[:0].double().cpu() for name in interventions}
     functions: dict[str, Callable[[], Tensor]] = {
@@ -96,7 +58,7 @@ def available_interventions(model: Model) -> tuple[str, ...]:
     return ALL if has_mask else ("knock-out", "replace", "delete")
 
 
-def substitute(target: TargetWord, words: Sequence[Sequence[int]], tokens: Sequence[int]) -> Tensor:
+def substitute(target: Target, words: Sequence[Sequence[int]], tokens: Sequence[int]) -> Tensor:
     """Replace each word by other tokens and return the mean vectors of the target, (W, d).
 
     tokens : the ids that replace a piece, in one run each: [MASK], or several words.
@@ -108,11 +70,11 @@ def substitute(target: TargetWord, words: Sequence[Sequence[int]], tokens: Seque
             first = word * len(tokens)
             runs[first : first + len(tokens), position] = replacements.roll(-piece)
     batches = torch.split(runs, batch_size(target.ids))
-    ends = torch.cat([target.vectors(len(batch), input_ids=batch) for batch in track(batches)])
+    ends = torch.cat([target.outputs(len(batch), input_ids=batch) for batch in track(batches)])
     return ends.reshape(len(words), len(tokens), -1).mean(1)
 
 
-def knock_out(target: TargetWord, words: Sequence[Sequence[int]]) -> Tensor:
+def knock_out(target: Target, words: Sequence[Sequence[int]]) -> Tensor:
     """Hide each word from all other positions in every layer; return the target's vectors, (W, d).
 
     Source: attention knockout (Geva et al. 2023, arXiv:2304.14767).
@@ -126,7 +88,7 @@ def knock_out(target: TargetWord, words: Sequence[Sequence[int]]) -> Tensor:
             gate[:, columns] = False
             gate[columns[:, None], columns] = True
         with AttentionKnockout(gates) as knockout:
-            ends.append(target.vectors(len(batch)))
+            ends.append(target.outputs(len(batch)))
         if not knockout.count:
             raise ModelError(
                 f"No attention of {target.model.name} could be traced, so no word can be knocked "
@@ -135,14 +97,11 @@ def knock_out(target: TargetWord, words: Sequence[Sequence[int]]) -> Tensor:
     return torch.cat(ends)
 
 
-def delete(target: TargetWord, words: Sequence[Sequence[int]]) -> Tensor:
+def delete(target: Target, words: Sequence[Sequence[int]]) -> Tensor:
     """Delete each word from the text and return the vectors of the target, (W, d)."""
     ends = []
     for positions in track(words):
-        rest = [position for position in range(target.ids.shape[1]) if position not in positions]
-        shorter = {name: tensor[:, rest] for name, tensor in target.inputs.items()}
-        rows = [rest.index(row) for row in target.rows]
-        ends.append(last_vectors(target.model.module, shorter, rows))
+        ends.append(target.without(positions).outputs(1))
     return torch.cat(ends)
 
 
@@ -163,16 +122,6 @@ class AttentionKnockout(AttentionTracer):
         self.count += 1
         gated = by_head(scores, len(self.gate)).masked_fill(~self.gate, -torch.inf)
         return original(gated.reshape_as(scores))
-
-
-def mask_token(model: Model) -> int:
-    """Return the id of the model's mask token, or raise InputError if there is none."""
-    token = getattr(model.tokenizer, "mask_token_id", None)
-    if token is None:
-        raise InputError(
-            f"{model.name} has no mask token. Choose another reference or intervention."
-        )
-    return int(token)
 
 
 def common_words(model: Model) -> list[int]:
@@ -198,10 +147,9 @@ def common_words(model: Model) -> list[int]:
 
 
 def patch_heads(
-    module: nn.Module,
+    readout: Readout,
     inputs: Mapping[str, Tensor],
     *,
-    rows: Sequence[int],
     gate: Tensor | None = None,
     effect: Literal["direct", "total"],
 ) -> Tensor:
@@ -211,13 +159,13 @@ def patch_heads(
     the path through the later norms and MLPs of the word's own position is open. Total effect: the
     head is patched at all positions, and everything after it is recomputed. An effect depends on
     the other heads. Each head is therefore patched in both runs, and the mean is returned. The
-    other arguments are those of `decompose_shift`.
+    other arguments are those of `decompose`.
 
     Sources: path patching (Goldowsky-Dill et al. 2023, arXiv:2304.05969); direct and total effects
     (Vig et al. 2020, arXiv:2004.12265).
     """
     trace = DeepLift(cut=False, gate=gate)
-    trace_run(module, inputs, trace)
+    trace_run(readout, inputs, trace)
     outputs = [(mix.weights @ mix.values).detach() for mix in trace.mixes]
     heads = [(layer, head) for layer, mix in enumerate(outputs) for head in range(mix.shape[1])]
     size = batch_size(inputs["input_ids"])
@@ -226,16 +174,16 @@ def patch_heads(
         text = {name: tensor[run : run + 1] for name, tensor in inputs.items()}
         original, replacement = [mix[run] for mix in outputs], [mix[other] for mix in outputs]
         fixed = original if effect == "direct" else None
-        patched_rows = list(rows) if effect == "direct" else slice(None)
+        patched_rows = list(readout.rows) if effect == "direct" else slice(None)
         run_gate = gate if run == 0 else None
         with HeadPatching(heads[:1], original, patched_rows, fixed, run_gate):
-            unchanged = last_vectors(module, text, rows)
+            unchanged = readout.run(text)
         patched = []
         for start in track(range(0, len(heads), size)):
             batch = heads[start : start + size]
             copies = {name: tensor.expand(len(batch), -1) for name, tensor in text.items()}
             with HeadPatching(batch, replacement, patched_rows, fixed, run_gate):
-                patched.append(last_vectors(module, copies, rows))
+                patched.append(readout.run(copies))
         effects.append((unchanged - torch.cat(patched)) * sign)
     mean = (effects[0] + effects[1]) / 2
     return mean.reshape(len(outputs), -1, mean.shape[-1])

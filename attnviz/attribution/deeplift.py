@@ -1,0 +1,248 @@
+"""DeepLIFT multipliers: the slopes of functions between their values in two runs.
+
+In place of derivatives, multipliers make the chain rule exact for differences of any size.
+
+Source: DeepLIFT (Shrikumar et al. 2017, arXiv:1704.02685).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from attnviz.attribution.tracing import (
+    MATRICES,
+    AttentionTracer,
+    Elementwise,
+    TracedAttention,
+    by_head,
+    moves,
+)
+
+Multiply: TypeAlias = Callable[[Tensor], tuple[Tensor, ...]]
+
+_ELEMENTWISE = {
+    "gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid", "erf", "exp",
+    "log", "sqrt", "rsqrt", "reciprocal", "square", "abs", "pow", "__pow__", "clamp",
+}  # fmt: skip
+_MULTIPLY = {"mul", "__mul__", "__rmul__", "multiply", "__imul__", "mul_"}
+_DIVIDE = {"div", "true_divide", "__truediv__", "__itruediv__", "div_"}
+_HIDDEN = -1e30  # masked scores are below
+_CLOSE = 1e-4  # relative difference below which the mean derivative is more exact
+
+
+class _Multiplied(Function):
+    """Computes a function of both runs, and carries gradients of run 1 by its multipliers.
+
+    The rule of the function returns its output, and how the gradient of run 1 goes back to each
+    input.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rule: Callable[..., tuple[Tensor, Multiply]], *inputs: Tensor) -> Tensor:
+        output, ctx.multiply = rule(*inputs)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        carried = ctx.multiply(_split_runs(gradients[0])[1])
+        return None, *(torch.cat([torch.zeros_like(gradient), gradient]) for gradient in carried)
+
+
+def _apply(rule: Callable[..., tuple[Tensor, Multiply]], *inputs: Tensor) -> Tensor:
+    output: Tensor = _Multiplied.apply(rule, *inputs)  # type: ignore[no-untyped-call]
+    return output
+
+
+def elementwise(f: Elementwise, x: Tensor) -> Tensor:
+    """Apply a function to every number. Its multiplier is (f(x₁) - f(x₀)) / (x₁ - x₀).
+
+    >>> x = torch.tensor([[1.0], [3.0]], requires_grad=True)
+    >>> torch.autograd.grad(elementwise(torch.square, x)[1].sum(), x)[0]
+    tensor([[0.],
+            [4.]])
+    """
+
+    def rule(x: Tensor) -> tuple[Tensor, Multiply]:
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            y = f(leaf)
+            (derivative,) = torch.autograd.grad(y.sum(), leaf)
+        y = y.detach()
+        (x0, x1), (y0, y1) = _split_runs(x), _split_runs(y)
+        step = x1 - x0
+        close = step.abs() <= _CLOSE * torch.maximum(x0.abs(), x1.abs())
+        secant = (y1 - y0) / torch.where(close, 1.0, step)
+        slope = torch.where(close, _mean(derivative), secant)
+        return y, lambda gradient: (gradient * slope,)
+
+    return _apply(rule, x)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply two tensors number by number, broadcasting: Δ(ab) = ā Δb + b̄ Δa.
+
+    >>> a = torch.tensor([[1.0], [3.0]], requires_grad=True)
+    >>> b = torch.tensor([[2.0], [6.0]], requires_grad=True)
+    >>> torch.autograd.grad(product(a, b)[1].sum(), [a, b])
+    (tensor([[0.],
+            [4.]]), tensor([[0.],
+            [2.]]))
+    """
+
+    def rule(a: Tensor, b: Tensor) -> tuple[Tensor, Multiply]:
+        mean_a, mean_b = _mean(a), _mean(b)
+
+        def multiply(gradient: Tensor) -> tuple[Tensor, ...]:
+            to_a, to_b = gradient * mean_b, gradient * mean_a
+            return to_a.sum_to_size(mean_a.shape), to_b.sum_to_size(mean_b.shape)
+
+        return a * b, multiply
+
+    return _apply(rule, a, b)
+
+
+def matrix_product(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply matrices (2, …, m, k) and (2, …, k, n): Δ(AB) = Ā ΔB + ΔA B̄."""
+
+    def rule(a: Tensor, b: Tensor) -> tuple[Tensor, Multiply]:
+        mean_a, mean_b = _mean(a), _mean(b)
+        return a @ b, lambda gradient: (gradient @ mean_b.mT, mean_a.mT @ gradient)
+
+    return _apply(rule, a, b)
+
+
+def softmax(scores: Tensor, on_opened: Callable[[Tensor], None] | None = None) -> Tensor:
+    """Return the softmax over the last dimension. Its multiplier is the logarithmic mean λ.
+
+    A key that is masked in run 0 only was opened between the runs, which no change of scores
+    describes. The backward pass calls `on_opened` with the effect of each opened key, (…, m, n).
+
+    >>> s = torch.tensor([[[0.0, 0.0]], [[1.0, 0.0]]], requires_grad=True)
+    >>> w = softmax(s)
+    >>> (slope,) = torch.autograd.grad(w[1, 0, 0], s)
+    >>> torch.allclose((slope[1] * (s[1] - s[0])).sum(), w[1, 0, 0] - w[0, 0, 0])
+    True
+    """
+
+    def rule(scores: Tensor) -> tuple[Tensor, Multiply]:
+        weights = scores.softmax(-1)
+        before, after = _split_runs(weights)
+        hidden_before, hidden_after = _split_runs(scores <= _HIDDEN)
+        hidden = hidden_before | hidden_after
+        # log_softmax is finite where a weight underflows.
+        logs_before, logs_after = _split_runs(scores.log_softmax(-1))
+        logs = (logs_after - logs_before).masked_fill(hidden, 0.0)
+        close = logs.abs() <= _CLOSE
+        mean = torch.where(close, _mean(weights), (after - before) / torch.where(close, 1.0, logs))
+        mean = mean.masked_fill(hidden, 0.0)  # the logarithmic mean with 0 is 0
+        opened = torch.where(hidden_before, after, 0.0)
+        tiny = torch.finfo(mean.dtype).tiny  # where no key is visible in both runs
+        total = mean.sum(-1, keepdim=True).clamp(min=tiny)
+
+        def multiply(gradient: Tensor) -> tuple[Tensor, ...]:
+            relative = gradient - (mean * gradient).sum(-1, keepdim=True) / total
+            if on_opened is not None:
+                on_opened(opened * relative)
+            return (mean * relative,)
+
+        return weights, multiply
+
+    return _apply(rule, scores)
+
+
+def normalize(
+    x: Tensor,
+    shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Return the layer norm over the last dimension: γ (x - mean) / σ + β.
+
+    Its multiplier follows from its parts: Δ(c/σ) = mean(1/σ) Δc + c̄ Δ(1/σ), for centered c.
+    """
+    centered = x - x.mean(-1, keepdim=True)
+    variance = elementwise(torch.square, centered).mean(-1, keepdim=True)
+    output = product(centered, elementwise(torch.rsqrt, variance + eps))
+    output = output if weight is None else output * weight
+    return output if bias is None else output + bias
+
+
+def _split_runs(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the halves of run 0 and of run 1, each (1 or more, …)."""
+    if x.shape[0] % 2:
+        raise ValueError(f"expected two runs in the first dimension, got {tuple(x.shape)}")
+    before, after = x.chunk(2)
+    return before, after
+
+
+def _mean(x: Tensor) -> Tensor:
+    before, after = _split_runs(x)
+    return (before + after) / 2
+
+
+class DeepLift(AttentionTracer):
+    """Replaces derivatives by the multipliers between two runs, while a model computes both.
+
+    cut : whether gradients end at the output of each attention.
+    gate : the keys that each query may attend to in run 0, (T, T). None for all.
+    """
+
+    def __init__(self, *, cut: bool, gate: Tensor | None = None) -> None:
+        super().__init__()
+        self.cut, self.gate = cut, gate
+        self.mixes: list[TracedAttention] = []  # in the order of execution
+        self.opened: list[Tensor] = []  # the effect of each opened key, in backward order
+
+    def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
+        """Return the softmax; in run 0 only over the keys that the gate allows."""
+        if not moves(scores):
+            return original(scores)
+        scores = scores.to(options.get("dtype") or scores.dtype)
+        if self.gate is None or scores.shape[-2:] != self.gate.shape:
+            return softmax(scores)
+        hidden = torch.stack([~self.gate, torch.zeros_like(self.gate)])[:, None]
+        gated = by_head(scores, 2).masked_fill(hidden, -torch.inf).reshape_as(scores)
+        return softmax(gated, self.opened.append)
+
+    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
+        """Return the product of weights and values, and record it."""
+        if not (moves(weights) and moves(values)):
+            return weights @ values
+        mixed = matrix_product(weights, values)
+        if self.cut:
+            mixed = mixed.detach().requires_grad_()
+        weights, values = by_head(weights.detach(), 2), by_head(values.detach(), 2)
+        self.mixes.append(TracedAttention(weights, values, mixed))
+        return mixed.clone()  # the model may change it in place
+
+    def other(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Return the result of any other function, with its multiplier as derivative."""
+        moving = [value for value in (*args, *kwargs.values()) if moves(value)]
+        if not moving:
+            return func(*args, **kwargs)
+        if name in _ELEMENTWISE:
+            return elementwise(lambda x: func(x, *args[1:], **kwargs), args[0])
+        if name in _MULTIPLY and len(moving) == 2:
+            return product(*moving)
+        if name in _DIVIDE and moves(args[1]):
+            inverse = elementwise(torch.reciprocal, args[1])
+            return product(args[0], inverse) if moves(args[0]) else args[0] * inverse
+        if name in MATRICES and len(moving) == 2:
+            return matrix_product(*moving)
+        if name == "baddbmm":
+            return _add_product(*args, **kwargs)
+        if name == "layer_norm":
+            return normalize(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _add_product(
+    bias: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    return bias * beta + matrix_product(batch1, batch2) * alpha

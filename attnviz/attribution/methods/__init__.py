@@ -1,0 +1,63 @@
+"""Attribution methods: which words of a text explain a number of the model's output.
+
+A method takes a `Score` and returns one number for each token, (T,): how much the token raised the
+score. To add a method, write a file in this folder with a function that is decorated with
+`@method("its-name")`. `attnviz.explain` and `attnviz.shift(..., methods=["its-name"])` then compute
+it, rank words by it, and save it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from attnviz.attribution.target import Score
+from attnviz.errors import ModelError, expect_names, first_line
+
+Method: TypeAlias = Callable[[Score], Tensor]
+METHODS: dict[str, Method] = {}
+
+
+def method(name: str) -> Callable[[Method], Method]:
+    """Register an attribution method under a name."""
+
+    def register(function: Method) -> Method:
+        METHODS[name] = function
+        return function
+
+    return register
+
+
+def check_methods(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of methods, each once; raise InputError for an unknown one."""
+    listed = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+    expect_names(listed, METHODS, "an attribution method")
+    return listed
+
+
+def compute_methods(names: Sequence[str], score: Score) -> tuple[dict[str, Tensor], list[str]]:
+    """Return attributions by method, (T,) each, and notes on the methods that are left out."""
+    attributions, notes = {}, []
+    for name in names:
+        try:
+            attribution = METHODS[name](score).detach().double().cpu()
+        except torch.OutOfMemoryError:
+            raise
+        except (ModelError, RuntimeError, TypeError, ValueError, IndexError) as error:
+            reason = f"{score.model.name} does not support it ({first_line(error)})"
+            notes.append(f"{name} is left out: {reason}")
+            continue
+        if attribution.isfinite().all():
+            attributions[name] = attribution
+        else:
+            notes.append(f"{name} is left out: it is nan or infinite for {score.model.name}")
+    return attributions, notes
+
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,23 @@
+"""Gradient × input."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from attnviz.attribution.methods import method
+from attnviz.attribution.target import Score
+from attnviz.attribution.tracing import trace_run
+
+
+@method("gradient-input")
+def gradient_input(score: Score) -> Tensor:
+    """Return gradient × input: x · ∂y/∂x for the vector x of each token before the first layer.
+
+    Source: Shrikumar et al. 2016, arXiv:1605.01713.
+    """
+    start, numbers = trace_run(score.readout, score.inputs, nullcontext())
+    (gradient,) = torch.autograd.grad(score.project(numbers), start)
+    return (gradient * start.detach())[0].sum(-1)

@@ -1,0 +1,67 @@
+"""Value zeroing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.attribution.methods import method
+from attnviz.attribution.methods.rollout import multiply_layers
+from attnviz.attribution.readout import base_of
+from attnviz.attribution.target import Score
+from attnviz.attribution.tracing import AttentionTracer, blocks_of, by_head
+
+
+@method("value-zeroing")
+def value_zeroing(score: Score) -> Tensor:
+    """Return how far the output of each layer moves without the value of a token, multiplied.
+
+    In each layer the values of one token are set to zero, and the cosine distance of every output
+    is measured. Rows are normalized to sum to 1 and multiplied through the layers.
+
+    Source: Mohebbi et al. 2023, arXiv:2301.12971.
+    """
+    T = score.ids.shape[1]
+    distances: list[Tensor] = []
+
+    def restore(_: object, args: Any, kwargs: Any) -> Any:
+        """Give all copies the input of the first, so that each layer is changed by itself."""
+        if args:
+            return (args[0][:1].expand_as(args[0]), *args[1:]), kwargs
+        states = kwargs["hidden_states"]
+        return args, kwargs | {"hidden_states": states[:1].expand_as(states)}
+
+    def measure(_: object, __: object, output: Tensor | Sequence[Tensor]) -> None:
+        states = output if isinstance(output, Tensor) else output[0]
+        cosine = torch.cosine_similarity(states[1:], states[:1], dim=-1)
+        distances.append(1 - cosine.T)  # queries × keys
+
+    hooks = []
+    for block in blocks_of(base_of(score.readout.module)):
+        hooks.append(block.register_forward_pre_hook(restore, with_kwargs=True))
+        hooks.append(block.register_forward_hook(measure))
+    copies = {name: tensor.expand(T + 1, -1) for name, tensor in score.inputs.items()}
+    try:
+        with torch.no_grad(), _ZeroedValues(T):
+            score.readout.module(**copies)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    shares = [each / each.sum(-1, keepdim=True).clamp(min=1e-12) for each in distances]
+    return multiply_layers(share[None] for share in shares)[score.rows].mean(0)
+
+
+class _ZeroedValues(AttentionTracer):
+    """Sets the values of token j to zero in copy j + 1 of a text of T tokens."""
+
+    def __init__(self, T: int) -> None:
+        super().__init__()
+        self.kept = torch.ones(T + 1, 1, T, 1, dtype=torch.bool)
+        self.kept[1:].diagonal(dim1=0, dim2=2).fill_(False)
+
+    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
+        separate = by_head(values, len(self.kept)) * self.kept.to(values)
+        return weights @ separate.reshape_as(values)

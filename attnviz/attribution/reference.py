@@ -1,0 +1,165 @@
+"""What a text is compared with, and the attention sink that stays readable in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.attribution.readout import base_of
+from attnviz.attribution.target import Target
+from attnviz.errors import InputError, did_you_mean
+from attnviz.inputs import encode
+from attnviz.inputs.batch import Batch
+from attnviz.inputs.tokens import TokenIds
+from attnviz.pipeline.attend import Model
+from attnviz.results import AttentionResult
+from attnviz.results.axis import TokenGroups, token_groups
+
+_SAME = 1e-3  # of the norm of a state: a change that is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A text as it is read for attribution, with its attention.
+
+    In a causal model most tokens attend to the first one when they have nothing to look for (an
+    attention sink). No reference and no intervention may take it away. A text without a special
+    token at its beginning is therefore read with the BOS token before it. If the tokenizer has
+    none, the first token stays readable, and its own contribution is not measured.
+
+    Source: attention sinks (Xiao et al. 2023, arXiv:2309.17453).
+    """
+
+    inputs: Mapping[str, Tensor]  # of the model, (1, T) each
+    result: AttentionResult
+    groups: TokenGroups  # its words
+    bos: int | None  # the id of the token that is read before the text
+    sink: int | None  # the position of an ordinary token that stays readable
+    notes: tuple[str, ...]
+
+    @property
+    def special(self) -> tuple[bool, ...]:
+        """Which tokens are special."""
+        return self.result.records[0].query_axis.special
+
+
+def read(model: Model, text: str) -> Reading:
+    """Run the model on a text, with a BOS token before it if a causal model needs one."""
+    batch = encode(model.checkpoint, [text])
+    bos = sink = None
+    notes: tuple[str, ...] = ()
+    if not batch.axes["text"][0].special[0] and _is_causal(model, batch.inputs):
+        bos = getattr(model.tokenizer, "bos_token_id", None)
+        if bos is None:
+            sink, notes = 0, ("the first token stays readable, so its part is not measured",)
+        else:
+            token = getattr(model.tokenizer, "bos_token", bos)
+            batch, notes = encode_after(model, text, bos), (f"read with {token} before it",)
+    ids: list[int] = batch.inputs["input_ids"][0].tolist()
+    result = model.attend(text if bos is None else ids, mode="full")
+    groups = token_groups(result.records[0].query_axis)
+    return Reading(batch.inputs, result, groups, bos, sink, notes)
+
+
+def encode_after(model: Model, text: str, bos: int | None) -> Batch:
+    """Return an encoded text, with the token `bos` before it if there is one."""
+    batch = encode(model.checkpoint, [text])
+    if bos is None:
+        return batch
+    ids = batch.inputs["input_ids"][0].tolist()
+    return encode(model.checkpoint, [TokenIds((bos, *ids))])
+
+
+def _is_causal(model: Model, inputs: Mapping[str, Tensor]) -> bool:
+    """Return whether changing the last token leaves the states of all earlier ones as they are."""
+    ids = inputs["input_ids"]
+    other = ids.clone()
+    other[0, -1] = next(token for token in range(2) if token != ids[0, -1])
+    pair = {name: torch.cat([tensor, tensor]) for name, tensor in inputs.items()}
+    with torch.no_grad():
+        before, after = base_of(model.module)(**{**pair, "input_ids": torch.cat([ids, other])})[0]
+    return bool(((before - after)[:-1].norm() <= _SAME * before[:-1].norm()).item())
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """The two runs of a comparison."""
+
+    inputs: Mapping[str, Tensor]  # of the model, (2, T) each: the reference, then the text
+    gate: Tensor | None  # keys that each query may attend to in the reference, (T, T); None for all
+    description: str  # the reference in words
+    notes: tuple[str, ...] = ()  # for the caption
+    words: tuple[str, ...] = ()  # of another text, for each token, (T,)
+
+    def replaced(self, groups: TokenGroups) -> tuple[str, ...]:
+        """Return what the other text has in place of each word; "" where both have the same."""
+        if not self.words:
+            return ()
+        before, after = self.inputs["input_ids"]
+        return tuple(
+            ""
+            if torch.equal(before[list(rows)], after[list(rows)])
+            else " ".join(dict.fromkeys(self.words[row] for row in rows))
+            for rows in groups.positions
+        )
+
+
+def make_reference(target: Target, reference: str, bos: int | None = None) -> Reference:
+    """Return the reference of a text: "gate", "mask" or another text, as in `shift`."""
+    model, inputs = target.model, target.inputs
+    gate: Tensor | None = None
+    notes: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    if reference == "gate":
+        other = inputs
+        gate = gate_of(target.special, sink=target.sink).to(model.checkpoint.device)
+        kept = "special tokens" if target.sink is None else "the first token"
+        description = f"the same text, where every token may read only itself and {kept}"
+    elif reference == "mask":
+        other = {**inputs, "input_ids": target.masked_ids()}
+        mask = getattr(model.tokenizer, "mask_token", "masked")
+        description = f"the same text, where all other words are {mask}"
+    else:
+        batch = encode_after(model, reference, bos)
+        other, tokens = batch.inputs, batch.axes["text"][0]
+        _expect_comparable(other["input_ids"], target.ids, reference)
+        rows = target.rows
+        if not torch.equal(other["input_ids"][:, rows], target.ids[:, rows]):
+            notes = (
+                "the reference has another word in this place: the difference at the start counts "
+                "too",
+            )
+        description = f"“{reference}”"
+        words = tuple(
+            label if word is None else tokens.word_labels[word]
+            for label, word in zip(tokens.labels, tokens.words, strict=True)
+        )
+    pair = {name: torch.cat([other[name], tensor]) for name, tensor in inputs.items()}
+    return Reference(pair, gate, description, notes, words)
+
+
+def gate_of(special: Sequence[bool], *, sink: int | None = None) -> Tensor:
+    """Return which keys each query may attend to without context, (T, T).
+
+    They are the token itself, special tokens, and the attention sink, the token at `sink`.
+    """
+    gate = torch.eye(len(special), dtype=torch.bool, device="cpu")
+    gate[:, torch.tensor(special, dtype=torch.bool, device="cpu")] = True
+    if sink is not None:
+        gate[:, sink] = True
+    return gate
+
+
+def _expect_comparable(other: Tensor, ids: Tensor, reference: str) -> None:
+    """Raise InputError for a reference that equals the text or has another number of tokens."""
+    if torch.equal(other, ids):
+        raise InputError("The reference is the same as the text. Change a word.")
+    if other.shape != ids.shape:
+        hint = did_you_mean(reference, ("gate", "mask")) if " " not in reference.strip() else ""
+        raise InputError(
+            f"The reference has {other.shape[1]} tokens, but the text has {ids.shape[1]}. {hint} "
+            "Replace words by words with the same number of pieces, or use gate or mask."
+        )

@@ -1,0 +1,170 @@
+"""Run a model and follow each attention, from the softmax to the product with the values.
+
+No model is known by name: `AttentionTracer` sees the functions that torch executes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from attnviz.attribution.readout import Readout, base_of
+from attnviz.errors import ModelError
+from attnviz.runtime.compat import outside_function_modes
+
+Elementwise: TypeAlias = Callable[[Tensor], Tensor]
+
+MATRICES = {"matmul", "__matmul__", "bmm"}
+WEIGHT_PRESERVING = {  # functions that keep attention weights as they are
+    "dropout", "to", "type", "type_as", "contiguous", "clone", "float", "half", "bfloat16", "view",
+    "reshape", "flatten", "unflatten", "masked_fill",
+}  # fmt: skip
+_ACTIVATIONS = ("transformers.activations", "torch.nn.modules.activation")
+_RECENT = 8  # weights that may not have met their values yet
+
+
+@dataclass(frozen=True, eq=False)
+class TracedAttention:
+    """One attention: weights (runs, H, m, n), values (runs, H, n, d_v).
+
+    mixed : their product in the graph and the shape of the model, for gradients.
+    """
+
+    weights: Tensor
+    values: Tensor
+    mixed: Tensor
+
+
+def by_head(x: Tensor, runs: int) -> Tensor:
+    """Return (runs, H, m, n) for a tensor that may be (runs · H, m, n)."""
+    return x.reshape(runs, -1, *x.shape[1:]) if x.dim() == 3 else x
+
+
+def moves(value: object) -> TypeGuard[Tensor]:
+    """Whether a tensor depends on the tokens, and so may differ between the runs."""
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def is_among(value: object, tensors: Sequence[Tensor]) -> bool:
+    """Whether an object is one of some tensors, by identity."""
+    return any(value is tensor for tensor in tensors)
+
+
+class AttentionTracer(TorchFunctionMode):
+    """Follows attention weights while a model runs. Subclasses override the methods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weights: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Dispatch a torch function to the method that handles it."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "softmax":
+            weights = self.softmax(
+                lambda scores: func(scores, *args[1:], **kwargs), args[0], kwargs
+            )
+            self._weights = [*self._weights[-_RECENT:], weights]  # earlier ones have been mixed
+            return weights
+        if name in WEIGHT_PRESERVING and args and is_among(args[0], self._weights):
+            self._weights.append(weights := func(*args, **kwargs))
+            return weights
+        if name in MATRICES and is_among(args[0], self._weights):
+            return self.mix(args[0], args[1])
+        if name == "baddbmm" and len(args) == 3 and is_among(args[1], self._weights):
+            bias, weights, values = args
+            mixed = self.mix(weights, values) * kwargs.get("alpha", 1)
+            return bias * kwargs.get("beta", 1) + mixed
+        return self.other(name, func, args, kwargs)
+
+    def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
+        """Return the softmax of scores. `original` is the model's call, `options` its keywords."""
+        return original(scores)
+
+    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
+        """Return the product of weights and values."""
+        return weights @ values
+
+    def other(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Return the result of any other function."""
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def activations(
+    module: nn.Module, apply: Callable[[Elementwise, Tensor], Tensor]
+) -> Iterator[None]:
+    """Call `apply(activation, x)` for every activation, also one made of several functions."""
+
+    def run(original: Elementwise, x: Tensor) -> Tensor:
+        with outside_function_modes():
+            return apply(original, x)
+
+    replaced = [
+        m
+        for m in module.modules()
+        if type(m).__module__ in _ACTIVATIONS
+        and not isinstance(m, nn.Softmax | nn.MultiheadAttention)
+    ]
+    for activation in replaced:
+        activation.forward = partial(run, activation.forward)
+    try:
+        yield
+    finally:
+        for activation in replaced:
+            del activation.forward
+
+
+def trace_run(
+    readout: Readout, inputs: Mapping[str, Tensor], mode: AbstractContextManager[Any]
+) -> tuple[Tensor, Tensor]:
+    """Run a model under a mode, and return the input of its first block and what is read.
+
+    They are (N, T, d) and (N, d), connected by the graph of gradients. Parameters have no
+    gradients.
+    """
+    module = readout.module
+    starts: list[Tensor] = []
+
+    def start_here(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        if starts:  # a block that serves several times starts once
+            return args, kwargs
+        hidden = args[0] if args else kwargs["hidden_states"]
+        starts.append(hidden.detach().requires_grad_())
+        if args:
+            return (starts[0], *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": starts[0]}
+
+    hook = blocks_of(base_of(module))[0].register_forward_pre_hook(start_here, with_kwargs=True)
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    try:
+        for parameter in trainable:
+            parameter.requires_grad_(False)
+        with torch.enable_grad(), mode:
+            end = readout(module(**inputs)[0])
+    finally:
+        hook.remove()
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+    return starts[0], end
+
+
+def blocks_of(base: nn.Module) -> nn.ModuleList:
+    """Return the list of blocks that holds most of a model's parameters."""
+    lists = [m for m in base.modules() if isinstance(m, nn.ModuleList) and len(m)]
+    if not lists:
+        raise ModelError(
+            f"{type(base).__name__} has no list of blocks, so its output cannot be decomposed. "
+            "Choose a model with blocks in a row."
+        )
+    return max(lists, key=lambda blocks: sum(p.numel() for p in blocks.parameters()))
