@@ -22,9 +22,11 @@ from torch import Tensor
 
 import attnviz
 from attnviz.analyses.senses.result import Occurrence, SensesResult
-from attnviz.analyses.shift.result import consensus, spearman
 from attnviz.attribution.interventions import ALL, intervene
-from attnviz.attribution.methods import AttributionInput
+from attnviz.attribution.ranking import consensus, spearman
+from attnviz.attribution.readout import Readout
+from attnviz.attribution.reference import gate_of
+from attnviz.attribution.target import Score
 from attnviz.capture import restoring
 from attnviz.inputs import encode, pieces_in, token_spans
 from attnviz.results.axis import token_groups
@@ -100,7 +102,15 @@ def _evaluate(model: attnviz.Model, occurrence: Occurrence, axis: Tensor) -> Eva
     if len(sources) < FEWEST:
         return None
     result = model.attend(occurrence.sentence, mode="full")
-    target = AttributionInput(model, batch.inputs, rows, tokens.special, axis, result)
+    target = Score(
+        model=model,
+        inputs=batch.inputs,
+        special=tokens.special,
+        readout=Readout.word(model.module, rows),
+        direction=axis,
+        result=result,
+        gate=gate_of(tokens.special),
+    )
     by_token, total = compute_all(target)
     attributions = {
         name: torch.stack([attribution[list(positions)].sum() for positions in sources])

@@ -1,6 +1,6 @@
 """The attribution methods that the benchmark compares, by their name in its tables.
 
-Each takes an `AttributionInput` and returns one number for each token, (T,). Methods that attnviz
+Each takes a `Score` and returns one number for each token, (T,). Methods that attnviz
 offers come from its registry. The norms look up the modules of a BERT by name, so the benchmark
 runs on the bundled model only.
 """
@@ -10,45 +10,44 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnviz.analyses.shift.compute import make_reference
-from attnviz.analyses.shift.result import Decomposition
+from attnviz.attribution.decomposition import Decomposition, decompose
 from attnviz.attribution.methods import METHODS as REGISTERED
-from attnviz.attribution.methods import AttributionInput, Method, multiply_layers
-from attnviz.attribution.readout import Readout
+from attnviz.attribution.methods import Method
+from attnviz.attribution.methods.rollout import multiply_layers
+from attnviz.attribution.reference import make_reference
 from attnviz.attribution.residual_stream import decompose_residual_stream
+from attnviz.attribution.target import Score
 from attnviz.capture import restoring
 
 
-def value_norms(target: AttributionInput) -> Tensor:
+def value_norms(target: Score) -> Tensor:
     """Return ‖Σ_h α_ij v_j W_O‖ of the last layer (Kobayashi et al. 2020)."""
-    return _value_norms(target)[-1][list(target.rows)].mean(0)
+    return _value_norms(target)[-1][target.rows].mean(0)
 
 
-def value_norm_rollout(target: AttributionInput) -> Tensor:
+def value_norm_rollout(target: Score) -> Tensor:
     """Multiply the norms across layers, with rows normalized to sum to 1."""
     shares = [norm / norm.sum(-1, keepdim=True) for norm in _value_norms(target)]
-    return multiply_layers(share[None] for share in shares)[list(target.rows)].mean(0)
+    return multiply_layers(share[None] for share in shares)[target.rows].mean(0)
 
 
-def residual_stream(target: AttributionInput) -> Tensor:
+def residual_stream(target: Score) -> Tensor:
     """Return the attention contribution of each token in the residual stream decomposition."""
-    stream = decompose_residual_stream(
-        Readout.word(target.model.module, target.rows), target.inputs, direction=target.direction
-    )
+    stream = decompose_residual_stream(target.readout, target.inputs, direction=target.direction)
     return stream.attention.sum((0, 1))
 
 
-def split_direct(target: AttributionInput) -> Tensor:
+def split_direct(target: Score) -> Tensor:
     """Return the direct contribution of each token to the word, relative to the gated reference."""
     return _decompose(target, "gate").table.sum((0, 1))
 
 
-def split_gate(target: AttributionInput) -> Tensor:
+def split_gate(target: Score) -> Tensor:
     """Return the contribution of each token over all paths, relative to the gated reference."""
     return _decompose(target, "gate").credit
 
 
-def split_mask(target: AttributionInput) -> Tensor:
+def split_mask(target: Score) -> Tensor:
     """Return the contribution of each token over all paths, relative to masked words."""
     return _decompose(target, "mask").credit
 
@@ -67,7 +66,7 @@ METHODS: dict[str, Method] = {
 }
 
 
-def compute_all(target: AttributionInput) -> tuple[dict[str, Tensor], float]:
+def compute_all(target: Score) -> tuple[dict[str, Tensor], float]:
     """Return the attributions of every method, and how far the context moved the word."""
     with restoring(target.model.module):
         attributions = {
@@ -76,18 +75,14 @@ def compute_all(target: AttributionInput) -> tuple[dict[str, Tensor], float]:
         return attributions, _decompose(target, "gate").total
 
 
-def _decompose(target: AttributionInput, reference: str) -> Decomposition:
+def _decompose(target: Score, reference: str) -> Decomposition:
     compared = make_reference(target, reference)
-    return decompose_shift(
-        target.model.module,
-        compared.inputs,
-        rows=target.rows,
-        direction=target.direction,
-        gate=compared.gate,
+    return decompose(
+        target.readout, compared.inputs, direction=target.direction, gate=compared.gate
     )
 
 
-def _value_norms(target: AttributionInput) -> list[Tensor]:
+def _value_norms(target: Score) -> list[Tensor]:
     """Return the norms of the weighted, projected values for each layer, (T, T)."""
     norms = []
     module = target.model.module

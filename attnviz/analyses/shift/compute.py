@@ -121,7 +121,7 @@ def shift(
     reading, target = _find_target(model, word, text)
     groups, result, readout = reading.groups, reading.result, target.readout
     compared = make_reference(target, reference, reading.bos)
-    regions = None if toward is None else read_regions(reading, target, word, toward)
+    regions = None if toward is None else read_regions(model, word, toward, target.ids, reading.bos)
     axis = None if regions is None else regions.axis
     rows = readout.rows
     with _tracing(model):
@@ -238,12 +238,17 @@ class Regions:
 
 
 def read_regions(
-    reading: Reading, target: Target, word: str, toward: Mapping[str, str | Sequence[str]]
+    model: Model,
+    word: str,
+    toward: Mapping[str, str | Sequence[str]],
+    ids: Tensor,
+    bos: int | None = None,
 ) -> Regions:
     """Return the two regions of the vectors of some texts.
 
     In a text with the word, in any case and regular inflection, its vector counts. In another text
     it is the mean over all tokens. No region may have the text that is explained.
+    ids : those of that text, (1, T). bos : the id of a token that is read before every text.
     """
     if len(toward) != 2:
         raise InputError(
@@ -256,15 +261,15 @@ def read_regions(
         listed = [texts] if isinstance(texts, str) else texts
         if not listed or not all(isinstance(text, str) and text.strip() for text in listed):
             raise InputError(f"The region {region!r} has no text or an empty one. Give it texts.")
-        batches = [encode_after(target.model, text, reading.bos) for text in listed]
-        if any(torch.equal(batch.inputs["input_ids"], target.ids) for batch in batches):
+        batches = [encode_after(model, text, bos) for text in listed]
+        if any(torch.equal(batch.inputs["input_ids"], ids) for batch in batches):
             raise InputError(
                 f"The region {region!r} has the text itself, so “{name}” would be measured against "
                 "itself. Give it other texts."
             )
         states, has_word = zip(
             *(
-                _state(target.model, name, text, batch)
+                _state(model, name, text, batch)
                 for text, batch in zip(listed, batches, strict=True)
             ),
             strict=True,

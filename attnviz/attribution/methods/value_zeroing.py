@@ -36,8 +36,8 @@ def value_zeroing(score: Score) -> Tensor:
 
     def measure(_: object, __: object, output: Tensor | Sequence[Tensor]) -> None:
         states = output if isinstance(output, Tensor) else output[0]
-        cosine = torch.cosine_similarity(states[1:], states[:1], dim=-1)
-        distances.append(1 - cosine.T)  # queries × keys
+        cosine = torch.cosine_similarity(states[1:].double(), states[:1].double(), dim=-1)
+        distances.append((1 - cosine.T).clamp(min=0))  # queries × keys
 
     hooks = []
     for block in blocks_of(base_of(score.readout.module)):
@@ -50,7 +50,10 @@ def value_zeroing(score: Score) -> Tensor:
     finally:
         for hook in hooks:
             hook.remove()
-    shares = [each / each.sum(-1, keepdim=True).clamp(min=1e-12) for each in distances]
+    shares = []
+    for distance in distances:
+        total = distance.sum(-1, keepdim=True)
+        shares.append(torch.where(total > 0, distance / total.clamp(min=1e-300), 0.0))
     return multiply_layers(share[None] for share in shares)[score.rows].mean(0)
 
 
