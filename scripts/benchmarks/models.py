@@ -28,7 +28,7 @@ TEXT = "The keys to the old cabinet that stood near the window were lost, so the
 WORD = "keys"
 SURVEYED = 100  # texts
 LIMIT = 3.0  # GB
-_WORDS = "pilot judge nurse baker guard child clerk queen diver monk".split()
+_WORDS = ["pilot", "judge", "nurse", "baker", "guard", "child", "clerk", "queen", "diver", "monk"]
 _ENDS = ("left the house", "read the letter", "closed the door", "saw the train", "lost the key")
 
 
