@@ -163,9 +163,20 @@ def senses(
     measure(models or [], write=write)
 
 
+@app.command()
+def models(
+    name: Annotated[str, typer.Argument(help="minilm, or a short name.")] = "smollm2",
+    rounds: int = 3,
+) -> None:
+    """Measure analyses of a pretrained model: time beside a forward pass, and peak memory."""
+    from benchmarks.models import measure
+
+    measure(name, rounds)
+
+
 @app.command(hidden=True)
 def memory(command: str, variant: list[str]) -> None:
-    """Print the memory growth of this process for one variant of a benchmark, in MB."""
+    """Print what one variant of a benchmark takes in this process, such as its memory growth."""
     print(import_module(f"benchmarks.{command}").memory(*variant))
 
 

@@ -1,0 +1,76 @@
+"""The head that is shown by default relates words, patches or sounds, and is not set by a sink."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from fetched import PHOTO, REACTION, SCRIPTS, load
+
+from attnviz.analyses.maps.compute import attention_map, rank_heads
+from attnviz.figures.scale import WeightScale, is_logarithmic
+
+pytestmark = pytest.mark.real
+TRAIN = "the train left the station on time"
+WATER = "She poured the water into the glass because the child was thirsty."
+PARIS = "Paris is the capital of France, and Rome is the capital of Italy."
+KEYS = "The keys to the old cabinet near the window were lost, so the lawyer left."
+CODE = "def add(first, second):\n    return first + second"
+SPEECH = str(SCRIPTS.parent / "gallery" / "speech.flac")
+resting = pytest.mark.xfail(strict=True, reason="most of the weight of the shown head is a sink's")
+CASES = [
+    ("minilm", {"text": TRAIN}),
+    ("minilm", {"text": WATER}),
+    ("minilm", {"text": PARIS}),
+    ("smollm2", {"text": TRAIN}),
+    ("smollm2", {"text": WATER}),
+    ("whisper-tiny.en", {"audio": SPEECH}),
+    ("dinov2-small", {"image": PHOTO}),
+    ("rxnmapper", {"text": REACTION}),
+    ("rxnmapper", {"text": "CCO.CC(=O)O>>CCOC(C)=O"}),
+]
+REST_ON_A_SINK = [
+    ("minilm", {"text": CODE}),
+    ("smollm2", {"text": PARIS}),
+    ("smollm2", {"text": CODE}),
+    ("smollm2", {"text": KEYS}),
+]
+
+
+def shown(name, inputs):
+    """Return the ranking of heads, and the map of the first."""
+    return _shown(name, *inputs.items())
+
+
+@cache
+def _shown(name, item):
+    result = load(name, torch.float32).attend(**dict([item]))
+    ranking = rank_heads(result)
+    best = ranking.scores[0]
+    return ranking, attention_map(result, layer=best.layer, head=best.head)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [*CASES, *(pytest.param(*case, marks=resting) for case in REST_ON_A_SINK)],
+)
+def test_less_than_half_of_the_weight_is_on_the_first_or_special_tokens(name, inputs):
+    _, drawn = shown(name, inputs)
+    sinks = np.array(drawn.special_columns)
+    sinks[0] = True
+    rows = ~np.array(drawn.special_rows)
+    assert drawn.weights.numpy()[rows][:, sinks].sum(1).mean() < 0.5
+
+
+@pytest.mark.parametrize(("name", "inputs"), [*CASES, *REST_ON_A_SINK])
+def test_its_score_is_well_above_the_median_and_its_colors_do_not_end_at_a_sink(name, inputs):
+    ranking, drawn = shown(name, inputs)
+    scores = [head.score for head in ranking.scores]
+    assert scores[0] > 1.4 * np.median(scores)
+    weights = drawn.weights.numpy()
+    if drawn.starts_with_sink or any(drawn.special_columns):
+        sinks = np.array(drawn.special_columns)
+        sinks[0] |= drawn.starts_with_sink
+        between = weights[~np.array(drawn.special_rows)][:, ~sinks]
+        top = WeightScale.of(drawn).norm.vmax
+        assert top <= between.max() * (1 + 1e-6) or is_logarithmic(weights.shape[1])
