@@ -39,7 +39,7 @@ bars, even = (np.array([shares(one, even) for one in models]) for even in (False
 assert min(minilm[0], smollm2[0]) > 0.5
 names, heads = ("all-MiniLM-L6-v2", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one in models]
 with attnviz.plot.style():
-    page = {"figsize": (7.2, 4.9), "height_ratios": (5, 1), "layout": "constrained"}
+    page = {"figsize": (7.2, 4.4), "height_ratios": (5, 1), "layout": "constrained"}
     fig, axes = plt.subplot_mosaic("01;22", **page)
     for n, (query, key) in enumerate((("dog", "chased"), ("chased", "dog"))):
         drawn = attnviz.attention_map(models[n][0], layer=heads[n].layer, head=heads[n].head)
@@ -48,12 +48,12 @@ with attnviz.plot.style():
         look = {"title": f"{names[n]}: “{query}” gives “{key}” {given[n]:.0%}", "annot": False}
         ax = attnviz.plot.heatmap(drawn, ax=axes[str(n)], **look)
         ax.add_patch(plt.Rectangle(cell, 1, 1, ec="C1", fc="none", lw=1.5))
-    for n, name in enumerate(("special or first word", "earlier words", "itself", "later words")):
+    for n, name in enumerate(("[CLS], [SEP] or first word", "earlier words", "itself", "later")):
         drawn = axes["2"].barh(names, bars[:, n], 0.7, bars[:, :n].sum(1), label=name, alpha=0.5)
         axes["2"].bar_label(drawn, fmt=lambda x: f"{x:.0%}" if x else "", label_type="center")
-    axes["2"].set(xlim=(0, 1), xticks=[], ylim=(1.5, -0.5))
+    axes["2"].set(xlim=(0, 1), xticks=[], ylim=(1.5, -0.5), xlabel="attention, mean of all heads")
     axes["2"].legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
-    fig.suptitle("BERT attends in both directions, a decoder only back", weight="bold", size=10)
+    fig.suptitle("BERT attends both ways, a decoder only back; both have a sink", weight="bold")
 proof, other = (attnviz.AgreementReport.joined(r.agreement for r in one) for one in models[::-1])
 text = f"MiniLM: {other.summary(short=True)}. Below: SmolLM2 (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)
