@@ -1,0 +1,60 @@
+"""A decoder, too, separates the senses of “bank” when it comes last
+
+A decoder reads only the words before “bank”, so here it ends all {count} sentences, half of them
+about rivers and half about money. Each is classified by the nearest centroid of the others. At the
+output {minilm.right} are correct in all-MiniLM-L6-v2 ({minilm.low:.0%} to {minilm.high:.0%}, an
+interval of {level:.0%}, as the bands) and {smollm2.right} in SmolLM2 ({smollm2.low:.0%} to
+{smollm2.high:.0%}); guessing is correct for {chance:.0%}. The senses are separated from layer
+{minilm.since} of {minilm.layers} on, and from layer {smollm2.since} of {smollm2.layers}. The mean
+static embedding of the other words needs no attention and is correct for {minilm.words:.0%} and
+{smollm2.words:.0%}. It is below the band in {minilm.beyond} (inputs of layers, output) of MiniLM
+and in {smollm2.beyond} of SmolLM2. The sentences were written for this figure and are few.
+"""
+
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+
+import attnviz
+
+RIVER = """They rowed the boat to|The canoe landed at|The boys were fishing from
+Reeds and lilies grew by|The ducks swam near|The waves washed away part of
+The stream flooded the meadow behind|The beaver dug a tunnel into|The river rose and spilled over
+The fisherman slept on|The swimmer headed for|The current was level with"""
+MONEY = """They took the money to|The cashier worked at|The couple got a loan from
+The mortgage was refused by|The customers queued near|The shareholders elected the director of
+The robbers hid their car behind|The thieves broke into|The creditors fought over
+The auditor wrote a report on|The accountant works for|The company opened an account with"""
+ends = [[f"{start} the bank" for start in s.replace("\n", "|").split("|")] for s in (RIVER, MONEY)]
+sentences = dict(zip(("river", "money"), ends, strict=True))
+results = [attnviz.senses("bank", sentences, model=name) for name in (None, "smollm2")]
+chance, count, level = results[0].chance, len(results[0].occurrences), 0.95
+BAND = "accuracy", "low", "high"
+
+
+def summary(result):
+    """Return the numbers of the caption."""
+    output, words, layers = result.scores[-1], result.context.accuracy, len(result.scores) - 1
+    beyond = f"{sum(one.low > words for one in result.scores)} of {layers + 1} states"
+    numbers = {"low": output.low, "high": output.high, "words": words, "since": result.since}
+    right = round(output.accuracy * count)
+    return SimpleNamespace(**numbers, right=right, layers=layers, beyond=beyond)
+
+
+minilm, smollm2 = map(summary, results)
+with attnviz.plot.style():
+    fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True, layout="constrained")
+    for ax, result, name in zip(axes, results, ("all-MiniLM-L6-v2", "SmolLM2"), strict=True):
+        accuracy, low, high = ([getattr(s, of) for s in result.scores] for of in BAND)
+        ax.plot(accuracy, label="vector of “bank”")
+        ax.fill_between(range(len(low)), low, high, alpha=0.15, lw=0)
+        ax.axhline(result.context.accuracy, color="C1", ls="--", label="other words, static")
+        ax.axhline(chance, color="0.5", lw=0.8, label="guessing")
+        ax.set(title=name, xlabel="layer that “bank” enters (last: output)", ylim=(0, 1.02))
+    axes[0].set_ylabel("correct sense")
+    axes[0].yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes[1].legend(loc="lower right")
+    fig.suptitle("A decoder, too, separates the senses of a last “bank”", weight="bold", size=10)
+proof, other = (result.agreement for result in reversed(results))
+text = f"{count} sentences. MiniLM: {other.summary(short=True)}. Below: SmolLM2 (4-bit weights)"
+fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

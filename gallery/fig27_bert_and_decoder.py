@@ -1,0 +1,59 @@
+"""BERT attends in both directions, a decoder only back, and both rest on a sink
+
+Maps: in each model the head in which content words attend to each other most, beyond what distance
+and key explain. In all-MiniLM-L6-v2 (layer {heads[0].layer}, head {heads[0].head}) “dog” gives
+“chased”, which follows, {given[0]:.0%} of its attention. In SmolLM2 it cannot; there (layer
+{heads[1].layer}, head {heads[1].head}) “chased” gives “dog” {given[1]:.0%}. Bars: where words
+attend, the mean of all heads and {texts} texts. MiniLM gives later words {minilm[3]:.0%}, earlier
+ones {minilm[1]:.0%}; the mask of SmolLM2 gives later words {smollm2[3]:.0%}. Both give more than
+half to a sink: MiniLM {minilm[0]:.0%} to [CLS] and [SEP], SmolLM2 {smollm2[0]:.0%} to the first
+word, as it reads no special token. Uniform weights would give the sinks {even[0]:.0%} and
+{even[1]:.0%}.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import attnviz
+
+TEXTS = """The dog that chased the cat ran across the road.|The train left the station on time.
+She plays the violin and her brother plays the drums.|When the bell rang, nobody moved.
+Rain fell all night, and the river rose.|Old maps hang in the hall.""".replace("\n", "|")
+models = [attnviz.attend(TEXTS.split("|"), model=name) for name in (None, "smollm2")]
+
+
+def shares(results, even=False):  # of the sink, earlier words, the word itself and later words
+    parts = []
+    for result in results:
+        weights = result.weights().mean((0, 1)).numpy()
+        token = np.arange(len(weights))
+        weights = np.sign(weights) / np.sign(weights).sum(1, keepdims=True) if even else weights
+        sink = np.array(result.record(0).key_axis.special[: len(token)]) | (token == 0)
+        kind = np.where(sink, -2, np.sign(token - token[:, None]))
+        parts.append([(weights * (kind == one)).sum(1)[~sink] for one in (-2, -1, 0, 1)])
+    return np.concatenate(parts, axis=1).mean(1)
+
+
+bars, even = (np.array([shares(one, even) for one in models]) for even in (False, True))
+(minilm, smollm2), even, given, texts = bars, even[:, 0], [], len(models[0])
+assert min(minilm[0], smollm2[0]) > 0.5
+names, heads = ("all-MiniLM-L6-v2", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one in models]
+with attnviz.plot.style():
+    page = {"figsize": (7.2, 4.4), "height_ratios": (5, 1), "layout": "constrained"}
+    fig, axes = plt.subplot_mosaic("01;22", **page)
+    for n, (query, key) in enumerate((("dog", "chased"), ("chased", "dog"))):
+        drawn = attnviz.attention_map(models[n][0], layer=heads[n].layer, head=heads[n].head)
+        cell = drawn.columns.index(key), drawn.rows.index(query)
+        given.append(drawn.weights[cell[::-1]])
+        look = {"title": f"{names[n]}: “{query}” gives “{key}” {given[n]:.0%}", "annot": False}
+        ax = attnviz.plot.heatmap(drawn, ax=axes[str(n)], **look)
+        ax.add_patch(plt.Rectangle(cell, 1, 1, ec="C1", fc="none", lw=1.5))
+    for n, name in enumerate(("[CLS], [SEP] or first word", "earlier words", "itself", "later")):
+        drawn = axes["2"].barh(names, bars[:, n], 0.7, bars[:, :n].sum(1), label=name, alpha=0.5)
+        axes["2"].bar_label(drawn, fmt=lambda x: f"{x:.0%}" if x else "", label_type="center")
+    axes["2"].set(xlim=(0, 1), xticks=[], ylim=(1.5, -0.5), xlabel="attention, mean of all heads")
+    axes["2"].legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+    fig.suptitle("BERT attends both ways, a decoder only back; both have a sink", weight="bold")
+proof, other = (attnviz.AgreementReport.joined(r.agreement for r in one) for one in models[::-1])
+text = f"MiniLM: {other.summary(short=True)}. Below: SmolLM2 (4-bit weights)"
+fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)
