@@ -1,0 +1,69 @@
+"""The attention sink of a causal model stays readable in references, and is not measured."""
+
+import copy
+
+import pytest
+from families import tiny
+from tokenizers.processors import TemplateProcessing
+
+import attnviz
+from attnviz.attribution.reference import gate_of, read
+
+TEXT = "the bank was full of cash"
+
+
+@pytest.fixture
+def without_bos(tokenizer):
+    """A tokenizer that adds no special tokens, and has no BOS token."""
+    plain = copy.deepcopy(tokenizer)
+    plain.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
+    assert plain.bos_token is None
+    return plain
+
+
+def test_the_gate_keeps_the_sink():
+    gate = gate_of((False, False, False), sink=0)
+    assert gate.tolist() == [[True, False, False], [True, True, False], [True, False, True]]
+
+
+def test_without_a_bos_the_first_token_stays_readable_and_is_not_measured(without_bos):
+    model = attnviz.load(tiny("llama"), tokenizer=without_bos)
+    reading = read(model, TEXT)
+    assert (reading.bos, reading.sink) == (None, 0)
+    result = attnviz.shift("cash", TEXT, model=model, methods=["split"])
+    assert result.sink == 0
+    assert result.credit[0].isnan()
+    assert 0 not in result.sources
+    assert all(effect[0].isnan() for effect in result.causal.values())
+    assert "the first token stays readable, so its part is not measured" in result.notes
+    assert "the first token" in result.reference
+    assert result.decomposition.credit_error < 1e-5
+    assert result.plot() is not None
+
+
+def test_a_bos_is_read_before_the_text(without_bos):
+    without_bos.bos_token = "[CLS]"
+    model = attnviz.load(tiny("llama"), tokenizer=without_bos)
+    result = attnviz.shift("cash", TEXT, model=model)
+    assert result.sink is None
+    assert result.words[0] == "[CLS]"
+    assert result.special == (True, *[False] * 6)
+    assert "read with [CLS] before it" in result.notes
+    assert result.credit[1].abs() > 0
+
+
+def test_a_bos_stands_before_the_reference_and_the_regions_too(without_bos):
+    without_bos.bos_token = "[CLS]"
+    model = attnviz.load(tiny("llama"), tokenizer=without_bos)
+    result = attnviz.shift(
+        "bank", "The mud was at the bank", reference="The tax was at the bank",
+        toward={"one": ["mud at the bank"], "other": ["cash at the bank"]}, model=model,
+    )  # fmt: skip
+    assert result.decomposition.error < 1e-5
+    assert result.replaced[2] == "tax"
+
+
+def test_an_encoder_without_special_tokens_has_no_sink(without_bos):
+    model = attnviz.load(tiny("bert"), tokenizer=without_bos)
+    reading = read(model, TEXT)
+    assert (reading.bos, reading.sink) == (None, None)
