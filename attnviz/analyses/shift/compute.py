@@ -82,7 +82,8 @@ def shift(
         shift itself.
     reference : str, optional
         What the text is compared with. "gate", the default: the same text, where every token may
-        attend only to itself and to special tokens. "mask": the same text, where all other words
+        attend only to itself and to special tokens. A causal model reads the text with a BOS token
+        before it, which stays readable; without one the first token does. "mask": the same text, where all other words
         are masked. Otherwise a text with the same number of tokens, such as a minimal pair.
     verify_causally : bool, default False
         Whether to change each other word in four ways, and to patch every head in two: at the word
@@ -91,9 +92,10 @@ def shift(
         attend to it; "delete" removes it from the text. By default each word is only masked, or
         knocked out if the model has no mask token, and heads are not patched.
     methods : str or sequence of str, optional
-        Attribution methods to compute beside the decomposition: "gradient-attention",
-        "integrated-gradients", "raw-attention" or "rollout". A method that the model does not
-        support is left out, with a note.
+        Attribution methods to compute beside the decomposition: "attention-flow",
+        "attention-value-norm", "direct-attribution", "gradient-attention", "gradient-input",
+        "integrated-gradients", "raw-attention", "rollout", "split" or "value-zeroing". A method
+        that the model does not support is left out, with a note.
     model : Model, str, path or module, optional
         From `load`, or what `load` takes. By default the bundled all-MiniLM-L6-v2.
 

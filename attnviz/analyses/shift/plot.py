@@ -113,7 +113,7 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
     if details or result.without != "alone":
         parts.append(f"compared with {result.reference}")
     else:
-        parts.append("alone: every token may read only itself and special tokens")
+        parts.append(f"alone: {result.reference.removeprefix('the same text, where ')}")
     if result.causal:
         many = f" ({', '.join(result.causal)}: mean and range)" if len(result.causal) > 1 else ""
         parts.append(f"{result.changing}: what is lost in a separate run{many}")
