@@ -83,8 +83,9 @@ def shift(
     reference : str, optional
         What the text is compared with. "gate", the default: the same text, where every token may
         attend only to itself and to special tokens. A causal model reads the text with a BOS token
-        before it, which stays readable; without one the first token does. "mask": the same text, where all other words
-        are masked. Otherwise a text with the same number of tokens, such as a minimal pair.
+        before it, which stays readable; without one the first token does. "mask": the same text,
+        where all other words are masked. Otherwise a text with the same number of tokens, such as a
+        minimal pair.
     verify_causally : bool, default False
         Whether to change each other word in four ways, and to patch every head in two: at the word
         alone (direct effect) and everywhere (total effect). "mask" replaces a word by [MASK];
