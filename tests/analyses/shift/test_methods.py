@@ -120,7 +120,7 @@ def test_methods_are_exported_and_printed(bank, model):
     assert_close(bank.to_arrays()["method_gradient_attention"], bank.methods["gradient-attention"])
     assert list(bank.about()["method_correlations"]) == list(NAMES)
     assert "method rollout" in bank.to_frame()["quantity"].tolist()
-    console = Console(width=200)
+    console = Console(width=400)  # a column for each method
     with console.capture() as capture:
         console.print(bank)
     assert "rank correlation ρ of gradient-attention: mask" in capture.get()
