@@ -135,6 +135,15 @@ def resident() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
+def peak_resident() -> float:
+    """Return the peak of the resident memory of this process in MB (Linux).
+
+    `getrusage` also counts the process that started this one: a fork has the memory of its parent.
+    """
+    status = Path("/proc/self/status").read_text().split()
+    return float(status[status.index("VmHWM:") + 1]) * 1024 / 1e6
+
+
 def available() -> float:
     """Return the available memory of this machine in bytes (Linux)."""
     meminfo = Path("/proc/meminfo").read_text().split()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from rich.table import Table
 
 import attnviz
 from attnviz.app import run
-from benchmarks.measuring import ENTRY, console, show_setting
+from benchmarks.measuring import ENTRY, console, peak_resident, show_setting
 
 TEXT = "The keys to the old cabinet that stood near the window were lost, so the lawyer left early."
 WORD = "keys"
@@ -85,8 +84,7 @@ def memory(work: str, name: str, rounds: str) -> str:
                 if number:
                     seconds[key].append(time.perf_counter() - start)
     medians = {key: statistics.median(values) for key, values in seconds.items()}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # Linux counts in KiB
-    return json.dumps({**medians, "gigabytes": peak})
+    return json.dumps({**medians, "gigabytes": peak_resident() / 1000})
 
 
 def _heatmap(model: attnviz.Model, name: str, folder: Path) -> None:
