@@ -7,6 +7,7 @@ verdict of the agreement check.
 from attnviz.analyses.check.plot import check
 from attnviz.analyses.compare.plot import compare
 from attnviz.analyses.example.plot import example
+from attnviz.analyses.explain.plot import explain
 from attnviz.analyses.maps.head_grid import heads
 from attnviz.analyses.maps.heatmap import heatmap
 from attnviz.analyses.senses.plot import senses
@@ -23,6 +24,7 @@ __all__ = [
     "check",
     "compare",
     "example",
+    "explain",
     "heads",
     "heatmap",
     "save",

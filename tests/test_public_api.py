@@ -9,14 +9,15 @@ import attnviz
 
 PUBLIC = """
     AgreementReport Architecture AttentionMap AttentionRecord AttentionResult AttnvizError
-    AttnvizWarning CheckResult CompareResult ExampleResult HeadMaps InputError MapSummary Model
-    ModelError OutputError SensesResult ShiftResult StepsResult StreamedAttention SurveyResult View
-    architectures attend attention_map check compare example find_heads from_weights head_maps load
-    load_result plot rank_heads save_result senses shift steps survey verify view
+    AttnvizWarning CheckResult CompareResult ExampleResult ExplainResult HeadMaps InputError
+    MapSummary Model ModelError OutputError SensesResult ShiftResult StepsResult
+    StreamedAttention SurveyResult View architectures attend attention_map check compare example
+    explain find_heads from_weights head_maps load load_result plot rank_heads save_result senses
+    shift steps survey verify view
 """.split()  # noqa: SIM905
 PLOT = """
-    add_caption attention_vector check compare example heads heatmap save senses shift steps style
-    survey
+    add_caption attention_vector check compare example explain heads heatmap save senses shift
+    steps style survey
 """.split()  # noqa: SIM905
 
 

@@ -59,7 +59,14 @@ def available_interventions(model: Model) -> tuple[str, ...]:
 
 
 def substitute(target: Target, words: Sequence[Sequence[int]], tokens: Sequence[int]) -> Tensor:
-    """Replace each word by other tokens and return the mean vectors of the target, (W, d).
+    """Replace each word by other tokens and return the mean vectors of the target, (W, d)."""
+    return substitute_each(target, words, tokens).mean(1)
+
+
+def substitute_each(
+    target: Target, words: Sequence[Sequence[int]], tokens: Sequence[int]
+) -> Tensor:
+    """Replace each word by each of K tokens and return the vectors of the target, (W, K, d).
 
     tokens : the ids that replace a piece, in one run each: [MASK], or several words.
     """
@@ -71,7 +78,7 @@ def substitute(target: Target, words: Sequence[Sequence[int]], tokens: Sequence[
             runs[first : first + len(tokens), position] = replacements.roll(-piece)
     batches = torch.split(runs, batch_size(target.ids))
     ends = torch.cat([target.outputs(len(batch), input_ids=batch) for batch in track(batches)])
-    return ends.reshape(len(words), len(tokens), -1).mean(1)
+    return ends.reshape(len(words), len(tokens), -1)
 
 
 def knock_out(target: Target, words: Sequence[Sequence[int]]) -> Tensor:

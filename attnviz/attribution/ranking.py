@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,12 +19,12 @@ def sum_pieces(parts: Tensor, positions: Sequence[Sequence[int]]) -> Tensor:
 
 
 def consensus(effects: Mapping[str, Tensor], rows: list[int]) -> Tensor:
-    """Return the mean of effects (W,), each in units of its deviation over some words."""
+    """Return the mean of effects (…, W), each in units of its deviation over some words."""
     scaled = []
     for effect in effects.values():
-        deviation = effect[rows].std(correction=0) if rows else effect.new_zeros(())
-        scaled.append(effect / deviation if deviation > 0 else effect)
-    return torch.stack(scaled).mean(0)
+        deviation = effect[..., rows].std(-1, correction=0, keepdim=True) if rows else 0.0 * effect
+        scaled.append(torch.where(deviation > 0, effect / deviation, effect))
+    return torch.stack(torch.broadcast_tensors(*scaled)).mean(0)  # type: ignore[no-untyped-call]
 
 
 def spearman(a: Tensor, b: Tensor) -> float | None:
@@ -36,3 +38,20 @@ def spearman(a: Tensor, b: Tensor) -> float | None:
     from scipy.stats import spearmanr
 
     return float(spearmanr(a.numpy(), b.numpy()).statistic)
+
+
+def correlate_ranks(scores: Tensor, draws: Tensor) -> np.ndarray[Any, Any]:
+    """Return Spearman's ρ of scores (W,) with each of several draws (N, W).
+
+    >>> draws = torch.tensor([[0.0, 5.0, 6.0], [3.0, 2.0, 1.0]])
+    >>> correlate_ranks(torch.tensor([1.0, 2.0, 3.0]), draws).round(6)
+    array([ 1., -1.])
+    """
+    from scipy.stats import rankdata
+
+    ours, others = rankdata(scores.numpy()), rankdata(draws.numpy(), axis=1)
+    ours, others = ours - ours.mean(), others - others.mean(1, keepdims=True)
+    norms = np.linalg.norm(others, axis=1) * np.linalg.norm(ours)
+    rhos: np.ndarray[Any, Any] = np.zeros(len(others))
+    np.divide(others @ ours, norms, out=rhos, where=norms > 0)
+    return rhos

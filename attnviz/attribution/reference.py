@@ -51,7 +51,7 @@ def read(model: Model, text: str) -> Reading:
     batch = encode(model.checkpoint, [text])
     bos = sink = None
     notes: tuple[str, ...] = ()
-    if not batch.axes["text"][0].special[0] and _is_causal(model, batch.inputs):
+    if not batch.axes["text"][0].special[0] and is_causal(model, batch.inputs):
         bos = getattr(model.tokenizer, "bos_token_id", None)
         if bos is None:
             sink, notes = 0, ("the first token stays readable, so its part is not measured",)
@@ -73,7 +73,7 @@ def encode_after(model: Model, text: str, bos: int | None) -> Batch:
     return encode(model.checkpoint, [TokenIds((bos, *ids))])
 
 
-def _is_causal(model: Model, inputs: Mapping[str, Tensor]) -> bool:
+def is_causal(model: Model, inputs: Mapping[str, Tensor]) -> bool:
     """Return whether changing the last token leaves the states of all earlier ones as they are."""
     ids = inputs["input_ids"]
     other = ids.clone()

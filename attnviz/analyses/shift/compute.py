@@ -51,7 +51,7 @@ from attnviz.runtime.progress import part
 # Completeness errors, as shares of the length of the shift: above rounding in float32, and in
 # narrower types.
 _EXACT, _ROUNDED = 1e-4, 0.05
-_COMPLETE = 1e-3  # the largest completeness error of a verified shift
+COMPLETE = 1e-3  # the largest completeness error of a verified shift
 _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _ROUNDING = 1e-6  # of the length of vectors: closer ones are one point
 
@@ -127,7 +127,7 @@ def shift(
     regions = None if toward is None else read_regions(model, word, toward, target.ids, reading.bos)
     axis = None if regions is None else regions.axis
     rows = readout.rows
-    with _tracing(model):
+    with tracing(model):
         split = decompose(readout, compared.inputs, direction=axis, gate=compared.gate)
         stream = decompose_residual_stream(readout, target.inputs, direction=axis)
         _check_decomposition(model, word, split, stream)
@@ -349,7 +349,7 @@ def _find_plane(
 
 
 @contextmanager
-def _tracing(model: Model) -> Iterator[None]:
+def tracing(model: Model) -> Iterator[None]:
     """Restore the model afterwards, and raise one clear error if its blocks cannot be traced."""
     try:
         with restoring(model.module):
@@ -393,7 +393,7 @@ def _verify(
     """
     worst = max(split.error, split.credit_error, stream.error)
     report = replace(
-        report, analysis=(*report.analysis, AnalysisCheck("sums of the parts", worst, _COMPLETE))
+        report, analysis=(*report.analysis, AnalysisCheck("sums of the parts", worst, COMPLETE))
     )
     with restoring(target.model.module, None, seed=2):
         start, end = trace_run(target.readout, compared.inputs, nullcontext())

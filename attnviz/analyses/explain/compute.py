@@ -1,0 +1,249 @@
+"""Why a model predicted a token or a class.
+
+The prediction is compared with that of a reference in which words can attend to less. The
+difference is decomposed exactly (`attribution.decomposition`). Independently of that, each word is
+changed, and the effect on the prediction is measured (`attribution.interventions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from attnviz.agreement import check_hidden_states
+from attnviz.analyses.explain.result import ExplainResult, completeness_error
+from attnviz.analyses.senses.compute import expect_readable
+from attnviz.analyses.shift.compute import COMPLETE, tracing
+from attnviz.attribution.decomposition import Decomposition, decompose
+from attnviz.attribution.interventions import (
+    available_interventions,
+    common_words,
+    intervene,
+    substitute_each,
+)
+from attnviz.attribution.methods import check_methods, compute_methods
+from attnviz.attribution.prediction import Choices, Prediction
+from attnviz.attribution.ranking import sum_pieces
+from attnviz.attribution.reference import Reading, make_reference, read
+from attnviz.attribution.target import Score, Target
+from attnviz.capture import restoring
+from attnviz.errors import InputError, ModelError
+from attnviz.inputs import expect_one_text
+from attnviz.pipeline.attend import Loadable, Model, load
+from attnviz.results import AgreementReport, AnalysisCheck
+from attnviz.runtime.libraries import silence_logs
+from attnviz.runtime.progress import part
+
+_TOP = 5  # predictions that are listed
+
+
+@silence_logs()
+def explain(
+    text: str,
+    *,
+    target: str | None = None,
+    against: str | None = None,
+    number: Literal["log-probability", "logit"] = "log-probability",
+    reference: str = "gate",
+    methods: str | Sequence[str] = (),
+    model: Model | Loadable | None = None,
+) -> ExplainResult:
+    """Explain a prediction by the words of a text, exactly, beside the effect of changing each.
+
+    Parameters
+    ----------
+    text : str
+        The text. A causal model predicts its next token, a masked language model the first mask
+        token in it, such as [MASK], a classifier its class.
+    target : str, optional
+        The token or class to explain. Of a word of several tokens it is the first. By default the
+        most probable one.
+    against : str, optional
+        Another token or class. The difference of both logits is explained. By default the second
+        most probable one, if there is no `target`; else the target is explained alone.
+    number : {"log-probability", "logit"}
+        What is explained of a target alone.
+    reference : str, default "gate"
+        What the text is compared with. "gate": the same text, where every token may attend only to
+        itself, to special tokens and to the attention sink. "mask": the same text, where all other
+        words are masked. Otherwise a text with the same number of tokens.
+    methods : str or sequence of str, optional
+        Attribution methods to compute beside the decomposition: "attention-flow",
+        "attention-value-norm", "direct-attribution", "gradient-attention", "gradient-input",
+        "integrated-gradients", "raw-attention", "rollout" or "value-zeroing". A method that the
+        model does not support is left out, with a note.
+    model : Model, str, path or module
+        From `load`, or what `load` takes: a model that predicts tokens or classes. The bundled
+        model has no such head.
+
+    Returns
+    -------
+    ExplainResult
+        The decomposition, the effects of the interventions (`causal`), the attributions of
+        `methods`, and how far each agrees with the effects (`rank_correlations`).
+
+    Raises
+    ------
+    InputError
+        The text has no mask token, the target is not in the vocabulary or no class, both choices
+        are the same, the reference has another number of tokens, or a method is unknown.
+    ModelError
+        The model predicts neither tokens nor classes, or its blocks cannot be traced.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"The text must be a string, not {type(text).__name__}.")
+    if number not in ("log-probability", "logit"):
+        raise InputError(f"The number must be log-probability or logit, not {number!r:.60}.")
+    names = check_methods(methods)
+    model = model if isinstance(model, Model) else load(model)
+    prediction = find_prediction(model, text, target, against, log=number == "log-probability")
+    reading, site, choices = prediction.reading, prediction.target, prediction.choices
+    readout = site.readout
+    assert isinstance(readout, Prediction)
+    compared = make_reference(site, reference, reading.bos)
+    groups, result = reading.groups, reading.result
+    unmeasured = tuple(
+        index
+        for index, rows in enumerate(groups.positions)
+        if reading.sink in rows
+        or (readout.kind == "masked token" and readout.rows[0] in rows)
+        or (readout.kind == "next token" and readout.rows[0] in rows and compared.gate is not None)
+    )
+    with tracing(model):
+        along = torch.ones(1)
+        split = decompose(readout, compared.inputs, direction=along, gate=compared.gate)
+        if not (torch.isfinite(split.credit).all() and split.length > 0):
+            raise ModelError(
+                f"The prediction of {model.name} cannot be decomposed: it is nan or infinite, or "
+                "no word changes it. Choose another model or --dtype (dtype=)."
+            )
+        others = [
+            index
+            for index, special in enumerate(groups.special)
+            if not special and index not in unmeasured
+        ]
+        words = [groups.positions[index] for index in others]
+        causal, replacements = _measure(site, words, compared.inputs["input_ids"])
+        score = Score(**vars(site), direction=along, result=result, gate=compared.gate)
+        attributions, left_out = compute_methods(names, score)
+        value = site.outputs(1).item()
+
+    def by_word(numbers: Tensor) -> Tensor:
+        """Place numbers of the changed words, (…, W)."""
+        placed = torch.full((*numbers.shape[:-1], len(groups.labels)), torch.nan).double()
+        placed[..., others] = numbers
+        return placed
+
+    probabilities = choices.probabilities
+    top = choices.top(_TOP)
+    return ExplainResult(
+        target=choices.label(readout.choice),
+        against=None if readout.against is None else choices.label(readout.against),
+        kind=readout.kind,
+        number=readout.number,
+        value=value,
+        baseline=value - split.total,
+        probability=probabilities[readout.choice].item(),
+        top=tuple(map(choices.label, top)),
+        top_probabilities=tuple(probabilities[top].tolist()),
+        words=groups.labels,
+        positions=groups.positions,
+        special=groups.special,
+        tokens=result.records[0].query_axis.labels,
+        unmeasured=unmeasured,
+        reference=compared.description,
+        decomposition=split,
+        causal={name: by_word(effect) for name, effect in causal.items()},
+        replacements=by_word(replacements),
+        methods={
+            name: sum_pieces(scores, groups.positions) for name, scores in attributions.items()
+        },
+        notes=(*prediction.notes, *reading.notes, *compared.notes, *left_out),
+        agreement=_verify(result.agreement, choices, site, split, value),
+        provenance=result.provenance,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class FoundPrediction:
+    """The prediction that is explained, and the text that leads to it."""
+
+    reading: Reading
+    target: Target
+    choices: Choices
+    notes: list[str]
+
+
+def find_prediction(
+    model: Model,
+    text: str,
+    target: str | None = None,
+    against: str | None = None,
+    *,
+    log: bool = True,
+) -> FoundPrediction:
+    """Read a text, and find the prediction that is explained: see `explain`."""
+    expect_one_text(model.checkpoint)
+    expect_readable(model, text, "The text")
+    mask = getattr(model.tokenizer, "mask_token", None)
+    if mask is not None and mask in text:
+        model = Model(model.checkpoint.reading("parse"))  # it is the token to predict
+    reading = read(model, text)
+    choices = Choices.of(model, text, reading)
+    notes: list[str] = []
+    first, *others = choices.top(2)
+    second = others[0] if others else None
+    if target is not None:
+        first, found = choices.find(target, "target")
+        notes += found
+        second = None
+    if against is not None:
+        second, found = choices.find(against, "other choice")
+        notes += found
+    if first == second:
+        raise InputError(
+            f"Both choices are the token or class “{choices.label(first)}”. Choose another one."
+        )
+    readout = Prediction(
+        model.module, choices.rows, choice=first, against=second, kind=choices.kind, log=log
+    )
+    site = Target(model, reading.inputs, reading.special, readout, reading.sink)
+    return FoundPrediction(reading, site, choices, notes)
+
+
+def _measure(
+    site: Target, words: Sequence[Sequence[int]], ids: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return what the number loses by each change of a word, (W,), and by each replacement, (K, W).
+
+    ids : the tokens of the text and of its reference, (2, T). None of them replaces a word.
+    """
+    others = [name for name in available_interventions(site.model) if name != "replace"]
+    with part(0, 2):
+        causal = {name: lost[:, 0] for name, lost in intervene(site, words, others).items()}
+    stand_ins = [token for token in common_words(site.model) if token not in ids]
+    with part(1, 2, "each word: replace"):
+        ends = substitute_each(site, words, stand_ins)[..., 0].double().cpu()
+    replacements = (site.outputs(1).item() - ends).T
+    return {**causal, "replace": replacements.mean(0)}, replacements
+
+
+def _verify(
+    report: AgreementReport, choices: Choices, site: Target, split: Decomposition, value: float
+) -> AgreementReport:
+    """Return a report that covers the split: its sums, and the number that it explains.
+
+    The model as loaded predicts the text once more. A gated reference is a run of its own, which no
+    other run confirms.
+    """
+    missed = AnalysisCheck("sums of the parts", completeness_error(split), COMPLETE)
+    report = replace(report, analysis=(*report.analysis, missed))
+    ours = torch.tensor([[value]], dtype=torch.float64, device="cpu")
+    with restoring(site.model.module, None, seed=2):
+        loaded = site.readout.run(site.inputs).double().cpu()
+    size = choices.logits.double().abs().max().item()
+    return check_hidden_states(report, ours, loaded, name="logits", scale=size)

@@ -1,0 +1,272 @@
+"""Draw a prediction as its text, shaded by what each word contributed, beside measured effects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from attnviz.analyses.explain.result import SPLIT, ExplainResult
+from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures.style import (
+    CAPTION_GAP,
+    FULL_WIDTH,
+    MM,
+    NUMBER_SIZE,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    power,
+    style,
+    theme,
+    value_colors,
+)
+from attnviz.results.axis import literal, source
+
+_MEASURED = "measured effect"
+# Inches, and points.
+_WORDS = 9.0  # the size of the text
+_PAD, _APART, _LEADING = 0.03, 0.05, 0.1  # inside a box, between words, and between lines
+_DESCENT = 0.012  # lowers a word to the middle of its box
+_ROW, _NUMBERED = 0.17, 0.24  # a row of the table, and the narrowest cell with a number
+_NARROWEST, _FEWEST = 0.2, 3  # a cell, and words of a table
+_RHO = 1.08  # the column of rank correlations
+_GAP = 0.14
+_KEY = 0.5  # the color key
+
+
+def explain(
+    result: ExplainResult,
+    *,
+    width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
+) -> Figure:
+    """Draw the text of a prediction, shaded by what each word contributed to it.
+
+    Below it stand the contributions, the measured effects of changing each word, and further
+    methods, with the rank correlation of each method and the effects.
+
+    Parameters
+    ----------
+    result : ExplainResult
+        From `attnviz.explain`.
+    width : float, default 183
+        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
+
+    Returns
+    -------
+    Figure
+        A new figure.
+    """
+    with style([*result.words, result.target, result.against or "", "→−"]):
+        page = Page(width * MM, caption)
+        room = page.right - page.left
+        top = page.heading(result.headline) + 0.02
+        lines = page.ruler.wrap(result.finding, room, TEXT_SIZE)
+        top = page.write(page.left, top, lines, points=TEXT_SIZE) + _GAP
+        top = _draw_text(page, result, top) + _GAP
+        top = _draw_table(page, result, top)
+        return page.finish_with_caption(
+            top + CAPTION_GAP, _caption_parts(result), result.checked_agreement
+        )
+
+
+def _caption_parts(result: ExplainResult) -> list[str]:
+    split = result.decomposition
+    parts = [
+        source(result.provenance),
+        f"colors: contributions over all paths, in {result.unit}; they sum to {split.total:.2f} "
+        f"(completeness error {power(result.completeness_error)})",
+        f"{_MEASURED}: what is lost in separate runs, mean of {', '.join(result.causal)}, each in "
+        "units of its deviation",
+        f"compared with {result.reference}",
+    ]
+    if result.rank_correlations:
+        parts.append(
+            "ρ: rank correlation (Spearman) with the measured effect, and its 95 % interval over "
+            "draws of the words that replace a word"
+        )
+    if any(index not in result.sources for index in result.unmeasured):
+        names = ", ".join(f"“{literal(result.names[index], 20)}”" for index in result.unmeasured)
+        parts.append(f"not measured: {names}, the same in both runs")
+    return [*parts, *result.notes]
+
+
+def _scale(numbers: Sequence[float]) -> Normalize:
+    """Return a scale of signed numbers that ends at the largest."""
+    largest = max((abs(number) for number in numbers if number == number), default=0.0) or 1.0
+    return Normalize(-largest, largest)
+
+
+def _shown(result: ExplainResult) -> list[int]:
+    """Return the words that are drawn: all but special tokens that are not measured."""
+    return [index for index, special in enumerate(result.special) if not special]
+
+
+def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
+    """Write the text with a shaded box behind each word; return the lower edge."""
+    credit = result.credit.tolist()
+    scale = _scale([credit[index] for index in _shown(result)])
+    tall, step = line_height(_WORDS) + 2 * _PAD, line_height(_WORDS) + 2 * _PAD + _LEADING
+    places, end = _place_words(page, result, step)
+    height = end + tall
+    ax = page.axes(page.left, top, page.right - page.left, height)
+    ax.axis("off")
+    ax.set(xlim=(0, page.right - page.left), ylim=(height, 0))
+    for index, text, left, down, wide in places:
+        number = credit[index] if index is not None else float("nan")
+        fill = value_colors()(scale(number)) if number == number else theme().ground
+        color = theme().readable_on(fill) if number == number else theme().muted
+        if index is None:
+            color = theme().accent
+        ax.add_patch(
+            FancyBboxPatch(
+                (left, down), wide, tall, boxstyle="round,pad=0,rounding_size=0.03",
+                facecolor=fill, edgecolor=theme().accent if index is None else "none",
+                linewidth=0.9, clip_on=False,
+            )
+        )  # fmt: skip
+        page.write(
+            page.left + left + wide / 2, top + down + _PAD + _DESCENT, [text],
+            points=_WORDS, color=color, align="center",
+        )  # fmt: skip
+    return _draw_key(page, result, scale, top + height + 0.06)
+
+
+def _place_words(
+    page: Page, result: ExplainResult, step: float
+) -> tuple[list[tuple[int | None, str, float, float, float]], float]:
+    """Return each word with its place, and the top of the last line; None is the target."""
+    room = page.right - page.left
+    masked = result.kind == "masked token"
+    target = f"{result.target} {result.probability:.0%}"
+    words: list[tuple[int | None, str]] = []
+    for index, word in enumerate(result.words):
+        if masked and index in result.unmeasured:
+            words.append((None, target))
+        elif not result.special[index]:
+            words.append((index, literal(word, 60)))
+    if not masked:
+        words.append((None, f"→ {target}"))
+    places: list[tuple[int | None, str, float, float, float]] = []
+    left, down = 0.0, 0.0
+    for place, word in words:
+        text = page.ruler.clip(word, room - 2 * _PAD, _WORDS)
+        wide = page.ruler.width(text, _WORDS) + 2 * _PAD
+        if left and left + wide > room:
+            left, down = 0.0, down + step
+        places.append((place, text, left, down, wide))
+        left += wide + _APART
+    return places, down
+
+
+def _draw_key(page: Page, result: ExplainResult, scale: Normalize, top: float) -> float:
+    """Draw what the colors are; return the lower edge."""
+    tall = line_height(SMALL_SIZE)
+    other = "" if result.against is None else f" over “{literal(result.against, 20)}”"
+    low, high = (
+        f"lowers “{literal(result.target, 20)}”{other}, \N{MINUS SIGN}{scale.vmax:.2g}",
+        f"raises it, {scale.vmax:.2g} {result.unit}",
+    )
+    room = page.right - page.left
+    low = page.ruler.clip(low, room - _KEY - 0.06, SMALL_SIZE)
+    page.write(page.left, top, [low], color=theme().muted)
+    left = page.left + page.ruler.width(low, SMALL_SIZE) + 0.06
+    ax = page.axes(left, top + 0.02, _KEY, tall - 0.04)
+    ax.axis("off")
+    ax.imshow(np.linspace(0, 1, 128)[None], cmap=value_colors(), aspect="auto")
+    left += _KEY + 0.06
+    if left + page.ruler.width(high, SMALL_SIZE) > page.right:
+        left, top = page.left, top + tall
+    page.write(left, top, [high], color=theme().muted)
+    return top + tall
+
+
+def _rows(result: ExplainResult) -> Iterator[tuple[str, list[float]]]:
+    """Yield the name and the numbers of each row of the table."""
+    yield _MEASURED, result.consensus.tolist()
+    for name, scores in result.attributions.items():
+        yield ("contributions" if name == SPLIT else name.replace("-", " ")), scores.tolist()
+
+
+def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
+    """Draw methods × words, each row on its own scale, with ρ at the right; return its end."""
+    rows = list(_rows(result))
+    names = [name for name, _ in rows]
+    label = page.ruler.widest(names, SMALL_SIZE) + 0.06
+    correlations = ["", *(_interval(result, name) for name in result.attributions)]
+    has_rho = bool(result.rank_correlations)
+    left, right = page.left + label, page.right - _RHO * has_rho
+    shown = _strongest(result, int((right - left) / _NARROWEST))
+    if not shown:
+        return top
+    cell = (right - left) / len(shown)
+    title = "Shares of the largest number of each method"
+    if len(shown) < len(result.sources):
+        title += f", for the {len(shown)} strongest words"
+    top = page.subtitle(page.left, top, title, right - page.left) + 0.03
+    if has_rho:
+        page.write(page.right, top - line_height(TEXT_SIZE), ["ρ with measured"], align="right")
+    ax = page.axes(left, top, right - left, _ROW * len(rows))
+    ax.set(xlim=(0, len(shown)), ylim=(len(rows), 0))
+    ax.axis("off")
+    sign = 1 if result.decomposition.total >= 0 else -1
+    for line, (name, numbers) in enumerate(rows):
+        largest = max(abs(numbers[index]) for index in shown) or 1.0
+        drawn = [numbers[index] / largest for index in shown]
+        best = max(range(len(drawn)), key=lambda n: sign * drawn[n])
+        for n, number in enumerate(drawn):
+            fill = value_colors()((1 + number) / 2)
+            ax.bar(n + 0.5, 1, width=1, bottom=line, color=fill, edgecolor=theme().ground)
+            if cell >= _NUMBERED:
+                ax.text(
+                    n + 0.5, line + 0.5, _number(number),
+                    ha="center", va="center", color=theme().readable_on(fill),
+                    fontsize=NUMBER_SIZE, weight="bold" if n == best else "normal",
+                )  # fmt: skip
+        middle = top + (line + 0.5) * _ROW - line_height(SMALL_SIZE) / 2
+        page.write(left - 0.05, middle, [name], align="right")
+        page.write(page.right, middle, [correlations[line]], align="right")
+    return _write_words(page, result, shown, left, cell, top + _ROW * len(rows) + 0.02)
+
+
+def _strongest(result: ExplainResult, most: int) -> list[int]:
+    """Return the words with the largest contributions or effects, in the order of the text."""
+    if most < min(_FEWEST, len(result.sources)):
+        return []
+    sizes = torch.stack([result.credit, result.consensus])[:, result.sources].abs()
+    largest = (sizes / sizes.amax(1, keepdim=True).clamp(min=1e-30)).amax(0)
+    order = largest.argsort(descending=True, stable=True)[:most].tolist()
+    return sorted(result.sources[n] for n in order)
+
+
+def _write_words(
+    page: Page, result: ExplainResult, shown: list[int], left: float, cell: float, top: float
+) -> float:
+    """Write the words below their columns, on two lines if they are wide; return the end."""
+    labels = [literal(result.words[index], 40) for index in shown]
+    lines = 1 + (page.ruler.widest(labels, SMALL_SIZE) > cell - 0.03)
+    for n, label in enumerate(labels):
+        text = page.ruler.clip(label, lines * cell - 0.03, SMALL_SIZE)
+        down = n % lines * line_height(SMALL_SIZE)
+        page.write(left + (n + 0.5) * cell, top + down, [text], align="center")
+    return top + lines * line_height(SMALL_SIZE)
+
+
+def _interval(result: ExplainResult, method: str) -> str:
+    """Return the rank correlation of a method with its interval; "" if there is none."""
+    if method not in result.rank_correlations:
+        return ""
+    rho, low, high = map(_number, result.rank_correlations[method])
+    return f"{rho} ({low} to {high})"
+
+
+def _number(value: float) -> str:
+    """Return a number in two decimals, with a minus sign."""
+    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "\N{MINUS SIGN}")

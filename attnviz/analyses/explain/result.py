@@ -1,0 +1,367 @@
+"""Why a model predicted something: the contribution of each word, and the effect of changing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import attnviz
+from attnviz.analyses.shift.result import numbered
+from attnviz.attribution.decomposition import Decomposition
+from attnviz.attribution.ranking import RANKABLE, consensus, correlate_ranks, spearman, sum_pieces
+from attnviz.results.agreement_report import AgreementReport
+from attnviz.results.attention_result import Provenance
+from attnviz.results.axis import literal
+from attnviz.results.base import Columns, Result, Rules, proof
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+SPLIT = "split"  # the name of the contributions among the methods
+_RESAMPLES = 1000
+_TINY = 1e-30
+_LONGEST = 24  # letters of a word in a sentence
+_UNITS = {"difference": "logits", "log-probability": "nats", "logit": "logits"}
+
+
+@dataclass(frozen=True, eq=False)
+class ExplainResult(Result):
+    """Why a model predicted a token or a class, with the measured effect of changing each word.
+
+    The text has T tokens and W words, special tokens among them. What is explained is one number:
+    the logit of the target minus that of another choice, the log-probability of the target, or its
+    logit.
+
+    Attributes
+    ----------
+    target : str
+        The token or class that is explained.
+    against : str or None
+        The one that it is compared with.
+    kind : str
+        "next token", "masked token" or "class".
+    number : str
+        What is explained: "difference" (of logits), "log-probability" or "logit".
+    value, baseline : float
+        The number in the text and in the reference. The contributions of the words sum to the
+        difference.
+    probability : float
+        The probability of the target.
+    top, top_probabilities : tuple of str, tuple of float
+        The most probable tokens or classes, and their probabilities.
+    words : tuple of str
+        The words of the text.
+    positions : tuple of tuple of int
+        The positions of the pieces of each word. A word contributes the sum of its pieces.
+    special : tuple of bool
+        Which words are special tokens.
+    tokens : tuple of str
+        The tokens of the text.
+    unmeasured : tuple of int
+        The indices of words that are the same in both runs by construction: the word at which a
+        token is predicted, and the attention sink.
+    reference : str
+        What the text is compared with, in words.
+    decomposition : Decomposition
+        The difference to the reference, split over layers, heads and tokens.
+    causal : mapping of str to Tensor
+        By intervention, what the number loses if each word is masked, replaced, knocked out or
+        deleted, (W,). NaN for words that were not changed.
+    replacements : Tensor
+        What it loses by each of K replacements of a word, (K, W). "replace" is their mean.
+    notes : tuple of str
+        Further lines of the caption.
+    agreement, provenance : AgreementReport, Provenance
+        Those of the attention of the text. The agreement also covers the sums and the number.
+    methods : mapping of str to Tensor
+        Further attributions by the name of their method, (W,) each.
+    """
+
+    main_array: ClassVar[str | None] = "credit"
+
+    target: str
+    against: str | None
+    kind: str
+    number: str
+    value: float
+    baseline: float
+    probability: float
+    top: tuple[str, ...]
+    top_probabilities: tuple[float, ...]
+    words: tuple[str, ...]
+    positions: tuple[tuple[int, ...], ...]
+    special: tuple[bool, ...]
+    tokens: tuple[str, ...]
+    unmeasured: tuple[int, ...]
+    reference: str
+    decomposition: Decomposition
+    causal: Mapping[str, Tensor]
+    replacements: Tensor
+    notes: tuple[str, ...]
+    agreement: AgreementReport
+    provenance: Provenance
+    methods: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def _rules(self) -> Rules:
+        """Yield what the fields should have."""
+        W, T = len(self.words), len(self.tokens)
+        yield (
+            "as many special flags and positions as words",
+            (len(self.special) == len(self.positions) == W),
+        )
+        yield "a contribution of each token", self.decomposition.credit.shape == (T,)
+        yield "positions of tokens", all(0 <= row < T for rows in self.positions for row in rows)
+        yield "unmeasured words among its words", all(0 <= n < W for n in self.unmeasured)
+        by_word = [*self.causal.values(), *self.methods.values(), *self.replacements]
+        yield "a number of each word", all(numbers.shape == (W,) for numbers in by_word)
+        yield "a probability of each top choice", len(self.top) == len(self.top_probabilities)
+
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        return (
+            f"ExplainResult({self.question} after {self.provenance.text!r}: {self.value:.2f}, "
+            f"completeness error {self.completeness_error:.0e})"
+        )
+
+    @property
+    def question(self) -> str:
+        """What is explained: “Paris” over “London”."""
+        target = f"“{literal(self.target, _LONGEST)}”"
+        if self.against is None:
+            return target
+        return f"{target} over “{literal(self.against, _LONGEST)}”"
+
+    @property
+    def unit(self) -> str:
+        """The unit of the number: logits, or nats of a log-probability."""
+        return _UNITS[self.number]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The words, with a number where one occurs several times: the#1 and the#2."""
+        return numbered(self.words)
+
+    @property
+    def sources(self) -> list[int]:
+        """The indices of the words that are ranked: no special tokens, and none unmeasured."""
+        return [
+            index
+            for index, special in enumerate(self.special)
+            if not special and index not in self.unmeasured
+        ]
+
+    @property
+    def credit(self) -> Tensor:
+        """What each word contributed over all paths, (W,). NaN where it is not measured."""
+        credit = sum_pieces(self.decomposition.credit, self.positions)
+        credit[list(self.unmeasured)] = torch.nan
+        return credit
+
+    @property
+    def completeness_error(self) -> float:
+        """How far the contributions, and the direct parts, miss the whole, as shares of them."""
+        return completeness_error(self.decomposition)
+
+    @property
+    def attributions(self) -> dict[str, Tensor]:
+        """The contributions, under the name "split", and the attributions of `methods`, (W,)."""
+        others = {name: scores for name, scores in self.methods.items() if name != SPLIT}
+        return {SPLIT: self.credit, **others}
+
+    @property
+    def consensus(self) -> Tensor:
+        """The mean of all interventions, each in units of its deviation over the words, (W,)."""
+        return consensus(self.causal, self.sources)
+
+    @cached_property
+    def rank_correlations(self) -> dict[str, tuple[float, float, float]]:
+        """Spearman's ρ of each method with the consensus, and its 95 % interval.
+
+        The interval is that of other draws of the words that replace a word. Empty for fewer than
+        six words: ρ of a few words is no statistic.
+        """
+        if len(self.sources) < RANKABLE:
+            return {}
+        draws = self._resampled()
+        table = {}
+        for name, scores in self.attributions.items():
+            if (rho := spearman(scores[self.sources], self.consensus[self.sources])) is not None:
+                ends = np.quantile(correlate_ranks(scores[self.sources], draws), [0.025, 0.975])
+                table[name] = (rho, *ends.tolist())
+        return table
+
+    def _resampled(self) -> Tensor:
+        """Return the consensus for other draws of the replacements, (draws, sources)."""
+        count = len(self.replacements)
+        draws = np.random.default_rng(0).multinomial(count, [1 / count] * count, _RESAMPLES)
+        means = torch.from_numpy(draws / count) @ self.replacements
+        return consensus({**self.causal, "replace": means}, self.sources)[:, self.sources]
+
+    @property
+    def best_method(self) -> str:
+        """The method that ranks words most like the interventions; else the split."""
+        ranks = self.rank_correlations
+        return max(ranks, key=lambda name: ranks[name][0]) if ranks else SPLIT
+
+    @property
+    def strongest(self) -> int | None:
+        """The index of the word that moved the number most; None where the methods disagree.
+
+        The word is first by the best method and by the consensus of the interventions, and both
+        have the sign of the whole difference.
+        """
+        if not self.sources:
+            return None
+        sign = 1 if self.decomposition.total >= 0 else -1
+        firsts = {
+            max(self.sources, key=lambda index: sign * float(scores[index]))
+            for scores in (self.attributions[self.best_method], self.consensus)
+        }
+        first = firsts.pop()
+        confirmed = all(sign * float(lost[first]) > 0 for lost in (self.credit, self.consensus))
+        return None if firsts or not confirmed else first
+
+    @property
+    def headline(self) -> str:
+        """The finding in one sentence. It names a word only if its measured effect agrees."""
+        raises = "raises" if self.decomposition.total >= 0 else "lowers"
+        if (first := self.strongest) is None:
+            return f"Methods disagree on which word {raises} {self.question}"
+        return f"“{literal(self.names[first], _LONGEST)}” {raises} {self.question} most"
+
+    @property
+    def finding(self) -> str:
+        """The number in the text and in the reference, and the part of the strongest word."""
+        number = {
+            "difference": "The logits differ by",
+            "log-probability": "Its log-probability is",
+            "logit": "Its logit is",
+        }[self.number]
+        change = f"{number} {_signed(self.value)} here and by {_signed(self.baseline)} "
+        if self.number != "difference":
+            change = f"{number} {_signed(self.value)} here and {_signed(self.baseline)} "
+        text = f"{change}without context; probability {self.probability:.0%}."
+        if (first := self.strongest) is not None:
+            text += (
+                f" “{literal(self.names[first], _LONGEST)}” brings "
+                f"{_signed(float(self.credit[first]))} of {_signed(self.decomposition.total)} "
+                f"{self.unit}."
+            )
+        return text
+
+    def _quantities(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the name of each quantity by word, and its numbers, (W,)."""
+        yield "credit", self.credit
+        for name, lost in self.causal.items():
+            yield f"lost by {name}", lost
+        yield "consensus", self.consensus
+        for name, scores in self.methods.items():
+            yield f"method {name}", scores
+
+    def to_arrays(self) -> dict[str, Tensor]:
+        """Return the contributions, the effects and the attributions of words, and the split."""
+        arrays = {name.replace(" ", "_"): numbers for name, numbers in self._quantities()}
+        split = self.decomposition
+        return {
+            **arrays,
+            "replacements": self.replacements,
+            "token_credit": split.credit,
+            "value": split.value,
+            "routing": split.routing,
+        }
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return the words and the tokens of the text."""
+        return {"words": list(self.words), "tokens": list(self.tokens)}
+
+    def about(self) -> dict[str, Any]:
+        """Return what is explained, the sums, the correlations, and the proof."""
+        split = self.decomposition
+        return {
+            "headline": self.headline,
+            "target": self.target,
+            "against": self.against,
+            "kind": self.kind,
+            "number": self.number,
+            "unit": self.unit,
+            "value": self.value,
+            "baseline": self.baseline,
+            "probability": self.probability,
+            "top": dict(zip(self.top, self.top_probabilities, strict=True)),
+            "reference": self.reference,
+            "positions": [list(positions) for positions in self.positions],
+            "special": list(self.special),
+            "unmeasured": list(self.unmeasured),
+            "total": split.total,
+            "completeness_error": self.completeness_error,
+            "best_method": self.best_method,
+            "rank_correlations": {name: list(rho) for name, rho in self.rank_correlations.items()},
+            **proof(self),
+        }
+
+    def columns_of_table(self) -> Columns:
+        """Return one row for each word."""
+        columns: Columns = {"position": list(range(len(self.words))), "word": list(self.words)}
+        for name, numbers in self._quantities():
+            columns[name] = numbers.double().numpy()
+        return columns
+
+    def plot(self, **keywords: Any) -> Figure:
+        """Draw what raised the prediction: see `attnviz.plot.explain`."""
+        return attnviz.plot.explain(self, **keywords)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the contribution of each word, the effect of changing it, and the ranks."""
+        from rich.table import Table
+        from rich.text import Text
+
+        yield Text(self.headline, "bold")
+        yield Text(self.finding)
+        yield Text(f"compared with {self.reference}", "dim")
+        tops = zip(self.top, self.top_probabilities, strict=True)
+        listed = ", ".join(f"{literal(label, _LONGEST)} {share:.0%}" for label, share in tops)
+        yield Text(f"most probable: {listed}", "dim")
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("word", no_wrap=True)
+        columns = {"all paths": self.credit, **self.causal, **self.methods}
+        for name in columns:
+            table.add_column(name, justify="right")
+        for index, name in enumerate(self.names):
+            if not self.special[index]:
+                numbers = (_signed(float(scores[index])) for scores in columns.values())
+                table.add_row(Text(literal(name, 14)), *map(Text, numbers))
+        yield table
+        for name, (rho, low, high) in self.rank_correlations.items():
+            yield Text(
+                f"rank correlation ρ of {name} with the consensus of {', '.join(self.causal)}: "
+                f"{rho:.2f} ({low:.2f} to {high:.2f})"
+            )
+        for note in self.notes:
+            yield Text(note, "dim")
+
+
+def completeness_error(split: Decomposition) -> float:
+    """Return how far the credits, and the direct parts, miss the whole, the larger of both.
+
+    It is a share of the sizes of all parts, because a difference of logits may be 0.
+    """
+    direct = torch.cat([split.table.flatten(), torch.tensor([split.start], dtype=torch.float64)])
+    errors = (
+        abs(parts.sum().item() - split.total) / max(parts.abs().sum().item(), _TINY)
+        for parts in (split.credit, direct)
+    )
+    return max(errors)
+
+
+def _signed(value: float) -> str:
+    """Return a number in two decimals with a minus sign; "–" for NaN."""
+    if value != value:
+        return "–"
+    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,174 @@
+"""The prediction that is explained: a next token, a masked token, or a class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.attribution.readout import Readout, base_of
+from attnviz.attribution.reference import Reading, is_causal
+from attnviz.attribution.tracing import blocks_of
+from attnviz.capture import restoring
+from attnviz.errors import InputError, ModelError, did_you_mean
+from attnviz.pipeline.attend import Model
+
+Kind: TypeAlias = Literal["next token", "masked token", "class"]
+Number: TypeAlias = Literal["difference", "log-probability", "logit"]
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction(Readout):
+    """One number of the logits, (N, 1): of a token or class, or its difference to another.
+
+    rows : the position that the logits depend on directly.
+    """
+
+    choice: int  # the token or class
+    against: int | None  # the one it is compared with
+    kind: Kind
+    log: bool  # whether the number is the log-probability, where there is no other choice
+
+    @property
+    def fixed(self) -> tuple[int, ...]:
+        """The positions that no reference changes: that of the mask."""
+        return self.rows if self.kind == "masked token" else ()
+
+    @property
+    def number(self) -> Number:
+        """What is explained, in words."""
+        if self.against is not None:
+            return "difference"
+        return "log-probability" if self.log else "logit"
+
+    def __call__(self, output: Tensor) -> Tensor:
+        """Return the number of each run, (N, 1), from the logits."""
+        logits = logits_at(output, self.rows)
+        chosen = logits[:, [self.choice]]
+        if self.against is not None:
+            return chosen - logits[:, [self.against]]
+        if not self.log:
+            return chosen
+        # The functions of log-softmax, one by one, so that each has its DeepLIFT multiplier.
+        largest = logits.detach().max()
+        return (chosen - largest) - (logits - largest).exp().sum(-1, keepdim=True).log()
+
+
+def logits_at(output: Tensor, rows: tuple[int, ...]) -> Tensor:
+    """Return the logits at a position, (N, V), or of the classes, (N, C)."""
+    return output[:, rows[-1]] if output.dim() == 3 else output
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """What a model predicts for a text: tokens at a position, or classes.
+
+    probabilities : of all tokens or classes, (V,). logits : likewise.
+    """
+
+    model: Model
+    text: str
+    kind: Kind
+    rows: tuple[int, ...]
+    logits: Tensor
+
+    @classmethod
+    def of(cls, model: Model, text: str, reading: Reading) -> Choices:
+        """Run the model, and say what it predicts; raise ModelError if it has no such head."""
+        module, inputs = model.module, reading.inputs
+        with restoring(module), torch.no_grad():
+            output = module(**inputs)[0]
+        ids: list[int] = inputs["input_ids"][0].tolist()
+        config: Any = module.config
+        if output.dim() == 2 and output.shape[1] == getattr(config, "num_labels", None):
+            with restoring(module):
+                rows = _rows_read(module, inputs)
+            return cls(model, text, "class", rows, output[0])
+        embeddings: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
+        if output.dim() == 3 and embeddings is not None:
+            mask = getattr(model.tokenizer, "mask_token_id", None)
+            masked = tuple(row for row, token in enumerate(ids) if token == mask)
+            if masked:
+                return cls(model, text, "masked token", masked[:1], output[0, masked[0]])
+            if is_causal(model, inputs):
+                return cls(model, text, "next token", (len(ids) - 1,), output[0, -1])
+            token = getattr(model.tokenizer, "mask_token", None)
+            raise InputError(
+                f"{model.name} predicts masked tokens, and the text has none. Write {token} for "
+                "the word to predict."
+            )
+        raise ModelError(
+            f"{model.name} has no head that predicts a token or a class. Use a model with one, "
+            "such as --model smollm2 (model='smollm2') or a classifier."
+        )
+
+    @property
+    def probabilities(self) -> Tensor:
+        """The probability of each token or class, (V,)."""
+        return self.logits.double().softmax(-1).cpu()
+
+    def top(self, count: int) -> list[int]:
+        """Return the most probable tokens or classes, the first first."""
+        return self.probabilities.argsort(descending=True, stable=True)[:count].tolist()
+
+    def label(self, choice: int) -> str:
+        """Return a token without its leading blank, or the name of a class."""
+        if self.kind == "class":
+            names: Mapping[int, str] = getattr(self.model.module.config, "id2label", {})
+            return str(names.get(choice, choice))
+        assert self.model.tokenizer is not None
+        text = str(self.model.tokenizer.decode([choice]))
+        return text.strip() or repr(text)
+
+    def find(self, choice: str, what: str) -> tuple[int, list[str]]:
+        """Return the id of a token or class, and notes; raise InputError for an unknown one."""
+        if not isinstance(choice, str) or not choice.strip():
+            raise InputError(f"The {what} must be a word, not {choice!r:.60}.")
+        return self._class(choice) if self.kind == "class" else self._token(choice, what)
+
+    def _class(self, choice: str) -> tuple[int, list[str]]:
+        names = [self.label(index) for index in range(len(self.logits))]
+        folded = [name.casefold() for name in names]
+        if choice.casefold() in folded:
+            return folded.index(choice.casefold()), []
+        hint = did_you_mean(choice, names) or f"Its classes are {', '.join(names)[:200]}."
+        raise InputError(f"{choice!r:.60} is not a class of {self.model.name}. {hint}")
+
+    def _token(self, choice: str, what: str) -> tuple[int, list[str]]:
+        tokenizer: Any = self.model.tokenizer
+        goes_on = self.kind == "next token" and not self.text.endswith((" ", "\n", "(", "“"))
+        typed = f" {choice}" if goes_on and not choice[0].isspace() else choice
+        ids = [
+            token
+            for token in tokenizer.encode(typed, add_special_tokens=False)
+            if tokenizer.decode([token]).strip() and token != tokenizer.unk_token_id
+        ]
+        if not ids:
+            raise InputError(f"{choice!r:.60} has no token in the vocabulary of {self.model.name}.")
+        if len(ids) == 1:
+            return ids[0], []
+        first = self.label(ids[0])
+        return ids[0], [f"“{choice}” is {len(ids)} tokens; the {what} is the first, “{first}”"]
+
+
+def _rows_read(module: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """Return the positions of the last hidden state that a classifier reads."""
+    states: list[Tensor] = []
+
+    def keep(_: nn.Module, __: Any, output: Any) -> Any:
+        state = output if isinstance(output, Tensor) else output[0]
+        states[:] = [state.detach().requires_grad_()]
+        return states[0] if isinstance(output, Tensor) else (states[0], *output[1:])
+
+    hook = blocks_of(base_of(module))[-1].register_forward_hook(keep)
+    try:
+        with torch.enable_grad():
+            logits = module(**inputs)[0]
+            weights = torch.arange(1.0, logits.numel() + 1).to(logits).reshape_as(logits)
+            (gradient,) = torch.autograd.grad((logits * weights).sum(), states)
+    finally:
+        hook.remove()
+    return tuple(gradient[0].abs().sum(-1).nonzero()[:, 0].tolist())

@@ -1,0 +1,294 @@
+"""Explanations find the word and the head that make a hand-made model predict what it predicts."""
+
+import json
+from unittest.mock import patch
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from families import tiny
+from readable_text import check_texts
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
+
+import attnviz
+from attnviz.analyses.explain import compute
+from attnviz.app import run
+from attnviz.attribution import deeplift
+from attnviz.errors import InputError, ModelError
+
+TEXT = "we sat near the old river and talked for hours"
+LAYER, HEAD, D = 1, 0, 16  # the one head that reads "river" and writes the prediction
+READ, WRITTEN = 0, 1  # dimensions of the residual stream
+
+
+def rows_of(projection):
+    """Return the weight as (out, in), of a linear layer or of GPT-2's Conv1D."""
+    return projection.weight.T if type(projection).__name__ == "Conv1D" else projection.weight
+
+
+def handmade(kind, tokenizer):
+    """Return a model in which one head moves "river" to the prediction, and nothing else counts.
+
+    Its tokens are orthogonal to what the head reads, but for "river". Attention is even.
+    """
+    torch.manual_seed(0)
+    river, yes, no = (tokenizer.convert_tokens_to_ids(word) for word in ("river", "yes", "no"))
+    if kind == "decoder":
+        config = GPT2Config(vocab_size=len(tokenizer), n_embd=D, n_layer=2, n_head=2)
+        config.tie_word_embeddings = False
+        model, layer = GPT2LMHeadModel(config), "h.{}.attn"
+        table = model.transformer.wte.weight
+    else:
+        config = BertConfig(
+            vocab_size=len(tokenizer), hidden_size=D, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=32,
+        )  # fmt: skip
+        config.tie_word_embeddings = False
+        head = BertForMaskedLM if kind == "encoder" else BertForSequenceClassification
+        model, layer = head(config), "encoder.layer.{}.attention"
+        table = model.bert.embeddings.word_embeddings.weight
+    base = model.base_model
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_norm = "norm" in name.lower() or ".ln_" in name
+            parameter.fill_(float(is_norm and name.endswith("weight")))
+        # Random, and 0 in the first four dimensions: all tokens but the one look the same there.
+        table[:, 4:] = torch.randn(len(tokenizer), D - 4)
+        table[:, 4:] -= table[:, 4:].mean(1, keepdim=True)
+        table[river, READ], table[river, 2] = 3.0, -3.0
+        attention = base.get_submodule(layer.format(LAYER))
+        if kind == "decoder":
+            rows_of(attention.c_attn)[2 * D + HEAD * D // 2, READ] = 2.0
+            rows_of(attention.c_proj)[WRITTEN, HEAD * D // 2] = 2.0
+            model.lm_head.weight[yes, WRITTEN], model.lm_head.weight[no, WRITTEN] = 4.0, -4.0
+        else:
+            attention.self.value.weight[HEAD * D // 2, READ] = 2.0
+            attention.output.dense.weight[WRITTEN, HEAD * D // 2] = 2.0
+            if kind == "encoder":
+                model.cls.predictions.transform.dense.weight.copy_(torch.eye(D))
+                decoder = model.cls.predictions.decoder
+                decoder.weight[yes, WRITTEN], decoder.weight[no, WRITTEN] = 4.0, -4.0
+            else:
+                base.pooler.dense.weight.copy_(torch.eye(D))
+                model.classifier.weight[:, WRITTEN] = torch.tensor([-4.0, 4.0])
+    if kind == "classifier":
+        model.config.id2label = {0: "no", 1: "yes"}
+    return attnviz.load(model.eval(), tokenizer=tokenizer)
+
+
+TEXTS = {"decoder": TEXT, "encoder": f"{TEXT} [MASK]", "classifier": TEXT}
+
+
+@pytest.fixture(scope="module", params=TEXTS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def models(model):
+    return {kind: handmade(kind, model.tokenizer) for kind in TEXTS}
+
+
+@pytest.fixture(scope="module")
+def results(models):
+    return {
+        kind: attnviz.explain(TEXTS[kind], target="yes", against="no", model=models[kind])
+        for kind in TEXTS
+    }
+
+
+def test_the_word_and_the_head_are_found(results, kind):
+    result = results[kind]
+    assert result.kind == {"decoder": "next token", "encoder": "masked token"}.get(kind, "class")
+    assert result.headline == "“river” raises “yes” over “no” most"
+    credit = dict(zip(result.words, result.credit.tolist(), strict=True))
+    assert credit.pop("river") == pytest.approx(result.decomposition.total, rel=0.05)
+    sizes = [abs(number) for number in credit.values() if number == number]
+    assert max(sizes) < 0.05 * result.decomposition.total
+    by_head = result.decomposition.table.sum(-1)
+    assert divmod(int(by_head.abs().argmax()), 2) == (LAYER, HEAD)
+    assert by_head[LAYER, HEAD] == pytest.approx(result.decomposition.total, rel=0.05)
+    assert result.consensus[result.sources].argmax() == result.sources.index(
+        result.words.index("river")
+    )
+
+
+def test_the_contributions_sum_to_the_measured_difference(results, models, kind):
+    result, model = results[kind], models[kind]
+    assert result.completeness_error < 1e-5
+    assert result.value - result.baseline == pytest.approx(result.decomposition.total)
+    inputs = model.tokenizer(TEXTS[kind], return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        logits = model.module(**inputs)[0]
+    if logits.dim() == 3:
+        row = -1 if kind == "decoder" else result.tokens.index("[MASK]")
+        yes, no = model.tokenizer.convert_tokens_to_ids(["yes", "no"])
+        logits = logits[:, row]
+    else:
+        yes, no = 1, 0
+    assert result.value == pytest.approx((logits[0, yes] - logits[0, no]).item(), rel=1e-5)
+    assert result.probability == pytest.approx(logits[0].softmax(0)[yes].item(), rel=1e-4)
+    # The hand-made models have no keys, so that no position can be verified.
+    assert all(check.passed for check in result.agreement.analysis)
+    assert [check.name for check in result.agreement.analysis] == ["sums of the parts", "logits"]
+
+
+def test_a_log_probability_is_split_exactly(models, kind):
+    result = attnviz.explain(TEXTS[kind], target="yes", model=models[kind])
+    assert result.number == "log-probability"
+    assert result.value == pytest.approx(torch.tensor(result.probability).log().item(), rel=1e-4)
+    assert result.completeness_error < 1e-5
+    logit = attnviz.explain(TEXTS[kind], target="yes", number="logit", model=models[kind])
+    assert logit.value - result.value > 0
+    assert logit.strongest == result.strongest == result.words.index("river")
+
+
+def test_by_default_the_first_choice_is_compared_with_the_second(models, kind):
+    result = attnviz.explain(TEXTS[kind], model=models[kind])
+    assert (result.target, result.against) == result.top[:2]
+    assert result.top_probabilities[0] == pytest.approx(result.probability)
+
+
+def test_a_norm_that_is_left_out_is_not_verified(models):
+    def without_norms(self, name, func, args, kwargs):
+        return (
+            func(*args, **kwargs) if name == "layer_norm" else other(self, name, func, args, kwargs)
+        )
+
+    other = deeplift.DeepLift.other
+    with patch.object(deeplift.DeepLift, "other", without_norms):
+        result = attnviz.explain(TEXT, target="yes", against="no", model=models["decoder"])
+    assert result.completeness_error > 1e-3
+    assert not result.agreement.analysis[0].passed
+    assert result.agreement.verdict == "failed"
+
+
+def test_a_hidden_sink_changes_the_reference(models):
+    """Without the special tokens in its gate, the reference is another one."""
+    target = {"target": "yes", "against": "no", "model": models["encoder"]}
+    before = attnviz.explain(TEXTS["encoder"], **target)
+    gates = []
+
+    def spy(original):
+        def gate(special, *, sink=None):
+            gates.append(original(special, sink=sink))
+            return gates[-1]
+
+        return gate
+
+    from attnviz.attribution import reference
+
+    with patch.object(reference, "gate_of", spy(reference.gate_of)):
+        attnviz.explain(TEXTS["encoder"], **target)
+    special = torch.tensor([token in ("[CLS]", "[SEP]") for token in before.tokens])
+    assert gates[0][:, special].all()
+    assert gates[0][:, ~special].sum() == (~special).sum()  # each of them only by itself
+
+
+def test_no_token_of_the_text_or_of_a_reference_replaces_a_word(models):
+    used = []
+    original = compute.substitute_each
+
+    def spy(site, words, tokens):
+        used.append(tokens)
+        return original(site, words, tokens)
+
+    tokenizer, common = models["encoder"].tokenizer, compute.common_words(models["encoder"])
+    word = tokenizer.decode([common[0]])
+    other = TEXTS["encoder"].replace("river", word)
+    with patch.object(compute, "substitute_each", spy):
+        result = attnviz.explain(
+            TEXTS["encoder"], target="yes", reference=other, model=models["encoder"]
+        )
+    assert used == [common[1:]]
+    assert len(result.replacements) == len(common) - 1
+
+
+def test_ranks_and_their_intervals(models):
+    result = attnviz.explain(
+        TEXT, target="yes", against="no", model=models["decoder"],
+        methods=["rollout", "gradient-attention"],
+    )  # fmt: skip
+    assert list(result.rank_correlations) == ["split", "rollout", "gradient-attention"]
+    for rho, low, high in result.rank_correlations.values():
+        assert -1 <= low <= high <= 1
+        assert -1 <= rho <= 1
+    few = attnviz.explain("the old river", target="yes", model=models["decoder"])
+    assert few.rank_correlations == {}
+    assert few.strongest == few.words.index("river")
+
+
+def test_a_headline_names_no_word_that_its_effect_does_not_confirm(results):
+    from dataclasses import replace
+
+    result = results["decoder"]
+    other = {name: lost.clone() for name, lost in result.causal.items()}
+    for lost in other.values():
+        lost[result.words.index("talked")] = 1e3
+    changed = replace(result, causal=other, agreement=replace(result.agreement, digest=None))
+    assert changed.headline == "Methods disagree on which word raises “yes” over “no”"
+
+
+@pytest.mark.parametrize("width", [40, 89, 183])
+def test_the_figure_is_readable(results, width):
+    for result in results.values():
+        figure = attnviz.plot.explain(result, width=width)
+        check_texts(figure)
+        plt.close(figure)
+
+
+def test_a_result_is_saved_and_tabled(results, tmp_path, kind):
+    result = results[kind]
+    result.save(tmp_path / "one.safetensors")
+    loaded = attnviz.load_result(tmp_path / "one.safetensors")
+    assert loaded.headline == result.headline
+    assert torch.equal(loaded.decomposition.credit, result.decomposition.credit)
+    frame = result.to_frame()
+    assert list(frame["word"]) == list(result.words)
+    assert {"credit", "lost by replace", "consensus"} <= set(frame)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "yes", "against": "yes"}, "Both choices are the token or class “yes”"),
+        ({"target": ""}, "The target must be a word"),
+        ({"target": "yes", "against": 3}, "The other choice must be a word"),
+        ({"target": "yes", "number": "odds"}, "must be log-probability or logit"),
+        ({"methods": "nothing"}, "not an attribution method"),
+        ({"reference": "one"}, "The reference has 3 tokens"),
+    ],
+)
+def test_wrong_arguments_are_one_line(models, options, message):
+    with pytest.raises(InputError, match=message) as caught:
+        attnviz.explain(TEXT, model=models["decoder"], **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_model_does_not_predict_is_one_line(models, model):
+    with pytest.raises(ModelError, match=r"no head that predicts"):
+        attnviz.explain(TEXT, model=model)
+    masked = attnviz.load(tiny("bert"), tokenizer=model.tokenizer)
+    with pytest.raises(InputError, match=r"Write \[MASK\] for"):
+        attnviz.explain(TEXT, model=masked)
+    with pytest.raises(InputError, match=r"not a class of .* Its classes are no, yes"):
+        attnviz.explain(TEXT, target="perhaps", model=models["classifier"])
+
+
+@pytest.mark.real
+def test_the_eiffel_tower_is_why(tmp_path, capsys):
+    text = "The Eiffel Tower is in the city of"
+    path = tmp_path / "explain.png"
+    options = ["--target", "Paris", "--against", "London", "--model", "smollm2"]
+    assert run(["explain", text, *options, "-o", str(path), "--json"]) == 0
+    about = json.loads(capsys.readouterr().out)
+    assert about["headline"] == "“Eiffel” raises “Paris” over “London” most"
+    assert about["completeness_error"] < 1e-5
+    assert about["rank_correlations"]["split"][0] > 0.5
+    assert path.stat().st_size > 10_000
