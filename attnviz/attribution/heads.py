@@ -67,7 +67,9 @@ def head_effects(
     run = _run(score)
     replacement = _replacement(score, run, how, others)
     mixed = [mix for _, mix in run.mixes]
-    gradients = torch.autograd.grad(score.project(run.numbers), mixed, allow_unused=True)
+    with torch.enable_grad():
+        number = score.project(run.numbers)
+    gradients = torch.autograd.grad(number, mixed, allow_unused=True)
     effects = []
     for mix, gradient, other in zip(mixed, gradients, replacement, strict=True):
         slope = torch.zeros_like(mix) if gradient is None else gradient
