@@ -261,7 +261,8 @@ def _reading(readout: Readout, T: int) -> Iterator[None]:
         return every
 
     hooks = [
-        unembedding.register_forward_pre_hook(select), unembedding.register_forward_hook(place)
+        unembedding.register_forward_pre_hook(select),
+        unembedding.register_forward_hook(place),
     ]
     try:
         yield

@@ -48,14 +48,10 @@ def make_score(model, *, special=0, sink=None, token=1000, against=2000):
     if module.get_output_embeddings() is None:
         readout = Readout.word(module, (T - 2,))
         generator = torch.Generator().manual_seed(0)
-        direction = torch.randn(
-            module.config.hidden_size, generator=generator, dtype=torch.float64
-        )
+        direction = torch.randn(module.config.hidden_size, generator=generator, dtype=torch.float64)
     else:
         readout, direction = Logit(module, (T - 2,), token, against), torch.ones(1)
-    return Score(
-        model, inputs, flags, readout, sink, direction=direction, result=None, gate=None
-    )
+    return Score(model, inputs, flags, readout, sink, direction=direction, result=None, gate=None)
 
 
 @pytest.fixture(scope="module")
@@ -197,9 +193,7 @@ def test_heads_in_any_order_and_repeated(tiny_model):
     assert_close(effects, torch.stack([full[head] for head in heads]), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "fault", ["one layer on", "heads of a group swapped", "sink ablated too"]
-)
+@pytest.mark.parametrize("fault", ["one layer on", "heads of a group swapped", "sink ablated too"])
 def test_planted_faults_are_caught(fault, tiny_model, monkeypatch):
     """Each of these makes the table differ from that of plain hooks by far more than 1e-6."""
     score = make_score(tiny_model("llama"), special=1)
@@ -268,9 +262,7 @@ def test_the_estimate_is_the_derivative_toward_the_replacement(family, how, tiny
         replacement = module_under_test._replacement(score, run, how, ())
         step, slopes = 1e-3, 0  # norms and softmax compute in float32, so no smaller one
         for sign in (1, -1):
-            near = [
-                a + sign * step * (b - a) for a, b in zip(outputs, replacement, strict=True)
-            ]
+            near = [a + sign * step * (b - a) for a, b in zip(outputs, replacement, strict=True)]
             moved = module_under_test._ablate(score, run, every_head(), near)
             slopes += sign * moved / (2 * step)
     assert differ(effects.estimate, slopes.reshape(3, 4)) < 1e-3

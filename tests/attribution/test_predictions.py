@@ -26,9 +26,7 @@ def test_a_logit_is_the_sum_of_what_heads_and_mlps_added(score):
     with restoring(score.model.module), torch.no_grad():
         logits = score.model.module(**score.inputs).logits[0, score.rows[0]].double()
     with restoring(score.model.module):
-        stream = decompose_residual_stream(
-            score.readout, score.inputs, direction=score.direction
-        )
+        stream = decompose_residual_stream(score.readout, score.inputs, direction=score.direction)
     assert stream.attention.shape == (3, 4, score.ids.shape[1])
     assert stream.total == pytest.approx((logits[1000] - logits[2000]).item(), rel=1e-5)
     assert stream.error <= 1e-5

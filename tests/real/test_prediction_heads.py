@@ -54,7 +54,9 @@ def test_the_estimate_agrees_with_exact_ablations(paris):
     assert effects.estimate.shape == (30, 9)
     largest = effects.is_exact
     assert largest.sum() == 10
-    both = torch.cat([effects.estimate[largest], torch.stack([effects.estimate[h] for h in sample])])
+    both = torch.cat(
+        [effects.estimate[largest], torch.stack([effects.estimate[h] for h in sample])]
+    )
     truth = torch.cat([effects.exact[largest], exact])
     assert spearman(both, truth) >= 0.85
     # The estimate of the next layer's heads is no substitute.
@@ -67,9 +69,7 @@ def test_the_logit_is_split_completely(paris):
     gate = gate_of(paris.special, sink=paris.sink)
     with restoring(paris.model.module):
         split = decompose(paris.readout, paris.twice, direction=paris.direction, gate=gate)
-        stream = decompose_residual_stream(
-            paris.readout, paris.inputs, direction=paris.direction
-        )
+        stream = decompose_residual_stream(paris.readout, paris.inputs, direction=paris.direction)
     assert max(split.error, split.credit_error, stream.error) <= 1e-5
     assert split.table.shape == stream.attention.shape == (30, 9, paris.ids.shape[1])
 
