@@ -202,7 +202,7 @@ class HeadPatching(AttentionKnockout):
     heads : the (layer, head) that is replaced, by copy. replacement : the outputs of the heads of
     each layer, (H, T, d_v). rows : the positions at which the head is replaced. fixed : the outputs
     of all other heads, as `replacement`; None to compute them. gate : the keys that each query may
-    attend to, (T, T); None for all.
+    attend to, (T, T); None for all. layer : the first layer that runs.
     """
 
     def __init__(
@@ -212,13 +212,14 @@ class HeadPatching(AttentionKnockout):
         rows: list[int] | slice,
         fixed: Sequence[Tensor] | None,
         gate: Tensor | None,
+        layer: int = 0,
     ) -> None:
         T = replacement[0].shape[-2]
         every = torch.ones(T, T, dtype=torch.bool, device=replacement[0].device)
         super().__init__((every if gate is None else gate).expand(len(heads), 1, T, T))
         self.heads, self.replacement = heads, replacement
         self.rows, self.fixed = rows, fixed
-        self.layer = 0
+        self.layer = layer
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
         """Return the product of weights and values, with one head replaced in each copy."""

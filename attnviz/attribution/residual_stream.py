@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from attnviz.attribution.decomposition import measure_along
-from attnviz.attribution.readout import Readout
+from attnviz.attribution.readout import Readout, base_of
 from attnviz.attribution.tracing import (
     MATRICES,
     WEIGHT_PRESERVING,
@@ -44,8 +44,8 @@ class ResidualStream(Savable):
     attention: Tensor  # added by each head from each source, (L, H, T)
     mlp: Tensor  # added by each MLP, (L,)
     bias: float  # added by all biases after the values
-    own: float  # the propagated static vector, minus the static vector
-    total: float  # the shift along the direction
+    own: float  # the propagated static vector, minus the static vector if a vector is read
+    total: float  # the shift, or the prediction, along the direction
     length: float  # its norm in all directions
     direction: Tensor  # of norm 1, (d,)
 
@@ -69,7 +69,10 @@ def decompose_residual_stream(
     *,
     direction: Tensor | None = None,
 ) -> ResidualStream:
-    """Decompose the shift of one word between the first block and the end.
+    """Decompose the shift of one word between the first block and the end, or a prediction.
+
+    A prediction, such as a logit, is decomposed as a whole, through the final norm and the
+    unembedding.
 
     With attention weights, the deviations of norms and the gates of activations (gelu(z) = z Φ(z))
     frozen, the network is affine. The end is then a sum of what every head and every MLP added, the
@@ -83,7 +86,9 @@ def decompose_residual_stream(
         start, ends = trace_run(readout, inputs, mode)
     rows = list(readout.rows)
     end, static = ends[0], start[0, rows].detach()
-    delta = end.detach() - static.mean(0)
+    is_state = readout.module is base_of(readout.module)
+    origin = static.mean(0) if is_state else torch.zeros_like(end)
+    delta = end.detach() - origin
     length, unit = measure_along(delta, direction)
     leaves = [start, *(mix.mixed for mix in mode.mixes), *mode.mlps, *mode.biases]
     gradients = torch.autograd.grad((end * unit).sum(), leaves, allow_unused=True)
@@ -101,7 +106,7 @@ def decompose_residual_stream(
         attention=torch.stack(attention).double().cpu(),
         mlp=torch.tensor(contributions[mlps:biases], dtype=torch.float64, device="cpu"),
         bias=sum(contributions[biases:]),
-        own=((carried[0][0, rows] * static).sum() - (static.mean(0) * unit).sum()).item(),
+        own=((carried[0][0, rows] * static).sum() - (origin * unit).sum()).item(),
         total=(delta * unit).sum().item(),
         length=length,
         direction=unit.cpu(),

@@ -1,0 +1,116 @@
+"""Logits split over layers, heads and source words, and the logit lens."""
+
+import pytest
+import torch
+from families import tiny
+from test_ablation import make_score
+from torch.testing import assert_close
+
+import attnviz
+from attnviz.attribution.decomposition import decompose
+from attnviz.attribution.lens import logit_lens
+from attnviz.attribution.reference import gate_of
+from attnviz.attribution.residual_stream import decompose_residual_stream
+from attnviz.attribution.stored_run import StoredRun
+from attnviz.capture import restoring
+from attnviz.errors import InputError, ModelError
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama", "bert"])
+def score(request, tokenizer):
+    return make_score(attnviz.load(tiny(request.param), tokenizer=tokenizer), special=1)
+
+
+def test_a_logit_is_the_sum_of_what_heads_and_mlps_added(score):
+    """Through the final norm and the unembedding; compared with the model's own logits."""
+    with restoring(score.model.module), torch.no_grad():
+        logits = score.model.module(**score.inputs).logits[0, score.rows[0]].double()
+    with restoring(score.model.module):
+        stream = decompose_residual_stream(score.readout, score.inputs, direction=score.direction)
+    assert stream.attention.shape == (3, 4, score.ids.shape[1])
+    assert stream.total == pytest.approx((logits[1000] - logits[2000]).item(), rel=1e-5)
+    assert stream.error <= 1e-5
+    assert stream.attention.abs().sum() > 1e-2
+
+
+def test_the_difference_of_a_logit_is_split_over_heads_and_sources(score):
+    gate = gate_of(score.special, sink=0)
+    with restoring(score.model.module):
+        split = decompose(score.readout, score.twice, direction=score.direction, gate=gate)
+    assert split.table.shape == (3, 4, score.ids.shape[1])
+    assert max(split.error, split.credit_error) <= 1e-5
+    assert split.table.abs().sum() > 1e-2
+
+
+def test_the_parts_go_through_the_final_norm(score, monkeypatch):
+    """Without it they are others."""
+    names = [name for name, _ in score.model.module.named_modules()]
+    name = next(
+        name for name in names
+        if name in ("model.norm", "transformer.ln_f", "cls.predictions.transform.LayerNorm")
+    )  # fmt: skip
+    norm = score.model.module.get_submodule(name)
+    with restoring(score.model.module):
+        whole = decompose_residual_stream(score.readout, score.inputs, direction=score.direction)
+        with monkeypatch.context() as patch:
+            patch.setattr(norm, "forward", lambda x: x)
+            other = decompose_residual_stream(
+                score.readout, score.inputs, direction=score.direction
+            )
+    assert abs(other.attention.sum() - whole.attention.sum()) > 1e-2
+
+
+def test_the_last_layer_of_the_lens_is_the_prediction(score):
+    module, row = score.model.module, score.rows[0]
+    with torch.no_grad():
+        output = module(**score.inputs, output_hidden_states=True)
+    lens = logit_lens(score, row, k=7)
+    expected = output.logits[0, row].double()
+    assert lens.ids.shape == (3, 7)
+    assert_close(lens.ids[-1], expected.topk(7).indices)
+    assert_close(lens.logits[-1], expected.topk(7).values, atol=1e-5, rtol=1e-5)
+    assert_close(lens.probabilities[-1], expected.softmax(-1).topk(7).values, atol=1e-6, rtol=1e-4)
+    assert lens.tokens[-1][0] == score.model.tokenizer.decode([int(lens.ids[-1, 0])])
+    # Earlier layers, with the model's own norm and unembedding by hand.
+    for layer, state in enumerate(output.hidden_states[1:-1]):
+        logits = by_hand(module, state)[0, row].double()
+        assert_close(lens.ids[layer], logits.topk(7).indices)
+        assert_close(lens.logits[layer], logits.topk(7).values, atol=1e-5, rtol=1e-5)
+    assert (lens.ids[0] != lens.ids[-1]).any()
+
+
+def by_hand(module, state):
+    with torch.no_grad():
+        if hasattr(module, "cls"):
+            return module.cls(state)
+        norm = module.model.norm if hasattr(module, "model") else module.transformer.ln_f
+        return module.lm_head(norm(state))
+
+
+def test_a_lens_that_is_one_layer_off_is_refused(score, monkeypatch):
+    states = StoredRun.states
+    monkeypatch.setattr(StoredRun, "states", lambda run: states(run).roll(1, 0))
+    with pytest.raises(ModelError, match="cannot be read one by one"):
+        logit_lens(score, 2)
+
+
+def test_a_model_without_an_unembedding_is_refused(tokenizer):
+    model = attnviz.load(tiny("gemma2"), tokenizer=tokenizer)
+    with pytest.raises(ModelError, match="has no unembedding"):
+        logit_lens(make_score(model), 2)
+
+
+def test_bad_arguments_of_the_lens(score):
+    with pytest.raises(InputError, match="row 99 is out of range"):
+        logit_lens(score, 99)
+    with pytest.raises(InputError, match="k should be from 1"):
+        logit_lens(score, 2, k=0)
+
+
+def test_the_lens_leaves_the_model_as_it_was(score):
+    with torch.no_grad():
+        before = score.model.module(**score.inputs).logits
+        logit_lens(score, 2)
+        after = score.model.module(**score.inputs).logits
+    assert torch.equal(before, after)
+    assert not any("forward" in vars(part) for part in score.model.module.modules())
