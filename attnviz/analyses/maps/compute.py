@@ -662,7 +662,7 @@ def choose_head(
     best = scores[0]
     among = "all heads" if layer is None and not heads else "those asked for"
     if any(score.score > best.score for score in scores):
-        among += " with less than half of their weight on sinks (first or special tokens)"
+        among += " with under half of their weight on sinks"
     note = f"of {among} this one has the largest {ranking.meaning}"
     if best.score <= 0:
         note = f"no head has any {ranking.meaning}"

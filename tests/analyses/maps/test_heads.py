@@ -187,7 +187,7 @@ def test_heads_with_half_of_their_weight_on_special_tokens_rank_last():
     assert resting_score.score > reading_score.score
     _, heads, notes = choose_head(result)
     assert heads == (0,)
-    assert notes[0].startswith("of all heads with less than half of their weight on sinks")
+    assert notes[0].startswith("of all heads with under half of their weight on sinks")
     _, heads, notes = choose_head(result, head=1, layer=None)
     assert heads == (1,)
     assert notes[0].startswith("of those asked for this one has")
