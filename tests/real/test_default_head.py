@@ -17,7 +17,6 @@ PARIS = "Paris is the capital of France, and Rome is the capital of Italy."
 KEYS = "The keys to the old cabinet near the window were lost, so the lawyer left."
 CODE = "def add(first, second):\n    return first + second"
 SPEECH = str(SCRIPTS.parent / "gallery" / "speech.flac")
-resting = pytest.mark.xfail(strict=True, reason="most of the weight of the shown head is a sink's")
 CASES = [
     ("minilm", {"text": TRAIN}),
     ("minilm", {"text": WATER}),
@@ -28,8 +27,6 @@ CASES = [
     ("dinov2-small", {"image": PHOTO}),
     ("rxnmapper", {"text": REACTION}),
     ("rxnmapper", {"text": "CCO.CC(=O)O>>CCOC(C)=O"}),
-]
-REST_ON_A_SINK = [
     ("minilm", {"text": CODE}),
     ("smollm2", {"text": PARIS}),
     ("smollm2", {"text": CODE}),
@@ -50,10 +47,7 @@ def _shown(name, item):
     return ranking, attention_map(result, layer=best.layer, head=best.head)
 
 
-@pytest.mark.parametrize(
-    ("name", "inputs"),
-    [*CASES, *(pytest.param(*case, marks=resting) for case in REST_ON_A_SINK)],
-)
+@pytest.mark.parametrize(("name", "inputs"), CASES)
 def test_less_than_half_of_the_weight_is_on_the_first_or_special_tokens(name, inputs):
     _, drawn = shown(name, inputs)
     sinks = np.array(drawn.special_columns)
@@ -62,7 +56,7 @@ def test_less_than_half_of_the_weight_is_on_the_first_or_special_tokens(name, in
     assert drawn.weights.numpy()[rows][:, sinks].sum(1).mean() < 0.5
 
 
-@pytest.mark.parametrize(("name", "inputs"), [*CASES, *REST_ON_A_SINK])
+@pytest.mark.parametrize(("name", "inputs"), CASES)
 def test_its_score_is_well_above_the_median_and_its_colors_do_not_end_at_a_sink(name, inputs):
     ranking, drawn = shown(name, inputs)
     scores = [head.score for head in ranking.scores]

@@ -1,4 +1,4 @@
-"""Heads that are known from the literature, counted without attnviz and named by its survey."""
+"""Heads that are known from the literature, counted by numpy on captured weights."""
 
 import numpy as np
 import pytest

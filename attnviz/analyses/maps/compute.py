@@ -50,6 +50,7 @@ from attnviz.results.axis import (
 _TILE = 64  # cells a side of the maps of all heads of a long text
 _MOST_WEIGHTS = 100_000_000  # of all heads together, in an overview
 _MOST_CELLS = 2**24  # of an exact part of a long text
+_RESTING = 0.5  # of the weight on sinks, from which on a head ranks last
 _WORDS, _LETTERS = 3, 24  # of a landmark at most
 
 
@@ -490,6 +491,15 @@ def content_mass(record: AttentionRecord) -> Tensor:
     return (weights * related).sum((1, 2)) / content_words(rows).sum()
 
 
+def sink_share(record: AttentionRecord) -> Tensor:
+    """Return the mean weight of words on special tokens and a first word that is a sink, (H,)."""
+    weights, rows, columns = word_weights(record)
+    sinks = torch.tensor(columns.special, device="cpu")
+    sinks[0] |= starts_with_sink(masked_cells(record, rows, columns), columns)
+    words = ~torch.tensor(rows.special, device="cpu")
+    return weights[:, words][:, :, sinks].sum(2).mean(1).nan_to_num()
+
+
 def _relates_words(record: AttentionRecord) -> bool:
     """Whether a record is of a text that attends to itself, so that words have a distance."""
     rows, columns = record.query_axis, record.key_axis
@@ -569,7 +579,8 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     Many heads attend mostly to attention sinks such as [CLS], [SEP] or the first word of a causal
     model, others to the word at a fixed distance, or from everywhere to one word. This ranking
     finds the rest: from each weight, the mean weight of all other pairs of words at the same
-    distance is subtracted, or that of all other queries to the same key, if it is larger.
+    distance is subtracted, or that of all other queries to the same key, if it is larger. Heads
+    with at least half of their weight on sinks rank last.
 
     Parameters
     ----------
@@ -579,13 +590,15 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     Returns
     -------
     HeadRanking
-        The scores, the largest first, and their meaning in words.
+        The scores, the largest first, those of resting heads last, and their meaning in words.
     """
     stack = one_result(result, streamed=True).stack()
     scores = [
-        HeadScore(record.layer, head, mass)
+        HeadScore(record.layer, head, mass, resting=share >= _RESTING)
         for record in stack.records
-        for head, mass in enumerate(content_mass(record).tolist())
+        for head, (mass, share) in enumerate(
+            zip(content_mass(record).tolist(), sink_share(record).tolist(), strict=True)
+        )
     ]
     for streamed in stack.streamed:  # of word pieces
         content = content_positions(streamed.query_axis)
@@ -593,7 +606,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
         masses = related.sum(1) / max(1, related.shape[1])
         for head, mass in zip(streamed.kept, masses.tolist(), strict=True):
             scores.append(HeadScore(streamed.layer, head, mass))
-    scores.sort(key=lambda score: -score.score)
+    scores.sort(key=lambda score: (score.resting, -score.score))
     first = (stack.streamed or stack.records)[0]
     queries, keys = _noun(first.query_axis), _noun(first.key_axis)
     others = f"other {keys}" if queries == keys else keys
@@ -641,12 +654,15 @@ def choose_head(
     if layer is not None:
         result.layer(layer)  # raises if there is none
     ranking = ranking or rank_heads(result)
-    best = next(
+    scores = [
         score
         for score in ranking.scores
         if layer in (None, score.layer) and (not heads or score.head in heads)
-    )
+    ]
+    best = scores[0]
     among = "all heads" if layer is None and not heads else "those asked for"
+    if any(score.score > best.score for score in scores):
+        among += " with under half of their weight on sinks"
     note = f"of {among} this one has the largest {ranking.meaning}"
     if best.score <= 0:
         note = f"no head has any {ranking.meaning}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -356,11 +356,15 @@ class HeadMaps(_LabeledMaps):
 
 @dataclass(frozen=True)
 class HeadScore:
-    """One head and its score."""
+    """One head and its score.
+
+    resting : whether at least half of its weight is on sinks. A ranking puts such heads last.
+    """
 
     layer: int
     head: int
     score: float
+    resting: bool = field(default=False, kw_only=True)
 
 
 class _RankedHeads:

@@ -176,6 +176,23 @@ def test_heads_rank_by_content_mass_over_all_layers():
     assert len(ranking.scores) == 4
 
 
+def test_heads_with_half_of_their_weight_on_special_tokens_rank_last():
+    resting = head_with(train_left=0.9)
+    resting[[1, 3, 4, 5]] = torch.tensor([0.95, 0.01, 0.01, 0.01, 0.01, 0.01])
+    reading = head_with(train_left=0.3)
+    result = result_of(record_of(reading, resting))
+    resting_score, reading_score = rank_heads(result).scores[::-1]
+    assert (resting_score.head, resting_score.resting) == (1, True)
+    assert (reading_score.head, reading_score.resting) == (0, False)
+    assert resting_score.score > reading_score.score
+    _, heads, notes = choose_head(result)
+    assert heads == (0,)
+    assert notes[0].startswith("of all heads with under half of their weight on sinks")
+    _, heads, notes = choose_head(result, head=1, layer=None)
+    assert heads == (1,)
+    assert notes[0].startswith("of those asked for this one has")
+
+
 @pytest.fixture
 def two_layers():
     best, good, poor = (head_with(train_left=w) for w in (0.9, 0.5, 0.1))
