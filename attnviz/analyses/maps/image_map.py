@@ -8,15 +8,12 @@ from typing import TypeAlias
 
 import matplotlib as mpl
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import avg_pool2d
 
 from attnviz.analyses.maps.head_grid import draw_overview
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
@@ -43,9 +40,8 @@ from attnviz.results.axis import literal, source
 Patch: TypeAlias = tuple[int, int] | str
 
 _LARGEST_IMAGE = 3.2  # inches of a side of the image
-_SHADE, _DARKEST = 0.15, 0.5  # of black on average and at most: more would hide the colors
-_DETAIL = 0.5  # of black where the image is black in bright surroundings
-_SURROUNDINGS = 8  # of them fit along a side
+_SHADE = 0.5  # of black where the image is black: more would hide the colors
+_BRIGHTENED = 0.7  # the exponent of the brightness of the image
 _FINE = 25  # patches along a side: the frames around smaller ones are larger than they are
 _MOST_DOUBLINGS = 5.0  # at which colors end
 
@@ -199,8 +195,7 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
     """Draw how each patch's weight compares with even weights, shaded by the image.
 
     Colors are those of the logarithm of the ratio, white at even weights. The image lies over them
-    as a shadow, which shows how its pixels differ from their surroundings: its details stay
-    visible, and the colors are as clear in its dark parts. Returns the source of the color bar.
+    as a shadow, so that its details stay visible. Returns the source of the color bar.
     """
     assert drawn.image is not None
     doublings, limit = _doublings(_times_even(drawn, query), look)
@@ -209,10 +204,10 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
         doublings.numpy(), cmap=colors, norm=Normalize(-limit, limit), linewidth=0, rasterized=True
     )
     rows, columns = _grid_size(drawn.sides[1])
-    shade = _shade(drawn.image)
+    brightness = (drawn.image.numpy() @ np.array(LUMINANCE) / 255) ** _BRIGHTENED
     ax.imshow(
-        np.zeros((*shade.shape, 3)),
-        alpha=shade,
+        np.zeros((*brightness.shape, 3)),
+        alpha=_SHADE * (1 - brightness),
         extent=(0, columns, rows, 0),
         aspect="auto",
         origin="upper",
@@ -220,19 +215,6 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
     )
     _outline(ax, drawn, query)
     return mesh
-
-
-def _shade(image: Tensor) -> NDArray[np.float32]:
-    """Return how much black lies over each pixel: more where it is darker than around it."""
-    brightness = image.float() @ image.new_tensor(LUMINANCE, dtype=torch.float32) / 255
-    around = brightness[None]
-    for side in (0, 1):
-        size = [1, 1]
-        size[side] = brightness.shape[side] // _SURROUNDINGS // 2 * 2 + 1
-        half = [one // 2 for one in size]
-        around = avg_pool2d(around, size, 1, half, count_include_pad=False)
-    shade = _SHADE - _DETAIL * (brightness - around[0])
-    return np.asarray(shade.clamp(0, _DARKEST))
 
 
 def _times_even(drawn: AttentionMap, query: int) -> Tensor:
