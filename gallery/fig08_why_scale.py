@@ -32,16 +32,15 @@ raw = torch.stack([scores(*torch.randn(2, repeats, n, d).double()) for d in d_k]
 variance, root, off = raw.var((1, 2)), d_k.sqrt(), (raw.var((1, 2)) / d_k - 1).abs().max()
 free, kept = softmax(raw), softmax(raw / root.view(-1, 1, 1))
 free_entropy, kept_entropy = entropy(free).mean(1), entropy(kept).mean(1)
-free_norm, kept_norm = jacobian_norm(free).median(1).values, jacobian_norm(kept).median(1).values
-end, low, flat, steep = free_entropy[-1], kept_entropy.min(), free_norm[-1], kept_norm[-1]
-larger, below = d_k[free_norm > kept_norm].max(), d_k[free_norm < kept_norm / root].min()
+free_norm, norm = jacobian_norm(free).median(1).values, jacobian_norm(kept).median(1).values
+end, low, flat, steep = free_entropy[-1], kept_entropy.min(), free_norm[-1], norm[-1]
+larger, below = d_k[free_norm > norm].max(), d_k[free_norm < norm / root].min()
 
 result = attnviz.attend("the train left the station on time because somebody had wound the clock")
 scaled = torch.cat([softmax(record.scores().double()) for record in result])
 bare = torch.cat([softmax(record.scores().double() / record.scale) for record in result])
 scaled_entropy, bare_entropy = entropy(scaled).mean(1), entropy(bare).mean(1)
-lower, total = (bare_entropy < scaled_entropy).sum(), len(bare)
-run, proof = result.provenance, result.agreement
+lower, total, run = (bare_entropy < scaled_entropy).sum(), len(bare), result.provenance
 before, after = scaled_entropy.mean(), bare_entropy.mean()
 real = jacobian_norm(scaled).median() / jacobian_norm(bare).median()
 
@@ -49,14 +48,15 @@ with attnviz.plot.style():
     fig, ((a, b), (c, d)) = plt.subplots(2, 2, figsize=(7.2, 4.4), layout="constrained")
     a.loglog(d_k, d_k, "0.7", d_k, variance, "C0o", base=2)
     b.semilogx(d_k, free_entropy, "C1o-", d_k, kept_entropy, "C0o-", base=2)
-    c.semilogx(d_k, free_norm, "C1o-", d_k, kept_norm, "C0o-", base=2)
-    c.plot(d_k, kept_norm / root, "C0--")
-    c.legend(c.lines, ["no scale", "÷ √dₖ", "÷ √dₖ, by q · k"])
+    c.semilogx(d_k, free_norm, "C1o-", d_k, norm, "C0o-", d_k, norm / root, "C0--", base=2)
+    b.text(1.5, 0.42, "no scale", color="C1")
+    b.text(200, 0.73, "÷ √dₖ", color="C0")
     d.plot([0, 1], [0, 1], "0.7", scaled_entropy, bare_entropy, "C3o", clip_on=False)
     a.set(title="a  Variance of q · k", xlabel="dₖ", ylabel="variance")
-    b.set(title="b  Entropy of the weights", xlabel="dₖ", ylabel="share of log n", ylim=(0, 1))
-    c.set(title="c  Derivative of the weights", xlabel="dₖ", ylabel="norm", yscale="log")
+    b.set(title="b  Entropy of the weights", xlabel="dₖ", ylabel="entropy ÷ maximum", ylim=(0, 1))
+    c.set(title="c  Derivative (dashed: by q · k)", xlabel="dₖ", ylabel="norm", yscale="log")
     d.set(title="d  Entropy in real heads", xlabel="with scale", ylabel="without", ylim=(0, 1))
     for axis in (a.xaxis, a.yaxis, b.xaxis, c.xaxis, c.yaxis):
         axis.set_major_formatter("{x:g}")
-fig = attnviz.plot.add_caption(fig, text=f"(d) {run.model}, “{run.text}”", agreement=proof)
+    fig.suptitle("Without its scale, attention rests on one key and stops reacting", weight="bold")
+fig = attnviz.plot.add_caption(fig, text=f"(d) {run.model}: {run.text}", agreement=result.agreement)

@@ -40,10 +40,9 @@ with attnviz.plot.style(words):
     a.set(title="a  Two orders", xlim=(0, 1), xticks=[0, 1], xticklabels=["original", "shuffled"])
     a.set_yticks(range(T), words)
     b.hlines(range(T), blinded, sighted, color="0.9")
-    names = ("without positions", blinded, "C0"), ("with positions", sighted, "C1")
-    for name, differences, color in names:
-        b.semilogx(differences, range(T), "o", color=color)
-        b.text(differences.median(), -0.8, name, color=color, ha="center")
+    for x, name, color in ((blinded, "without positions", "C0"), (sighted, "with positions", "C1")):
+        b.semilogx(x, range(T), "o", color=color)
+        b.text(x.median(), -0.8, name, color=color, ha="center")
     b.set(title="b  How far its vector moves", xlabel="largest difference", xlim=(1e-7, 10))
     b.set_yticks(range(T), [words[n] for n in order])
     b.xaxis.set_major_formatter(lambda x, _: power(x))
@@ -51,5 +50,6 @@ with attnviz.plot.style(words):
     for ax in (a, b):
         ax.set_ylim(T - 0.5, -1.3)
         ax.spines[:].set_visible(False)
+    fig.suptitle("Without positions, another word order changes no vector", weight="bold")
 source = f"Last hidden states of {model.name}, with its positions and without"
 fig = attnviz.plot.add_caption(fig, text=f"{source}, on “{text}”. No attention is shown.")

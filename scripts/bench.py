@@ -47,10 +47,10 @@ def stream(tokens: Lengths = [8192, 102400], rounds: int = 3) -> None:  # noqa: 
 @app.command()
 def render(
     tokens: Annotated[int, typer.Option(help="Queries and keys of each head.")] = 64,
-    rounds: int = 5,
-    seaborn_rounds: Annotated[int, typer.Option(help="Rounds of seaborn; each takes minutes.")] = 1,
+    rounds: int = 3,
+    seaborn_rounds: Annotated[int, typer.Option(help="Rounds of seaborn, of one layer.")] = 1,
 ) -> None:
-    """Draw all 144 heads in one figure; compare with 144 seaborn heatmaps and 144 imshow axes.
+    """Draw all 144 heads in one figure; compare with 144 imshow axes, and seaborn in one layer.
 
     CPU time from the weights to PNG, SVG and PDF.
     """

@@ -44,6 +44,7 @@ from attnviz.results import AgreementReport
 CaptionLength: TypeAlias = Literal["short", "full"]
 
 _CAPTION_LINES = 2  # of a short caption, without the verdict
+_VERDICT_LINES = 2  # at most
 _METADATA: dict[str, dict[str, str | None]] = {
     ".png": {"Software": GENERATOR},
     ".svg": {"Creator": GENERATOR, "Date": None},
@@ -416,13 +417,14 @@ def _paragraphs(
         verified = agreement.verdict == "verified"
         weight = "normal" if verified else "bold"
         font = {"color": theme().ink if verified else theme().alarm, "weight": weight}
-        text = _verdict(agreement, short=not full)
-        yield ruler.wrap(text, width, SMALL_SIZE, weight), font
+        texts = [agreement.summary()] if full else agreement.captions()
+        wrapped = [ruler.wrap(_sentence(text), width, SMALL_SIZE, weight) for text in texts]
+        yield next((lines for lines in wrapped if len(lines) <= _VERDICT_LINES), wrapped[-1]), font
 
 
 def _description(parts: Sequence[str], agreement: AgreementReport | None) -> str:
     """Return all sentences and the whole verdict, which are saved with a figure."""
-    verdict = [] if agreement is None else [_verdict(agreement, short=False)]
+    verdict = [] if agreement is None else [_sentence(agreement.summary())]
     return " ".join([*_sentences(parts), *verdict])
 
 
@@ -436,8 +438,7 @@ def _sentences(parts: Sequence[str]) -> list[str]:
     return sentences
 
 
-def _verdict(agreement: AgreementReport, *, short: bool) -> str:
-    verdict = agreement.summary(short=short)
+def _sentence(verdict: str) -> str:
     return f"{verdict[0].upper()}{verdict[1:]}."
 
 

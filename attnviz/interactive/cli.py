@@ -69,6 +69,7 @@ def view(
         texts.append(InputOptions(text=compare).checked())
     path = check_output(output, PAGE_SUFFIXES, force=force)
     texts[0].refuse_overwriting(path)
+    run.expect_layers(texts[0], [layer])
     exact = None if layer is None else [layer]
     results = [run.attend(text, exact=exact) for text in texts]
 

@@ -34,6 +34,7 @@ from attnviz.models.pretrained import (
     has_text_decoder,
     has_vocabulary,
     input_kinds,
+    layer_count,
     load_config,
     load_model,
     load_processors,
@@ -177,6 +178,18 @@ def load_checkpoint(
         if not placement:
             module = move(name, module, target)
         return Checkpoint(name, module, processors, sha256, _versions(module))
+
+
+def expect_layers(source: Location | None, layers: Sequence[int]) -> None:
+    """Raise InputError for a layer that the config of a checkpoint excludes; read no weights."""
+    with quiet():
+        name, folder = _locate(source, _MODEL_FILES)
+        count = layer_count(load_config(name, folder)[0])
+    model = NAMED.get(name)
+    title = model.title if model is not None and model.folder == folder else name
+    for layer in layers:
+        if count is not None and not 0 <= layer < count:
+            raise InputError(f"layer {layer} is out of range: {title} has layers 0–{count - 1}.")
 
 
 def _title(name: str, folder: Path, sha256: str) -> str:

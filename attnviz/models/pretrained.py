@@ -166,6 +166,26 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
     return config, declared[0] if isinstance(declared, tuple) else declared
 
 
+def layer_count(config: Any) -> int | None:
+    """Return the number of layers of a config; None if the config declares several such numbers.
+
+    Encoder-decoders and models of text and images have one for each stack, and other models share
+    layers among groups or repeat them in blocks.
+    """
+    names = {"num_hidden_layers", config.attribute_map.get("num_hidden_layers")}
+    others = [
+        name
+        for name, value in config.to_dict().items()
+        if type(value) is int
+        and name not in names
+        and any(part in name for part in ("layer", "group", "block"))
+    ]
+    count = getattr(config, "num_hidden_layers", None)
+    if others or config.is_encoder_decoder or config.sub_configs or type(count) is not int:
+        return None
+    return count
+
+
 # --- the model
 
 

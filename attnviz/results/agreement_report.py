@@ -416,6 +416,24 @@ class AgreementReport(Savable):
             + (f"; recomputed now: {', '.join(self.recomputed)}" if self.recomputed else "")
         )
 
+    def captions(self) -> list[str]:
+        """Return the verdict for a caption, the longest first.
+
+        The shorter ones name fewer of the checks. What was not compared and what is in doubt stays.
+        """
+        longest = self.summary(short=True)
+        if self._not_verified() is not None or self.recomputed:
+            return [longest]
+        when = f" when saved on {self.saved}" if self.saved else ""
+        texts = f" on {self.texts} texts" if self.texts > 1 else ""
+        brief = (
+            f"verified{when}: {self.heads} heads{texts} match the model's weights to "
+            f"{self.largest_difference():.1e}" + self._of_rows(short=True)
+        )
+        left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
+        doubts = (f"; not compared: {left_out}" if left_out else "") + self._of_doubts()
+        return [longest, brief + self._of_other_parts(short=True) + doubts, brief + doubts]
+
     def _not_verified(self) -> str | None:
         """Return the verdict if it is another one than verified."""
         if self.given:

@@ -24,6 +24,7 @@ from typing import (
     get_origin,
     get_type_hints,
 )
+from unicodedata import combining, normalize
 
 import typer
 from typer.models import ArgumentInfo
@@ -284,6 +285,14 @@ class RunOptions(ModelOptions):
         """The model, loaded once."""
         return self.load()
 
+    def expect_layers(self, inputs: InputOptions, layers: Sequence[int | None]) -> None:
+        """Raise InputError for a layer that the model cannot have, before its weights are read."""
+        asked = [layer for layer in layers if layer is not None]
+        if asked and inputs.result is None:
+            from attnviz.models.checkpoint import expect_layers
+
+            expect_layers(self.model, asked)
+
     def attend(self, inputs: InputOptions, **streaming: Any) -> AttentionResult:
         """Run the model on the inputs, or read the saved result.
 
@@ -512,9 +521,15 @@ def expect_in_text(words: Sequence[str], inputs: InputOptions) -> None:
     text = f"{inputs.text} {inputs.pair or ''}"
     for word in words:
         name = word.partition("#")[0]
-        if name.isalnum() and name.casefold() not in text.casefold():
+        if name.isalnum() and _without_accents(name) not in _without_accents(text):
             hint = did_you_mean(name, text.split()) or f"Its words are {text.strip():.60}."
             raise InputError(f"{name!r:.60} is not a word of the text. {hint}")
+
+
+def _without_accents(text: str) -> str:
+    """Return a text in small letters without accents, as some tokenizers read it."""
+    letters = normalize("NFKD", text.casefold())
+    return "".join(letter for letter in letters if not combining(letter))
 
 
 def parse_named_sentences(values: Sequence[str], option: str) -> dict[str, list[str]] | None:

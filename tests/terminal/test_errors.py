@@ -19,12 +19,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertModel
+from transformers import AlbertConfig, BartConfig, BertConfig, BertModel, CLIPConfig
 from transformers.models.bert.modeling_bert import BertEncoder
 
 import attnviz
 from attnviz.app import run
 from attnviz.errors import AttnvizWarning
+from attnviz.models.pretrained import layer_count
 
 TEXT = "the train left the station"
 
@@ -113,6 +114,38 @@ def test_wrong_usage_or_input_exits_with_2(capsys, arguments, said):
     code, err = fails(capsys, *arguments)
     assert code == 2
     assert said in err
+
+
+WITHOUT_WEIGHTS = {
+    "layer of heatmap": (["heatmap", TEXT, "--layer", "6"], "all-MiniLM-L6-v2 has layers 0–5"),
+    "second layer": (["heatmap", TEXT, "--layer", "0", "--layer", "9"], "layer 9 is out of range"),
+    "layer of heads": (["heads", TEXT, "--layer", "6"], "layer 6 is out of range"),
+    "layer of steps": (["steps", TEXT, "--layer", "-1"], "layer -1 is out of range"),
+    "layer of view": (["view", TEXT, "--layer", "6"], "layer 6 is out of range"),
+    "word of steps": (["steps", TEXT, "--word", "trian"], "Did you mean train"),
+    "word of shift": (["shift", "trian", TEXT], "Did you mean train"),
+    "word of find": (["heatmap", TEXT, "--find", "trian:left"], "Did you mean train"),
+    "output": (["steps", TEXT, "-o", "x.gif"], ".png, .svg, .pdf"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), WITHOUT_WEIGHTS.values(), ids=WITHOUT_WEIGHTS)
+def test_wrong_input_is_refused_before_weights_are_read(capsys, monkeypatch, arguments, message):
+    def read(*_):
+        raise AssertionError("the weights were read")
+
+    monkeypatch.setattr("attnviz.models.checkpoint.find_weights", read)
+    code, err = fails(capsys, *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_a_layer_is_left_to_the_run_where_the_config_numbers_several_stacks():
+    bert = BertConfig(num_hidden_layers=2)
+    assert layer_count(bert) == 2
+    assert layer_count(AlbertConfig(inner_group_num=2)) is None
+    assert layer_count(BartConfig()) is None
+    assert layer_count(CLIPConfig()) is None
 
 
 def test_a_missing_device_exits_with_2(capsys, monkeypatch):

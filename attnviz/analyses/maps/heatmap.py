@@ -68,6 +68,8 @@ from attnviz.results.axis import literal, source
 _LABEL = 0.18  # inches of the name of an axis
 _LONGEST = 0.3  # share of the width for the labels of rows at most
 _LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, with an overview and without
+_LARGEST_FILLING = 0.7  # inches, where the map alone would leave a narrow column empty
+_CAPTION = 1.6  # inches of the narrowest caption beside a map
 _WRITTEN_CELL = 0.22  # inches: larger cells have room for their number
 _READABLE = 0.13  # inches of a row with room for its label
 _TALLEST = 9.0  # inches of a map
@@ -455,8 +457,12 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
         across, down = _cell_size(drawn, MARGIN + room - left - BAR_ROOM, largest)
         labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
         left = MARGIN + _LABEL + labels.room
-    across, down = _cell_size(drawn, MARGIN + room - left - BAR_ROOM, largest)
+    space = MARGIN + room - left - BAR_ROOM
+    across, down = _cell_size(drawn, space, largest)
     m, n = drawn.weights.shape
+    is_beside = overview is None and space - across * n > _CAPTION  # the caption, of a small map
+    if overview is None and not is_beside:
+        across, down = _cell_size(drawn, space, _LARGEST_FILLING)
     ax = page.axes(left, top, across * n, down * m)
     scale = _scale_of(drawn, look)
     below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
@@ -475,7 +481,9 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     bottom = top + down * m + below.room + _LABEL
 
     caption_left, end = page.left, bottom + GAP / 2
-    if overview is not None:
+    if is_beside:
+        caption_left, end = left + across * n + BAR_ROOM + GAP, top - GAP
+    elif overview is not None:
         if two_columns:
             caption_left, end = MARGIN + room + GAP, start
         place = (caption_left, page.right)

@@ -10,7 +10,9 @@ from attnviz.errors import expect_words
 from attnviz.terminal.options import (
     ConsoleOptions,
     FigureOptions,
+    InputOptions,
     ModelOptions,
+    expect_in_text,
     option_groups,
     parse_named_sentences,
 )
@@ -71,6 +73,7 @@ def shift(
     """
     path = figure.path(json=console.json)
     expect_words(text, "The text")
+    expect_in_text([word], InputOptions(text=text))
     regions = parse_named_sentences(toward or (), "--toward")
 
     from attnviz.analyses.shift.compute import shift as split

@@ -14,6 +14,7 @@ from attnviz.terminal.options import (
     Layer,
     RunOptions,
     Stack,
+    expect_in_text,
     option_groups,
 )
 
@@ -43,6 +44,9 @@ def steps(
     """
     inputs = inputs.checked()
     path = figure.path(json=console.json, inputs=inputs)
+    if word is not None:
+        expect_in_text([word], inputs)
+    run.expect_layers(inputs, [layer])
     attention = run.attend(inputs).stack(stack)
 
     from attnviz.analyses.steps.compute import steps as take_apart

@@ -44,7 +44,8 @@ export interface Matrix {
 }
 
 const NAME = 18; // pixels of height of the name of the columns
-const SMALLEST = 8.8; // px; smallest cell with a label
+const SMALLEST = 8; // px; smallest cell with a label: below, some labels are left out
+export const LOWEST = 5.5; // px; smallest cell of a map that is fitted into the window
 
 export function matrix(plan: Plan): Matrix {
   const { theme, scale } = plan;
@@ -59,7 +60,7 @@ export function matrix(plan: Plan): Matrix {
     const turned = widest(columns, size(cw)) > cw - 4;
     return { cw, turned, over: 8 + (turned ? Math.min(110, widest(columns, size(cw))) : size(cw) + 2) };
   };
-  const fitting = plan.flat ?? Math.max(SMALLEST, ((plan.tallest ?? Infinity) - NAME - labelled(across).over) / R);
+  const fitting = plan.flat ?? Math.max(LOWEST, ((plan.tallest ?? Infinity) - NAME - labelled(across).over) / R);
   const { cw, turned, over } = labelled(plan.flat ? across : Math.min(across, fitting)); // over: the height of the labels
   const ch = plan.flat ?? cw;
   const [small, wide] = [size(ch), size(cw)];
@@ -178,7 +179,7 @@ function size(cell: number): number {
 }
 
 /** Visit the labels that fit; the pointed one replaces its neighbors. */
-function every(count: number, cell: number, pointed: number | null, draw: (at: number) => void): void {
+export function every(count: number, cell: number, pointed: number | null, draw: (at: number) => void): void {
   const step = Math.ceil(SMALLEST / cell);
   for (let at = 0; at < count; at += step) {
     if (pointed === null || at === pointed || Math.abs(at - pointed) >= step) draw(at);

@@ -1,15 +1,14 @@
 /** One head or several heads of a layer: lines between tokens, and the matrix of the same weights. */
 
 import { signedInk } from "../colors";
-import { matrix } from "../matrix";
+import { every, LOWEST, matrix } from "../matrix";
 import { measure, type Pen } from "../pen";
 import { isPicture } from "../picture";
 import { clip, literal, number, ranges, weight } from "../text";
 import { clamp, generated, heading, headroom, inside, pair, removed, scaleAt, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_TOKENS = 100; // per column
-const MANY = 40; // queries; their map may be higher than the window,
-const LOWEST = 8; // if its cells were lower otherwise
+const MANY = 40; // queries; their map may be higher than the window, if its cells were too low otherwise
 const MOST_LINES = 6000;
 const FEW_LINES = 400; // few enough to distinguish single lines
 
@@ -35,7 +34,7 @@ export function head(setting: Setting): Scene {
   // The matrix takes the width that its cells can fill; the lines take the rest.
   const isHigh = R > MANY && (tallest - upper - 110) / R < LOWEST;
   const cell = clamp(Math.max(isHigh ? 600 : 320, tallest - upper - 70) / R, 4, 54);
-  const left = bare ? 0 : stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 560);
+  const left = bare ? 0 : stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 700);
   const [most, below] = [Math.max(m, n), 26];
   const narrow = clamp(420 / most, 10.5, 24);
 
@@ -56,7 +55,7 @@ export function head(setting: Setting): Scene {
     found: { row: (r) => found(rows.units.labels[rows.from + r]), column: (c) => found(columns.units.labels[columns.from + c]) },
   });
   // Next to the matrix, tokens align with its rows.
-  const row = stacked ? narrow : Math.max(9.5, Math.min(cells.cells.h / R, 640 / most));
+  const row = stacked ? narrow : Math.max(LOWEST, Math.min(cells.cells.h / R, 640 / most));
   const lower = bare ? 0 : most * row;
   const tokens = Math.min(130, left * 0.3); // room for a label
   const place = { x: 0, y: stacked ? cells.box.y + cells.box.h + 52 : cells.cells.y, w: left, h: lower };
@@ -115,7 +114,7 @@ export function head(setting: Setting): Scene {
       if (first === null || first >= most) continue;
       pen.line(x, middle(first - 0.5), end, middle(first - 0.5), theme.muted, 0.75);
     }
-    const size = clamp(Math.floor(row - 1), 9, 13);
+    const size = clamp(Math.floor(row - 1), 8, 13);
     const write = (label: string, i: number, align: "left" | "right", pointed: boolean) => {
       const bold = pointed;
       const text = clip(literal(label), tokens - 4, (some) => measure(some, size, bold));
@@ -124,8 +123,8 @@ export function head(setting: Setting): Scene {
     };
     for (let j = 0; r !== null && c === null && j < n; j++) shade(pen, left - tokens - 3, r, j, j);
     for (let i = 0; c !== null && r === null && i < m; i++) shade(pen, 3, i, c, i);
-    for (let i = 0; i < m; i++) write(rows.units.labels[rows.from + i], i, "right", i === r);
-    for (let j = 0; j < n; j++) write(columns.units.labels[columns.from + j], j, "left", j === c);
+    every(m, row, r, (i) => write(rows.units.labels[rows.from + i], i, "right", i === r));
+    every(n, row, c, (j) => write(columns.units.labels[columns.from + j], j, "left", j === c));
     if (R > m || C > n) pen.text(`first ${MOST_TOKENS} of ${Math.max(R, C)}: zoom the matrix for others`, 0, place.y + lower + 12, muted);
   }
   /** Shade tokens by the weights to or from the selected one. */
