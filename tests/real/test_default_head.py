@@ -24,7 +24,7 @@ CASES = [
     ("minilm", {"text": PARIS}),
     ("smollm2", {"text": TRAIN}),
     ("smollm2", {"text": WATER}),
-    ("whisper-tiny.en", {"audio": SPEECH}),
+    pytest.param("whisper-tiny.en", {"audio": SPEECH}, marks=pytest.mark.long),  # 1,500 frames
     ("dinov2-small", {"image": PHOTO}),
     ("rxnmapper", {"text": REACTION}),
     ("rxnmapper", {"text": "CCO.CC(=O)O>>CCOC(C)=O"}),
