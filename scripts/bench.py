@@ -186,15 +186,24 @@ def faithfulness(
         Path | None,
         typer.Argument(help="JSON list of word, sense and sentence; default: bundled."),
     ] = None,
+    task: Annotated[
+        Literal["senses", "shift", "next-token"],
+        typer.Option(help="Axes of senses in MiniLM; shifts or next tokens in SmolLM2."),
+    ] = "senses",
+    step: Annotated[int, typer.Option(min=1, help="Take every n-th text.")] = 1,
 ) -> None:
     """Compare attribution methods with interventions."""
     from faithfulness import evaluate_all, read, show
+    from faithfulness.decoders import evaluate, show_decoder
 
-    by_word = read(sentences)
     console = Console()
     wide = Console(width=max(console.width, 150))
+    if task != "senses":
+        show_decoder(evaluate(task, step=step), f"{task} in SmolLM2", wide)
+        return
+    by_word = read(sentences)
     words = f"{', '.join(by_word)} in {sentences or 'the sentences of senses'}"
-    show(evaluate_all(by_word), words, wide)
+    show(evaluate_all(by_word, step=step), words, wide)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,16 @@ METHODS: dict[str, Method] = {
     "split, gate, direct": split_direct,
     "split, gate": split_gate,
     "split, mask": split_mask,
+    **{
+        name: REGISTERED[name]
+        for name in (
+            "attention-flow",
+            "attention-value-norm",
+            "direct-attribution",
+            "gradient-input",
+            "value-zeroing",
+        )
+    },
 }
 
 

@@ -1,0 +1,219 @@
+"""Compare attribution methods with interventions in a decoder: next tokens, and shifts of vectors.
+
+A next token is explained by the difference of its logit to that of a competitor, a shift along its
+own direction. The truth is what the number loses when a word is knocked out, replaced by common
+words or deleted, and the mean of the three effects in units of their deviations (consensus). All
+runs have a BOS token before the text. The last word is not ranked, because the number is read
+there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor, nn
+
+import attnviz
+from attnviz.attribution.decomposition import decompose
+from attnviz.attribution.interventions import common_words, intervene
+from attnviz.attribution.methods import METHODS, compute_methods
+from attnviz.attribution.ranking import consensus, spearman, sum_pieces
+from attnviz.attribution.readout import Readout
+from attnviz.attribution.reference import Reading, gate_of, make_reference, read
+from attnviz.attribution.target import Score, Target
+from attnviz.capture import restoring
+
+DATA = Path(__file__).parents[2] / "tests" / "data"
+PROMPTS = DATA / "next_token_prompts.json"
+SENTENCES = DATA / "decoder_shift_sentences.json"
+TRUTHS = ("knock-out", "replace", "delete")
+DEFAULT = "split"
+FEWEST = 3  # words that can be ranked
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """One text: attributions, effects of interventions, and times in forward passes.
+
+    attributions : by method, (words,). effects : by intervention and their consensus, (words,).
+    forwards : by method and for the truth. error : the completeness error of the split.
+    """
+
+    attributions: Mapping[str, Tensor]
+    effects: Mapping[str, Tensor]
+    forwards: Mapping[str, float]
+    error: float
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LogitDifference(Readout):
+    """Reads the logit of a token minus that of another, at the last position."""
+
+    pair: tuple[int, int]  # the ids of the token and of the other
+
+    @property
+    def fixed(self) -> tuple[int, ...]:
+        """No position: every word of the prompt may differ in a reference."""
+        return ()
+
+    def __call__(self, output: Tensor) -> Tensor:
+        """Return the difference for each run, (N, 1)."""
+        target, against = output[:, self.rows[0], list(self.pair)].unbind(-1)
+        return (target - against)[:, None]
+
+
+def next_token(model: attnviz.Model, entry: Mapping[str, str]) -> Judged | None:
+    """Evaluate all methods on a prompt with its target and its competitor."""
+    reading = read(model, entry["prompt"])
+    assert model.tokenizer is not None
+    target, against = (
+        model.tokenizer.encode(" " + entry[key], add_special_tokens=False)[0]
+        for key in ("target", "against")
+    )
+    last = reading.inputs["input_ids"].shape[1] - 1
+    readout = LogitDifference(model.module, (last,), (target, against))
+    return judge(model, reading, readout, torch.ones(1))
+
+
+def shifted(model: attnviz.Model, sentence: str) -> Judged | None:
+    """Evaluate all methods on the shift of the last word of a sentence, along its direction."""
+    reading = read(model, sentence)
+    rows = _words(reading)[-1]
+    return judge(model, reading, Readout.word(model.module, rows), None)
+
+
+def judge(
+    model: attnviz.Model, reading: Reading, readout: Readout, direction: Tensor | None
+) -> Judged | None:
+    """Return what all methods and the interventions say about a text; None with too few words."""
+    sources = _words(reading)[:-1]
+    if len(sources) < FEWEST:
+        return None
+    target = Target(model, reading.inputs, reading.special, readout, reading.sink)
+    gate = gate_of(reading.special, sink=reading.sink)
+    with restoring(model.module):
+        pair = make_reference(target, "gate", reading.bos).inputs
+        split = decompose(readout, pair, direction=direction, gate=gate)
+        score = Score(**vars(target), direction=split.direction, result=reading.result, gate=gate)
+        target.outputs(1)
+        forward, _ = _time(lambda: target.outputs(1), 3)
+        attributions, forwards, notes = {}, {}, []
+        with tokens_read(readout.module) as tokens:
+            for name in METHODS:
+                took, (scores, left_out) = _time(lambda name=name: compute_methods([name], score))
+                notes += left_out
+                if name in scores:
+                    attributions[name] = sum_pieces(scores[name], sources)
+                    forwards[name] = took / forward
+        draws = common_words(model)
+        expect_separate(tokens - set(target.ids[0].tolist()), draws)
+        took, changes = _time(lambda: intervene(target, sources, TRUTHS))
+    forwards["truth"] = took / forward
+    effects = {name: change @ split.direction.double() for name, change in changes.items()}
+    effects["consensus"] = consensus(effects, list(range(len(sources))))
+    return Judged(attributions, effects, forwards, split.credit_error, notes)
+
+
+@contextmanager
+def tokens_read(module: nn.Module) -> Iterator[set[int]]:
+    """Collect the ids of all tokens that the model embeds."""
+    tokens: set[int] = set()
+
+    def collect(_: nn.Module, args: Any) -> None:
+        tokens.update(args[0].unique().tolist())
+
+    embedding = module.get_input_embeddings()  # type: ignore[operator]
+    hook = embedding.register_forward_pre_hook(collect)
+    try:
+        yield tokens
+    finally:
+        hook.remove()
+
+
+def expect_separate(foreign: set[int], draws: Sequence[int]) -> None:
+    """Raise ValueError if a method read a word that the truth also puts into the text."""
+    if shared := sorted(foreign & set(draws)):
+        raise ValueError(f"A method and the truth share the replacements {shared}.")
+
+
+def _words(reading: Reading) -> list[tuple[int, ...]]:
+    """Return the positions of the pieces of each ordinary word."""
+    groups = reading.groups
+    return [
+        tuple(rows)
+        for rows, special in zip(groups.positions, groups.special, strict=True)
+        if not special
+    ]
+
+
+def _time(run: Callable[[], Any], rounds: int = 1) -> tuple[float, Any]:
+    """Return the seconds that a function takes, and what it returns."""
+    start = perf_counter()
+    for _ in range(rounds):
+        value = run()
+    return (perf_counter() - start) / rounds, value
+
+
+def evaluate(task: str, *, step: int = 1) -> list[Judged]:
+    """Evaluate every `step`-th text of a task, "next-token" or "shift", on SmolLM2."""
+    model = attnviz.load("smollm2")
+    if task == "next-token":
+        texts, run = json.loads(PROMPTS.read_text("utf-8"))["prompts"], next_token
+    else:
+        texts, run = json.loads(SENTENCES.read_text("utf-8"))["sentences"], shifted
+    progress = track(texts[::step], task, console=Console(stderr=True))
+    return [judged for text in progress if (judged := run(model, text)) is not None]
+
+
+def correlations(judged: Sequence[Judged], method: str, truth: str = "consensus") -> list[float]:
+    """Return Spearman's ρ of a method, or an intervention, with a truth for each text."""
+    return [
+        spearman({**text.effects, **text.attributions}[method], text.effects[truth]) or 0.0
+        for text in judged
+    ]
+
+
+def top_agreement(judged: Sequence[Judged], method: str) -> float:
+    """Return the share of texts in which a method ranks the same word first as the consensus."""
+    hits = [
+        bool(text.attributions[method].argmax() == text.effects["consensus"].argmax())
+        for text in judged
+    ]
+    return sum(hits) / len(hits)
+
+
+def show_decoder(judged: Sequence[Judged], title: str, console: Console) -> None:
+    """Print the agreement of each method with the interventions, and its time."""
+    from faithfulness import mean_interval
+
+    columns = ("consensus", *TRUTHS)
+    table = Table("", *columns, "top-1", "forwards", title=title)
+    names = [name for name in METHODS if all(name in text.attributions for text in judged)]
+    names.sort(key=lambda name: -sum(correlations(judged, name)))
+    for name in names:
+        rhos = [mean_interval(correlations(judged, name, truth)) for truth in columns[:1]]
+        rhos += [f"{sum(correlations(judged, name, t)) / len(judged):.2f}" for t in TRUTHS]
+        times = sorted(text.forwards[name] for text in judged)
+        table.add_row(
+            name, *rhos, f"{top_agreement(judged, name):.2f}", f"{times[len(times) // 2]:.1f}"
+        )
+    console.print(table)
+    left_out = sorted({note for text in judged for note in text.notes})
+    truth = sorted(text.forwards["truth"] for text in judged)
+    console.print(
+        f"{len(judged)} texts; ρ: mean, 95 % intervals from a bootstrap over texts; truth: "
+        f"{truth[len(truth) // 2]:.1f} forwards; completeness error of {DEFAULT}: at most "
+        f"{max(text.error for text in judged):.0e}." + "".join(f"\n{note}" for note in left_out),
+        style="dim",
+    )
