@@ -24,6 +24,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import attnviz
+from attnviz.analyses.explain.compute import find_prediction
 from attnviz.attribution.decomposition import decompose
 from attnviz.attribution.interventions import common_words, intervene
 from attnviz.attribution.methods import METHODS, compute_methods
@@ -56,34 +57,10 @@ class Judged:
     notes: Sequence[str] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class LogitDifference(Readout):
-    """Reads the logit of a token minus that of another, at the last position."""
-
-    pair: tuple[int, int]  # the ids of the token and of the other
-
-    @property
-    def fixed(self) -> tuple[int, ...]:
-        """No position: every word of the prompt may differ in a reference."""
-        return ()
-
-    def __call__(self, output: Tensor) -> Tensor:
-        """Return the difference for each run, (N, 1)."""
-        target, against = output[:, self.rows[0], list(self.pair)].unbind(-1)
-        return (target - against)[:, None]
-
-
 def next_token(model: attnviz.Model, entry: Mapping[str, str]) -> Judged | None:
     """Evaluate all methods on a prompt with its target and its competitor."""
-    reading = read(model, entry["prompt"])
-    assert model.tokenizer is not None
-    target, against = (
-        model.tokenizer.encode(" " + entry[key], add_special_tokens=False)[0]
-        for key in ("target", "against")
-    )
-    last = reading.inputs["input_ids"].shape[1] - 1
-    readout = LogitDifference(model.module, (last,), (target, against))
-    return judge(model, reading, readout, torch.ones(1))
+    prediction = find_prediction(model, entry["prompt"], entry["target"], entry["against"])
+    return judge(model, prediction.reading, prediction.target.readout, torch.ones(1))
 
 
 def shifted(model: attnviz.Model, sentence: str) -> Judged | None:

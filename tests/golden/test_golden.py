@@ -23,8 +23,8 @@ from golden.saved_results import MAKERS, SAVED, describe, write_missing
 TRAIN = "the train left the station"
 LETTER = "the old station master wrote a letter to his sister in the city, and she kept it. " * 4
 COMMANDS = (
-    "", "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "survey",
-    "compare", "example", "models", "serve",
+    "", "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain",
+    "survey", "compare", "example", "models", "serve",
 )  # fmt: skip
 
 # name: arguments, with files and folders from `place`

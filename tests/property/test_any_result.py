@@ -19,6 +19,7 @@ from strategies import REFUSED, slower, strings, texts, value_or_refused
 from attnviz import load_result, save_result
 from attnviz.analyses.compare.result import CompareResult  # noqa: F401
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
+from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
 from attnviz.analyses.shift.result import (
@@ -349,6 +350,46 @@ def shifts(draw):
 
 
 @st.composite
+def explanations(draw):
+    L, H, T, K = draw(sizes), draw(sizes), draw(sizes), draw(sizes)
+    number = st.floats(0.1, 10)
+    by_word = tensors(T, of=[torch.float64]).map(
+        lambda each: each.nan_to_num(0, 1, -1).clamp(-9, 9)
+    )
+    split = st.builds(
+        Decomposition,
+        value=tensors(L, H, T),
+        routing=tensors(L, H, T),
+        credit=by_word,
+        direction=st.just(torch.ones(1)),
+        length=number,
+        total=number,
+        start=number,
+    )
+    return draw(
+        st.builds(
+            ExplainResult,
+            number=st.sampled_from(["difference", "log-probability", "logit"]),
+            value=number,
+            baseline=number,
+            probability=st.floats(0, 1),
+            top=labels(2),
+            top_probabilities=st.just((0.5, 0.25)),
+            words=labels(T),
+            tokens=labels(T),
+            positions=st.just(tuple((at,) for at in range(T))),
+            special=st.just((False,) * T),
+            unmeasured=st.just(()),
+            decomposition=split,
+            causal=st.dictionaries(texts, by_word, min_size=1, max_size=2),
+            replacements=st.just(torch.ones(K, T, dtype=torch.float64)),
+            methods=st.dictionaries(texts, by_word, max_size=2),
+            **proof,
+        )
+    )
+
+
+@st.composite
 def examples(draw):
     m, n = draw(sizes), draw(sizes)
     shape = tensors(m, n, of=[torch.float64])
@@ -374,6 +415,7 @@ DRAWN = {
     StepsResult: all_steps(),
     SensesResult: sense_results(),
     ShiftResult: shifts(),
+    ExplainResult: explanations(),
     ExampleResult: examples(),
 }
 MADE = {
