@@ -50,6 +50,7 @@ WRONG = {
 # Results that take long: instances without numbers, which no wrong argument lets a figure read.
 BLANK = {
     "senses": attnviz.SensesResult,
+    "explain": attnviz.ExplainResult,
     "survey": attnviz.SurveyResult,
     "compare": attnviz.CompareResult,
     "check": attnviz.CheckResult,

@@ -195,6 +195,8 @@ def find_prediction(
     reading = read(model, text)
     choices = Choices.of(model, text, reading)
     notes: list[str] = []
+    if mask is not None and text.count(mask) > 1:
+        notes.append(f"the text has {text.count(mask)} mask tokens: the first is explained")
     first, *others = choices.top(2)
     second = others[0] if others else None
     if target is not None:

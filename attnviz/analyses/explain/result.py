@@ -214,40 +214,44 @@ class ExplainResult(Result):
     def strongest(self) -> int | None:
         """The index of the word that moved the number most; None where the methods disagree.
 
-        The word is first by the best method and by the consensus of the interventions, and both
-        have the sign of the whole difference.
+        The word is first by its contribution, by the best method and by the consensus of the
+        interventions, and moves the number in the direction of the whole difference.
         """
         if not self.sources:
             return None
         sign = 1 if self.decomposition.total >= 0 else -1
+        rankings = (self.credit, self.attributions[self.best_method], self.consensus)
         firsts = {
-            max(self.sources, key=lambda index: sign * float(scores[index]))
-            for scores in (self.attributions[self.best_method], self.consensus)
+            max(self.sources, key=lambda index: sign * float(scores[index])) for scores in rankings
         }
         first = firsts.pop()
-        confirmed = all(sign * float(lost[first]) > 0 for lost in (self.credit, self.consensus))
+        confirmed = all(sign * float(scores[first]) > 0 for scores in (self.credit, self.consensus))
         return None if firsts or not confirmed else first
 
     @property
     def headline(self) -> str:
         """The finding in one sentence. It names a word only if its measured effect agrees."""
-        raises = "raises" if self.decomposition.total >= 0 else "lowers"
-        if (first := self.strongest) is None:
-            return f"Methods disagree on which word {raises} {self.question}"
-        return f"“{literal(self.names[first], _LONGEST)}” {raises} {self.question} most"
+        word = (
+            "" if self.strongest is None else f"“{literal(self.names[self.strongest], _LONGEST)}”"
+        )
+        if self.decomposition.total >= 0:
+            if word:
+                return f"{word} raises {self.question} most"
+            return f"Methods disagree on which word raises {self.question}"
+        lowered = f"The context lowers {self.question}"
+        return f"{lowered}, {word} most" if word else f"{lowered}; methods disagree on the word"
 
     @property
     def finding(self) -> str:
         """The number in the text and in the reference, and the part of the strongest word."""
-        number = {
-            "difference": "The logits differ by",
-            "log-probability": "Its log-probability is",
-            "logit": "Its logit is",
+        value, baseline = _signed(self.value), _signed(self.baseline)
+        other = "without context" if "only itself" in self.reference else "in the reference"
+        text = {
+            "difference": f"The logits differ by {value} here and by {baseline} {other}",
+            "log-probability": f"Its log-probability is {value} here and {baseline} {other}",
+            "logit": f"Its logit is {value} here and {baseline} {other}",
         }[self.number]
-        change = f"{number} {_signed(self.value)} here and by {_signed(self.baseline)} "
-        if self.number != "difference":
-            change = f"{number} {_signed(self.value)} here and {_signed(self.baseline)} "
-        text = f"{change}without context; probability {self.probability:.0%}."
+        text += f"; probability {self.probability:.0%}."
         if (first := self.strongest) is not None:
             text += (
                 f" “{literal(self.names[first], _LONGEST)}” brings "
