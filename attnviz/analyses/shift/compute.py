@@ -352,7 +352,7 @@ def _find_plane(
 def tracing(model: Model) -> Iterator[None]:
     """Restore the model afterwards, and raise one clear error if its blocks cannot be traced."""
     try:
-        with restoring(model.module):
+        with restoring(model.module), torch.enable_grad():
             yield
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         if isinstance(error, AttnvizError | torch.OutOfMemoryError):

@@ -763,3 +763,10 @@ def test_a_model_whose_states_end_before_its_last_norm_is_verified(tokenizer):
     model = attnviz.load(CLIPTextModel(config).eval(), tokenizer=tokenizer)
     report = attnviz.shift("bank", CASH, model=model).agreement
     assert "off by" not in report.summary()
+
+
+def test_gradients_may_be_off_outside(model):
+    with torch.no_grad():
+        result = attnviz.shift("bank", "bank closed", model=model)
+        assert not torch.is_grad_enabled()
+    assert result.decomposition.error < 1e-5
