@@ -8,6 +8,7 @@ import io
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
