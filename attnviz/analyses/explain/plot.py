@@ -10,7 +10,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from attnviz.analyses.explain.result import SPLIT, ExplainResult
+from attnviz.analyses.explain.result import SPLIT, ExplainResult, signed
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
     CAPTION_GAP,
@@ -104,15 +104,10 @@ def _scale(numbers: Sequence[float]) -> Normalize:
     return Normalize(-largest, largest)
 
 
-def _shown(result: ExplainResult) -> list[int]:
-    """Return the words that are drawn: all but special tokens that are not measured."""
-    return [index for index, special in enumerate(result.special) if not special]
-
-
 def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
     """Write the text with a shaded box behind each word; return the lower edge."""
     credit = result.credit.tolist()
-    scale = _scale([credit[index] for index in _shown(result)])
+    scale = _scale([credit[index] for index, special in enumerate(result.special) if not special])
     tall, step = line_height(_WORDS) + 2 * _PAD, line_height(_WORDS) + 2 * _PAD + _LEADING
     places, end = _place_words(page, result, step)
     height = end + tall
@@ -226,7 +221,7 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
             ax.bar(n + 0.5, 1, width=1, bottom=line, color=fill, edgecolor=theme().ground)
             if cell >= _NUMBERED:
                 ax.text(
-                    n + 0.5, line + 0.5, _number(number),
+                    n + 0.5, line + 0.5, signed(number),
                     ha="center", va="center", color=theme().readable_on(fill),
                     fontsize=NUMBER_SIZE, weight="bold" if n == best else "normal",
                 )  # fmt: skip
@@ -263,10 +258,5 @@ def _interval(result: ExplainResult, method: str) -> str:
     """Return the rank correlation of a method with its interval; "" if there is none."""
     if method not in result.rank_correlations:
         return ""
-    rho, low, high = map(_number, result.rank_correlations[method])
+    rho, low, high = map(signed, result.rank_correlations[method])
     return f"{rho} ({low} to {high})"
-
-
-def _number(value: float) -> str:
-    """Return a number in two decimals, with a minus sign."""
-    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "\N{MINUS SIGN}")

@@ -244,7 +244,7 @@ class ExplainResult(Result):
     @property
     def finding(self) -> str:
         """The number in the text and in the reference, and the part of the strongest word."""
-        value, baseline = _signed(self.value), _signed(self.baseline)
+        value, baseline = signed(self.value), signed(self.baseline)
         other = "without context" if "only itself" in self.reference else "in the reference"
         text = {
             "difference": f"The logits differ by {value} here and by {baseline} {other}",
@@ -255,7 +255,7 @@ class ExplainResult(Result):
         if (first := self.strongest) is not None:
             text += (
                 f" “{literal(self.names[first], _LONGEST)}” brings "
-                f"{_signed(float(self.credit[first]))} of {_signed(self.decomposition.total)} "
+                f"{signed(float(self.credit[first]))} of {signed(self.decomposition.total)} "
                 f"{self.unit}."
             )
         return text
@@ -339,7 +339,7 @@ class ExplainResult(Result):
             table.add_column(name, justify="right")
         for index, name in enumerate(self.names):
             if not self.special[index]:
-                numbers = (_signed(float(scores[index])) for scores in columns.values())
+                numbers = (signed(float(scores[index])) for scores in columns.values())
                 table.add_row(Text(literal(name, 14)), *map(Text, numbers))
         yield table
         for name, (rho, low, high) in self.rank_correlations.items():
@@ -364,7 +364,7 @@ def completeness_error(split: Decomposition) -> float:
     return max(errors)
 
 
-def _signed(value: float) -> str:
+def signed(value: float) -> str:
     """Return a number in two decimals with a minus sign; "–" for NaN."""
     if value != value:
         return "–"
