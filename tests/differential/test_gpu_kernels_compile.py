@@ -160,6 +160,17 @@ def test_the_kernels_of_a_causal_map_do_not_spill(monkeypatch, tmp_path, capabil
         assert stack <= 88 * hopper
 
 
+@pytest.mark.parametrize("kernel", ["log_sum_exp", "map_pass"])
+def test_a_variant_that_spills_is_detected(monkeypatch, tmp_path, kernel):
+    """Tiles of float32 with all features at once need more registers than there are."""
+    monkeypatch.setattr(gpu.Tiling, "of", classmethod(lambda cls, spec: cls(128, 64)))
+    arguments = launches(monkeypatch, (9, 0), torch.float32, 128)[kernel]
+    _, stack, (stores, loads) = resources(tmp_path, kernel, arguments, (9, 0))
+    assert stack > 88
+    assert stores > 4
+    assert loads > 4
+
+
 def variants(seed):
     """Return the arguments of `launches` that choose a variant of the kernels."""
     chance = random.Random(seed)

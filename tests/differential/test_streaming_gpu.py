@@ -5,6 +5,7 @@ interpreter, tile by tile on the CPU, in a separate process, because Triton deci
 torch operators that return a log-sum-exp need a device.
 """
 
+import importlib.util
 import os
 import random
 import re
@@ -237,6 +238,48 @@ class TestLaunches:
                 check(sums, P, 8, 0, marks, 2e-5)
 
 
+# What stands in the source of the kernels, and the fault in its place.
+USED = "return begin, clear, cloudy, end"
+FAULTS = {
+    "strides of a row and a feature swapped": (
+        "index[:, None].to(tl.int64) * row + feature[None, :]",
+        "index[:, None].to(tl.int64) + feature[None, :] * row",
+    ),
+    "strides of the heads swapped": ("k += head // shared * k_head", "k += head // shared * k_row"),
+    "keys of another group": ("head // shared * k_head", "head % shared * k_head"),
+    "last tile left out": (USED, "return begin, clear, cloudy, end - 1"),
+    "first tile left out": (USED, "return begin + 1, clear + 1, cloudy, end"),
+    "one tile too many without a mask": (
+        USED,
+        "return begin, clear, min(cloudy + 1, end), end",
+    ),
+    "mask off by one": ("(gap < -after)", "(gap <= -after)"),
+    "cells of the next tile": ("+ tile * CELLS + tl.arange", "+ (tile + 1) * CELLS + tl.arange"),
+    "earlier rows forgotten": ("received_sum + by_key", "by_key"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+class TestPlantedFaults:
+    pytestmark = somewhere
+
+    def test_a_fault_in_a_kernel_is_detected(self, fault, monkeypatch, tmp_path):
+        """As many queries and keys as features, so that no fault reads outside of a tensor."""
+        text, faulty = Path(kernels.__file__).read_text(), tmp_path / "faulty_kernels.py"
+        right, wrong = FAULTS[fault]
+        assert right in text
+        faulty.write_text(text.replace(right, wrong))
+        module_spec = importlib.util.spec_from_file_location("faulty_kernels", faulty)
+        module = importlib.util.module_from_spec(module_spec)
+        module_spec.loader.exec_module(module)
+        torch.manual_seed(6)
+        scoring = scoring_of((64, 0, 0, 4, 2, 64), {"after": 0})
+        compare(scoring, 16, Tiling(16, 16, programs=1))
+        monkeypatch.setattr("attnviz.streaming.triton_kernels", module)
+        with pytest.raises(AssertionError):
+            compare(scoring, 16, Tiling(16, 16, programs=1))
+
+
 @pytest.fixture
 def on_cuda(monkeypatch):
     """Let tensors without data pass for those of a CUDA device."""
@@ -345,7 +388,7 @@ def test_triton_is_loaded_on_demand():
 @pytest.mark.parametrize(
     "tests",
     [
-        "Launches or ((Number or Caps) and (33 or 50 or 70)) or come_from_the_kernels",
+        "Launches or Planted or ((Number or Caps) and (33 or 50 or 70)) or come_from_the_kernels",
         pytest.param("", marks=pytest.mark.long),
     ],
 )
