@@ -9,19 +9,11 @@ checked. And since a check that cannot fail proves nothing, a scale that is 1 % 
 planted in every layer, and must be caught.
 """
 
+from attnviz.agreement.compare import CANARY, Proof, report, verify, verify_saved
 from attnviz.agreement.output import check_hidden_states, check_output
 from attnviz.agreement.positions import check_positions
-from attnviz.agreement.stages import (
-    CANARY,
-    PRECISIONS,
-    Proof,
-    bounded_check,
-    dtypes,
-    report,
-    verify,
-    verify_saved,
-)
 from attnviz.agreement.streamed import prove_rows, prove_streamed
+from attnviz.agreement.verdict import PRECISIONS, bounded_check, dtypes
 
 __all__ = [
     "CANARY",

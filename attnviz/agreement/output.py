@@ -15,7 +15,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from attnviz.agreement.stages import SMALLEST
+from attnviz.agreement.verdict import SMALLEST
 from attnviz.capture import Output, Outputs
 from attnviz.results import AgreementReport, AnalysisCheck, Axis, OutputCheck
 

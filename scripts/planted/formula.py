@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnviz.agreement.stages import model_values, prove
+from attnviz.agreement.compare import model_values, prove
 from attnviz.results import AttentionRecord, Reference
 from attnviz.runtime.libraries import silence_logs
 from planted.rules import (

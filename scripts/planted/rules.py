@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 from torch.testing import assert_close
 
-from attnviz.agreement.stages import (
+from attnviz.agreement.compare import (
     comparable_scores,
     compare,
-    dtypes,
     hidden_keys,
     model_values,
     real_rows,
 )
+from attnviz.agreement.verdict import dtypes
 from attnviz.results import AttentionRecord, Reference
 from attnviz.results.projection import STAGES, recompute
 

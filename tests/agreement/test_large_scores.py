@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnviz import agreement
-from attnviz.agreement.stages import CANARY
+from attnviz.agreement.compare import CANARY
 from attnviz.results import AttentionRecord, Axis, Reference
 
 TEXT = Axis.numbered(8)

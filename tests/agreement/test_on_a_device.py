@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz import agreement
-from attnviz.agreement import stages, streamed
+from attnviz.agreement import compare, streamed, verdict
 from attnviz.results import Axis
 from attnviz.results import projection as projections
 from attnviz.streaming import ScoreSpec
@@ -69,8 +69,8 @@ def stop_at_the_copy(monkeypatch):
         raise Copied
 
     def stop():
-        monkeypatch.setattr(stages, "copy_to_cpu", copy)
-        monkeypatch.setattr(streamed, "copy_to_cpu", copy)
+        for module in (compare, streamed, verdict):
+            monkeypatch.setattr(module, "copy_to_cpu", copy)
 
     return stop
 
@@ -96,7 +96,7 @@ def test_stages_are_measured_without_a_wait(loaded, monkeypatch, stop_at_the_cop
     stop_at_the_copy()
     for record, reference in zip(on_meta(tuple(records)), on_meta(tuple(references)), strict=True):
         with pytest.raises(Copied):
-            stages.prove(record, stages.model_values(record, reference))
+            compare.prove(record, compare.model_values(record, reference))
 
 
 def test_rows_of_a_long_text_are_measured_without_a_wait(loaded, monkeypatch, stop_at_the_copy):
@@ -105,7 +105,7 @@ def test_rows_of_a_long_text_are_measured_without_a_wait(loaded, monkeypatch, st
     for (record, reference, rows), _ in calls:
         across = on_meta(record).at(rows, slice(None))
         with pytest.raises(Copied):
-            stages.prove(across, stages.model_values(across, on_meta(reference)))
+            compare.prove(across, compare.model_values(across, on_meta(reference)))
         with pytest.raises(Copied):
             agreement.prove_rows(on_meta(record), on_meta(reference), rows)
 

@@ -1254,7 +1254,7 @@ def test_a_picture_is_lit_where_the_patch_under_the_pointer_looks(tokenizer, ope
     assert (reader.state()["view"], reader.state()["query"]) == ("token", patches.index((1, 3)))
 
 
-def test_the_frames_of_a_sound_are_a_strip(tokenizer, open_page, tmp_path):
+def test_the_frames_of_a_sound_lie_side_by_side(tokenizer, open_page, tmp_path):
     result = seeing("wav2vec2", tokenizer).attend(audio=chirp(), sampling_rate=RATE)
     view(result).save(tmp_path / "view.html")
     reader = Reader(open_page(tmp_path / "view.html"))

@@ -14,7 +14,7 @@ from attnviz.figures.style import LIGHT
 
 
 @pytest.fixture(scope="module")
-def taken(train):
+def steps(train):
     return attnviz.steps(train, layer=5, head=3, word="train")
 
 
@@ -27,22 +27,22 @@ def texts(figure):
 
 
 @pytest.mark.parametrize("draw", [attnviz.plot.steps, attnviz.plot.attention_vector])
-def test_the_title_names_the_key_with_the_largest_share(taken, draw):
-    V, weights = taken["V"].values, taken["weights"].values[taken.row]
+def test_the_title_names_the_key_with_the_largest_share(steps, draw):
+    V, weights = steps["V"].values, steps["weights"].values[steps.row]
     vector = weights @ V
     shares = (weights[:, None] * V) @ vector / (vector @ vector)
     key = int(shares.argmax())
-    said = " ".join(texts(draw(taken)))
+    said = " ".join(texts(draw(steps)))
     assert (
-        f"“{taken.keys[key]}” contributes {float(shares[key]):.0%} of the attention vector of "
+        f"“{steps.keys[key]}” contributes {float(shares[key]):.0%} of the attention vector of "
         f"“train”, with a weight of {float(weights[key]):.2f} Layer 5, head 3"
     ) in said
 
 
-def test_every_stage_is_drawn_with_its_numbers(taken):
-    figure = attnviz.plot.steps(taken)
+def test_every_stage_is_drawn_with_its_numbers(steps):
+    figure = attnviz.plot.steps(steps)
     drawn = [mesh.get_array().data for mesh in meshes(figure)]
-    for stage in taken.stages:
+    for stage in steps.stages:
         assert any(
             numbers.shape == tuple(stage.values.shape)
             and np.allclose(numbers, stage.values.numpy(), atol=1e-6)
@@ -54,11 +54,11 @@ def test_every_stage_is_drawn_with_its_numbers(taken):
     assert "$X W^{Q} + b^{Q}$" in said
     assert r"$\mathrm{scores} / \sqrt{32}$" in said
     assert any(text.startswith("9 × 32, range ± ") for text in said)
-    assert sum(text.startswith("agrees to ") for text in said) == len(taken.stages) - 1
+    assert sum(text.startswith("agrees to ") for text in said) == len(steps.stages) - 1
 
 
-def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(taken):
-    figure = attnviz.plot.steps(taken)
+def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(steps):
+    figure = attnviz.plot.steps(steps)
     frames = [
         (axes, patch)
         for axes in figure.axes
@@ -67,27 +67,27 @@ def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(taken):
     ]
     rows = [patch for _, patch in frames if patch.get_height() == 1]
     assert len(rows) == 8  # X, Q, three maps, A, heads, output; keys have separate rows
-    assert {patch.get_y() for patch in rows} == {taken.row}
+    assert {patch.get_y() for patch in rows} == {steps.row}
     (part,) = [patch for _, patch in frames if patch.get_height() == 9]
     assert (part.get_x(), part.get_width()) == (96, 32)
 
 
-def test_the_weights_are_written_into_their_cells(taken):
-    figure = attnviz.plot.steps(taken)
+def test_the_weights_are_written_into_their_cells(steps):
+    figure = attnviz.plot.steps(steps)
     written = [
         [text.get_text() for text in axes.texts] for axes in figure.axes if len(axes.texts) == 81
     ]
     assert len(written) == 3
-    expected = [f"{weight:.2f}".removeprefix("0") for weight in taken["weights"].values.flatten()]
+    expected = [f"{weight:.2f}".removeprefix("0") for weight in steps["weights"].values.flatten()]
     assert expected in written
 
 
-def test_the_attention_vector_adds_up(taken):
-    figure = attnviz.plot.attention_vector(taken)
+def test_the_attention_vector_adds_up(steps):
+    figure = attnviz.plot.attention_vector(steps)
     matrices = [mesh.get_array().data for mesh in meshes(figure)]
     (total,) = [m for m in matrices if m.shape == (1, 32)]
     brought = [m for m in matrices if m.shape == (9, 32)][1]
-    vector = taken["A"].values[taken.row].numpy()
+    vector = steps["A"].values[steps.row].numpy()
     assert np.allclose(brought.sum(0), vector, atol=1e-6)
     assert np.allclose(total[0], vector, atol=1e-6)
     shares = [text for text in texts(figure) if text.endswith("%")]
@@ -96,17 +96,17 @@ def test_the_attention_vector_adds_up(taken):
 
 
 def test_many_keys_are_grouped_and_still_add_up(long):
-    taken = attnviz.steps(long, layer=2, head=3)
-    figure = attnviz.plot.attention_vector(taken)
+    steps = attnviz.steps(long, layer=2, head=3)
+    figure = attnviz.plot.attention_vector(steps)
     matrices = [mesh.get_array().data for mesh in meshes(figure)]
     (total,) = [m for m in matrices if m.shape == (1, 32)]
-    assert np.allclose(total[0], taken["A"].values[taken.row].numpy(), atol=1e-6)
-    assert f"{len(taken.keys) - 11} others" in texts(figure)
+    assert np.allclose(total[0], steps["A"].values[steps.row].numpy(), atol=1e-6)
+    assert f"{len(steps.keys) - 11} others" in texts(figure)
 
 
-def test_a_stage_that_differs_or_was_not_compared_says_so(taken):
+def test_a_stage_that_differs_or_was_not_compared_says_so(steps):
     stages = [
-        replace(stage, passed=False) if stage.name == "K" else stage for stage in taken.stages
+        replace(stage, passed=False) if stage.name == "K" else stage for stage in steps.stages
     ]
     stages = [
         replace(stage, difference=None, passed=None, why_not="not compared")
@@ -114,13 +114,13 @@ def test_a_stage_that_differs_or_was_not_compared_says_so(taken):
         else stage
         for stage in stages
     ]
-    said = texts(attnviz.plot.steps(replace(taken, stages=tuple(stages))))
+    said = texts(attnviz.plot.steps(replace(steps, stages=tuple(stages))))
     assert any(text.startswith("DIFFERS by ") for text in said)
     assert "not compared" in said
 
 
-def test_a_selection_with_precomputed_steps_is_refused(taken):
+def test_a_selection_with_precomputed_steps_is_refused(steps):
     for choice in ({"layer": 0}, {"head": 3}, {"word": "left"}):
         for draw in (attnviz.plot.steps, attnviz.plot.attention_vector):
             with pytest.raises(attnviz.InputError, match="These steps show layer 5, head 3"):
-                draw(taken, **choice)
+                draw(steps, **choice)

@@ -309,7 +309,7 @@ def test_a_model_of_one_layer_is_marked_in_its_folded_overview(train):
     assert place == 9
 
 
-def test_many_heads_are_numbered_where_there_is_room(short):
+def test_many_heads_are_numbered_where_numbers_fit(short):
     maps = head_maps(short)
     many = replace(maps, weights=maps.weights.repeat(1, 3, 1, 1)[:, :32])
     mosaic = attnviz.plot.heads(many, width=89).axes[0]

@@ -238,7 +238,7 @@ def test_attention_code_from_the_hub_is_not_requested(folder, asked):
 
 
 @pytest.mark.parametrize("saved", [torch.float32, torch.float16, torch.bfloat16])
-def test_dtype_is_kept_as_saved(tmp_path, saved):
+def test_the_dtype_is_that_of_the_file(tmp_path, saved):
     folder = save(bert().to(saved), tmp_path / "model")
     assert load_checkpoint(folder).module.dtype == saved
     edit_config(folder, dtype=None)  # an older config without a dtype

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from faults_of_formula import formula, softmax
 from faults_of_projections import bias_left_out_of, turned
-from faults_of_scores import bias_without_direction, padding_seen, real_keys
+from faults_of_scores import bias_without_direction, real_keys, visible_padding
 
 from attnviz.formula.projection import regroup
 from attnviz.results import AttentionRecord
@@ -51,7 +51,7 @@ def features_in_another_order(record):
     return replace(record, query=regroup(record.query), key=regroup(record.key))
 
 
-def scale_taken_into_the_queries(record):
+def scale_in_the_queries(record):
     return replace(record, query=record.query.double() * record.scale, scale=1.0)
 
 
@@ -72,10 +72,10 @@ def mask_before_the_scale(record):
     return replace(record, mask=record.mask * record.scale)
 
 
-def padding_seen_that_lies_ahead(record):
+def visible_padding_that_lies_ahead(record):
     """A causal mask already hides padding on the right."""
     ahead = torch.ones_like(record.mask, dtype=torch.bool).triu(1)
-    return replace(record, mask=torch.where(ahead, record.mask, padding_seen(record).mask))
+    return replace(record, mask=torch.where(ahead, record.mask, visible_padding(record).mask))
 
 
 def queries_of_padding_unmasked(record):
@@ -120,14 +120,14 @@ EQUIVALENT = [
     Equivalent(bias_left_out_of("key"), ("minilm", "bert", "gpt2"), {"key"}),
     Equivalent(all_positions_shifted, ("llama",), {"query", "key"}),
     Equivalent(features_in_another_order, EVERY, {"query", "key"}),
-    Equivalent(scale_taken_into_the_queries, ("minilm", "bert", "gpt2", "llama"), {"query"}),
+    Equivalent(scale_in_the_queries, ("minilm", "bert", "gpt2", "llama"), {"query"}),
     Equivalent(queries_doubled_and_keys_halved, EVERY, {"query", "key"}),
     Equivalent(mask_of_minus_ten_thousand, BOTH_WAYS),
     Equivalent(mask_of_minus_ten_thousand, CAUSAL, {"scores"}),
     Equivalent(mask_half_as_low, EVERY),
     Equivalent(mask_before_the_scale, ("minilm", "bert")),
     Equivalent(mask_before_the_scale, ("gpt2", "llama"), {"scores"}),
-    Equivalent(padding_seen_that_lies_ahead, CAUSAL),
+    Equivalent(visible_padding_that_lies_ahead, CAUSAL),
     Equivalent(queries_of_padding_unmasked, ("bert", "gpt2", "llama", "t5/encoder")),
     Equivalent(values_of_padding_lost, EVERY, {"value"}),
     Equivalent(bias_with_a_number_added, ("t5/encoder", "t5/decoder"), {"scores"}),

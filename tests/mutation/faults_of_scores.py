@@ -70,11 +70,11 @@ def mask_only_minus_ten(record):
     return replace(record, mask=record.mask.clamp(min=-10))
 
 
-def next_token_seen(record):
+def visible_next_token(record):
     return replace(record, mask=record.mask.masked_fill(grid(record) == -1, 0.0))
 
 
-def itself_not_seen(record):
+def itself_hidden(record):
     distance = grid(record)
     return hiding(record, (distance == 0) & (torch.arange(len(distance)) > 0)[:, None])
 
@@ -87,13 +87,13 @@ def last_real_key_hidden(record):
     return hiding(record, torch.arange(record.mask.shape[-1]) == real_keys(record) - 1)
 
 
-def padding_seen(record):
+def visible_padding(record):
     mask = record.mask.clone()
     mask[..., real_keys(record) :] = 0
     return replace(record, mask=mask)
 
 
-def first_padding_seen(record):
+def visible_first_padding(record):
     mask = record.mask.clone()
     mask[..., real_keys(record)] = 0
     return replace(record, mask=mask)
@@ -102,7 +102,7 @@ def first_padding_seen(record):
 def padding_on_the_other_side(record):
     """Hide as many keys at the start instead, but never all of them."""
     count = min(sum(record.key_axis.padding), real_keys(record) - 1)
-    return hiding(padding_seen(record), torch.arange(record.mask.shape[-1]) < count)
+    return hiding(visible_padding(record), torch.arange(record.mask.shape[-1]) < count)
 
 
 def window_off_by_one(record):
@@ -190,12 +190,12 @@ FAULTS = [
     Fault(mask_shifted_by_one, ("minilm", *MASKED), HIDDEN, ALL, padded=True),
     Fault(mask_left_out, ("minilm", *MASKED, "mpnet", "falcon"), HIDDEN, ALL, padded=True),
     Fault(mask_only_minus_ten, ("minilm", *MASKED), HIDDEN, ALL, padded=True),
-    Fault(next_token_seen, CAUSAL, HIDDEN, ALL),
-    Fault(itself_not_seen, CAUSAL, HIDDEN, ALL),
+    Fault(visible_next_token, CAUSAL, HIDDEN, ALL),
+    Fault(itself_hidden, CAUSAL, HIDDEN, ALL),
     Fault(causal_where_it_is_not, BOTH_WAYS, HIDDEN, ALL),
     Fault(last_real_key_hidden, EVERY, HIDDEN, ALL),
-    Fault(padding_seen, BOTH_WAYS, HIDDEN, ALL, padded=True),
-    Fault(first_padding_seen, BOTH_WAYS, HIDDEN, ALL, padded=True),
+    Fault(visible_padding, BOTH_WAYS, HIDDEN, ALL, padded=True),
+    Fault(visible_first_padding, BOTH_WAYS, HIDDEN, ALL, padded=True),
     Fault(padding_on_the_other_side, BOTH_WAYS, HIDDEN, ALL, padded=True),
     Fault(window_off_by_one, ("mistral", "gpt-neo"), {"scores"}, ALL),
     Fault(soft_cap_left_out, ("gemma2",), {"scores"}, ALL),

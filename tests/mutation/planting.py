@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnviz import agreement
-from attnviz.agreement.stages import compare, model_values, prove
+from attnviz.agreement.compare import compare, model_values, prove
 from attnviz.results import AttentionRecord
 
 MAIN_PLACES = ("minilm", "bert", "gpt2", "llama", "t5/encoder", "t5/decoder", "t5/cross")

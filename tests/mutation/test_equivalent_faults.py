@@ -6,7 +6,7 @@ from equivalent import EQUIVALENT
 from planting import position
 from torch.testing import assert_close
 
-from attnviz.agreement.stages import (
+from attnviz.agreement.compare import (
     hidden_keys,
     model_values,
     prove,

@@ -10,7 +10,7 @@ from planting import DTYPES, NO_PROVENANCE, prove_each
 
 import attnviz
 from attnviz import agreement
-from attnviz.agreement.stages import model_values, prove
+from attnviz.agreement.compare import model_values, prove
 from attnviz.capture import capture
 from attnviz.inputs import encode
 

@@ -12,7 +12,7 @@ from planting import DTYPES, LAYER, Fault, expect_caught, verify
 from transformers import AlbertModel, BertModel, ElectraModel
 
 import attnviz
-from attnviz.agreement import stages
+from attnviz.agreement import compare
 from attnviz.capture import capture
 from attnviz.formula.attention import repeat_heads
 from attnviz.inputs import encode
@@ -57,7 +57,7 @@ def test_weights_that_mix_other_values_are_caught(
         values = wrong(record.value.to(dtype), record.heads)
         return checks | {"head output": checks["weights"] @ values}
 
-    monkeypatch.setattr(stages, "recompute", recompute)
+    monkeypatch.setattr(compare, "recompute", recompute)
     checks = [
         expect_caught(fault, each, of_text, LAYER, each.records[LAYER])
         for each, of_text in zip(captured(family, dtype), proofs, strict=True)

@@ -18,7 +18,7 @@ ELSEWHERE = [
     "differential/test_generation.py::test_a_wrong_step_is_caught",
     "differential/test_streaming_gpu.py::TestLaunches::test_a_planted_fault_is_detected",
     "scripts/test_check_architectures.py::test_a_fault_is_detected",
-    "analyses/senses/test_separation.py::test_clear_senses_are_separated_except_a_misplaced_vector",
+    "analyses/senses/test_senses_in_models.py::test_clear_senses_are_separated_except_a_misplaced_vector",
     "formula/test_score_terms.py::test_a_missing_bias_before_the_soft_cap_is_caught",
 ]
 

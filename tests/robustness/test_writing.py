@@ -52,7 +52,7 @@ def test_figures_and_pages_are_overwritten_and_data_with_force(train, tmp_path, 
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_empty_files_are_replaced_and_read_only_files_are_kept(train, tmp_path, monkeypatch):
+def test_empty_files_are_replaced_and_read_only_files_stay(train, tmp_path, monkeypatch):
     path = tmp_path / "x.json"
     path.touch()
     save(train, path)
@@ -86,7 +86,7 @@ def test_a_result_is_overwritten_only_with_force(train, tmp_path):
     save(train, path, force=True)
 
 
-def test_a_file_created_during_the_run_is_kept(train, tmp_path):
+def test_a_file_created_during_the_run_stays(train, tmp_path):
     path = check_output(tmp_path / "x.json")
     path.write_text("meanwhile")
     with pytest.raises(OutputError, match="not overwritten by default"):

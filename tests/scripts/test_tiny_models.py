@@ -22,7 +22,7 @@ def test_uniform_rows_have_sharpness_one_and_single_key_rows_do_not_count():
     assert sharpness(torch.tensor([[0.9, 0.1]])) == pytest.approx(1.8)
 
 
-def test_windows_are_shorter_than_the_text_and_every_kind_of_layer_is_kept():
+def test_windows_are_shorter_than_the_text_and_every_kind_of_layer_stays():
     config = tiny_config("gemma3").text_config
     assert config.sliding_window == 4
     assert set(config.layer_types) == {"sliding_attention", "full_attention"}

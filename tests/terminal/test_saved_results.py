@@ -16,15 +16,15 @@ TEXT = "the train left the station on time"
 
 
 @pytest.fixture(scope="module")
-def kept(train, tmp_path_factory):
-    path = tmp_path_factory.mktemp("kept") / "run.safetensors"
+def result_file(train, tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "run.safetensors"
     attnviz.save_result(train, path)
     return path
 
 
 @pytest.fixture(autouse=True)
-def _kept(kept):
-    Path("run.safetensors").symlink_to(kept)
+def _linked(result_file):
+    Path("run.safetensors").symlink_to(result_file)
 
 
 @pytest.fixture
@@ -71,12 +71,12 @@ def test_a_saved_result_is_drawn(capsys):
 
 
 def test_verify_keeps_the_whole_result(capsys, train):
-    out = printed(capsys, "verify", TEXT, "-o", "kept.safetensors")
-    assert out.endswith("wrote kept.safetensors\n")
-    kept = attnviz.load_result("kept.safetensors")
-    assert forget_day(kept).agreement == train.agreement
-    assert kept.provenance == train.provenance
-    assert len(kept.records) == 6
+    out = printed(capsys, "verify", TEXT, "-o", "result.safetensors")
+    assert out.endswith("wrote result.safetensors\n")
+    loaded = attnviz.load_result("result.safetensors")
+    assert forget_day(loaded).agreement == train.agreement
+    assert loaded.provenance == train.provenance
+    assert len(loaded.records) == 6
 
 
 @pytest.mark.usefixtures("_no_model")

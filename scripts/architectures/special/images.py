@@ -191,7 +191,7 @@ def neomme(request: Request, inputs: Inputs) -> Inputs:
     return {"pixel_values": request.normal(8, request.config.patch_dim), "placeholders": [4, 4]}
 
 
-def strip_of_patches(request: Request, inputs: Inputs) -> Inputs:
+def row_of_patches(request: Request, inputs: Inputs) -> Inputs:
     """Patches of two images of different shapes, concatenated in one row."""
     patch = request.config.vision_config.patch_size
     return {

@@ -18,11 +18,11 @@ CLOSE = {"atol": 2e-6, "rtol": 2e-6}
 
 
 @pytest.fixture(scope="module")
-def taken(train):
+def steps(train):
     return attnviz.steps(train, layer=5, head=3, word="train")
 
 
-def test_the_numbers_match_the_model(model, taken):
+def test_the_numbers_match_the_model(model, steps):
     """Compare with hooks on the unmodified transformers modules, independent of attnviz."""
     seen = {}
     layer = model.module.encoder.layer[5].attention
@@ -41,16 +41,16 @@ def test_the_numbers_match_the_model(model, taken):
     for name, value in seen.items():
         whole = name in ("X", "heads", "output")
         model_value = value[0] if whole else value[0, :, head]
-        assert_close(taken[name].values.float(), model_value, **CLOSE)
+        assert_close(steps[name].values.float(), model_value, **CLOSE)
     Q, K, V = (seen[name][0, :, head].double() for name in "QKV")
     # Each is a sum of 32 products of numbers up to 5, which themselves differ by up to 2e-6.
-    assert_close(taken["scores"].values, Q @ K.T, atol=2e-5, rtol=0)
-    assert_close(taken["scaled scores"].values, Q @ K.T / 32**0.5, **CLOSE)
-    assert_close(taken["A"].values, attention(Q, K, V), **CLOSE)
+    assert_close(steps["scores"].values, Q @ K.T, atol=2e-5, rtol=0)
+    assert_close(steps["scaled scores"].values, Q @ K.T / 32**0.5, **CLOSE)
+    assert_close(steps["A"].values, attention(Q, K, V), **CLOSE)
 
 
-def test_each_stage_has_formula_shape_and_agreement(taken):
-    said = {stage.name: (stage.formula, stage.shape) for stage in taken.stages}
+def test_each_stage_has_formula_shape_and_agreement(steps):
+    said = {stage.name: (stage.formula, stage.shape) for stage in steps.stages}
     assert said == {
         "X": ("what enters the attention of this layer", "9 × 384"),
         "Q": ("X W^Q + b^Q", "(9 × 384)(384 × 32) → 9 × 32"),
@@ -63,17 +63,17 @@ def test_each_stage_has_formula_shape_and_agreement(taken):
         "heads": ("[A_0, …, A_11]", "9 × 384"),
         "output": ("heads W^O + b^O", "(9 × 384)(384 × 384) → 9 × 384"),
     }
-    assert taken.stages[0].why_not == "given"
-    for stage in taken.stages[1:]:
+    assert steps.stages[0].why_not == "given"
+    for stage in steps.stages[1:]:
         assert stage.passed
         assert 0 < stage.difference < 1e-5
 
 
-def test_the_values_of_all_keys_add_up_to_the_attention_vector(taken):
-    assert_close(taken.contributions.sum(0), taken["A"].values[taken.row], **CLOSE)
-    assert_close(taken.shares.sum(), torch.tensor(1.0, dtype=torch.float64))
-    assert taken["heads"].part == (96, 128)
-    assert torch.equal(taken["heads"].values[:, 96:128], taken["A"].values)
+def test_the_values_of_all_keys_add_up_to_the_attention_vector(steps):
+    assert_close(steps.contributions.sum(0), steps["A"].values[steps.row], **CLOSE)
+    assert_close(steps.shares.sum(), torch.tensor(1.0, dtype=torch.float64))
+    assert steps["heads"].part == (96, 128)
+    assert torch.equal(steps["heads"].values[:, 96:128], steps["A"].values)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *FURTHER, *TWO_SIDED, *OWN_CODE])
@@ -84,28 +84,28 @@ def test_every_family_has_steps(family, tokenizer):
     for stack in result.stacks:
         part = result.stack(stack)
         for record in part:
-            taken = attnviz.steps(part, layer=record.layer, head=record.heads - 1)
-            names = [stage.name for stage in taken.stages]
+            steps = attnviz.steps(part, layer=record.layer, head=record.heads - 1)
+            names = [stage.name for stage in steps.stages]
             assert names[names.index("scores") :][:2] == ["scores", "scaled scores"]
             assert names[names.index("weights") :][:3] == ["weights", "A", "heads"]
-            for stage in taken.stages:
+            for stage in steps.stages:
                 assert stage.passed in (True, None), (record, stage.name)
                 assert len(stage.values) == len(
-                    taken.queries if stage.rows == "query" else taken.keys
+                    steps.queries if stage.rows == "query" else steps.keys
                 )
                 if stage.factors:
                     (m, inner), (same, n) = stage.factors
                     assert inner == same, stage
                     assert (m, n) == tuple(stage.values.shape), stage
-            Q, K = taken["Q"].values, taken["K"].values
-            assert_close(Q @ K.T, taken["scores"].values, atol=2e-4, rtol=1e-4)
-            full = taken["full scores" if "full scores" in taken else "scaled scores"].values
+            Q, K = steps["Q"].values, steps["K"].values
+            assert_close(Q @ K.T, steps["scores"].values, atol=2e-4, rtol=1e-4)
+            full = steps["full scores" if "full scores" in steps else "scaled scores"].values
             if record.sinks is None:
-                assert_close(full.softmax(-1), taken["weights"].values, **CLOSE)
+                assert_close(full.softmax(-1), steps["weights"].values, **CLOSE)
             # A uses V as rounded by the model: a mean of its rows has at most the same error.
-            V, own = taken["V"].values, repeat_heads(record.value, record.heads)[-1].double()
+            V, own = steps["V"].values, repeat_heads(record.value, record.heads)[-1].double()
             near = {**CLOSE, "atol": CLOSE["atol"] + float((V - own).abs().max())}
-            assert_close(taken["weights"].values @ V, taken["A"].values, **near)
+            assert_close(steps["weights"].values @ V, steps["A"].values, **near)
 
 
 def test_score_terms_are_a_separate_stage(tokenizer):
@@ -123,9 +123,9 @@ def test_the_share_of_a_key_is_what_it_adds_along_the_sum():
     weights = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
     values = torch.tensor([[6.0, 2.0], [-4.0, 0.0], [0.0, -4.0]], dtype=torch.float64)
     stages = (Stage("weights", "", weights, over_keys=True), Stage("V", "", values, rows="key"))
-    taken = StepsResult(stages, ("q",), ("a", "b", "c"), 0, "q", "encoder", 0, 0, 1, (), None, None)
-    assert_close(taken.contributions, torch.tensor([[3.0, 1], [-1, 0], [0, -1]]).double())
-    assert_close(taken.shares, torch.tensor([1.5, -0.5, 0.0], dtype=torch.float64))
+    steps = StepsResult(stages, ("q",), ("a", "b", "c"), 0, "q", "encoder", 0, 0, 1, (), None, None)
+    assert_close(steps.contributions, torch.tensor([[3.0, 1], [-1, 0], [0, -1]]).double())
+    assert_close(steps.shares, torch.tensor([1.5, -0.5, 0.0], dtype=torch.float64))
 
 
 def test_latent_normed_and_gated_attention_have_their_formulas(tokenizer):
@@ -142,13 +142,13 @@ def test_latent_normed_and_gated_attention_have_their_formulas(tokenizer):
 
 def test_cross_attention_takes_keys_and_values_from_the_other_sequence(tokenizer):
     result = attnviz.load(tiny("t5"), tokenizer=tokenizer).attend(TEXT, target="late")
-    taken = attnviz.steps(result, layer=1, head=2)
-    assert taken.stack == "cross"
-    assert [stage.name for stage in taken.stages][:2] == ["X", "C"]
-    assert taken["K"].formula == "C W^K"
-    assert taken["C"].rows == taken["V"].rows == "key"
-    assert len(taken["C"].values) == len(taken.keys) == 9
-    assert len(taken["X"].values) == len(taken.queries) != 9
+    steps = attnviz.steps(result, layer=1, head=2)
+    assert steps.stack == "cross"
+    assert [stage.name for stage in steps.stages][:2] == ["X", "C"]
+    assert steps["K"].formula == "C W^K"
+    assert steps["C"].rows == steps["V"].rows == "key"
+    assert len(steps["C"].values) == len(steps.keys) == 9
+    assert len(steps["X"].values) == len(steps.queries) != 9
 
 
 def test_padding_is_left_out(model):
@@ -177,9 +177,9 @@ def test_the_followed_word(model, train):
 
 def test_the_head_is_chosen_and_reported(train):
     best = attnviz.rank_heads(train).best
-    taken = attnviz.steps(train)
-    assert (taken.layer, taken.head) == (best.layer, best.head)
-    assert "of all heads this one has the largest" in taken.notes[0]
+    steps = attnviz.steps(train)
+    assert (steps.layer, steps.head) == (best.layer, best.head)
+    assert "of all heads this one has the largest" in steps.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -201,14 +201,14 @@ def test_a_wrong_selection_is_one_line(train, wrong, message):
 def test_a_sink_is_a_stage_and_nothing_requires_grad(tokenizer):
     result = attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer).attend(TEXT)
     assert not result.weights(layer=0, head=0).requires_grad
-    taken = attnviz.steps(result, layer=0, head=0)
-    assert taken["weights"].formula == "softmax(full, sink)"
-    assert not any(stage.values.requires_grad for stage in taken.stages)
+    steps = attnviz.steps(result, layer=0, head=0)
+    assert steps["weights"].formula == "softmax(full, sink)"
+    assert not any(stage.values.requires_grad for stage in steps.stages)
 
 
 def test_integers_of_any_type_are_accepted(train):
-    taken = attnviz.steps(train, layer=np.int64(5), head=torch.tensor(3), word=np.int32(2))
-    assert (taken.layer, taken.head, taken.word) == (5, 3, "train")
+    steps = attnviz.steps(train, layer=np.int64(5), head=torch.tensor(3), word=np.int32(2))
+    assert (steps.layer, steps.head, steps.word) == (5, 3, "train")
     assert attnviz.attention_map(train, layer=np.int64(5), head=[np.int32(3)]).heads == (3,)
 
 
@@ -237,7 +237,7 @@ def test_several_heads_at_once_are_refused(train):
 
 def test_the_weight_of_a_sink_is_reported(tokenizer):
     result = attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer).attend(TEXT)
-    taken = attnviz.steps(result, layer=0, head=0, word="train")
-    lost = 1 - taken["weights"].values[taken.row].sum().item()
+    steps = attnviz.steps(result, layer=0, head=0, word="train")
+    lost = 1 - steps["weights"].values[steps.row].sum().item()
     assert lost > 0.005
-    assert f"{lost:.0%} of the weight of this row goes to a sink, which is no key" in taken.notes
+    assert f"{lost:.0%} of the weight of this row goes to a sink, which is no key" in steps.notes

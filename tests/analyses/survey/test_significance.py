@@ -23,12 +23,12 @@ def panels(figure):
 
 
 @pytest.fixture(scope="module")
-def census(texts, model):
+def survey(texts, model):
     return attnviz.survey(texts[:1], model=model)
 
 
-def test_each_nonsignificant_head_is_faint(census):
-    made = replace(census, p_even=drawn(0), p_shuffled=drawn(1))
+def test_each_nonsignificant_head_is_faint(survey):
+    made = replace(survey, p_even=drawn(0), p_shuffled=drawn(1))
     maps = panels(attnviz.plot.survey(made))
     assert len(maps) == len(made.statistics)
     for at, (ax, name) in enumerate(zip(maps, made.statistics, strict=True)):
@@ -56,10 +56,10 @@ def test_significant_changes_have_a_color(texts, model):
     assert len(maps) == 11
 
 
-def test_planar_head_distances_are_drawn_to_scale(census):
+def test_planar_head_distances_are_drawn_to_scale(survey):
     points = np.random.default_rng(0).normal(size=(72, 2)) * [0.3, 0.1]
     roles = ["previous token" if n in (5, 40) else "" for n in range(72)]
-    made = replace(census, roles=tuple(roles), distances=torch.from_numpy(cdist(points, points)))
+    made = replace(survey, roles=tuple(roles), distances=torch.from_numpy(cdist(points, points)))
     figure = attnviz.plot.survey(made, details=True)
     figure.draw_without_rendering()
     scattered = [ax for ax in figure.axes if ax.collections and not ax.images]
@@ -73,9 +73,9 @@ def test_planar_head_distances_are_drawn_to_scale(census):
     np.testing.assert_allclose(cdist(on_paper, on_paper), ratio * expected, atol=1e-3)
 
 
-def test_the_roles_of_all_heads_and_the_weights_of_named_ones(census):
+def test_the_roles_of_all_heads_and_the_weights_of_named_ones(survey):
     roles = ["previous token", "rests on the first token", "rests on the first token"] + [""] * 69
-    made = replace(census, roles=tuple(roles))
+    made = replace(survey, roles=tuple(roles))
     figure = attnviz.plot.survey(made)
     said = [text.get_text() for text in figure.texts]
     assert " ".join(said[:2]).startswith(
@@ -92,8 +92,8 @@ def test_the_roles_of_all_heads_and_the_weights_of_named_ones(census):
     np.testing.assert_allclose([bar.get_width() for bar in bars], weights)
 
 
-def test_a_survey_without_roles_says_so(census):
-    made = replace(census, roles=("",) * 72)
+def test_a_survey_without_roles_says_so(survey):
+    made = replace(survey, roles=("",) * 72)
     said = [text.get_text() for text in attnviz.plot.survey(made).texts]
     assert said[0].startswith("No head of all-MiniLM-L6-v2 has a confirmed role on 1 text")
     assert "none" in said

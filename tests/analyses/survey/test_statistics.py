@@ -86,13 +86,13 @@ def test_each_statistic_matches_its_definition(causal, seed, weights_of_a_block,
                 assert ours == pytest.approx(value, abs=2e-6, nan_ok=True), (n, head, name)
 
 
-def meter(model):
+def statistics_of(model):
     return HeadStatistics(model.checkpoint, model.attend("one two").records)
 
 
 def measured(model, texts):
     reads = tokenize_corpus(model, read_corpus(texts), truncate=False, on_bad=None)
-    return meter(model).measure(list(reads))
+    return statistics_of(model).measure(list(reads))
 
 
 def test_a_batch_gives_the_same_as_single_texts(texts):

@@ -194,7 +194,7 @@ def test_a_survey_resumes_only_in_the_same_precision(tmp_path, texts, model):
         attnviz.survey(texts[:4], model=other, out=tmp_path / "a", resume=True)
 
 
-def test_old_data_are_kept_unless_force_is_given(tmp_path, monkeypatch, capsys, texts):
+def test_old_data_are_overwritten_with_force_only(tmp_path, monkeypatch, capsys, texts):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("\n".join(texts[:4]))
     (tmp_path / "out").mkdir()

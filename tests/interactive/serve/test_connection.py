@@ -87,7 +87,7 @@ def test_a_slow_answer_is_not_cut_off():
     serve(client)
 
 
-def test_the_connection_that_waited_longest_makes_room():
+def test_the_connection_that_waited_longest_is_closed():
     async def client(port):
         slow = await send(port, WHOLE.replace(b"/ ", b"/slow "))
         idle = [await send(port, HALF["half a header"]) for _ in range(MAX_OPEN - 1)]

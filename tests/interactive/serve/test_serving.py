@@ -209,7 +209,7 @@ def test_two_hundred_requests_of_twenty_clients_are_all_answered_correctly(serve
     assert server.memory_mb() < memory + 60
 
 
-def test_answers_are_not_kept_in_memory(small):
+def test_answers_do_not_stay_in_memory(small):
     handlers = Handlers({"small": attnviz.load(small)}, 64)
     handlers.attention({"text": "the first"})()  # create what is cached for all requests
     gc.collect()
@@ -221,7 +221,7 @@ def test_answers_are_not_kept_in_memory(small):
 
 
 @pytest.mark.parametrize("path", ["senses", "shift"])
-def test_a_stopped_figure_is_not_kept_in_memory(model, monkeypatch, path):
+def test_a_stopped_figure_does_not_stay_in_memory(model, monkeypatch, path):
     def stop(*_):
         raise Cancelled
 

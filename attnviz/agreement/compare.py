@@ -15,7 +15,17 @@ from attnviz.agreement.measures import (
     largest_by_head,
     products,
     regression,
-    slope,
+)
+from attnviz.agreement.verdict import (
+    FLOAT32,
+    PRECISIONS,
+    SUMMATION,
+    Measured,
+    Precision,
+    bounded_check,
+    decide,
+    dtypes,
+    tolerance_of,
 )
 from attnviz.results import (
     AgreementReport,
@@ -33,45 +43,6 @@ from attnviz.results.projection import STAGES, begin, output_of, parts_of_output
 from attnviz.runtime.precision import exact_products
 
 CANARY = 1.01  # the factor on the scale that must be caught
-
-# Errors that always pass, as a fraction of a head's largest value: two rounding steps in the
-# model's precision, and the effect of the order of summation in float32.
-SMALLEST = 1e-6  # the least value that counts as a head's largest
-FLOAT32 = torch.finfo(torch.float32).eps  # models add up the products of a score in float32
-FLOOR, SUMMATION = 2, 16 * FLOAT32
-
-
-@dataclass(frozen=True)
-class Precision:
-    """The largest rounding errors in one dtype; `eps` and `tiny` are as in `torch.finfo`."""
-
-    weights: float
-    values: float  # of all other stages, relative to the stage's largest value
-    slope: float  # of the regression of log weights
-    eps: float
-    tiny: float
-
-
-# Measured on all-MiniLM-L6-v2 and on random models with sharp attention.
-PRECISIONS = {
-    dtype: Precision(*errors, torch.finfo(dtype).eps, torch.finfo(dtype).tiny)
-    for dtype, errors in {
-        torch.float32: (5e-6, 1e-5, 1e-5),
-        torch.float16: (1e-2, 5e-3, 1e-3),
-        torch.bfloat16: (5e-2, 4e-2, 4e-3),
-    }.items()
-}
-
-
-def dtypes(record: AttentionRecord) -> tuple[torch.dtype, torch.dtype]:
-    """Return the dtypes in which the model computes its weights, and everything else.
-
-    Some models convert queries and keys to float32 for the weights only. A model in float64 may
-    still compute its softmax in float32.
-    """
-    fine = record.query.dtype if record.query.dtype in PRECISIONS else torch.float32
-    value = record.value.dtype if record.value.dtype in PRECISIONS else torch.float32
-    return fine, max(fine, value, key=lambda dtype: PRECISIONS[dtype].eps)
 
 
 def verify(
@@ -208,7 +179,7 @@ def prove(record: AttentionRecord, expected: dict[str, Tensor]) -> Proof:
     canary = replace(record, scale=record.scale * CANARY, projection=None, input=None)
     # Nearly always its scores are enough to catch it, and they are copied with all else.
     scores = {stage: value for stage, value in expected.items() if stage == "scores"}
-    checks, of_scores = _decide(_measure(record, expected), _measure(canary, scores))
+    checks, of_scores = decide(_measure(record, expected), _measure(canary, scores))
     unproven = all(check.passed for check in of_scores)
     if unproven:
         others = {stage: value for stage, value in expected.items() if stage != "scores"}
@@ -244,25 +215,11 @@ def model_values(record: AttentionRecord, reference: Reference) -> dict[str, Ten
 
 def compare(record: AttentionRecord, expected: dict[str, Tensor]) -> tuple[StageCheck, ...]:
     """Compare each stage for which the model's own value is known."""
-    return _decide(_measure(record, expected))[0]
-
-
-# ---------------------------------------------------------------- measuring, on the model's device
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """What is measured of one stage, and what it is compared with."""
-
-    record: AttentionRecord
-    stage: str
-    precision: Precision
-    width: int  # how many numbers are compared in a row
-    numbers: Numbers
+    return decide(_measure(record, expected))[0]
 
 
 @exact_products()
-def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Measured]:
+def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[Measured]:
     """Measure each stage for which the model's own value is known; wait for no number."""
     if not expected:
         return []
@@ -319,7 +276,7 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[_Meas
         if stage == "output":
             assert heads is not None
             numbers |= _measure_contributions(record, heads, dy, dz, ignored)
-        measured.append(_Measured(record, stage, precision, width, numbers))
+        measured.append(Measured(record, stage, precision, width, numbers))
     return measured
 
 
@@ -441,142 +398,3 @@ def _flags(padding: tuple[bool, ...], device: torch.device) -> Tensor:
 
 def _is_padded(record: AttentionRecord) -> bool:
     return any(record.query_axis.padding) or any(record.key_axis.padding)
-
-
-# ----------------------------------------------------------------------------- deciding, on the CPU
-
-
-def _decide(*groups: list[_Measured]) -> list[tuple[StageCheck, ...]]:
-    """Return the checks of some measurements, which are copied from the device together."""
-    numbers = iter(copy_to_cpu([one.numbers for group in groups for one in group]))
-    pairs = [[(one, next(numbers)) for one in group] for group in groups]
-    return [
-        tuple(_check(one, values) for one, values in group if values["rows"] > 0) for group in pairs
-    ]
-
-
-def _check(measured: _Measured, numbers: Numbers) -> StageCheck:
-    """Decide whether a stage agrees."""
-    record, stage, precision = measured.record, measured.stage, measured.precision
-    differences, own_errors = numbers["differences"], numbers["own_errors"]
-    largest = numbers["largest_by_head"]
-    floor = (FLOOR * precision.eps + SUMMATION) * largest.clamp(min=SMALLEST)
-    tolerance = tolerance_of(stage, numbers, precision)
-    tolerances = 3 * own_errors + floor
-    if stage == "weights":  # our own run may be off by less than the scores were rounded by
-        tolerances = tolerances.maximum(FLOOR * FLOAT32 * numbers["rounding"])
-    if "summed" in numbers:
-        tolerances = tolerances.maximum(FLOAT32 * numbers["summed"])
-    tolerances = tolerances.clamp(max=tolerance)
-    # not (≤), since NaN > tolerance is False
-    failed = ~(differences <= tolerances)
-    slopes = allowed = torch.empty(0, device="cpu")
-    if stage not in ("scores", "weights"):
-        slopes, errors = slope(numbers)
-        allowed = errors.clamp(min=precision.slope)
-        failed |= ~(slopes.abs() <= allowed)
-    check = StageCheck(
-        stack=record.stack,
-        layer=record.layer,
-        path=record.path,
-        stage=stage,
-        differences=tuple(differences.tolist()),
-        tolerances=tuple(tolerances.tolist()),
-        own_errors=tuple(own_errors.tolist()),
-        compared=int(numbers["rows"]) * measured.width,
-        finite=bool(largest.isfinite().all() and differences.isfinite().all()),
-        failed_heads=failed_heads(failed),
-        slope_errors=tuple(slopes.tolist()),
-        slope_tolerances=tuple(allowed.tolist()),
-    )
-    if stage == "weights":
-        return _check_logarithms(check, numbers, precision)
-    return _check_contributions(check, numbers, precision) if stage == "output" else check
-
-
-def tolerance_of(stage: str, numbers: Numbers, precision: Precision) -> float:
-    """Return the largest difference that rounding can explain in a stage of one layer.
-
-    numbers : the "largest" of the stage, and the largest "score" that has a weight.
-    """
-    largest = numbers["largest"].clamp(min=SMALLEST).item()
-    if stage in ("query", "key", "value", "scores"):
-        return precision.values * largest
-    # The rounding error of a score is proportional to its size. It carries over to its weight, and
-    # from there to the mean of the values.
-    weights = max(precision.weights, precision.eps * numbers["score"].item())
-    return weights if stage == "weights" else 4 * weights * largest
-
-
-def _check_logarithms(check: StageCheck, numbers: Numbers, precision: Precision) -> StageCheck:
-    """Add the checks of weights alone."""
-    slopes, errors = slope(numbers, step=precision.eps)
-    of_all, error = slope(numbers, "of all ", step=precision.eps)
-    # One head has only some of the layer's numbers, so its slope is less certain.
-    allowed, allowed_of_all = errors.clamp(min=2 * precision.slope), error.clamp(precision.slope)
-    off = ~(slopes.abs() <= allowed)
-    if not of_all.abs() <= allowed_of_all:
-        off |= slopes.abs() >= slopes.abs().max()  # name the worst head
-    leaking = numbers["leaking"] > 0
-    return replace(
-        check,
-        slope_errors=tuple(slopes.tolist()),
-        slope_tolerances=tuple(allowed.tolist()),
-        slope_error=of_all.item(),
-        slope_tolerance=allowed_of_all.item(),
-        hidden_zero=not bool(leaking.any()),
-        failed_heads=tuple(sorted({*check.failed_heads, *failed_heads(off | leaking)})),
-    )
-
-
-def _check_contributions(check: StageCheck, numbers: Numbers, precision: Precision) -> StageCheck:
-    """Add the checks of the contribution of each head to the output."""
-    slopes, errors = slope(numbers, "of heads ")
-    allowed = errors.clamp(min=2 * precision.slope)
-    off = not bool((slopes.abs() <= allowed).all())
-    return replace(
-        check,
-        slope_errors=tuple(slopes.tolist()),
-        slope_tolerances=tuple(allowed.tolist()),
-        slope_error=check.slope_errors[0],
-        slope_tolerance=check.slope_tolerances[0],
-        failed_heads=(0,) if off else check.failed_heads,
-    )
-
-
-def bounded_check(
-    record: AttentionRecord,
-    stage: str,
-    differences: Tensor,
-    tolerance: float | Tensor,
-    *,
-    compared: int,
-    heads: Sequence[int] | None = None,
-) -> StageCheck:
-    """Return the check of a stage of which only the differences (heads,) are bounded.
-
-    tolerance : of all heads, or of each. heads : their numbers; by default all, in order.
-    """
-    # not (≤), since NaN > tolerance is False
-    failed = failed_heads(~(differences <= tolerance))
-    return StageCheck(
-        stack=record.stack,
-        layer=record.layer,
-        path=record.path,
-        stage=stage,
-        differences=tuple(differences.tolist()),
-        tolerances=tuple(
-            torch.as_tensor(tolerance, dtype=torch.float64, device="cpu")
-            .expand(len(differences))
-            .tolist()
-        ),
-        own_errors=(0.0,) * len(differences),
-        compared=compared,
-        finite=bool(differences.isfinite().all()),
-        failed_heads=failed if heads is None else tuple(heads[index] for index in failed),
-    )
-
-
-def failed_heads(flags: Tensor) -> tuple[int, ...]:
-    """Return which heads are flagged."""
-    return tuple(flags.nonzero().flatten().tolist())
