@@ -32,7 +32,6 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
@@ -45,7 +44,7 @@ from torch import Tensor
 from attnviz.errors import InputError, file_path, printable
 from attnviz.results import AgreementReport
 from attnviz.results.base import SAVABLE, Savable
-from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
+from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory, version_of
 
 FORMAT = 1  # increase it when older versions of attnviz cannot read what is written
 _MAX_HEADER = 100_000_000  # bytes, as in safetensors
@@ -95,7 +94,7 @@ def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: s
         "about": about,
         "tree": json.dumps(tree, allow_nan=False, separators=(",", ":")),
         "format": str(FORMAT),
-        "attnviz": version("attnviz"),
+        "attnviz": version_of("attnviz"),
         "saved": datetime.now(UTC).date().isoformat(),
         "sha256": _BLANK.decode(),
     }

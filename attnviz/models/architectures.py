@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from attnviz.errors import InputError, did_you_mean
+from attnviz.runtime.libraries import version_of
 
 STATES = (
     "agrees", "differs", "not read", "random", "not run", "no attention", "part", "not checked",
@@ -123,7 +123,9 @@ def architectures(
     for pattern in patterns:
         if not any(pattern.lower() in name.lower() for name in known):
             hint = did_you_mean(pattern, known) or "Name a part of one."
-            raise InputError(f"transformers {installed_version()} has no model {pattern!r}. {hint}")
+            raise InputError(
+                f"transformers {version_of('transformers')} has no model {pattern!r}. {hint}"
+            )
 
     def is_listed(architecture: Architecture) -> bool:
         name = architecture.name.lower()
@@ -175,14 +177,6 @@ def read(data: dict[str, Any]) -> Catalogue:
         },
         parts=data["parts"],
     )
-
-
-def installed_version() -> str:
-    """Return the version of transformers that is installed."""
-    try:
-        return version("transformers")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 @cache

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.metadata import version
 from math import isqrt
 from typing import Any, Literal, TypeAlias
 
@@ -60,7 +58,7 @@ from attnviz.results import (
     digests_of,
 )
 from attnviz.results.axis import content_positions
-from attnviz.runtime.libraries import translate
+from attnviz.runtime.libraries import translate, version_of
 
 Mode: TypeAlias = Literal["auto", "full", "streamed"]
 Positions: TypeAlias = Literal["sample", "all"]
@@ -439,10 +437,7 @@ def sampled_rows(length: int, heads: int) -> Tensor:
 
 def package_versions() -> dict[str, str]:
     """Return the versions of attnviz, torch and transformers."""
-    return {name: _version(name) for name in ("attnviz", "torch", "transformers")}
-
-
-_version = cache(version)  # it reads a file
+    return {name: version_of(name) for name in ("attnviz", "torch", "transformers")}
 
 
 def _provenance(

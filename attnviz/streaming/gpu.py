@@ -209,8 +209,8 @@ def _runs(kernel: str, spec: ScoreSpec, launch: Callable[[], None]) -> bool:
         return False
     try:
         launch()
-    except torch.OutOfMemoryError:
-        raise
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise  # no fault of the kernel, or of a device that can do no more
     except Exception as error:  # Triton's errors have no common base
         _refused.add(kind)
         reason = (str(error).splitlines() or [""])[0]

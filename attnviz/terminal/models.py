@@ -16,10 +16,10 @@ from rich.text import Text
 from attnviz.models.architectures import (
     Architecture,
     architectures,
-    installed_version,
     last_check,
     summary,
 )
+from attnviz.runtime.libraries import version_of
 from attnviz.terminal.options import ConsoleOptions, option_groups
 
 _INITIALS = {
@@ -58,7 +58,7 @@ def models(
     matching = architectures(names or (), state=state)
     if console.json:
         data = {
-            "transformers": installed_version(),
+            "transformers": version_of("transformers"),
             "checked_with": last_check().transformers,
             "models": [asdict(model) for model in matching],
         }
@@ -97,8 +97,8 @@ def _print_models(models: Sequence[Architecture]) -> None:
         if model.reason:
             console.print(Text(f"{model.name}: {model.reason}"))
     console.print(Text(summary(models), "bold"))
-    if installed_version() != last_check().transformers:
-        console.print(Text(f"installed is transformers {installed_version()}"))
+    if version_of("transformers") != last_check().transformers:
+        console.print(Text(f"installed is transformers {version_of('transformers')}"))
 
 
 COMMANDS = (models,)

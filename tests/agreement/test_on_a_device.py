@@ -10,6 +10,7 @@ import pytest
 import torch
 from families import TEXTS, tiny
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 import attnviz
 from attnviz import agreement
@@ -195,6 +196,26 @@ WRONG = {
     "top_keys": lambda keys: keys.flip(1),
     "top_weights": lambda weights: weights * 1.001,
 }
+
+
+def test_the_proof_of_a_long_text_is_short(model, monkeypatch):
+    """Of a row of cells only some cells are compared, however large a cell is."""
+    text = "the train left the station " * 98
+    calls = calls_of("prove_streamed", model, monkeypatch, text, mode="streamed", cells=4)
+    (attention, *others), _ = calls[-1]
+    H, m, d = attention.record.query.shape
+    of_a_map = 2 * H * m * m * d
+
+    def work():
+        with FlopCounterMode(display=False) as counter:
+            assert agreement.prove_streamed(attention, *others).checks[-1].passed
+        return counter.get_total_flops() / of_a_map
+
+    monkeypatch.setattr(streamed, "_CELL_WEIGHTS", 0)
+    monkeypatch.setattr(streamed, "_CELLS", 1)
+    assert work() < 0.3
+    monkeypatch.setattr(streamed, "_CELLS", 4)
+    assert work() > 0.4  # the whole row of cells
 
 
 def test_few_cells_and_rows_still_show_every_fault(loaded, monkeypatch):

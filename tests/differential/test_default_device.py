@@ -4,6 +4,7 @@ import pytest
 import torch
 from families import TEXTS, tiny
 from torch.testing import assert_close
+from transformers import BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
 import attnviz
 from attnviz.attribution.methods import METHODS
@@ -52,6 +53,37 @@ def test_figures_and_files(placed, tmp_path):
     attnviz.save_result(result, tmp_path / "result.safetensors")
     loaded = attnviz.load_result(tmp_path / "result.safetensors")
     assert_close(loaded.weights(1).cpu(), result.weights(1).cpu())
+
+
+def test_comparisons(placed):
+    texts = [TEXT, TEXTS[2]] * 2
+    compared = attnviz.compare(texts, models=(placed, placed))
+    assert compared.agreement.verdict == "verified"
+    compared.plot()
+    checked = attnviz.check(placed.attend(TEXT).weights(), TEXT, model=placed)
+    assert checked.agrees
+    checked.plot()
+
+
+@pytest.mark.parametrize("target", ["next token", "masked token"])
+def test_an_explanation(target, placed, tokenizer):
+    config = placed.module.config
+    text = TEXT
+    if target == "masked token":
+        module, text = BertForMaskedLM(config), f"{TEXT} are [MASK]"
+    else:
+        sizes = {name: getattr(config, name) for name in ("vocab_size", "hidden_size")}
+        module = LlamaForCausalLM(
+            LlamaConfig(
+                **sizes, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+                pad_token_id=0,
+            )
+        )  # fmt: skip
+    device = next(placed.module.parameters()).device
+    model = attnviz.load(module.to(device).eval(), tokenizer=tokenizer)
+    result = attnviz.explain(text, methods=[*METHODS], model=model)
+    assert result.agreement.verdict == "verified", result.agreement.summary()
+    result.plot()
 
 
 def test_a_worked_example(simulated_gpu):

@@ -30,6 +30,7 @@ FAST = [
 # Not simulated: BigBird changes shapes in place. Not sharp in short texts: Reformer.
 SLOW = sorted({*FAMILIES, *OWN_CODE, *TWO_SIDED, *FURTHER} - {*FAST, "bigbird", "reformer"})
 WORDS = "I love apple phones"
+CPU = torch.device("cpu")
 
 
 def leave_out_devices(monkeypatch):
@@ -108,7 +109,12 @@ def survey(model, folder):
 
 
 def stream(model, folder):
-    return attnviz.attend(TEXTS[0], model=model, mode="streamed", top=2, exact=1)
+    """Reduce maps on the device, and copy what a result keeps."""
+    result = attnviz.attend(TEXTS[0], model=model, mode="streamed", top=2, exact=1)
+    for attention in result.streamed:
+        for name, values in vars(attention.summary).items():
+            assert getattr(values, "device", CPU) == CPU, name
+    return result
 
 
 def draw(model, folder):
@@ -122,7 +128,18 @@ def draw(model, folder):
     return attnviz.load_result(folder / "result.safetensors")
 
 
-ALL = verify, shift, senses, survey, stream, draw
+def compare(model, folder):
+    texts = [WORDS, "the train left the station"]
+    return attnviz.compare(texts * 2, models=(model, model))
+
+
+def check(model, folder):
+    """Compare the weights of a result on the device with the model's."""
+    weights = attnviz.attend(WORDS, model=model).weights()
+    return attnviz.check(weights, WORDS, model=model)
+
+
+ALL = verify, shift, senses, survey, stream, compare, check, draw
 
 
 @pytest.mark.parametrize("function", ALL)

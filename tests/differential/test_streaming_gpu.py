@@ -370,11 +370,52 @@ class TestKernelsThatDoNotRun:
                 assert_close(lse.double(), expected, atol=2e-5, rtol=2e-5)
         assert calls.count(name) == 2  # not tried again
 
-    def test_lack_of_memory_is_an_error(self, monkeypatch, scoring, name):
-        self.break_kernels(monkeypatch, name, torch.OutOfMemoryError("CUDA out of memory"))
-        with pytest.raises(torch.OutOfMemoryError):
+    @pytest.mark.parametrize("error", [torch.OutOfMemoryError, torch.AcceleratorError])
+    def test_a_device_that_fails_is_an_error(self, monkeypatch, scoring, name, error):
+        self.break_kernels(monkeypatch, name, error("CUDA error"))
+        with pytest.raises(error):
             reduced(scoring, 8)
         assert not gpu._refused
+
+
+def test_a_device_is_asked_for_itself(monkeypatch):
+    """Not the current one, and no device of ROCm, whose version of CUDA is None."""
+    old, new = torch.device("cuda:0"), torch.device("cuda:1")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_capability", lambda device=None: (9, 0) if device == new else (7, 5)
+    )
+    monkeypatch.setattr(gpu, "find_spec", lambda name: name)
+    assert gpu.available(new)
+    assert not gpu.available(old)
+    assert not gpu.available()
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert not gpu.available(new)
+
+
+def test_programs_of_a_causal_map_have_equal_work():
+    """The order of the blocks is that of the kernel: its lines are read from the source."""
+    source = Path(kernels.__file__).read_text()
+    step, block = (
+        re.search(rf"^ +{name} = (.+)$", source, re.MULTILINE)[1] for name in ("step", "block")
+    )
+    row_tiles, programs = 1024, 66
+    turns = range(-(-row_tiles // programs))
+
+    def imbalance(block):
+        work = []
+        for program in range(programs):
+            names = {"program": program, "programs": programs, "row_tiles": row_tiles}
+            blocks = []
+            for turn in turns:
+                here = names | {"turn": turn}
+                blocks.append(eval(block, here | {"step": eval(step, here)}))
+            work.append(sum(1 + block for block in blocks if 0 <= block < row_tiles))
+        return max(work) / (sum(work) / programs)
+
+    assert imbalance(block) < 1.01
+    assert imbalance("turn * programs + step") > 1.05  # from the shortest
 
 
 def test_triton_is_loaded_on_demand():

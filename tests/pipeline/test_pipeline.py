@@ -2,6 +2,7 @@
 
 import gc
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import attnviz
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import max_tokens
+from attnviz.runtime import libraries
 
 
 def test_a_text_gives_one_record_per_layer(train):
@@ -76,6 +78,18 @@ def test_a_result_has_provenance(train):
     assert provenance.dtype == "float32"
     assert set(provenance.versions) == {"attnviz", "torch", "transformers"}
     assert train.agreement.weights_sha256 == provenance.weights_sha256
+
+
+def test_attnviz_runs_from_its_folder_without_being_installed(model, monkeypatch, tmp_path):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(libraries, "version", missing)
+    libraries.version_of.cache_clear()
+    result = model.attend("the train")
+    attnviz.save_result(result, tmp_path / "result.safetensors")
+    libraries.version_of.cache_clear()
+    assert result.provenance.versions["attnviz"] == "(not installed)"
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t", "\u200b"])

@@ -350,6 +350,15 @@ def test_blocks_of_a_window_are_large():
     assert work.numel() < 4 * reference.SCORES["cpu"]
 
 
+def test_a_gpu_takes_larger_blocks(simulated_gpu):
+    Q = torch.empty(2, 20_000, 2)
+    sizes = []
+    for device in ("cpu", "cuda"):
+        spec = ScoreSpec(Q.to(device), Q.to(device), 0.5)
+        sizes.append(len(reference._blocks(spec)[1]))
+    assert sizes[0] > 10 * sizes[1]
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_nothing_waits_for_a_gpu_or_mixes_devices(rule):
     """Tensors on the meta device refuse both; only the keys of a rule are copied, once."""

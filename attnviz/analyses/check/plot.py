@@ -111,7 +111,7 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
     # A head may differ by less than the largest that passes: a wrong scale. It is not blank either.
     most = max(_largest(result), 10 * low)
     norm = LogNorm(low / 10, most)
-    table = torch.full((len(layers), heads), torch.nan, dtype=torch.float64)
+    table = torch.full((len(layers), heads), torch.nan, dtype=torch.float64, device="cpu")
     for layer, head, value, agrees in zip(
         result.layers, result.heads, result.differences.tolist(), result.agree, strict=True
     ):

@@ -114,7 +114,7 @@ def explain(
         or (readout.kind == "next token" and readout.rows[0] in rows and compared.gate is not None)
     )
     with tracing(model):
-        along = torch.ones(1)
+        along = torch.ones(1, device="cpu")
         split = decompose(readout, compared.inputs, direction=along, gate=compared.gate)
         if not (torch.isfinite(split.credit).all() and split.length > 0):
             raise ModelError(
@@ -134,7 +134,9 @@ def explain(
 
     def by_word(numbers: Tensor) -> Tensor:
         """Place numbers of the changed words, (…, W)."""
-        placed = torch.full((*numbers.shape[:-1], len(groups.labels)), torch.nan).double()
+        placed = torch.full(
+            (*numbers.shape[:-1], len(groups.labels)), torch.nan, device="cpu"
+        ).double()
         placed[..., others] = numbers
         return placed
 

@@ -356,7 +356,8 @@ def completeness_error(split: Decomposition) -> float:
 
     It is a share of the sizes of all parts, because a difference of logits may be 0.
     """
-    direct = torch.cat([split.table.flatten(), torch.tensor([split.start], dtype=torch.float64)])
+    start = torch.tensor([split.start], dtype=torch.float64, device="cpu")
+    direct = torch.cat([split.table.flatten(), start])
     errors = (
         abs(parts.sum().item() - split.total) / max(parts.abs().sum().item(), _TINY)
         for parts in (split.credit, direct)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -46,6 +45,7 @@ from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
 from attnviz.results import AgreementReport, AttentionResult, StageCheck
+from attnviz.runtime.libraries import version_of
 from attnviz.runtime.progress import say
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _open_folder(
         "dtype": str(model.module.dtype).removeprefix("torch."),
         "truncate": truncate,
         "seed": seed,
-        "attnviz": version("attnviz"),
+        "attnviz": version_of("attnviz"),
         "statistics": list(NAMES),
     }
     folder = Folder(path, about)

@@ -39,4 +39,4 @@ def attention_flow(score: Score) -> Tensor:
     edges = np.concatenate(starts), np.concatenate(ends)
     graph = coo_array((np.concatenate(capacities), edges), shape=(count, count)).tocsr()
     flows = [maximum_flow(graph, top, token).flow_value / _UNIT for token in range(T)]
-    return torch.tensor(flows, dtype=torch.float64)
+    return torch.tensor(flows, dtype=torch.float64, device="cpu")

@@ -25,7 +25,7 @@ def direct_attribution(score: Score) -> Tensor:
         _, numbers = trace_run(score.readout, score.inputs, mode)
     leaves = [mix.mixed for mix in mode.mixes]
     gradients = torch.autograd.grad(score.project(numbers), leaves, allow_unused=True)
-    total = torch.zeros(score.ids.shape[1], dtype=torch.float64)
+    total = torch.zeros(score.ids.shape[1], dtype=torch.float64, device="cpu")
     for mix, gradient in zip(mode.mixes, gradients, strict=True):
         if gradient is not None:
             g = by_head(gradient, 1)[0][:, score.rows]

@@ -62,9 +62,9 @@ class _ZeroedValues(AttentionTracer):
 
     def __init__(self, T: int) -> None:
         super().__init__()
-        self.kept = torch.ones(T + 1, 1, T, 1, dtype=torch.bool)
-        self.kept[1:].diagonal(dim1=0, dim2=2).fill_(False)
+        self.nonzero = torch.ones(T + 1, 1, T, 1, dtype=torch.bool)
+        self.nonzero[1:].diagonal(dim1=0, dim2=2).fill_(False)
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        separate = by_head(values, len(self.kept)) * self.kept.to(values)
-        return weights @ separate.reshape_as(values)
+        by_text = by_head(values, len(self.nonzero)) * self.nonzero.to(values)
+        return weights @ by_text.reshape_as(values)

@@ -186,6 +186,9 @@ def test_batches_are_larger_on_a_gpu(texts, tokenizer, simulated_gpu):
     on_cpu = measured(attnviz.load(module, tokenizer=tokenizer), texts * 5)
     on_gpu = measured(attnviz.load(module.to("cuda"), tokenizer=tokenizer), texts * 5)
     assert (on_cpu.compared, on_gpu.compared) == (4, 1)  # batches
+    positions = torch.ones(4, 16, 256, dtype=torch.bool)
+    blocks = [len(WeightStatistics(Tokens(*positions.to(d))).blocks) for d in ("cpu", "cuda")]
+    assert blocks == [4, 1]
     for name in ("value", "shuffled", "even"):
         one, other = getattr(on_cpu, name), getattr(on_gpu, name)
         torch.testing.assert_close(one, other, atol=2e-6, rtol=2e-6, equal_nan=True)
