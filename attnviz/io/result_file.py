@@ -44,7 +44,8 @@ from torch import Tensor
 from attnviz.errors import InputError, file_path, printable
 from attnviz.results import AgreementReport
 from attnviz.results.base import SAVABLE, Savable
-from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory, version_of
+from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
+from attnviz.runtime.versions import version_of
 
 FORMAT = 1  # increase it when older versions of attnviz cannot read what is written
 _MAX_HEADER = 100_000_000  # bytes, as in safetensors

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from attnviz.errors import InputError, did_you_mean
-from attnviz.runtime.libraries import version_of
+from attnviz.runtime.versions import version_of
 
 STATES = (
     "agrees", "differs", "not read", "random", "not run", "no attention", "part", "not checked",

@@ -1,4 +1,4 @@
-"""Versions, memory, exceptions and logs of the libraries below attnviz.
+"""Memory, exceptions and logs of the libraries below attnviz.
 
 Linux rarely refuses memory: it kills the process that uses it. So attnviz refuses in advance what
 certainly does not fit. An allocation that fails anyway gives the same message.
@@ -16,8 +16,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 import psutil
 import torch
@@ -28,18 +26,6 @@ _OUT_OF_MEMORY = re.compile(r"allocate memory|out of memory|bad_alloc|bad alloc"
 _REQUESTED = re.compile(r"allocate ([\d.]+) ?(bytes|KiB|MiB|GiB|TiB)")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _LOGGERS = ("transformers", "huggingface_hub", "torch")
-
-
-# --- versions
-
-
-@cache
-def version_of(package: str) -> str:
-    """Return the version of a package, read from a file; attnviz may be imported uninstalled."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 # --- memory

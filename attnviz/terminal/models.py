@@ -19,7 +19,7 @@ from attnviz.models.architectures import (
     last_check,
     summary,
 )
-from attnviz.runtime.libraries import version_of
+from attnviz.runtime.versions import version_of
 from attnviz.terminal.options import ConsoleOptions, option_groups
 
 _INITIALS = {

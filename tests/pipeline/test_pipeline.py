@@ -12,7 +12,7 @@ import attnviz
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import max_tokens
-from attnviz.runtime import libraries
+from attnviz.runtime import versions
 
 
 def test_a_text_gives_one_record_per_layer(train):
@@ -84,11 +84,11 @@ def test_attnviz_runs_from_its_folder_without_being_installed(model, monkeypatch
     def missing(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(libraries, "version", missing)
-    libraries.version_of.cache_clear()
+    monkeypatch.setattr(versions, "version", missing)
+    versions.version_of.cache_clear()
     result = model.attend("the train")
     attnviz.save_result(result, tmp_path / "result.safetensors")
-    libraries.version_of.cache_clear()
+    versions.version_of.cache_clear()
     assert result.provenance.versions["attnviz"] == "(not installed)"
 
 

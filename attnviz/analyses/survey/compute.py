@@ -45,8 +45,8 @@ from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
 from attnviz.results import AgreementReport, AttentionResult, StageCheck
-from attnviz.runtime.libraries import version_of
 from attnviz.runtime.progress import say
+from attnviz.runtime.versions import version_of
 
 if TYPE_CHECKING:
     from attnviz.analyses.survey.store import Folder

@@ -1,0 +1,15 @@
+"""The versions of installed packages."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+
+@cache
+def version_of(package: str) -> str:
+    """Return the version of a package, read from a file; attnviz may be imported uninstalled."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not installed)"
