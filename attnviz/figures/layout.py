@@ -79,17 +79,20 @@ class Ruler:
 
     def wrap(self, text: str, width: float, points: float, weight: str = "normal") -> list[str]:
         """Break text into lines of at most `width`."""
-        lines: list[str] = []
-        for word in text.split():
-            longer = f"{lines[-1]} {word}" if lines else word
-            if lines and self.width(longer, points, weight) <= width:
-                lines[-1] = longer
-                continue
-            # A very long word, or a script without blanks, breaks anywhere.
-            while (count := self._fitting(word, width, points, weight)) < len(word):
-                lines.append(word[:count])
-                word = word[count:]
-            lines.append(word)
+        words, lines = text.split(), []
+
+        def measure(count: int) -> float:
+            return self.width(" ".join(words[:count]), points, weight)
+
+        while words:
+            count = bisect.bisect(range(1, len(words) + 1), width, key=measure)
+            if count:
+                lines.append(" ".join(words[:count]))
+                words = words[count:]
+            else:  # a very long word, or a script without blanks, breaks anywhere
+                fitting = self._fitting(words[0], width, points, weight)
+                lines.append(words[0][:fitting])
+                words[:1] = filter(None, [words[0][fitting:]])
         return [_left_to_right(line) for line in lines]
 
     def clip(self, text: str, width: float, points: float) -> str:
