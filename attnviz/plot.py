@@ -2,37 +2,34 @@
 
 Every figure carries the model, the layer, the head, what was removed or renormalized, and the
 verdict of the agreement check.
+
+`plot.pyi` lists the functions. Each is imported when it is first used, so that drawing a map does
+not load what surveys need.
 """
 
-from attnviz.analyses.check.plot import check
-from attnviz.analyses.compare.plot import compare
-from attnviz.analyses.example.plot import example
-from attnviz.analyses.explain.plot import explain
-from attnviz.analyses.maps.head_grid import heads
-from attnviz.analyses.maps.heatmap import heatmap
-from attnviz.analyses.senses.plot import senses
-from attnviz.analyses.shift.plot import shift
-from attnviz.analyses.steps.plot import attention_vector, steps
-from attnviz.analyses.survey.plot import survey
-from attnviz.figures.layout import add_caption, save
-from attnviz.figures.style import style
+import ast
+from importlib import import_module
+from pathlib import Path
+
 from attnviz.results.arguments import checked
 
-__all__ = [
-    "add_caption",
-    "attention_vector",
-    "check",
-    "compare",
-    "example",
-    "explain",
-    "heads",
-    "heatmap",
-    "save",
-    "senses",
-    "shift",
-    "steps",
-    "style",
-    "survey",
-]
+# lazy_loader would put the functions into the package, in the place of those that compute.
+_MODULES = {
+    imported.name: statement.module
+    for statement in ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8")).body
+    if isinstance(statement, ast.ImportFrom)
+    for imported in statement.names
+}
+__all__ = sorted(_MODULES)
 
-globals().update({name: checked(globals()[name]) for name in __all__})
+
+def __getattr__(name: str) -> object:
+    """Return a function that checks its arguments and draws."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    function = globals()[name] = checked(getattr(import_module(str(_MODULES[name])), name))
+    return function
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -153,7 +153,7 @@ class WeightScale:
             return [("", bars[0][1])]
         return [*bars, (self.name, ScalarMappable(self.neutral, neutral_colors()))]
 
-    def rgba(self, weights: Tensor) -> NDArray[np.float32]:
+    def rgba(self, weights: Tensor) -> NDArray[np.uint8]:
         """Return the colors (…, m, n, 4) of weights; masked cells have a color of their own."""
         values = weights.float().numpy()
         colors = _colors(values, self.norm, self.colors)
@@ -161,11 +161,16 @@ class WeightScale:
             gray = _colors(values, self.neutral, neutral_colors())
             colors = np.where(self.uninformative.numpy()[..., None], gray, colors)
         if self.masked is not None:
-            colors[..., self.masked.numpy(), :] = to_rgba(theme().masked)
+            colors[..., self.masked.numpy(), :] = bytes_of(theme().masked)
         return colors
 
 
-def _colors(values: NDArray[np.float32], norm: Normalize, colors: Colormap) -> NDArray[np.float32]:
+def bytes_of(color: str) -> NDArray[np.uint8]:
+    """Return red, green, blue and opacity of a color, 0 to 255."""
+    return np.round(255 * np.array(to_rgba(color))).astype(np.uint8)
+
+
+def _colors(values: NDArray[np.float32], norm: Normalize, colors: Colormap) -> NDArray[np.uint8]:
     lowest = norm.vmin if isinstance(norm, LogNorm) else None
     shown = values.ravel() if lowest is None else np.maximum(values.ravel(), lowest)
-    return np.asarray(colors(norm(shown)), np.float32).reshape(*values.shape, 4)
+    return np.asarray(colors(norm(shown), bytes=True)).reshape(*values.shape, 4)

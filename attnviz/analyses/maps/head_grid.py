@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import Normalize, to_rgba
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
@@ -22,7 +22,7 @@ from attnviz.analyses.maps.head_summary import draw_head_summary
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, color_bar
-from attnviz.figures.scale import WeightScale, is_logarithmic
+from attnviz.figures.scale import WeightScale, bytes_of, is_logarithmic
 from attnviz.figures.style import (
     AXIS_ROOM,
     FULL_WIDTH,
@@ -250,8 +250,8 @@ def _tile(
     m, n = maps.shape[1:]
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
     places = np.empty((rows * columns, m + down, n + across, 4), np.uint8)
-    places[:] = np.round(255 * np.array(to_rgba(theme().ground)))
-    places[: len(maps), down:, :n] = (255 * scale.rgba(maps)).round()
+    places[:] = bytes_of(theme().ground)
+    places[: len(maps), down:, :n] = scale.rgba(maps)
     side_by_side = places.reshape(rows, columns, m + down, n + across, 4).transpose(0, 2, 1, 3, 4)
     image = side_by_side.reshape(rows * (m + down), columns * (n + across), 4)
     return image, (n / (n + across), m / (m + down))

@@ -270,7 +270,7 @@ class AttentionMap(_LabeledMaps):
         yield Text(f"{'':{indent}}{head}", "dim")
         scale = WeightScale.of(self)
         shades = scale.norm(weights.numpy()).clip(0, 1).filled(0)
-        colors = (scale.rgba(weights)[..., :3] * 255).astype(int)
+        colors = scale.rgba(weights)[..., :3]
         plain = console.no_color or not console.is_terminal
         for number, label in enumerate(labels):
             line = Text(f"{number:>2} {set_cell_size(label, indent - 3)} ")
