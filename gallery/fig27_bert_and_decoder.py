@@ -55,5 +55,5 @@ with attnviz.plot.style():
     axes["2"].legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
     fig.suptitle("BERT attends both ways, a decoder only back; both have a sink", weight="bold")
 proof, other = (attnviz.AgreementReport.joined(r.agreement for r in one) for one in models[::-1])
-text = f"MiniLM: {other.summary(short=True)}. Below: SmolLM2 (4-bit weights)"
+text = f"MiniLM: {other.verdict}. Below: SmolLM2 (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

@@ -18,6 +18,7 @@ from attnviz.attribution.target import Score
 from attnviz.attribution.tracing import AttentionTracer, by_head, trace_run
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode
+from attnviz.results.base import Rules, Savable
 from attnviz.runtime.progress import track
 
 Head: TypeAlias = tuple[int, int]  # layer, head
@@ -29,11 +30,16 @@ _SAME = 1e-3  # relative difference of two runs of the same numbers: rounding
 
 
 @dataclass(frozen=True, eq=False)
-class HeadEffects:
+class HeadEffects(Savable):
     """What the score loses without each head: score - score after the ablation, (L, H) each."""
 
     estimate: Tensor  # to first order, from one gradient
     exact: Tensor  # from a run without the head; NaN where it was not ablated
+
+    def _rules(self) -> Rules:
+        """Yield what the fields should have."""
+        is_table = self.estimate.dim() == 2 and self.estimate.shape == self.exact.shape
+        yield "two tables of layers and heads", is_table
 
     @property
     def is_exact(self) -> Tensor:

@@ -11,18 +11,25 @@ from attnviz.attribution.readout import base_of
 from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Target
 from attnviz.errors import InputError, ModelError
+from attnviz.results.base import Rules, Savable
 
 _SAME = 1e-4  # of the largest logit: rounding
 
 
 @dataclass(frozen=True, eq=False)
-class LogitLens:
+class LogitLens(Savable):
     """The most probable tokens after each of the L layers, the first the most probable."""
 
     ids: Tensor  # of the tokens, (L, k)
     logits: Tensor  # (L, k)
     probabilities: Tensor  # (L, k)
     tokens: tuple[tuple[str, ...], ...]  # as text, L × k
+
+    def _rules(self) -> Rules:
+        """Yield what the fields should have."""
+        shape = self.ids.shape
+        yield "tables of layers and tokens", shape == self.logits.shape == self.probabilities.shape
+        yield "a text of each token", [len(line) for line in self.tokens] == [shape[1]] * shape[0]
 
 
 def logit_lens(target: Target, row: int, *, k: int = 5) -> LogitLens:

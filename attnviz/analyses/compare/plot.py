@@ -12,6 +12,7 @@ from attnviz.figures.layout import CaptionLength, Page
 from attnviz.figures.style import FULL_WIDTH, MM, style
 from attnviz.results.axis import literal
 
+_LONGEST_NAME = 40  # letters of the name of a model
 _NAMED = 8  # heads that the caption names
 
 
@@ -35,11 +36,10 @@ def compare(
     Figure
         A new figure.
     """
-    names = [literal(name) for name in result.names]
+    names = _names(result)
     with style([*names, *result.statistics]):
         page = Page(width * MM, caption)
-        title = f"{len(result.heads)} heads of {names[1]} beside those of {names[0]}"
-        top = page.heading(title) + 0.06
+        top = page.heading(_finding(result)) + 0.06
         nothing = torch.zeros(len(result.heads), dtype=torch.bool, device="cpu")
         panels = [Panel("how far apart the maps are", "apart", result.apart, unsure=nothing)]
         for column, name in enumerate(result.statistics):
@@ -50,8 +50,25 @@ def compare(
         return page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
 
 
+def _names(result: CompareResult) -> list[str]:
+    return [literal(name, _LONGEST_NAME) for name in result.names]
+
+
+def _finding(result: CompareResult) -> str:
+    """Return how many heads changed, and whose maps differ most."""
+    models = "from {} to {}".format(*_names(result))
+    changed = int((result.p_value < SURE).any(1).sum())
+    if not changed:
+        return f"No head changed significantly {models}"
+    farthest = result.heads[int(result.apart.nan_to_num(-1).argmax())]
+    return (
+        f"{changed:,} of {len(result.heads):,} heads changed significantly {models}; the maps of "
+        f"{farthest} differ most"
+    )
+
+
 def _caption(result: CompareResult) -> list[str]:
-    first, second = (literal(name) for name in result.names)
+    first, second = _names(result)
     changes = [provenance.with_changes for provenance in result.provenances]
     order = result.apart.argsort(descending=True).tolist()[:_NAMED]
     most = ", ".join(

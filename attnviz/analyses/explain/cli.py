@@ -57,6 +57,13 @@ def explain(
             show_default="none",
         ),
     ] = None,
+    heads: Annotated[
+        bool,
+        typer.Option(
+            "--heads",
+            help="Also measure what is lost without each head, and what each layer would predict.",
+        ),
+    ] = False,
     figure: FigureOptions = FigureOptions("explain.png"),
     model: ModelOptions,
     console: ConsoleOptions,
@@ -82,6 +89,7 @@ def explain(
             number=number.value,
             reference=reference,
             methods=method or (),
+            heads=heads,
             model=loaded,
         )
     return report(

@@ -19,12 +19,14 @@ from attnviz.analyses.explain.result import ExplainResult, completeness_error
 from attnviz.analyses.senses.compute import expect_readable
 from attnviz.analyses.shift.compute import COMPLETE, tracing
 from attnviz.attribution.decomposition import Decomposition, decompose
+from attnviz.attribution.heads import HeadEffects, head_effects
 from attnviz.attribution.interventions import (
     available_interventions,
     common_words,
     intervene,
     substitute_each,
 )
+from attnviz.attribution.lens import LogitLens, logit_lens
 from attnviz.attribution.methods import check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.ranking import sum_pieces
@@ -50,6 +52,7 @@ def explain(
     number: Literal["log-probability", "logit"] = "log-probability",
     reference: str = "gate",
     methods: str | Sequence[str] = (),
+    heads: bool = False,
     model: Model | Loadable | None = None,
 ) -> ExplainResult:
     """Explain a prediction by the words of a text, exactly, beside the effect of changing each.
@@ -76,6 +79,9 @@ def explain(
         "attention-value-norm", "direct-attribution", "gradient-attention", "gradient-input",
         "integrated-gradients", "raw-attention", "rollout" or "value-zeroing". A method that the
         model does not support is left out, with a note.
+    heads : bool
+        Also measure what the prediction loses without each head, estimated from the gradient and
+        exactly for the thirty largest, and read what each layer would predict (logit lens).
     model : Model, str, path or module
         From `load`, or what `load` takes: a model that predicts tokens or classes. The bundled
         model has no such head.
@@ -130,6 +136,7 @@ def explain(
         causal, replacements = _measure(site, words, compared.inputs["input_ids"])
         score = Score(**vars(site), direction=along, result=result, gate=compared.gate)
         attributions, left_out = compute_methods(names, score)
+        effects, lens, missing = _measure_heads(score) if heads else (None, None, [])
         value = site.outputs(1).item()
 
     def by_word(numbers: Tensor) -> Tensor:
@@ -164,7 +171,9 @@ def explain(
         methods={
             name: sum_pieces(scores, groups.positions) for name, scores in attributions.items()
         },
-        notes=(*prediction.notes, *reading.notes, *compared.notes, *left_out),
+        heads=effects,
+        lens=lens,
+        notes=(*prediction.notes, *reading.notes, *compared.notes, *left_out, *missing),
         agreement=_verify(result.agreement, choices, site, split, value),
         provenance=result.provenance,
     )
@@ -234,6 +243,18 @@ def _measure(
         ends = substitute_each(site, words, stand_ins)[..., 0].double().cpu()
     replacements = (site.outputs(1).item() - ends).T
     return {**causal, "replace": replacements.mean(0)}, replacements
+
+
+def _measure_heads(score: Score) -> tuple[HeadEffects | None, LogitLens | None, list[str]]:
+    """Return the effects of the heads, the logit lens, and why one of them is missing."""
+    readout, effects, lens, notes = score.readout, None, None, []
+    try:
+        effects = head_effects(score)
+        if isinstance(readout, Prediction) and readout.kind != "class":
+            lens = logit_lens(score, readout.rows[0])
+    except ModelError as error:
+        notes.append(f"not measured: {str(error).rstrip('.')}")
+    return effects, lens, notes
 
 
 def _verify(

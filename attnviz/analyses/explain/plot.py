@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,8 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from attnviz.analyses.explain.result import SPLIT, ExplainResult, signed
+from attnviz.attribution.heads import HeadEffects
+from attnviz.attribution.lens import LogitLens
+from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
+    AXIS_ROOM,
     CAPTION_GAP,
     FULL_WIDTH,
     MM,
@@ -23,6 +28,7 @@ from attnviz.figures.style import (
     style,
     theme,
     value_colors,
+    weight_colors,
 )
 from attnviz.results.axis import literal, source
 
@@ -36,6 +42,9 @@ _NARROWEST, _FEWEST = 0.2, 3  # a cell, and words of a table
 _RHO = 1.08  # the column of rank correlations
 _GAP = 0.14
 _KEY = 0.5  # the color key
+_LARGEST_CELL, _LOWEST_CELL, _TALLEST = 0.22, 0.1, 3.0  # a head, and all heads
+_LENS, _WIDEST = 0.55, 0.4  # the height of the logit lens, and the widest of its columns
+_NAMED = 2  # heads that the title names
 
 
 def explain(
@@ -47,7 +56,8 @@ def explain(
     """Draw the text of a prediction, shaded by what each word contributed to it.
 
     Below it stand the contributions, the measured effects of changing each word, and further
-    methods, with the rank correlation of each method and the effects.
+    methods, with the rank correlation of each method and the effects; then, if they were measured,
+    what is lost without each head, and what each layer would predict.
 
     Parameters
     ----------
@@ -72,6 +82,10 @@ def explain(
         top = page.write(page.left, top, lines, points=TEXT_SIZE) + _GAP
         top = _draw_text(page, result, top) + _GAP
         top = _draw_table(page, result, top)
+        if result.heads is not None:
+            top = _draw_heads(page, result, result.heads, top + _GAP)
+        if result.lens is not None:
+            top = _draw_lens(page, result, result.lens, top + _GAP)
         return page.finish_with_caption(
             top + CAPTION_GAP, _caption_parts(result), result.checked_agreement
         )
@@ -252,6 +266,63 @@ def _write_words(
         down = n % lines * line_height(SMALL_SIZE)
         page.write(left + (n + 0.5) * cell, top + down, [text], align="center")
     return top + lines * line_height(SMALL_SIZE)
+
+
+def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: float) -> float:
+    """Draw what the number loses without each head; return the lower edge."""
+    room = page.right - page.left
+    (name, lost), *others = result.strongest_heads[:_NAMED]
+    title = f"Without head {name} it changes by {signed(-lost)} {result.unit}"
+    title += "".join(f", without {name} by {signed(-lost)}" for name, lost in others)
+    top = page.subtitle(page.left, top, title, room) + 0.03
+    layers, heads = effects.best.shape
+    grid = HeadGrid(range(layers), range(heads))
+    across = min(_LARGEST_CELL, (room - AXIS_ROOM) / grid.columns)
+    down = min(_LARGEST_CELL, max(across, _LOWEST_CELL), _TALLEST / grid.rows)
+    ax = page.axes(page.left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
+    scale = _scale(effects.best.flatten().tolist())
+    extent = (0, grid.columns, grid.rows, 0)
+    lost = grid.arrange(effects.best).numpy()
+    ax.imshow(lost, cmap=value_colors(), norm=scale, aspect="auto", extent=extent)
+    for layer, head in (~effects.is_exact).nonzero().tolist():
+        x, y = grid.place(layer, head)
+        ax.plot(x + 0.5, y + 0.5, ".", color=theme().faint, markersize=1)
+    grid.number_sides(ax, (across, down))
+    key = "red: the head raises it; blue: the head lowers it"
+    if not effects.is_exact.all():
+        key += "; dots: estimated from the gradient"
+    lines = page.ruler.wrap(key, room - AXIS_ROOM, SMALL_SIZE)
+    bottom = top + down * grid.rows + AXIS_ROOM
+    return page.write(page.left + AXIS_ROOM, bottom, lines, color=theme().muted)
+
+
+def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -> float:
+    """Write the most probable token after each layer, shaded by its probability."""
+    room, tall = page.right - page.left - AXIS_ROOM, _LENS
+    first = next((n for n in range(len(lens.ids)) if (lens.ids[n:, 0] == lens.ids[-1, 0]).all()), 0)
+    final = literal(lens.tokens[-1][0].strip(), 20)
+    title = f"What each layer would predict: “{final}” from layer {first} on"
+    top = page.subtitle(page.left, top, title, page.right - page.left) + 0.03
+    every = math.ceil(len(lens.tokens) * line_height(SMALL_SIZE) / room)
+    shown = range((len(lens.tokens) - 1) % every, len(lens.tokens), every)
+    across = min(_WIDEST, room / len(shown))
+    ax = page.axes(page.left + AXIS_ROOM, top, across * len(shown), tall)
+    ax.set(xlim=(0, len(shown)), ylim=(0, 1), yticks=[])
+    for place, layer in enumerate(shown):
+        fill = weight_colors()(lens.probabilities[layer, 0].item())
+        ax.bar(place + 0.5, 1, width=1, color=fill, edgecolor=theme().ground, linewidth=0.5)
+        text = page.ruler.clip(literal(lens.tokens[layer][0].strip(), 20), tall - 0.06, SMALL_SIZE)
+        ax.text(
+            place + 0.5, 0.5, text, rotation=90, ha="center", va="center", fontsize=SMALL_SIZE,
+            color=theme().readable_on(fill),
+        )  # fmt: skip
+    few = max(1, math.ceil(1.6 * SMALL_SIZE / 72 / across))
+    numbers = range(0, len(shown), few)
+    ax.set_xticks([n + 0.5 for n in numbers], [str(shown[n]) for n in numbers], fontsize=SMALL_SIZE)
+    ax.tick_params(length=0)
+    ax.set_xlabel("after layer (shade: probability)", color=theme().muted)
+    ax.spines[:].set_visible(False)
+    return top + tall + AXIS_ROOM
 
 
 def _interval(result: ExplainResult, method: str) -> str:

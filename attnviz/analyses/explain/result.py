@@ -14,6 +14,8 @@ from torch import Tensor
 import attnviz
 from attnviz.analyses.shift.result import numbered
 from attnviz.attribution.decomposition import Decomposition
+from attnviz.attribution.heads import HeadEffects
+from attnviz.attribution.lens import LogitLens
 from attnviz.attribution.ranking import RANKABLE, consensus, correlate_ranks, spearman, sum_pieces
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 SPLIT = "split"  # the name of the contributions among the methods
+_STRONGEST = 5  # heads that are named
 _RESAMPLES = 1000
 _TINY = 1e-30
 _LONGEST = 24  # letters of a word in a sentence
@@ -82,6 +85,10 @@ class ExplainResult(Result):
         Those of the attention of the text. The agreement also covers the sums and the number.
     methods : mapping of str to Tensor
         Further attributions by the name of their method, (W,) each.
+    heads : HeadEffects or None
+        What the number loses without each head, if it was asked for.
+    lens : LogitLens or None
+        What each layer would predict, if it was asked for and tokens are predicted.
     """
 
     main_array: ClassVar[str | None] = "credit"
@@ -108,6 +115,8 @@ class ExplainResult(Result):
     agreement: AgreementReport
     provenance: Provenance
     methods: Mapping[str, Tensor] = field(default_factory=dict)
+    heads: HeadEffects | None = None
+    lens: LogitLens | None = None
 
     def _rules(self) -> Rules:
         """Yield what the fields should have."""
@@ -260,6 +269,20 @@ class ExplainResult(Result):
             )
         return text
 
+    @property
+    def strongest_heads(self) -> list[tuple[str, float]]:
+        """The five heads with the largest effects, and what the number loses without each."""
+        if self.heads is None:
+            return []
+        effects, count = self.heads.best.flatten(), self.heads.best.shape[1]
+        order = effects.abs().argsort(descending=True, stable=True)[:_STRONGEST].tolist()
+        return [(f"{n // count}.{n % count}", effects[n].item()) for n in order]
+
+    @property
+    def predicted_by_layer(self) -> list[str]:
+        """The most probable token after each layer; empty if it was not asked for."""
+        return [] if self.lens is None else [line[0] for line in self.lens.tokens]
+
     def _quantities(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the name of each quantity by word, and its numbers, (W,)."""
         yield "credit", self.credit
@@ -273,6 +296,8 @@ class ExplainResult(Result):
         """Return the contributions, the effects and the attributions of words, and the split."""
         arrays = {name.replace(" ", "_"): numbers for name, numbers in self._quantities()}
         split = self.decomposition
+        if self.heads is not None:
+            arrays |= {"head_estimate": self.heads.estimate, "head_exact": self.heads.exact}
         return {
             **arrays,
             "replacements": self.replacements,
@@ -307,6 +332,8 @@ class ExplainResult(Result):
             "completeness_error": self.completeness_error,
             "best_method": self.best_method,
             "rank_correlations": {name: list(rho) for name, rho in self.rank_correlations.items()},
+            "strongest_heads": [[str(head), lost] for head, lost in self.strongest_heads],
+            "predicted_by_layer": self.predicted_by_layer,
             **proof(self),
         }
 
@@ -347,6 +374,12 @@ class ExplainResult(Result):
                 f"rank correlation ρ of {name} with the consensus of {', '.join(self.causal)}: "
                 f"{rho:.2f} ({low:.2f} to {high:.2f})"
             )
+        if self.heads is not None:
+            lost = ", ".join(f"{name} {signed(effect)}" for name, effect in self.strongest_heads)
+            yield Text(f"lost without a head (layer.head), in {self.unit}: {lost}")
+        if self.lens is not None:
+            tokens = " ".join(literal(token, 12) for token in self.predicted_by_layer)
+            yield Text(f"predicted after each layer: {tokens}", "dim")
         for note in self.notes:
             yield Text(note, "dim")
 

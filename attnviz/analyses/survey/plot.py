@@ -120,7 +120,7 @@ def _title(result: SurveyResult) -> str:
         return f"No head of {model} has a confirmed role {texts}"
     role, count = roles.most_common(1)[0]
     return (
-        f"{sum(roles.values())} of {len(result.heads)} heads have a role {texts}, most often "
+        f"{sum(roles.values()):,} of {len(result.heads):,} heads have a role {texts}, most often "
         f"“{role}” ({count})"
     )
 
@@ -209,7 +209,8 @@ def _draw_plane(
     """Draw the heads in a plane, with a key of their roles; return the lower edge and the axes."""
     inner = page.right - page.left
     top = page.subtitle(page.left, top, "Heads with similar maps stand together", inner) + 0.03
-    roles = [*sorted({role for role in result.roles if role}), ""]
+    colors = _colors(result)
+    roles = [*colors, ""]
     names = [f"{role or 'not named'} ({result.roles.count(role)})" for role in roles]
     key = page.ruler.widest(names, SMALL_SIZE) + 0.3
     across = inner - key
@@ -225,7 +226,7 @@ def _draw_plane(
         look: dict[str, Any] = {
             "s": 16,
             "marker": _MARKERS[number % len(_MARKERS)] if role else "o",
-            "color": theme().cycle[number % len(theme().cycle)] if role else theme().faint,
+            "color": colors.get(role, theme().faint),
             "linewidth": 0.3,
             "edgecolor": theme().ink,
         }

@@ -104,6 +104,32 @@ def results(models):
     }
 
 
+@pytest.mark.parametrize("kind", TEXTS)
+def test_the_head_is_found_by_removing_each(models, kind, tmp_path):
+    result = attnviz.explain(
+        TEXTS[kind], target="yes", against="no", heads=True, model=models[kind]
+    )
+    (head, lost), *others = result.strongest_heads
+    assert head == f"{LAYER}.{HEAD}"
+    assert lost == pytest.approx(result.value - result.baseline, rel=1e-3)
+    assert max(abs(effect) for _, effect in others) < 1e-6
+    assert result.heads.is_exact.all()
+    assert (result.lens is None) == (kind == "classifier")
+    if result.lens is not None:
+        assert result.predicted_by_layer[-1].strip() == "yes"
+        assert result.predicted_by_layer[0].strip() != "yes"
+    attnviz.save_result(result, tmp_path / "explain.safetensors")
+    loaded = attnviz.load_result(tmp_path / "explain.safetensors")
+    assert loaded.strongest_heads == result.strongest_heads
+    assert loaded.predicted_by_layer == result.predicted_by_layer
+    figure = attnviz.plot.explain(loaded)
+    check_texts(figure)
+    texts = " ".join(text.get_text() for text in figure.texts)
+    assert f"Without head {head} it changes by" in texts
+    assert ("What each layer would predict: “yes” from layer" in texts) == (kind != "classifier")
+    plt.close(figure)
+
+
 def test_the_word_and_the_head_are_found(results, kind):
     result = results[kind]
     assert result.kind == {"decoder": "next token", "encoder": "masked token"}.get(kind, "class")
