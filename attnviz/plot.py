@@ -13,11 +13,12 @@ from pathlib import Path
 
 from attnviz.results.arguments import checked
 
-# lazy_loader would put the functions into the package, in the place of those that compute.
+# lazy_loader would set these names on the package, where `explain` and others are functions that
+# compute.
 _MODULES = {
     imported.name: statement.module
     for statement in ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8")).body
-    if isinstance(statement, ast.ImportFrom)
+    if isinstance(statement, ast.ImportFrom) and statement.module
     for imported in statement.names
 }
 __all__ = sorted(_MODULES)
@@ -27,7 +28,7 @@ def __getattr__(name: str) -> object:
     """Return a function that checks its arguments and draws."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    function = globals()[name] = checked(getattr(import_module(str(_MODULES[name])), name))
+    function = globals()[name] = checked(getattr(import_module(_MODULES[name]), name))
     return function
 
 

@@ -56,5 +56,5 @@ with attnviz.plot.style():
     axes[1].legend(loc="lower right")
     fig.suptitle("A decoder, too, separates the senses of a last “bank”", weight="bold", size=10)
 proof, other = (result.agreement for result in reversed(results))
-text = f"{count} sentences. MiniLM: {other.verdict}. Below: SmolLM2 (4-bit weights)"
+text = f"{count} sentences. MiniLM is {other.verdict}; the next line is on SmolLM2 (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

@@ -46,6 +46,7 @@ with attnviz.plot.style():
         cell = drawn.columns.index(key), drawn.rows.index(query)
         given.append(drawn.weights[cell[::-1]])
         look = {"title": f"{names[n]}: “{query}” gives “{key}” {given[n]:.0%}", "annot": False}
+        look |= {"vmin": 0, "vmax": 0.6}  # one scale; only sinks have more
         ax = attnviz.plot.heatmap(drawn, ax=axes[str(n)], **look)
         ax.add_patch(plt.Rectangle(cell, 1, 1, ec="C1", fc="none", lw=1.5))
     for n, name in enumerate(("[CLS], [SEP] or first word", "earlier words", "itself", "later")):
@@ -55,5 +56,5 @@ with attnviz.plot.style():
     axes["2"].legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
     fig.suptitle("BERT attends both ways, a decoder only back; both have a sink", weight="bold")
 proof, other = (attnviz.AgreementReport.joined(r.agreement for r in one) for one in models[::-1])
-text = f"MiniLM: {other.verdict}. Below: SmolLM2 (4-bit weights)"
+text = f"MiniLM is {other.verdict}; the next line is on SmolLM2 (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

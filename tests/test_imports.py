@@ -63,3 +63,10 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(code):
         [sys.executable, "-c", f"{code}\n{check}"], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("function", ["load_result", "plot.heatmap", "plot.heads", "plot.style"])
+def test_saved_results_are_drawn_without_transformers(function):
+    code = f"import attnviz, sys; attnviz.{function}; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

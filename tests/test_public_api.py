@@ -24,7 +24,9 @@ PLOT = """
 def test_the_public_names():
     assert sorted(attnviz.__all__) == PUBLIC
     assert set(attnviz.__all__) <= set(dir(attnviz))
-    assert attnviz.plot.__all__ == PLOT
+    assert attnviz.plot.__all__ == dir(attnviz.plot) == PLOT
+    with pytest.raises(AttributeError, match="no attribute 'waterfall'"):
+        attnviz.plot.waterfall  # noqa: B018
 
 
 @pytest.mark.parametrize("name", [*PUBLIC, *(f"plot.{name}" for name in PLOT)])

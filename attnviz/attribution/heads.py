@@ -38,8 +38,8 @@ class HeadEffects(Savable):
 
     def _rules(self) -> Rules:
         """Yield what the fields should have."""
-        is_table = self.estimate.dim() == 2 and self.estimate.shape == self.exact.shape
-        yield "two tables of layers and heads", is_table
+        is_table = self.estimate.dim() == 2 and self.estimate.numel() > 0
+        yield "two tables of layers and heads", is_table and self.estimate.shape == self.exact.shape
 
     @property
     def is_exact(self) -> Tensor:
@@ -83,6 +83,8 @@ def head_effects(
         terms = by_head(slope, 1)[0][:, run.rows] * difference[:, run.rows]
         effects.append(terms.double().sum((-2, -1)).cpu())
     estimate = torch.stack(effects)
+    if not estimate.isfinite().all():
+        raise ModelError(f"the gradient of {score.model.name} is nan or infinite")
     order = estimate.abs().flatten().argsort(descending=True, stable=True)[:exact]
     largest = [divmod(int(index), estimate.shape[1]) for index in order]
     table = torch.full_like(estimate, torch.nan)

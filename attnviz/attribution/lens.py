@@ -28,7 +28,9 @@ class LogitLens(Savable):
     def _rules(self) -> Rules:
         """Yield what the fields should have."""
         shape = self.ids.shape
-        yield "tables of layers and tokens", shape == self.logits.shape == self.probabilities.shape
+        is_table = len(shape) == 2 and self.ids.numel() > 0
+        are_alike = shape == self.logits.shape == self.probabilities.shape
+        yield "tables of layers and tokens", is_table and are_alike
         yield "a text of each token", [len(line) for line in self.tokens] == [shape[1]] * shape[0]
 
 

@@ -92,7 +92,10 @@ class Ruler:
             return self.width(" ".join(words[:count]), points, weight)
 
         while words:
-            count = bisect.bisect(range(1, len(words) + 1), width, key=measure)
+            most = 1  # words that may fit: no more of the text is measured than that
+            while most < len(words) and measure(most) <= width:
+                most *= 2
+            count = bisect.bisect(range(1, min(most, len(words)) + 1), width, key=measure)
             if count:
                 lines.append(" ".join(words[:count]))
                 words = words[count:]
@@ -192,7 +195,9 @@ class Page:
     ) -> float:
         """Write a title in lines at most `room` wide; return its lower edge."""
         # The bold font has Latin, Greek and Cyrillic.
-        has_bold = all(ord(character) < 0x530 or character in "“”‘’–—…" for character in text)
+        has_bold = all(
+            ord(character) < 0x530 or character in "“”‘’–—…\N{MINUS SIGN}" for character in text
+        )
         weight = "bold" if has_bold else "normal"
         lines = self.ruler.wrap(text, room, points, weight)
         return self.write(left, top, lines, points=points, weight=weight)

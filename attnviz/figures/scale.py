@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgba
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from attnviz.errors import InputError, did_you_mean
@@ -167,10 +167,15 @@ class WeightScale:
 
 def bytes_of(color: str) -> NDArray[np.uint8]:
     """Return red, green, blue and opacity of a color, 0 to 255."""
-    return np.round(255 * np.array(to_rgba(color))).astype(np.uint8)
+    return _rounded(to_rgba(color))
+
+
+def _rounded(colors: ArrayLike) -> NDArray[np.uint8]:
+    """Return colors as bytes; those of matplotlib are truncated."""
+    return np.rint(255 * np.asarray(colors, np.float32)).astype(np.uint8)
 
 
 def _colors(values: NDArray[np.float32], norm: Normalize, colors: Colormap) -> NDArray[np.uint8]:
     lowest = norm.vmin if isinstance(norm, LogNorm) else None
     shown = values.ravel() if lowest is None else np.maximum(values.ravel(), lowest)
-    return np.asarray(colors(norm(shown), bytes=True)).reshape(*values.shape, 4)
+    return _rounded(colors(norm(shown))).reshape(*values.shape, 4)

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def version_of(package: str) -> str:
-    """Return the version of a package, read from a file; attnviz may be imported uninstalled."""
+    """Return the version of a package; attnviz also runs from its source folder, uninstalled."""
     try:
         return version(package)
     except PackageNotFoundError:

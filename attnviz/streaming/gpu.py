@@ -210,7 +210,7 @@ def _runs(kernel: str, spec: ScoreSpec, launch: Callable[[], None]) -> bool:
     try:
         launch()
     except (torch.OutOfMemoryError, torch.AcceleratorError):
-        raise  # no fault of the kernel, or of a device that can do no more
+        raise  # no memory is left, or the device failed and runs nothing any more
     except Exception as error:  # Triton's errors have no common base
         _refused.add(kind)
         reason = (str(error).splitlines() or [""])[0]

@@ -36,7 +36,9 @@ def test_streamed(placed):
 
 def test_shift(placed):
     options = {"verify_causally": True, "methods": [*METHODS], "toward": REGIONS}
-    assert attnviz.shift("apple", TEXT, model=placed, **options).agreement.verdict == "verified"
+    result = attnviz.shift("apple", TEXT, model=placed, **options)
+    assert result.agreement.verdict == "verified"
+    assert set(result.methods) == {*METHODS}, result.notes
 
 
 def test_senses_and_survey(placed):
@@ -81,8 +83,10 @@ def test_an_explanation(target, placed, tokenizer):
         )  # fmt: skip
     device = next(placed.module.parameters()).device
     model = attnviz.load(module.to(device).eval(), tokenizer=tokenizer)
-    result = attnviz.explain(text, methods=[*METHODS], model=model)
+    result = attnviz.explain(text, methods=[*METHODS], heads=True, model=model)
     assert result.agreement.verdict == "verified", result.agreement.summary()
+    assert set(result.methods) == {*METHODS}, result.notes
+    assert None not in (result.heads, result.lens), result.notes
     result.plot()
 
 

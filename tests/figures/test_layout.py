@@ -11,6 +11,7 @@ from readable_text import check_texts, overlap
 import attnviz
 from attnviz.errors import InputError
 from attnviz.figures import style
+from attnviz.figures.layout import Ruler
 
 INPUTS = ["short", "long", "pair", "odd", "one_word", "foreign"]
 COLUMN, FULL = 89, 183
@@ -149,3 +150,21 @@ def test_captions_below_captions(train, layout):
 def test_steps_have_a_smallest_width(train):
     with pytest.raises(attnviz.InputError, match="The width must be at least 80 mm for all stages"):
         attnviz.plot.steps(train, width=60)
+
+
+def test_lines_are_as_long_as_fits_and_measuring_stays_linear(monkeypatch):
+    ruler, measured, width = Ruler(), [], Ruler.width
+
+    def count(self, text, *font, **options):
+        measured.append(len(text))
+        return width(self, text, *font, **options)
+
+    monkeypatch.setattr(Ruler, "width", count)
+    words = ("the train left the northern station on time " * 100).split()
+    lines = ruler.wrap(" ".join(words), 3.0, 7)
+    assert sum(measured) < 30 * len(" ".join(words))
+    assert " ".join(lines).split() == words
+    for line, following in itertools.pairwise(lines):
+        assert width(ruler, line, 7) <= 3.0 < width(ruler, f"{line} {following.split()[0]}", 7)
+    assert ruler.wrap("", 3.0, 7) == []
+    assert ruler.wrap("WWW", 0.01, 7) == ["W", "W", "W"]

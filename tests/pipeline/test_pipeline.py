@@ -84,12 +84,16 @@ def test_attnviz_runs_from_its_folder_without_being_installed(model, monkeypatch
     def missing(name):
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(versions, "version", missing)
     versions.version_of.cache_clear()
-    result = model.attend("the train")
-    attnviz.save_result(result, tmp_path / "result.safetensors")
-    versions.version_of.cache_clear()
-    assert result.provenance.versions["attnviz"] == "(not installed)"
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(versions, "version", missing)
+            result = model.attend("the train")
+            attnviz.save_result(result, tmp_path / "result.safetensors")
+    finally:
+        versions.version_of.cache_clear()
+    loaded = attnviz.load_result(tmp_path / "result.safetensors")
+    assert loaded.provenance.versions["attnviz"] == "(not installed)"
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t", "\u200b"])

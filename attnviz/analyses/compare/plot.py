@@ -60,17 +60,22 @@ def _finding(result: CompareResult) -> str:
     changed = int((result.p_value < SURE).any(1).sum())
     if not changed:
         return f"No head changed significantly {models}"
-    farthest = result.heads[int(result.apart.nan_to_num(-1).argmax())]
     return (
         f"{changed:,} of {len(result.heads):,} heads changed significantly {models}; the maps of "
-        f"{farthest} differ most"
+        f"head {result.heads[_farthest(result)[0]]} differ most"
     )
+
+
+def _farthest(result: CompareResult) -> list[int]:
+    """Return the indices of the heads, those with the most different maps first."""
+    order: list[int] = result.apart.nan_to_num(-1).argsort(descending=True).tolist()
+    return order
 
 
 def _caption(result: CompareResult) -> list[str]:
     first, second = _names(result)
     changes = [provenance.with_changes for provenance in result.provenances]
-    order = result.apart.argsort(descending=True).tolist()[:_NAMED]
+    order = _farthest(result)[:_NAMED]
     most = ", ".join(
         f"{result.heads[n]} ({result.apart[n]:.2g}, {result.apart_low[n]:.2g} to "
         f"{result.apart_high[n]:.2g})"

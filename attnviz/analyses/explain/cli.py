@@ -54,14 +54,14 @@ def explain(
         typer.Option(
             help="Attribution method to compare, such as gradient-attention. Repeat it for "
             "several.",
-            show_default="none",
+            show_default="ensemble",
         ),
     ] = None,
     heads: Annotated[
         bool,
         typer.Option(
             "--heads",
-            help="Also measure what is lost without each head, and what each layer would predict.",
+            help="Also show what is lost without each head, and what each layer would predict.",
         ),
     ] = False,
     figure: FigureOptions = FigureOptions("explain.png"),
@@ -88,7 +88,7 @@ def explain(
             against=against,
             number=number.value,
             reference=reference,
-            methods=method or (),
+            methods=method or ("ensemble",),
             heads=heads,
             model=loaded,
         )

@@ -33,7 +33,7 @@ from attnviz.attribution.ranking import sum_pieces
 from attnviz.attribution.reference import Reading, make_reference, read
 from attnviz.attribution.target import Score, Target
 from attnviz.capture import restoring
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import InputError, ModelError, first_line
 from attnviz.inputs import expect_one_text
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AgreementReport, AnalysisCheck
@@ -41,6 +41,7 @@ from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
 _TOP = 5  # predictions that are listed
+_UNSUPPORTED = ModelError, RuntimeError, TypeError, ValueError, IndexError
 
 
 @silence_logs()
@@ -51,7 +52,7 @@ def explain(
     against: str | None = None,
     number: Literal["log-probability", "logit"] = "log-probability",
     reference: str = "gate",
-    methods: str | Sequence[str] = (),
+    methods: str | Sequence[str] = ("ensemble",),
     heads: bool = False,
     model: Model | Loadable | None = None,
 ) -> ExplainResult:
@@ -76,12 +77,13 @@ def explain(
         words are masked. Otherwise a text with the same number of tokens.
     methods : str or sequence of str, optional
         Attribution methods to compute beside the decomposition: "attention-flow",
-        "attention-value-norm", "direct-attribution", "gradient-attention", "gradient-input",
-        "integrated-gradients", "raw-attention", "rollout" or "value-zeroing". A method that the
-        model does not support is left out, with a note.
-    heads : bool
+        "attention-value-norm", "direct-attribution", "ensemble", "gradient-attention",
+        "gradient-input", "integrated-gradients", "raw-attention", "rollout" or "value-zeroing". A
+        method that the model does not support is left out, with a note. By default "ensemble", the
+        mean of the decomposition and two others, which ranks words best.
+    heads : bool, default False
         Also measure what the prediction loses without each head, estimated from the gradient and
-        exactly for the thirty largest, and read what each layer would predict (logit lens).
+        exactly for the thirty largest, and compute what each layer would predict (logit lens).
     model : Model, str, path or module
         From `load`, or what `load` takes: a model that predicts tokens or classes. The bundled
         model has no such head.
@@ -136,7 +138,7 @@ def explain(
         causal, replacements = _measure(site, words, compared.inputs["input_ids"])
         score = Score(**vars(site), direction=along, result=result, gate=compared.gate)
         attributions, left_out = compute_methods(names, score)
-        effects, lens, missing = _measure_heads(score) if heads else (None, None, [])
+        effects, lens, missing = _measure_heads(score, readout) if heads else (None, None, [])
         value = site.outputs(1).item()
 
     def by_word(numbers: Tensor) -> Tensor:
@@ -245,15 +247,20 @@ def _measure(
     return {**causal, "replace": replacements.mean(0)}, replacements
 
 
-def _measure_heads(score: Score) -> tuple[HeadEffects | None, LogitLens | None, list[str]]:
-    """Return the effects of the heads, the logit lens, and why one of them is missing."""
-    readout, effects, lens, notes = score.readout, None, None, []
+def _measure_heads(
+    score: Score, readout: Prediction
+) -> tuple[HeadEffects | None, LogitLens | None, list[str]]:
+    """Return the effects of the heads, the logit lens, and notes on what is left out."""
+    effects, lens, notes = None, None, []
     try:
         effects = head_effects(score)
-        if isinstance(readout, Prediction) and readout.kind != "class":
+    except _UNSUPPORTED as error:
+        notes.append(f"the heads are left out: {first_line(error)}")
+    if readout.kind != "class":
+        try:
             lens = logit_lens(score, readout.rows[0])
-    except ModelError as error:
-        notes.append(f"not measured: {str(error).rstrip('.')}")
+        except _UNSUPPORTED as error:
+            notes.append(f"the logit lens is left out: {first_line(error)}")
     return effects, lens, notes
 
 

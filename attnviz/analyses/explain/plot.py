@@ -109,6 +109,16 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     if any(index not in result.sources for index in result.unmeasured):
         names = ", ".join(f"“{literal(result.names[index], 20)}”" for index in result.unmeasured)
         parts.append(f"not measured: {names}, the same in both runs")
+    if result.heads is not None:
+        parts.append(
+            "heads: what is lost if the output of a head is set to zero at all positions but the "
+            "attention sink, estimated from one gradient and exact for the largest estimates"
+        )
+    if result.lens is not None:
+        parts.append(
+            "layers: the final norm and the unembedding applied to the residual stream after each "
+            "layer (logit lens)"
+        )
     return [*parts, *result.notes]
 
 
@@ -271,9 +281,9 @@ def _write_words(
 def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: float) -> float:
     """Draw what the number loses without each head; return the lower edge."""
     room = page.right - page.left
-    (name, lost), *others = result.strongest_heads[:_NAMED]
-    title = f"Without head {name} it changes by {signed(-lost)} {result.unit}"
-    title += "".join(f", without {name} by {signed(-lost)}" for name, lost in others)
+    named = [f"head {name} by {-lost:.2g}" for name, lost in result.strongest_heads[:_NAMED]]
+    title = f"{result.quantity[0].upper()}{result.quantity[1:]} changes without "
+    title += " and without ".join(named).replace("-", "\N{MINUS SIGN}") if named else "no head"
     top = page.subtitle(page.left, top, title, room) + 0.03
     layers, heads = effects.best.shape
     grid = HeadGrid(range(layers), range(heads))
@@ -281,16 +291,17 @@ def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: fl
     down = min(_LARGEST_CELL, max(across, _LOWEST_CELL), _TALLEST / grid.rows)
     ax = page.axes(page.left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
     scale = _scale(effects.best.flatten().tolist())
+    cells = grid.arrange(effects.best).numpy()
     extent = (0, grid.columns, grid.rows, 0)
-    lost = grid.arrange(effects.best).numpy()
-    ax.imshow(lost, cmap=value_colors(), norm=scale, aspect="auto", extent=extent)
-    for layer, head in (~effects.is_exact).nonzero().tolist():
-        x, y = grid.place(layer, head)
-        ax.plot(x + 0.5, y + 0.5, ".", color=theme().faint, markersize=1)
+    ax.imshow(cells, cmap=value_colors(), norm=scale, aspect="auto", extent=extent)
+    estimated = [grid.place(*place) for place in (~effects.is_exact).nonzero().tolist()]
+    if estimated:
+        dots = np.array(estimated).T + 0.5
+        ax.plot(*dots, ".", color=theme().muted, markersize=1.5, clip_on=False)
     grid.number_sides(ax, (across, down))
-    key = "red: the head raises it; blue: the head lowers it"
-    if not effects.is_exact.all():
-        key += "; dots: estimated from the gradient"
+    end = f"{scale.vmax:.2g} {result.unit}"
+    key = f"red: the head raises it (at most {end}); blue: the head lowers it"
+    key += "; dots: estimated from the gradient" if estimated else ""
     lines = page.ruler.wrap(key, room - AXIS_ROOM, SMALL_SIZE)
     bottom = top + down * grid.rows + AXIS_ROOM
     return page.write(page.left + AXIS_ROOM, bottom, lines, color=theme().muted)
@@ -300,29 +311,31 @@ def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -
     """Write the most probable token after each layer, shaded by its probability."""
     room, tall = page.right - page.left - AXIS_ROOM, _LENS
     first = next((n for n in range(len(lens.ids)) if (lens.ids[n:, 0] == lens.ids[-1, 0]).all()), 0)
-    final = literal(lens.tokens[-1][0].strip(), 20)
-    title = f"What each layer would predict: “{final}” from layer {first} on"
+    labels = [literal(line[0].strip() or "↵", 20) for line in lens.tokens]
+    place = f"from layer {first} on" if first < len(labels) - 1 else "only after the last"
+    title = f"What each layer would predict: “{labels[-1]}” {place}"
     top = page.subtitle(page.left, top, title, page.right - page.left) + 0.03
     every = math.ceil(len(lens.tokens) * line_height(SMALL_SIZE) / room)
     shown = range((len(lens.tokens) - 1) % every, len(lens.tokens), every)
     across = min(_WIDEST, room / len(shown))
     ax = page.axes(page.left + AXIS_ROOM, top, across * len(shown), tall)
     ax.set(xlim=(0, len(shown)), ylim=(0, 1), yticks=[])
-    for place, layer in enumerate(shown):
+    for column, layer in enumerate(shown):
         fill = weight_colors()(lens.probabilities[layer, 0].item())
-        ax.bar(place + 0.5, 1, width=1, color=fill, edgecolor=theme().ground, linewidth=0.5)
-        text = page.ruler.clip(literal(lens.tokens[layer][0].strip(), 20), tall - 0.06, SMALL_SIZE)
+        ax.bar(column + 0.5, 1, width=1, color=fill, edgecolor=theme().ground, linewidth=0.5)
+        text = page.ruler.clip(labels[layer], tall - 0.06, SMALL_SIZE)
         ax.text(
-            place + 0.5, 0.5, text, rotation=90, ha="center", va="center", fontsize=SMALL_SIZE,
+            column + 0.5, 0.5, text, rotation=90, ha="center", va="center", fontsize=SMALL_SIZE,
             color=theme().readable_on(fill),
         )  # fmt: skip
     few = max(1, math.ceil(1.6 * SMALL_SIZE / 72 / across))
     numbers = range(0, len(shown), few)
     ax.set_xticks([n + 0.5 for n in numbers], [str(shown[n]) for n in numbers], fontsize=SMALL_SIZE)
     ax.tick_params(length=0)
-    ax.set_xlabel("after layer (shade: probability)", color=theme().muted)
     ax.spines[:].set_visible(False)
-    return top + tall + AXIS_ROOM
+    key = "after layer; shade: probability, 0 to 1"
+    bottom = top + tall + 0.02 + line_height(SMALL_SIZE)
+    return page.write(page.left + AXIS_ROOM, bottom, [key], color=theme().muted)
 
 
 def _interval(result: ExplainResult, method: str) -> str:

@@ -86,9 +86,9 @@ class ExplainResult(Result):
     methods : mapping of str to Tensor
         Further attributions by the name of their method, (W,) each.
     heads : HeadEffects or None
-        What the number loses without each head, if it was asked for.
+        What the number loses without each head; None if not requested or not supported.
     lens : LogitLens or None
-        What each layer would predict, if it was asked for and tokens are predicted.
+        What each layer would predict; None if not requested or not supported, and for a class.
     """
 
     main_array: ClassVar[str | None] = "credit"
@@ -146,6 +146,13 @@ class ExplainResult(Result):
         if self.against is None:
             return target
         return f"{target} over “{literal(self.against, _LONGEST)}”"
+
+    @property
+    def quantity(self) -> str:
+        """The number that is explained, in words."""
+        if self.number == "difference":
+            return "the difference of the logits"
+        return f"the {self.number} of “{literal(self.target, _LONGEST)}”"
 
     @property
     def unit(self) -> str:
@@ -271,12 +278,16 @@ class ExplainResult(Result):
 
     @property
     def strongest_heads(self) -> list[tuple[str, float]]:
-        """The five heads with the largest effects, and what the number loses without each."""
+        """The measured heads with the largest effects, and what the number loses without each."""
         if self.heads is None:
             return []
-        effects, count = self.heads.best.flatten(), self.heads.best.shape[1]
-        order = effects.abs().argsort(descending=True, stable=True)[:_STRONGEST].tolist()
-        return [(f"{n // count}.{n % count}", effects[n].item()) for n in order]
+        effects, count = self.heads.exact.flatten(), self.heads.exact.shape[1]
+        order = effects.abs().nan_to_num(-1).argsort(descending=True, stable=True)[:_STRONGEST]
+        return [
+            (f"{n // count}.{n % count}", effects[n].item())
+            for n in order.tolist()
+            if effects[n].isfinite()
+        ]
 
     @property
     def predicted_by_layer(self) -> list[str]:
@@ -298,6 +309,8 @@ class ExplainResult(Result):
         split = self.decomposition
         if self.heads is not None:
             arrays |= {"head_estimate": self.heads.estimate, "head_exact": self.heads.exact}
+        if self.lens is not None:
+            arrays |= {"lens_ids": self.lens.ids, "lens_probabilities": self.lens.probabilities}
         return {
             **arrays,
             "replacements": self.replacements,
@@ -332,7 +345,7 @@ class ExplainResult(Result):
             "completeness_error": self.completeness_error,
             "best_method": self.best_method,
             "rank_correlations": {name: list(rho) for name, rho in self.rank_correlations.items()},
-            "strongest_heads": [[str(head), lost] for head, lost in self.strongest_heads],
+            "strongest_heads": [list(pair) for pair in self.strongest_heads],
             "predicted_by_layer": self.predicted_by_layer,
             **proof(self),
         }

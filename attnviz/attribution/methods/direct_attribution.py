@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.attribution.methods import method
+from attnviz.attribution.readout import base_of
 from attnviz.attribution.residual_stream import FrozenNonlinearities
 from attnviz.attribution.target import Score
-from attnviz.attribution.tracing import activations, by_head, trace_run
+from attnviz.attribution.tracing import (
+    Elementwise,
+    activations,
+    blocks_of,
+    by_head,
+    trace_run,
+)
 
 
 @method("direct-attribution")
@@ -21,7 +31,8 @@ def direct_attribution(score: Score) -> Tensor:
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
     """
     mode = _DirectPaths()
-    with activations(score.readout.module, mode.gated):
+    module = score.readout.module
+    with mode.inside(blocks_of(base_of(module))), activations(module, mode.gated):
         _, numbers = trace_run(score.readout, score.inputs, mode)
     leaves = [mix.mixed for mix in mode.mixes]
     gradients = torch.autograd.grad(score.project(numbers), leaves, allow_unused=True)
@@ -35,8 +46,30 @@ def direct_attribution(score: Score) -> Tensor:
 
 
 class _DirectPaths(FrozenNonlinearities):
-    """Also cuts the paths through MLPs."""
+    """Also cuts the paths through the MLPs of blocks, but not through the head of the model."""
 
-    def gated(self, f: object, x: Tensor) -> Tensor:
-        """Return the activation without a gradient."""
-        return super().gated(f, x.detach())  # type: ignore[arg-type]
+    in_block = False
+
+    @contextmanager
+    def inside(self, blocks: Iterable[nn.Module]) -> Iterator[None]:
+        """Note when a block runs."""
+
+        def switch(in_block: bool) -> Callable[..., None]:
+            return lambda *_: setattr(self, "in_block", in_block)
+
+        hooks = []
+        for block in blocks:
+            hooks.append(block.register_forward_pre_hook(switch(True)))
+            hooks.append(block.register_forward_hook(switch(False)))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def gated(self, f: Elementwise, x: Tensor) -> Tensor:
+        """Return the activation, in a block without a gradient."""
+        output = super().gated(f, x.detach() if self.in_block else x)
+        if not self.in_block:
+            self._activated.pop()  # what follows is no MLP
+        return output

@@ -21,6 +21,8 @@ import attnviz
 from attnviz.analyses.explain import compute
 from attnviz.app import run
 from attnviz.attribution import deeplift, reference
+from attnviz.attribution.heads import HeadEffects
+from attnviz.attribution.lens import LogitLens
 from attnviz.errors import InputError, ModelError
 
 TEXT = "we sat near the old river and talked for hours"
@@ -125,9 +127,58 @@ def test_the_head_is_found_by_removing_each(models, kind, tmp_path):
     figure = attnviz.plot.explain(loaded)
     check_texts(figure)
     texts = " ".join(text.get_text() for text in figure.texts)
-    assert f"Without head {head} it changes by" in texts
-    assert ("What each layer would predict: “yes” from layer" in texts) == (kind != "classifier")
+    changed = f"{-lost:.2g}".replace("-", "\N{MINUS SIGN}")
+    assert f"The difference of the logits changes without head {head} by {changed}" in texts
+    lens = "What each layer would predict: “yes” only after the last"
+    assert (lens in texts) == (kind != "classifier")
     plt.close(figure)
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(1, 4), (12, 8)])
+def test_effects_of_many_heads_are_estimated(layers, heads, tokenizer):
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=layers, n_head=heads)
+    model = attnviz.load(GPT2LMHeadModel(config).eval(), tokenizer=tokenizer)
+    result = attnviz.explain(TEXT, heads=True, model=model)
+    assert result.heads.is_exact.sum() == min(30, layers * heads)
+    measured = {f"{layer}.{head}" for layer, head in result.heads.is_exact.nonzero().tolist()}
+    assert {name for name, _ in result.strongest_heads} <= measured
+    exact = result.heads.exact.nan_to_num(0).abs()
+    assert abs(result.strongest_heads[0][1]) == pytest.approx(exact.max().item(), rel=1e-6)
+    arrays = result.to_arrays()
+    assert torch.equal(arrays["head_estimate"], result.heads.estimate)
+    assert arrays["lens_ids"].shape == arrays["lens_probabilities"].shape == (layers, 5)
+    for width in (89, 183):
+        figure = attnviz.plot.explain(result, width=width)
+        check_texts(figure)
+        texts = " ".join(text.get_text() for text in figure.texts)
+        assert ("dots: estimated from the gradient" in texts) == (layers > 1)
+        plt.close(figure)
+
+
+def test_what_a_model_does_not_support_is_left_out_with_a_note(tokenizer, monkeypatch):
+    def refuse(*_):
+        raise ModelError("no blocks in a row")
+
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=2, n_head=2)
+    model = attnviz.load(GPT2LMHeadModel(config).eval(), tokenizer=tokenizer)
+    monkeypatch.setattr(compute, "head_effects", refuse)
+    result = attnviz.explain(TEXT, heads=True, model=model)
+    assert result.heads is None
+    assert result.lens is not None
+    assert "the heads are left out: no blocks in a row" in result.notes
+    monkeypatch.setattr(compute, "logit_lens", refuse)
+    result = attnviz.explain(TEXT, heads=True, model=model)
+    assert "the logit lens is left out: no blocks in a row" in result.notes
+    attnviz.plot.explain(result)
+
+
+@pytest.mark.parametrize("part", ["heads", "lens"])
+def test_empty_tables_are_refused(part):
+    empty = torch.empty(0, 0)
+    with pytest.raises(InputError, match="should have"):
+        HeadEffects(empty, empty) if part == "heads" else LogitLens(empty, empty, empty, ())
 
 
 def test_the_word_and_the_head_are_found(results, kind):

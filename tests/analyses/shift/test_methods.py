@@ -8,13 +8,15 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution import methods
+from attnviz.attribution.methods import ensemble
 from attnviz.errors import InputError
 
 CASH = "The bank was full of cash."
 ROW = 2
 NAMES = (
-    "attention-flow", "attention-value-norm", "direct-attribution", "gradient-attention",
-    "gradient-input", "integrated-gradients", "raw-attention", "rollout", "split", "value-zeroing",
+    "attention-flow", "attention-value-norm", "direct-attribution", "ensemble",
+    "gradient-attention", "gradient-input", "integrated-gradients", "raw-attention", "rollout",
+    "split", "value-zeroing",
 )  # fmt: skip
 
 
@@ -67,6 +69,14 @@ def test_integrated_gradients_add_up_to_the_difference_from_masked_words(model, 
 def test_raw_attention_and_rollout_match_those_in_a_shift(bank):
     assert_close(bank.methods["raw-attention"], bank.raw_attention.double())
     assert_close(bank.methods["rollout"], bank.rollout.double())
+
+
+def test_the_ensemble_is_the_mean_of_three_methods_of_equal_size(bank):
+    ranked = [row for row in range(1, 8) if row != ROW]
+    members = [bank.methods[name] for name in ensemble.MEMBERS]
+    expected = torch.stack([one / one[ranked].abs().sum() for one in members]).mean(0)
+    assert_close(bank.methods["ensemble"], expected)
+    assert bank.methods["ensemble"][ranked].abs().sum() <= 1
 
 
 def test_methods_are_ranked_like_the_decomposition(model, bank):
