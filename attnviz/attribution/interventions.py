@@ -70,6 +70,8 @@ def substitute_each(
 
     tokens : the ids that replace a piece, in one run each: [MASK], or several words.
     """
+    if not words:
+        return target.outputs(1)[:0, None].expand(0, len(tokens), -1)
     replacements = torch.tensor(tokens, device=target.ids.device)
     runs = target.ids.repeat(len(words) * len(tokens), 1)
     for word, positions in enumerate(words):

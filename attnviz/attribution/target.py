@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -71,6 +71,7 @@ class Score(Target):
     direction: Tensor  # in the space of what is read, (d,)
     result: AttentionResult  # the attention of the text
     gate: Tensor | None  # which keys each query may attend to in the reference, (T, T)
+    computed: dict[str, Tensor] = field(default_factory=dict)  # attributions by method, (T,)
 
     @property
     def twice(self) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from attnviz.capture.capture import (
     Capture,
     capture,
     capture_generation,
+    generate_greedily,
     hidden_states,
     transcribe,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "capture_batch",
     "capture_generation",
     "capture_streamed",
+    "generate_greedily",
     "hidden_states",
     "memory_budget",
     "model_lock",

@@ -109,7 +109,7 @@ def capture_generation(
     outputs: list[Output] = []
 
     def by_steps() -> None:
-        generated.append(_generate(model, inputs, tokens))
+        generated.append(generate_greedily(model, inputs, tokens))
 
     def forward() -> object:
         return model(**_full_inputs(model, inputs, generated[0][None, :-1]))
@@ -256,7 +256,7 @@ def _of_text(tensor: Tensor, text_index: int) -> Tensor:
 # ------------------------------------------------------------------------- steps of a generation
 
 
-def _generate(model: Any, inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
+def generate_greedily(model: Any, inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
     """Generate up to `tokens` tokens, always the likeliest, and return all ids (T,)."""
     if not getattr(model, "can_generate", bool)():
         raise ModelError(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -88,7 +89,8 @@ def judge(
         attributions, forwards, notes = {}, {}, []
         with tokens_read(readout.module) as tokens:
             for name in METHODS:
-                took, (scores, left_out) = _time(lambda name=name: compute_methods([name], score))
+                alone = replace(score, computed={})
+                took, (scores, left_out) = _time(partial(compute_methods, [name], alone))
                 notes += left_out
                 if name in scores:
                     attributions[name] = sum_pieces(scores[name], sources)

@@ -64,6 +64,12 @@ def explain(
             help="Also show what is lost without each head, and what each layer would predict.",
         ),
     ] = False,
+    generate: Annotated[
+        int,
+        typer.Option(
+            help="Generate this many tokens greedily and explain the last of them.", min=1
+        ),
+    ] = 1,
     figure: FigureOptions = FigureOptions("explain.png"),
     model: ModelOptions,
     console: ConsoleOptions,
@@ -90,6 +96,7 @@ def explain(
             reference=reference,
             methods=method or ("ensemble",),
             heads=heads,
+            generate=generate,
             model=loaded,
         )
     return report(

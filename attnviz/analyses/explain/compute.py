@@ -30,9 +30,9 @@ from attnviz.attribution.lens import LogitLens, logit_lens
 from attnviz.attribution.methods import check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.ranking import sum_pieces
-from attnviz.attribution.reference import Reading, make_reference, read
+from attnviz.attribution.reference import Reading, encode_after, make_reference, read
 from attnviz.attribution.target import Score, Target
-from attnviz.capture import restoring
+from attnviz.capture import generate_greedily, restoring
 from attnviz.errors import InputError, ModelError, first_line
 from attnviz.inputs import expect_one_text
 from attnviz.pipeline.attend import Loadable, Model, load
@@ -54,6 +54,7 @@ def explain(
     reference: str = "gate",
     methods: str | Sequence[str] = ("ensemble",),
     heads: bool = False,
+    generate: int = 1,
     model: Model | Loadable | None = None,
 ) -> ExplainResult:
     """Explain a prediction by the words of a text, exactly, beside the effect of changing each.
@@ -84,6 +85,9 @@ def explain(
     heads : bool, default False
         Also measure what the prediction loses without each head, estimated from the gradient and
         exactly for the thirty largest, and compute what each layer would predict (logit lens).
+    generate : int, default 1
+        Let a causal model generate this many tokens greedily, and explain the last of them: the
+        text and the tokens before it are what the model reads.
     model : Model, str, path or module
         From `load`, or what `load` takes: a model that predicts tokens or classes. The bundled
         model has no such head.
@@ -98,7 +102,8 @@ def explain(
     ------
     InputError
         The text has no mask token, the target is not in the vocabulary or no class, both choices
-        are the same, the reference has another number of tokens, or a method is unknown.
+        are the same, the reference has another number of tokens, a method is unknown, or the model
+        does not generate so many tokens.
     ModelError
         The model predicts neither tokens nor classes, or its blocks cannot be traced.
     """
@@ -106,10 +111,16 @@ def explain(
         raise InputError(f"The text must be a string, not {type(text).__name__}.")
     if number not in ("log-probability", "logit"):
         raise InputError(f"The number must be log-probability or logit, not {number!r:.60}.")
+    if isinstance(generate, bool) or not isinstance(generate, int) or generate < 1:
+        raise InputError(f"generate must be 1 token or more, not {generate!r:.60}.")
     names = check_methods(methods)
     model = model if isinstance(model, Model) else load(model)
-    prediction = find_prediction(model, text, target, against, log=number == "log-probability")
+    continuation = _continue(model, text, generate - 1) if generate > 1 else ""
+    prediction = find_prediction(
+        model, text + continuation, target, against, log=number == "log-probability"
+    )
     reading, site, choices = prediction.reading, prediction.target, prediction.choices
+    written = [f"the model wrote “{continuation.strip()}”"] if continuation else []
     readout = site.readout
     assert isinstance(readout, Prediction)
     compared = make_reference(site, reference, reading.bos)
@@ -136,7 +147,13 @@ def explain(
         ]
         words = [groups.positions[index] for index in others]
         causal, replacements = _measure(site, words, compared.inputs["input_ids"])
-        score = Score(**vars(site), direction=along, result=result, gate=compared.gate)
+        score = Score(
+            **vars(site),
+            direction=along,
+            result=result,
+            gate=compared.gate,
+            computed={"split": split.credit},
+        )
         attributions, left_out = compute_methods(names, score)
         effects, lens, missing = _measure_heads(score, readout) if heads else (None, None, [])
         value = site.outputs(1).item()
@@ -175,7 +192,7 @@ def explain(
         },
         heads=effects,
         lens=lens,
-        notes=(*prediction.notes, *reading.notes, *compared.notes, *left_out, *missing),
+        notes=(*written, *prediction.notes, *reading.notes, *compared.notes, *left_out, *missing),
         agreement=_verify(result.agreement, choices, site, split, value),
         provenance=result.provenance,
     )
@@ -228,6 +245,40 @@ def find_prediction(
     )
     site = Target(model, reading.inputs, reading.special, readout, reading.sink)
     return FoundPrediction(reading, site, choices, notes)
+
+
+def _continue(model: Model, text: str, count: int) -> str:
+    """Return the tokens that a causal model generates after a text, greedily, as text."""
+    expect_one_text(model.checkpoint)
+    expect_readable(model, text, "The text")
+    if not getattr(model.module, "can_generate", bool)():
+        raise InputError(
+            f"{model.name} does not generate tokens. Leave out --generate (generate=), or use a "
+            "causal language model."
+        )
+    reading = read(model, text)
+    assert model.tokenizer is not None  # it has tokenized the text
+    before = reading.inputs["input_ids"][0].tolist()
+    with restoring(model.module), torch.no_grad():
+        ids = generate_greedily(model.module, reading.inputs, count).tolist()
+    new = [token for token in ids[len(before) :] if token not in model.tokenizer.all_special_ids]
+    if len(new) < count:
+        raise InputError(
+            f"{model.name} ends the text after {len(new)} tokens. Ask for fewer with --generate "
+            "(generate=)."
+        )
+    written, start = (
+        str(model.tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
+        for tokens in (before + new, before)
+    )
+    continuation = written[len(start) :]
+    again = encode_after(model, text + continuation, reading.bos).inputs["input_ids"][0].tolist()
+    if again != ids:
+        raise InputError(
+            f"The generated text “{continuation}” is read as other tokens than were generated. "
+            "Ask for one token more or fewer with --generate (generate=)."
+        )
+    return continuation
 
 
 def _measure(

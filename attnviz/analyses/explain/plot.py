@@ -257,7 +257,7 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
 
 def _strongest(result: ExplainResult, most: int) -> list[int]:
     """Return the words with the largest contributions or effects, in the order of the text."""
-    if most < min(_FEWEST, len(result.sources)):
+    if not result.sources or most < min(_FEWEST, len(result.sources)):
         return []
     sizes = torch.stack([result.credit, result.consensus])[:, result.sources].abs()
     largest = (sizes / sizes.amax(1, keepdim=True).clamp(min=1e-30)).amax(0)

@@ -247,6 +247,8 @@ class ExplainResult(Result):
     @property
     def headline(self) -> str:
         """The finding in one sentence. It names a word only if its measured effect agrees."""
+        if not self.sources:
+            return f"The text is too short to explain {self.question} by its words"
         word = (
             "" if self.strongest is None else f"“{literal(self.names[self.strongest], _LONGEST)}”"
         )

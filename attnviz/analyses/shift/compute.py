@@ -141,7 +141,13 @@ def shift(
                 direct_effect = _head_effects(readout, compared, split.direction, "direct")
             with part(2, 3, "each head: total effect"):
                 total_effect = _head_effects(readout, compared, split.direction, "total")
-        score = Score(**vars(target), direction=split.direction, result=result, gate=compared.gate)
+        score = Score(
+            **vars(target),
+            direction=split.direction,
+            result=result,
+            gate=compared.gate,
+            computed={"split": split.credit},
+        )
         attributions, left_out = compute_methods(method_names, score)
     index = groups.positions.index(rows)
     notes = [] if len(rows) == 1 else [f"“{groups.labels[index]}” is {len(rows)} pieces, averaged"]

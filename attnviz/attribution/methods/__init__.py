@@ -9,6 +9,7 @@ it, rank words by it, and save it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TypeAlias
@@ -24,11 +25,17 @@ METHODS: dict[str, Method] = {}
 
 
 def method(name: str) -> Callable[[Method], Method]:
-    """Register an attribution method under a name."""
+    """Register an attribution method under a name. It is computed once for each score."""
 
     def register(function: Method) -> Method:
-        METHODS[name] = function
-        return function
+        @wraps(function)
+        def once(score: Score) -> Tensor:
+            if name not in score.computed:
+                score.computed[name] = function(score)
+            return score.computed[name]
+
+        METHODS[name] = once
+        return once
 
     return register
 

@@ -1,5 +1,7 @@
 """Explanations find the word and the head that make a hand-made model predict what it predicts."""
 
+import copy
+import io
 import json
 from dataclasses import replace
 from unittest.mock import patch
@@ -9,6 +11,8 @@ import pytest
 import torch
 from families import tiny
 from readable_text import check_texts
+from rich.console import Console
+from tokenizers.processors import TemplateProcessing
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -172,6 +176,43 @@ def test_what_a_model_does_not_support_is_left_out_with_a_note(tokenizer, monkey
     result = attnviz.explain(TEXT, heads=True, model=model)
     assert "the logit lens is left out: no blocks in a row" in result.notes
     attnviz.plot.explain(result)
+
+
+def test_a_token_of_a_generation(model):
+    tokenizer = copy.deepcopy(model.tokenizer)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
+    model = handmade("decoder", tokenizer)
+    prompt = "old river"
+    one = attnviz.explain(prompt, model=model)
+    assert one.sources == []  # the sink, and the word at which the token is predicted
+    assert one.headline == f"The text is too short to explain {one.question} by its words"
+    plt.close(attnviz.plot.explain(one))
+    Console(file=(out := io.StringIO())).print(one)
+    assert "too short" in out.getvalue()
+    assert attnviz.explain(prompt, generate=1, model=model).provenance == one.provenance
+    third = attnviz.explain(prompt, generate=3, model=model)
+    assert third.provenance.text.startswith(f"{prompt} {one.target}")
+    assert third.notes[0].startswith("the model wrote “")
+    with torch.no_grad():
+        ids = model.tokenizer(prompt, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        for _ in range(3):
+            ids = torch.cat([ids, model.module(ids).logits[:, -1:].argmax(-1)], 1)
+    assert third.tokens == tuple(model.tokenizer.convert_ids_to_tokens(ids[0, :-1]))
+    assert third.target == model.tokenizer.decode(ids[0, -1:])
+
+
+@pytest.mark.parametrize(
+    ("generate", "kind", "said"),
+    [
+        (0, "decoder", "1 token or more, not 0"),
+        (True, "decoder", "1 token or more, not True"),
+        (2, "encoder", "does not generate tokens"),
+        (2, "classifier", "does not generate tokens"),
+    ],
+)
+def test_generations_that_cannot_be(models, generate, kind, said):
+    with pytest.raises(InputError, match=said):
+        attnviz.explain(TEXTS[kind], generate=generate, model=models[kind])
 
 
 @pytest.mark.parametrize("part", ["heads", "lens"])

@@ -79,6 +79,33 @@ def test_the_ensemble_is_the_mean_of_three_methods_of_equal_size(bank):
     assert bank.methods["ensemble"][ranked].abs().sum() <= 1
 
 
+def test_the_split_is_that_of_the_reference(model):
+    """Also without a gate, where the method by itself has nothing to compare with."""
+    result = attnviz.shift(
+        "bank", CASH, reference="mask", methods=["split", "ensemble"], model=model
+    )
+    assert_close(result.methods["split"], result.decomposition.credit)
+    assert result.methods["split"].abs().max() > 0
+
+
+def test_a_method_is_computed_once(model, monkeypatch):
+    calls = []
+    monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))
+
+    @methods.method("counted")
+    def counted(score):
+        calls.append(1)
+        return torch.ones(score.ids.shape[1])
+
+    @methods.method("twice")
+    def twice(score):
+        return 2 * methods.METHODS["counted"](score)
+
+    result = attnviz.shift("bank", CASH, methods=["counted", "twice"], model=model)
+    assert_close(result.methods["twice"], 2 * result.methods["counted"])
+    assert len(calls) == 1
+
+
 def test_methods_are_ranked_like_the_decomposition(model, bank):
     assert list(bank.method_correlations) == list(NAMES)
     assert all(list(rhos) == ["mask"] for rhos in bank.method_correlations.values())
