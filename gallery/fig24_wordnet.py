@@ -1,4 +1,4 @@
-"""No vector is clearly better than the other words alone, but both together are
+"""No vector clearly beats the other words alone, but both together do
 
 {held_out_pairs} pairs of WordNet's example sentences with one of {held_out_words} words, in one
 sense or in two. The height is the AUC: how often a pair of one sense has a larger cosine than a
@@ -57,6 +57,5 @@ with attnviz.plot.style():
         ax.set(title=model, xlabel="layer that the vector enters (last: output)", ylim=(0.34, 0.78))
         ax.set_ylabel("AUC, same against other sense" * (ax is axes[0]))
         ax.legend(loc="lower right")
-    title = "No vector is clearly better than the other words; both together are"
-    fig.suptitle(title, weight="bold")
+    fig.suptitle("No vector clearly beats the other words; both together do", weight="bold")
 fig = attnviz.plot.add_caption(fig, text="Example sentences of WordNet 3.0")

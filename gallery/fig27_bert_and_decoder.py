@@ -46,8 +46,7 @@ with attnviz.plot.style():
         cell = drawn.columns.index(key), drawn.rows.index(query)
         given.append(drawn.weights[cell[::-1]])
         look = {"title": f"{names[n]}: “{query}” gives “{key}” {given[n]:.0%}", "annot": False}
-        look |= {"vmin": 0, "vmax": 0.6}  # one scale; only sinks have more
-        ax = attnviz.plot.heatmap(drawn, ax=axes[str(n)], **look)
+        ax = attnviz.plot.heatmap(drawn, ax=axes[str(n)], vmin=0, vmax=0.6, **look)  # one scale
         ax.add_patch(plt.Rectangle(cell, 1, 1, ec="C1", fc="none", lw=1.5))
     for n, name in enumerate(("[CLS], [SEP] or first word", "earlier words", "itself", "later")):
         drawn = axes["2"].barh(names, bars[:, n], 0.7, bars[:, :n].sum(1), label=name, alpha=0.5)
