@@ -29,6 +29,7 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     function = globals()[name] = checked(getattr(import_module(_MODULES[name]), name))
+    function.__module__ = __name__  # where pickle finds it
     return function
 
 

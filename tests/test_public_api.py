@@ -2,6 +2,7 @@
 
 import inspect
 import operator
+import pickle
 
 import pytest
 
@@ -27,6 +28,12 @@ def test_the_public_names():
     assert attnviz.plot.__all__ == dir(attnviz.plot) == PLOT
     with pytest.raises(AttributeError, match="no attribute 'waterfall'"):
         attnviz.plot.waterfall  # noqa: B018
+
+
+@pytest.mark.parametrize("name", PLOT)
+def test_a_drawing_function_can_be_pickled(name):
+    function = getattr(attnviz.plot, name)
+    assert pickle.loads(pickle.dumps(function)) is function
 
 
 @pytest.mark.parametrize("name", [*PUBLIC, *(f"plot.{name}" for name in PLOT)])
