@@ -48,6 +48,17 @@ class Reading:
 
 def read(model: Model, text: str) -> Reading:
     """Run the model on a text, with a BOS token before it if a causal model needs one."""
+    inputs, bos, sink, notes = encode_causal(model, text)
+    ids: list[int] = inputs["input_ids"][0].tolist()
+    result = model.attend(text if bos is None else ids, mode="full")
+    groups = token_groups(result.records[0].query_axis)
+    return Reading(inputs, result, groups, bos, sink, notes)
+
+
+def encode_causal(
+    model: Model, text: str
+) -> tuple[Mapping[str, Tensor], int | None, int | None, tuple[str, ...]]:
+    """Return the inputs of a text, and the `bos`, `sink` and `notes` of its `Reading`."""
     batch = encode(model.checkpoint, [text])
     bos = sink = None
     notes: tuple[str, ...] = ()
@@ -58,10 +69,7 @@ def read(model: Model, text: str) -> Reading:
         else:
             token = getattr(model.tokenizer, "bos_token", bos)
             batch, notes = encode_after(model, text, bos), (f"read with {token} before it",)
-    ids: list[int] = batch.inputs["input_ids"][0].tolist()
-    result = model.attend(text if bos is None else ids, mode="full")
-    groups = token_groups(result.records[0].query_axis)
-    return Reading(batch.inputs, result, groups, bos, sink, notes)
+    return batch.inputs, bos, sink, notes
 
 
 def encode_after(model: Model, text: str, bos: int | None) -> Batch:

@@ -66,18 +66,13 @@ class Ruler:
     def __init__(self) -> None:
         self._figure = Figure()
         self._renderer = FigureCanvasAgg(self._figure).get_renderer()  # type: ignore[no-untyped-call]
-        self._texts: dict[tuple[float, str, bool], Text] = {}  # one is made for each font
 
     def width(
         self, text: str, points: float, weight: str = "normal", *, math: bool = False
     ) -> float:
         """Return the width of one line of text, or of a formula."""
-        font = points, weight, math
-        if font not in self._texts:
-            self._texts[font] = Text(fontsize=points, parse_math=math, **_face(weight))
-            self._texts[font].set_figure(self._figure)
-        drawn = self._texts[font]
-        drawn.set_text(text)
+        drawn = Text(0, 0, text, fontsize=points, parse_math=math, **_face(weight))
+        drawn.set_figure(self._figure)
         return float(drawn.get_window_extent(self._renderer).width / self._figure.dpi)
 
     def widest(self, texts: Sequence[str], points: float) -> float:

@@ -27,13 +27,13 @@ from attnviz.attribution.interventions import (
     substitute_each,
 )
 from attnviz.attribution.lens import LogitLens, logit_lens
-from attnviz.attribution.methods import check_methods, compute_methods
+from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.ranking import sum_pieces
-from attnviz.attribution.reference import Reading, encode_after, make_reference, read
+from attnviz.attribution.reference import Reading, encode_after, encode_causal, make_reference, read
 from attnviz.attribution.target import Score, Target
 from attnviz.capture import generate_greedily, restoring
-from attnviz.errors import InputError, ModelError, first_line
+from attnviz.errors import InputError, ModelError
 from attnviz.inputs import expect_one_text
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AgreementReport, AnalysisCheck
@@ -41,7 +41,6 @@ from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
 _TOP = 5  # predictions that are listed
-_UNSUPPORTED = ModelError, RuntimeError, TypeError, ValueError, IndexError
 
 
 @silence_logs()
@@ -160,9 +159,8 @@ def explain(
 
     def by_word(numbers: Tensor) -> Tensor:
         """Place numbers of the changed words, (…, W)."""
-        placed = torch.full(
-            (*numbers.shape[:-1], len(groups.labels)), torch.nan, device="cpu"
-        ).double()
+        shape = *numbers.shape[:-1], len(groups.labels)
+        placed = torch.full(shape, torch.nan, dtype=torch.float64, device="cpu")
         placed[..., others] = numbers
         return placed
 
@@ -256,11 +254,11 @@ def _continue(model: Model, text: str, count: int) -> str:
             f"{model.name} does not generate tokens. Leave out --generate (generate=), or use a "
             "causal language model."
         )
-    reading = read(model, text)
+    inputs, bos, *_ = encode_causal(model, text)
     assert model.tokenizer is not None  # it has tokenized the text
-    before = reading.inputs["input_ids"][0].tolist()
+    before = inputs["input_ids"][0].tolist()
     with restoring(model.module), torch.no_grad():
-        ids = generate_greedily(model.module, reading.inputs, count).tolist()
+        ids = generate_greedily(model.module, inputs, count).tolist()
     new = [token for token in ids[len(before) :] if token not in model.tokenizer.all_special_ids]
     if len(new) < count:
         raise InputError(
@@ -272,7 +270,7 @@ def _continue(model: Model, text: str, count: int) -> str:
         for tokens in (before + new, before)
     )
     continuation = written[len(start) :]
-    again = encode_after(model, text + continuation, reading.bos).inputs["input_ids"][0].tolist()
+    again = encode_after(model, text + continuation, bos).inputs["input_ids"][0].tolist()
     if again != ids:
         raise InputError(
             f"The generated text “{continuation}” is read as other tokens than were generated. "
@@ -302,17 +300,12 @@ def _measure_heads(
     score: Score, readout: Prediction
 ) -> tuple[HeadEffects | None, LogitLens | None, list[str]]:
     """Return the effects of the heads, the logit lens, and notes on what is left out."""
-    effects, lens, notes = None, None, []
-    try:
-        effects = head_effects(score)
-    except _UNSUPPORTED as error:
-        notes.append(f"the heads are left out: {first_line(error)}")
+    lens, no_lens = None, ""
+    effects, no_effects = attempt(lambda: head_effects(score))
     if readout.kind != "class":
-        try:
-            lens = logit_lens(score, readout.rows[0])
-        except _UNSUPPORTED as error:
-            notes.append(f"the logit lens is left out: {first_line(error)}")
-    return effects, lens, notes
+        lens, no_lens = attempt(lambda: logit_lens(score, readout.rows[0]))
+    reasons = {"the heads are": no_effects, "the logit lens is": no_lens}
+    return effects, lens, [f"{what} left out: {why}" for what, why in reasons.items() if why]
 
 
 def _verify(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch import Tensor
 from attnviz.attribution.target import Score
 from attnviz.errors import ModelError, expect_names, first_line
 
+T = TypeVar("T")
 Method: TypeAlias = Callable[[Score], Tensor]
 METHODS: dict[str, Method] = {}
 
@@ -47,19 +48,24 @@ def check_methods(names: str | Sequence[str]) -> tuple[str, ...]:
     return listed
 
 
+def attempt(compute: Callable[[], T]) -> tuple[T | None, str]:
+    """Return what a function computes, or None and why the model does not support it."""
+    try:
+        return compute(), ""
+    except torch.OutOfMemoryError:
+        raise
+    except (ModelError, RuntimeError, TypeError, ValueError, IndexError) as error:
+        return None, first_line(error)
+
+
 def compute_methods(names: Sequence[str], score: Score) -> tuple[dict[str, Tensor], list[str]]:
     """Return attributions by method, (T,) each, and notes on the methods that are left out."""
     attributions, notes = {}, []
     for name in names:
-        try:
-            attribution = METHODS[name](score).detach().double().cpu()
-        except torch.OutOfMemoryError:
-            raise
-        except (ModelError, RuntimeError, TypeError, ValueError, IndexError) as error:
-            reason = f"{score.model.name} does not support it ({first_line(error)})"
-            notes.append(f"{name} is left out: {reason}")
-            continue
-        if attribution.isfinite().all():
+        attribution, reason = attempt(lambda: METHODS[name](score).detach().double().cpu())  # noqa: B023
+        if attribution is None:
+            notes.append(f"{name} is left out: {score.model.name} does not support it ({reason})")
+        elif attribution.isfinite().all():
             attributions[name] = attribution
         else:
             notes.append(f"{name} is left out: it is nan or infinite for {score.model.name}")

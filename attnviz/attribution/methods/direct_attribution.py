@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.attribution.methods import method
 from attnviz.attribution.readout import base_of
 from attnviz.attribution.residual_stream import FrozenNonlinearities
+from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Score
-from attnviz.attribution.tracing import (
-    Elementwise,
-    activations,
-    blocks_of,
-    by_head,
-    trace_run,
-)
+from attnviz.attribution.tracing import Elementwise, activations, by_head, trace_run
 
 
 @method("direct-attribution")
@@ -30,9 +22,10 @@ def direct_attribution(score: Score) -> Tensor:
 
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
     """
-    mode = _DirectPaths()
     module = score.readout.module
-    with mode.inside(blocks_of(base_of(module))), activations(module, mode.gated):
+    run = StoredRun(base_of(module))
+    mode = _DirectPaths(run)
+    with run.record(), activations(module, mode.gated):
         _, numbers = trace_run(score.readout, score.inputs, mode)
     leaves = [mix.mixed for mix in mode.mixes]
     gradients = torch.autograd.grad(score.project(numbers), leaves, allow_unused=True)
@@ -48,28 +41,14 @@ def direct_attribution(score: Score) -> Tensor:
 class _DirectPaths(FrozenNonlinearities):
     """Also cuts the paths through the MLPs of blocks, but not through the head of the model."""
 
-    in_block = False
-
-    @contextmanager
-    def inside(self, blocks: Iterable[nn.Module]) -> Iterator[None]:
-        """Note when a block runs."""
-
-        def switch(in_block: bool) -> Callable[..., None]:
-            return lambda *_: setattr(self, "in_block", in_block)
-
-        hooks = []
-        for block in blocks:
-            hooks.append(block.register_forward_pre_hook(switch(True)))
-            hooks.append(block.register_forward_hook(switch(False)))
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+    def __init__(self, run: StoredRun) -> None:
+        super().__init__()
+        self._run = run
 
     def gated(self, f: Elementwise, x: Tensor) -> Tensor:
         """Return the activation, in a block without a gradient."""
-        output = super().gated(f, x.detach() if self.in_block else x)
-        if not self.in_block:
+        in_block = self._run.running is not None
+        output = super().gated(f, x.detach() if in_block else x)
+        if not in_block:
             self._activated.pop()  # what follows is no MLP
         return output
