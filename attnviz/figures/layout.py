@@ -51,7 +51,7 @@ _METADATA: dict[str, dict[str, str | None]] = {
     ".pdf": {"Creator": GENERATOR, "CreationDate": None},
 }
 # Less effort of compression: a file with many maps is 0.5 % larger and written in 4/5 of the time.
-_OPTIONS: dict[str, dict[str, Any]] = {".png": {"pil_kwargs": {"compress_level": 4}}}
+_OPTIONS: dict[str, dict[str, Any]] = {".png": {"pil_kwargs": {"compress_level": 3}}}
 _DESCRIPTION = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
 
 
@@ -66,14 +66,19 @@ class Ruler:
     def __init__(self) -> None:
         self._figure = Figure()
         self._renderer = FigureCanvasAgg(self._figure).get_renderer()  # type: ignore[no-untyped-call]
+        self._widths: dict[tuple[str, float, str, bool], float] = {}
 
     def width(
         self, text: str, points: float, weight: str = "normal", *, math: bool = False
     ) -> float:
         """Return the width of one line of text, or of a formula."""
-        drawn = Text(0, 0, text, fontsize=points, parse_math=math, **_face(weight))
-        drawn.set_figure(self._figure)
-        return float(drawn.get_window_extent(self._renderer).width / self._figure.dpi)
+        key = text, points, weight, math
+        if key not in self._widths:
+            drawn = Text(0, 0, text, fontsize=points, parse_math=math, **_face(weight))
+            drawn.set_figure(self._figure)
+            extent = drawn.get_window_extent(self._renderer)
+            self._widths[key] = float(extent.width / self._figure.dpi)
+        return self._widths[key]
 
     def widest(self, texts: Sequence[str], points: float) -> float:
         """Return the width of the widest of `texts`."""
