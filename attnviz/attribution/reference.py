@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +28,8 @@ class Reading:
 
     In a causal model most tokens attend to the first one when they have nothing to look for (an
     attention sink). No reference and no intervention may take it away. A text without a special
-    token at its beginning is therefore read with the BOS token before it. If the tokenizer has
-    none, the first token stays readable, and its own contribution is not measured.
+    token at its beginning is therefore read with one before it (`first_token`). If the tokenizer
+    has none, the first token stays readable, and its own contribution is not measured.
 
     Source: attention sinks (Xiao et al. 2023, arXiv:2309.17453).
     """
@@ -63,13 +64,30 @@ def encode_causal(
     bos = sink = None
     notes: tuple[str, ...] = ()
     if not batch.axes["text"][0].special[0] and is_causal(model, batch.inputs):
-        bos = getattr(model.tokenizer, "bos_token_id", None)
+        bos = first_token(model.tokenizer)
         if bos is None:
             sink, notes = 0, ("the first token stays readable, so its part is not measured",)
         else:
-            token = getattr(model.tokenizer, "bos_token", bos)
+            token = model.tokenizer.convert_ids_to_tokens(bos)
             batch, notes = encode_after(model, text, bos), (f"read with {token} before it",)
     return batch.inputs, bos, sink, notes
+
+
+def first_token(tokenizer: Any) -> int | None:
+    """Return the id of the special token before which a text begins, or None without one.
+
+    It is the BOS token, unless this begins each message of a chat: then a special token that no
+    chat has, such as <|endoftext|>, separates texts.
+    """
+    bos: int | None = getattr(tokenizer, "bos_token_id", None)
+    if bos is None or not getattr(tokenizer, "chat_template", None):
+        return bos
+    messages = [{"role": role, "content": "a"} for role in ("user", "assistant")]
+    ids = tokenizer(tokenizer.apply_chat_template(messages, tokenize=False)).input_ids
+    if ids.count(bos) < len(messages):
+        return bos
+    others = [token for token in tokenizer.all_special_ids if token not in ids]
+    return others[0] if others else bos
 
 
 def encode_after(model: Model, text: str, bos: int | None) -> Batch:

@@ -142,11 +142,17 @@ def _rows(values: Any, subject: str) -> list[tuple[int, ...]]:
 
 
 def special_flags(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[bool]:
-    """Return which tokens are special; a mask and an unknown token stand for words."""
+    """Return which tokens are special.
+
+    A mask and an unknown token stand for words; but a tokenizer of bytes knows every word, and its
+    unknown token, such as <|endoftext|>, has another purpose.
+    """
     special = set(tokenizer.all_special_ids) - {tokenizer.mask_token_id}
     ends = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id,
             tokenizer.sep_token_id, tokenizer.pad_token_id)  # fmt: skip
-    if tokenizer.unk_token_id not in ends:
+    algorithm = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    of_bytes = getattr(algorithm, "unk_token", "") is None
+    if tokenizer.unk_token_id not in ends and not of_bytes:
         special.discard(tokenizer.unk_token_id)
     return [token in special for token in ids]
 

@@ -7,10 +7,11 @@ import attnviz
 pytestmark = pytest.mark.real
 
 
-def test_a_shift_in_smollm2_is_read_with_a_bos(smollm2):
+def test_a_shift_in_smollm2_is_read_as_the_beginning_of_a_text(smollm2):
     text = "He walked to the river and sat down on the bank"
     result = attnviz.shift("bank", text, model=smollm2)
-    assert result.words[0] == smollm2.tokenizer.bos_token
+    assert smollm2.tokenizer.bos_token == "<|im_start|>"  # it begins messages of a chat, not texts
+    assert result.words[0] == "<|endoftext|>"
     assert result.sink is None
     assert any("before it" in note for note in result.notes)
     assert max(result.decomposition.error, result.decomposition.credit_error) < 1e-5

@@ -111,7 +111,7 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
     query, key, scale = _fold(
         terms.factor, hidden, queries.vectors[q_row.clamp(min=0)], keys.vectors[k_row.clamp(min=0)]
     )
-    bias = torch.where(hidden, 0.0, terms.offset).to(query.dtype)
+    bias = _narrowed(torch.where(hidden, 0.0, terms.offset), query.dtype)
     mask = torch.where(hidden, torch.finfo(query.dtype).min, 0.0).to(query.dtype)
     inner = None if terms.inner is None else torch.where(hidden, 0.0, terms.inner).to(query.dtype)
     return Attention(
@@ -130,6 +130,12 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
         compares_all=len(compared) == len(uses),
         log_softmax=provenance.log_sum_exp and terms.scores.dtype == query.dtype,
     )
+
+
+def _narrowed(terms: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return terms in a dtype if it holds them exactly; a sum of several may need a wider one."""
+    narrow = terms.to(dtype)
+    return narrow if torch.equal(narrow.to(terms.dtype), terms) else terms
 
 
 @dataclass(frozen=True, eq=False)

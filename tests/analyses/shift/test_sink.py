@@ -7,7 +7,7 @@ from families import tiny
 from tokenizers.processors import TemplateProcessing
 
 import attnviz
-from attnviz.attribution.reference import gate_of, read
+from attnviz.attribution.reference import first_token, gate_of, read
 
 TEXT = "the bank was full of cash"
 
@@ -50,6 +50,22 @@ def test_a_bos_is_read_before_the_text(without_bos):
     assert result.special == (True, *[False] * 6)
     assert "read with [CLS] before it" in result.notes
     assert result.credit[1].abs() > 0
+
+
+_EACH_MESSAGE = "{% for m in messages %}[CLS]{{ m.role }} {{ m.content }}[SEP]{% endfor %}"
+_ONCE = "[CLS]{% for m in messages %}{{ m.role }} {{ m.content }}[SEP]{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "token"), [(None, "[CLS]"), (_ONCE, "[CLS]"), (_EACH_MESSAGE, "[UNK]")]
+)
+def test_a_token_that_begins_each_message_of_a_chat_does_not_begin_a_text(
+    without_bos, template, token
+):
+    without_bos.bos_token, without_bos.chat_template = "[CLS]", template
+    assert without_bos.convert_ids_to_tokens(first_token(without_bos)) == token
+    model = attnviz.load(tiny("llama"), tokenizer=without_bos)
+    assert f"read with {token} before it" in read(model, TEXT).notes
 
 
 def test_a_bos_stands_before_the_reference_and_the_regions_too(without_bos):
