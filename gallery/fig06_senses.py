@@ -1,12 +1,13 @@
 """From layer {check.since} on, “check” splits into three senses
 
 Each dot is “check” in one of {n} sentences. Without context, the nearest centroid of a sense,
-computed without that sentence, is correct for {static:.0%} (chance {check.chance:.0%}); at the
-output for {last:.0%} ({low:.0%} to {high:.0%}). Not all of this is attention: the mean static
-embedding of the other words is correct for {context:.0%}. Nor does it show that the most attended
-words, in color, determine the sense. Over all {words} bundled words, accuracy is {start:.0%}
-without context, {others:.0%} by the other words, and {end:.0%} at the output (chance {chance:.0%}).
-The sentences were written with clear cues and are few: this is an illustration, not a benchmark.
+computed without that sentence, is correct for {static:.0%} (chance {check.chance:.0%}); in each
+layer from {check.since} on for {least:.0%} or more, and at the output for {last:.0%} ({low:.0%} to
+{high:.0%}). Not all of this is attention: the mean static embedding of the other words is correct
+for {context:.0%}. Nor does it show that the most attended words, in color, determine the sense.
+Over all {words} bundled words, accuracy is {start:.0%} without context, {others:.0%} by the other
+words, and {end:.0%} at the output (chance {chance:.0%}). The sentences were written with clear cues
+and are few: this is an illustration, not a benchmark.
 """
 
 import attnviz
@@ -26,5 +27,6 @@ start, end = (mean(result.scores[at].accuracy for result in results) for at in (
 others = mean(result.context.accuracy for result in results)
 last, low, high = (getattr(check.scores[-1], of) for of in ("accuracy", "low", "high"))
 static, context = check.scores[0].accuracy, check.context.accuracy
+least = min(score.accuracy for score in check.scores[check.since :])
 assert start < others < end  # the caption claims this order
 fig = attnviz.plot.senses(check)

@@ -22,8 +22,7 @@ words = fruits + tech + apples + [f"{fruit} phones" for fruit in fruits]
 texts = [f"I love {word}" for word in words]
 n, third, model = len(fruits), 3, attnviz.load()  # position 3 follows [CLS], I, love
 results = model.attend(texts)
-with torch.no_grad():
-    last = model.module(**model.tokenizer(texts, padding=True, return_tensors="pt"))[0]
+last = model.module(**model.tokenizer(texts, padding=True, return_tensors="pt"))[0].detach()
 entering = [torch.stack([one.record(layer).input[third] for one in results]) for layer in range(6)]
 X = torch.stack([*entering, last[:, third]])  # (layer inputs and the output, texts, d_model)
 
@@ -43,13 +42,14 @@ with attnviz.plot.style():
     fig, ax = plt.subplots(figsize=(4.72, 2.7), layout="constrained")
     for name, colour, ys in (("fruits", "C3", fruit_place), ("technical words", "C5", tech_place)):
         ax.fill_between(range(7), ys.amin(1), ys.amax(1), color=colour, alpha=0.2, lw=0)
-        ax.text(0.1, ys[0].mean() + 0.06, name, color=colour)
+        ax.text(0.1, ys[0].mean() + 0.06, f"range of {n} {name}", color=colour)
     names = ("“I love apple”", "“… apple phones”", "“… apple pie”", "fruits + “phones”")
-    lines, colours = [*apple_place.T, control_place.mean(1)], ("C4", "C0", "C1", "C3")
-    for name, colour, ys in zip(names, colours, lines, strict=True):
+    lines = [*apple_place.T, control_place.mean(1)]
+    for name, colour, ys in zip(names, ("C4", "C0", "C1", "C3"), lines, strict=True):
         ax.plot(ys, "o-", color=colour)
         ax.text(6.1, ys[-1], name, color=colour, va="center")
-    ax.set(xlabel="entering layer", xlim=(-0.2, 8.0), title="“phones” pulls “apple” toward tech")
+    ax.set(xlabel="entering layer", xlim=(-0.2, 8.0), ylabel="place from fruit to tech")
+    fig.suptitle("“phones” pulls “apple” toward tech", weight="bold")
     ax.set_xticks(range(7), [*range(6), "end"])
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["fruit = 0", ".25", ".5", ".75", "tech = 1"])
 proof = attnviz.AgreementReport.joined(one.agreement for one in results)

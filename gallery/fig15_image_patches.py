@@ -12,7 +12,7 @@ exceeds {largest:.1f} times. (Photo: James S. Davis, U.S. Navy, public domain, f
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib import get_data_path
+from matplotlib import colors, get_data_path
 from transformers import AutoImageProcessor
 
 import attnviz
@@ -21,7 +21,7 @@ from attnviz.models.named import NAMED
 folder, side = NAMED["dinov2-small"].folder, 518  # pixels, as in the training of DINOv2
 processor = AutoImageProcessor.from_pretrained(folder, backend="pil", size=side, crop_size=side)
 model, outputs = attnviz.load("dinov2-small", processor=processor), []
-model.module.layernorm.register_forward_pre_hook(lambda _, x: outputs.append(x[0][0, 1:]))
+model.module.layernorm.register_forward_pre_hook(lambda _, x: outputs.append(x[0][0].norm(dim=1)))
 result = attnviz.attend(image=f"{get_data_path()}/sample_data/grace_hopper.jpg", model=model)
 
 layer, head, first, sink_head = 11, 2, 0, 5
@@ -35,12 +35,12 @@ thing = np.zeros((rows, columns))
 thing[7:21, 14:25], thing[:20, 28:], thing[32:35, 23:33] = 1, 2, 3  # face, wall, ribbons
 shares = [[w[k][:, k].sum(1).mean() for k in thing.flat == np.c_[1:4]] for w in (weights, near)]
 (face, wall, ribbons), (near_face, near_wall, near_ribbons) = shares
-cls = from_cls[0, thing.flat == 1].sum()
 received = result.weights(first, sink_head).numpy()[1:, 1:].mean(0)
-sink, norms = received.max(), outputs[-1].norm(dim=-1).numpy()
+cls, sink, norms = from_cls[0, thing.flat == 1].sum(), received.max(), outputs[-1].numpy()[1:]
 norm, largest = norms[received.argmax()] / np.median(norms), norms.max() / np.median(norms)
 
 titles = "From [CLS]|From the face|From the wall|From the ribbons|From the face in layer 0"
+glow = colors.LinearSegmentedColormap.from_list("", ["#79b", "#9bc", "#eef", "#f90", "#e01"])
 patches = "[CLS]", (17, 19), (10, 32), (33, 28), (17, 19)
 with attnviz.plot.style():
     look = {"width_ratios": (1, 1, 1, 0.04), "figsize": (7.2, 4.85), "layout": "constrained"}
@@ -48,7 +48,7 @@ with attnviz.plot.style():
     axes["P"].imshow(result.image.numpy(), aspect="auto").axes.set_axis_off()
     for name, patch, title in zip("01234", patches, titles.split("|"), strict=True):
         where = (first, sink_head) if name == "4" else (layer, head)
-        place = {"ax": axes[name], "cbar_ax": axes["|"], "title": title, "vmax": 32}
+        place = {"ax": axes[name], "cbar_ax": axes["|"], "title": title, "vmax": 16, "cmap": glow}
         attnviz.plot.heatmap(result, patch=patch, layer=where[0], head=where[1], **place)
     axes["4"].text(4.1, 35.2, "sink →", color="w")
     fig.suptitle("In DINOv2's last layer, patches attend to what they show", weight="bold")

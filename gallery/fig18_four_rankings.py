@@ -1,13 +1,14 @@
 """Attention cannot say in which direction a word pulls
 
 What each word did to “apple”, from fruit toward tech: by the exact decomposition; by the effect of
-masking, replacing, knocking out or deleting the word (mean of the four); by raw attention (last
-layer, mean of all heads); and by rollout. The first two are shares of the way from the center of
-the fruits to that of the technical words, on one scale. For “phones” the decomposition gives
-{phones:+.2f} and the interventions {phones_effect:+.2f}; for “pie” {pie:+.2f} and
-{pie_effect:+.2f}. Attention has no sign: it gives “phones” {phones_attention:.0%} and “pie”
-{pie_attention:.0%}. Rollout is between {least:.1%} and {most:.1%} for all of them. Three words
-prove little about a ranking; scripts/bench.py compares the methods on hundreds of sentences.
+masking, replacing, knocking out or deleting the word (mean of the four); by raw attention (layer
+{layer}, the last, counted from 0; mean of heads {layer}.0 to {layer}.{head}); and by rollout (all
+heads of all layers). The first two are shares of the way from the center of the fruits to that of
+the technical words, on one scale. For “phones” the decomposition gives {phones:+.2f} and the
+interventions {phones_effect:+.2f}; for “pie” {pie:+.2f} and {pie_effect:+.2f}. Attention has no
+sign: it gives “phones” {phones_attention:.0%} and “pie” {pie_attention:.0%}. Rollout is between
+{least:.1%} and {most:.1%} for all of them. Three words prove little about a ranking;
+scripts/bench.py compares the methods on hundreds of sentences.
 """
 
 import matplotlib.pyplot as plt
@@ -21,15 +22,15 @@ model, shifts = attnviz.load(), []
 for neighbor in ("phones", "pie"):
     text = f"I love apple {neighbor}"
     shift = attnviz.shift("apple", text, toward=regions, verify_causally=True, model=model)
-    methods = {
-        "decomposition": shift.credit / shift.way,
-        "measured effect": shift.effect / shift.way,
-    }
+    decomposed, measured = shift.credit / shift.way, shift.effect / shift.way
+    methods = {"decomposition": decomposed, "measured effect": measured}
     methods |= {"raw attention": shift.raw_attention, "rollout": shift.rollout}
     shifts.append((shift, {name: values[shift.sources] for name, values in methods.items()}))
 (phones, phones_effect, phones_attention, _), (pie, pie_effect, pie_attention, _) = (
     [values[-1].item() for values in methods.values()] for _, methods in shifts
 )
+config = model.module.config
+layer, head = config.num_hidden_layers - 1, config.num_attention_heads - 1
 least, most = (of(m["rollout"][n] for _, m in shifts for n in range(3)) for of in (min, max))
 assert min(phones, phones_effect, phones_attention, pie_attention) > 0 > max(pie, pie_effect)
 
@@ -44,12 +45,12 @@ with attnviz.plot.style():
             ax.set(title=name * (ax in axes[0]), xlim=(-0.6, 0.6) if signed else (0, 0.4))
             ax.axvline(0, color="0.5", lw=0.5)
             ax.set_xlabel(("share of the way" if signed else "weight") * (ax in axes[1]))
-        row[0].invert_yaxis()
-        row[0].set_ylabel(f"“apple {words[-1]}”")
+        row[0].set(ylabel=f"“apple {words[-1]}”", ylim=(len(words) - 0.5, -0.5))
+    fig.align_ylabels(axes[:, 0])
     sides = {"toward tech": "C0", "toward fruit": "C1", "no direction": "C4"}
     patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in sides.values()]
     axes[0, 3].legend(patches, sides, loc="center right")
     fig.suptitle("Attention has no direction; the decomposition has the effect's", weight="bold")
 agreement = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
-text = "“I love apple phones” and “I love apple pie”, read by all-MiniLM-L6-v2"
+text = f"“I love apple …”, all-MiniLM-L6-v2; attention: mean of heads {layer}.0 to {layer}.{head}"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=agreement)

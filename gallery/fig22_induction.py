@@ -1,12 +1,13 @@
 """Head {layer}.{head} looks at what followed the same word before
 
-Each text has {period} random words twice. In the second half, head {layer}.{head} of SmolLM2 gives
-{share:.0%} of its weight to the word behind the first occurrence (left: one text; mean of {texts}
-texts; uniform weights would give {even:.0%}). Such an induction head knows what came next. The
-model copies: in the second half its most probable next token is the right one in {second:.0%} of
-the places, in the first half in {first:.0%} (right; bands are intervals of {level:.0%} from
-resampled texts). Other heads do the same: {others} of {heads} give more than half of their weight
-to that word. That the head causes the copying is likely, but not shown here.
+Each text has {period} random words twice. In the second half, head {layer}.{head} of SmolLM2 (layer
+{layer}, head {head}, counted from 0) gives {share:.0%} of its weight to the word behind the first
+occurrence (left: one text; mean of {texts} texts; uniform weights would give {even:.0%}). Such an
+induction head knows what came next. The model copies: in the second half its most probable next
+token is the right one in {second:.0%} of the places, in the first half in {first:.0%} (right; bands
+are intervals of {level:.0%} from resampled texts). Other heads do the same: {others} of {heads}
+give more than half of their weight to that word. That the head causes the copying is likely, but
+not shown here.
 """
 
 import matplotlib.pyplot as plt
@@ -28,8 +29,7 @@ behind = weights[..., again, again - period + 1].mean((0, -1))  # (layers, heads
 layer, head = divmod(int(behind.argmax()), behind.shape[1])
 share, others, heads = behind.max(), int((behind > 0.5).sum()) - 1, behind.numel()
 even = (1 / (again + 1.0)).mean()
-with torch.no_grad():
-    likely = model.module(tokens).logits[:, :-1].argmax(-1)
+likely = model.module(tokens).logits[:, :-1].argmax(-1)
 right = (likely == tokens[:, 1:]).float().numpy()  # (texts, places)
 first, second = right[:, : period - 1].mean(), right[:, period:].mean()
 assert second > first
@@ -39,9 +39,10 @@ with attnviz.plot.style():
     ax, copied = fig.subplots(1, 2, width_ratios=(3, 2))
     attnviz.plot.heatmap(results[0], layer=layer, head=head, ax=ax, annot=False, title="")
     ax.plot([[0, 1], [period, period + 1]], [[period] * 2, [2 * period] * 2], "C1", lw=0.6)
-    ax.set_title("Each word attends to what followed it before", loc="left", fontsize=8)
-    places = np.arange(1, 2 * period)
-    every, right = np.tile(places, texts), right.ravel()
+    ax.text(period + 1.4, 2 * period - 0.3, "what followed\nthe same word\nbefore", color="C1")
+    title = f"Head {layer}.{head}: each word attends to what followed it before"
+    ax.set_title(title, loc="left", fontsize=8)
+    every, right = np.tile(np.arange(1, 2 * period), texts), right.ravel()
     sns.lineplot(x=every, y=right, errorbar=("ci", 100 * level), seed=0, marker="o", ax=copied)
     copied.axvline(period - 0.5, color="0.5", lw=0.8, ls="--")
     copied.text(period - 0.3, 1.02, "again", va="top", color="0.4")

@@ -3,16 +3,17 @@
 {texts} texts, read by SmolLM2: the share of all attention that goes to the first token, by layer
 (the mean over heads and words). Uniform weights would give {even:.0%} (dashed). Until layer
 {before} it is {early:.0%} on average. {resting} of {heads} heads give it more than half. It is the
-place that counts and not the word: with a special token in front, that one receives {special:.0%}
-from layer {onset} on, and the word behind it, which was first before, {left:.0%}. Such an attention
-sink is what heads read that find nothing to read (Xiao et al., “Efficient streaming language models
-with attention sinks”).
+place that counts and not the word: with a start token in front, that one receives {special:.0%}
+from layer {onset} on, and the first word, now after it, {left:.0%}. Such an attention sink is what
+heads read that find nothing to read (Xiao et al., “Efficient streaming language models with
+attention sinks”).
 """
 
 import matplotlib.pyplot as plt
 import torch
 
 import attnviz
+from attnviz.attribution.reference import first_token
 
 TEXTS = """The train left the station on time.|Rain fell all night, and the river rose.
 She plays the violin and her brother plays the drums.|When the bell rang, nobody moved.
@@ -21,7 +22,7 @@ Children washed the dishes after dinner.|Old maps hang in the museum by the harb
 )
 model, texts = attnviz.load("smollm2"), TEXTS.count("|") + 1
 ids = model.tokenizer(TEXTS.split("|"))["input_ids"]
-start = model.tokenizer.bos_token_id
+start = first_token(model.tokenizer)
 plain, with_start = model.attend(ids), model.attend([[start, *one] for one in ids])
 
 
@@ -31,9 +32,7 @@ def received(results, key):  # the share that a key gets from later tokens, (lay
 
 
 first, special, behind = received(plain, 0), received(with_start, 0), received(with_start, 1)
-even = sum(sum(1 / n for n in range(2, len(one) + 1)) for one in ids) / sum(
-    len(one) - 1 for one in ids
-)
+even = sum(1 / n for one in ids for n in range(2, len(one) + 1)) / (sum(map(len, ids)) - texts)
 by_layer = [shares.mean(1) for shares in (first, special, behind)]
 onset = next(n for n in range(len(first)) if (by_layer[0][n:] > 2 * even).all())
 before, resting, heads = onset - 1, int((first > 0.5).sum()), first.numel()
@@ -43,8 +42,8 @@ assert special > 2 * left
 
 with attnviz.plot.style():
     fig, ax = plt.subplots(figsize=(4.72, 2.7), layout="constrained")
-    names = "the first word", "a start token", "the first word behind it"
-    for name, shares, above in zip(names, by_layer, (0.11, -0.08, -0.08), strict=True):
+    names = "the first word", "a start token", "the first word,\nafter the start token"
+    for name, shares, above in zip(names, by_layer, (0.11, -0.08, 0.09), strict=True):
         (line,) = ax.plot(shares, "o-", ms=3)
         ax.text(6, shares[6] + above, name, color=line.get_color(), ha="center", va="center")
     ax.axhline(even, color="0.5", lw=0.8, ls="--")

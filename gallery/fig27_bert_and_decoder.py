@@ -1,14 +1,14 @@
 """BERT attends in both directions, a decoder only back, and both rest on a sink
 
 Maps: in each model the head in which content words attend to each other most, beyond what distance
-and key explain. In all-MiniLM-L6-v2 (layer {heads[0].layer}, head {heads[0].head}) “dog” gives
-“chased”, which follows, {given[0]:.0%} of its attention. In SmolLM2 it cannot; there (layer
-{heads[1].layer}, head {heads[1].head}) “chased” gives “dog” {given[1]:.0%}. Bars: where words
-attend, the mean of all heads and {texts} texts. MiniLM gives later words {minilm[3]:.0%}, earlier
-ones {minilm[1]:.0%}; the mask of SmolLM2 gives later words {smollm2[3]:.0%}. Both give more than
-half to a sink: MiniLM {minilm[0]:.0%} to [CLS] and [SEP], SmolLM2 {smollm2[0]:.0%} to the first
-word, as it reads no special token. Uniform weights would give the sinks {even[0]:.0%} and
-{even[1]:.0%}.
+and key explain (layer.head, counted from 0). In head {heads[0].layer}.{heads[0].head} of
+all-MiniLM-L6-v2 “dog” gives “chased”, which follows, {given[0]:.0%} of its attention. In SmolLM2 it
+cannot; there, in head {heads[1].layer}.{heads[1].head}, “chased” gives “dog” {given[1]:.0%}. Bars:
+where words attend, the mean of all heads and {texts} texts. MiniLM gives later words
+{minilm[3]:.0%}, earlier ones {minilm[1]:.0%}; the mask of SmolLM2 gives later words
+{smollm2[3]:.0%}. Both give more than half to a sink: MiniLM {minilm[0]:.0%} to [CLS] and [SEP],
+SmolLM2 {smollm2[0]:.0%} to the first word, as it reads no special token. Uniform weights would give
+the sinks {even[0]:.0%} and {even[1]:.0%}.
 """
 
 import matplotlib.pyplot as plt
@@ -41,12 +41,12 @@ names, heads = ("all-MiniLM-L6-v2", "SmolLM2"), [attnviz.rank_heads(one[0]).best
 with attnviz.plot.style():
     page = {"figsize": (7.2, 4.4), "height_ratios": (5, 1), "layout": "constrained"}
     fig, axes = plt.subplot_mosaic("01;22", **page)
-    for n, (query, key) in enumerate((("dog", "chased"), ("chased", "dog"))):
+    for n, (q, k) in enumerate((("dog", "chased"), ("chased", "dog"))):  # query, key
         drawn = attnviz.attention_map(models[n][0], layer=heads[n].layer, head=heads[n].head)
-        cell = drawn.columns.index(key), drawn.rows.index(query)
+        cell = drawn.columns.index(k), drawn.rows.index(q)
         given.append(drawn.weights[cell[::-1]])
-        look = {"title": f"{names[n]}: “{query}” gives “{key}” {given[n]:.0%}", "annot": False}
-        ax = attnviz.plot.heatmap(drawn, ax=axes[str(n)], vmin=0, vmax=0.6, **look)  # one scale
+        name = f"{names[n]} head {heads[n].layer}.{heads[n].head}: “{q}” gives “{k}” {given[n]:.0%}"
+        ax = attnviz.plot.heatmap(drawn, ax=axes[str(n)], vmin=0, vmax=0.6, title=name, annot=False)
         ax.add_patch(plt.Rectangle(cell, 1, 1, ec="C1", fc="none", lw=1.5))
     for n, name in enumerate(("[CLS], [SEP] or first word", "earlier words", "itself", "later")):
         drawn = axes["2"].barh(names, bars[:, n], 0.7, bars[:, :n].sum(1), label=name, alpha=0.5)

@@ -190,9 +190,9 @@ class SensesResult(Result):
         if since == 0:
             return f"{word} differs between {senses} before any context: {output}"
         if since is not None:
-            is_last = since == len(self.scores) - 1
-            start = "At the output" if is_last else f"From layer {since} on"
-            return f"{start}, {word} splits into {senses}: {output}"
+            if since == len(self.scores) - 1:
+                return f"At the output, {word} splits into {senses}: {output}"
+            return f"From layer {since} on, {word} splits into {senses}: output {output}"
         if self.separated[self.best] and self.p_best <= _LEVEL:
             best = f"{self.scores[self.best].accuracy:.0%} right"
             return (
