@@ -1,4 +1,6 @@
 from . import plot as plot
+from .analyses.ablate.compute import ablate as ablate
+from .analyses.ablate.result import AblationResult as AblationResult
 from .analyses.check.compute import check as check
 from .analyses.check.result import CheckResult as CheckResult
 from .analyses.compare.compute import compare as compare

@@ -22,8 +22,8 @@ from attnviz.runtime.stderr import own_stderr
 
 # The order of the help.
 _ORDER = (
-    "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain", "survey",
-    "compare", "example", "models", "serve",
+    "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain", "ablate",
+    "survey", "compare", "example", "models", "serve",
 )  # fmt: skip
 _MODULES = (
     *filter(

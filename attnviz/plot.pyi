@@ -1,3 +1,4 @@
+from attnviz.analyses.ablate.plot import ablate as ablate
 from attnviz.analyses.check.plot import check as check
 from attnviz.analyses.compare.plot import compare as compare
 from attnviz.analyses.example.plot import example as example

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -14,7 +14,7 @@ from attnviz.attribution.interventions import HeadPatching, batch_size
 from attnviz.attribution.readout import Readout, base_of
 from attnviz.attribution.reference import encode_after
 from attnviz.attribution.stored_run import StoredRun
-from attnviz.attribution.target import Score
+from attnviz.attribution.target import Score, Target
 from attnviz.attribution.tracing import AttentionTracer, by_head, trace_run
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode
@@ -22,7 +22,7 @@ from attnviz.results.base import Rules, Savable
 from attnviz.runtime.progress import track
 
 Head: TypeAlias = tuple[int, int]  # layer, head
-Ablation: TypeAlias = Literal["zero", "mean"]
+Ablation: TypeAlias = Literal["zero", "mean", "resample"]
 
 EXACT = 30  # heads that are ablated exactly by default
 _LAYERS_AT_ONCE = 2  # layers whose heads are ablated in one batch
@@ -70,11 +70,26 @@ def head_effects(
     """
     if exact < 0:
         raise InputError(f"exact should be 0 or more heads, not {exact}.")
-    run = _run(score)
-    replacement = _replacement(score, run, how, others)
-    mixed = [mix for _, mix in run.mixes]
+    run = HeadRun.of(score)
+    replacement = replace_outputs(score, run, how, others)
     with torch.enable_grad():
         number = score.project(run.numbers)
+    estimate = estimate_effects(score, run, number, replacement)
+    order = estimate.abs().flatten().argsort(descending=True, stable=True)[:exact]
+    largest = [divmod(int(index), estimate.shape[1]) for index in order]
+    table = torch.full_like(estimate, torch.nan)
+    for (layer, head), effect in zip(
+        largest, _lost(score, run, largest, replacement).tolist(), strict=True
+    ):
+        table[layer, head] = effect
+    return HeadEffects(estimate, table)
+
+
+def estimate_effects(
+    target: Target, run: HeadRun, number: Tensor, replacement: Sequence[Tensor]
+) -> Tensor:
+    """Return what a number () of the run loses without each head to first order, (L, H)."""
+    mixed = [mix for _, mix in run.mixes]
     gradients = torch.autograd.grad(number, mixed, allow_unused=True)
     effects = []
     for mix, gradient, other in zip(mixed, gradients, replacement, strict=True):
@@ -84,15 +99,8 @@ def head_effects(
         effects.append(terms.double().sum((-2, -1)).cpu())
     estimate = torch.stack(effects)
     if not estimate.isfinite().all():
-        raise ModelError(f"the gradient of {score.model.name} is nan or infinite")
-    order = estimate.abs().flatten().argsort(descending=True, stable=True)[:exact]
-    largest = [divmod(int(index), estimate.shape[1]) for index in order]
-    table = torch.full_like(estimate, torch.nan)
-    for (layer, head), effect in zip(
-        largest, _ablate(score, run, largest, replacement).tolist(), strict=True
-    ):
-        table[layer, head] = effect
-    return HeadEffects(estimate, table)
+        raise ModelError(f"the gradient of {target.model.name} is nan or infinite")
+    return estimate
 
 
 def ablate_heads(
@@ -108,28 +116,69 @@ def ablate_heads(
     everything after it is recomputed. The sink is the first token of a causal model if it is
     special or `score.sink`.
 
-    heads : the (layer, head) of each ablation. how : the replacement: "zero", or "mean" for the
-    mean output of the head over the positions of other texts. others : these texts; by default the
-    text itself.
+    heads : the (layer, head) of each ablation. how, others : as in `replace_outputs`.
     """
-    run = _run(score)
-    for layer, head in heads:
-        if not (0 <= layer < len(run.mixes) and 0 <= head < run.heads):
-            raise InputError(
-                f"There is no head {head} in layer {layer}: the model has layers "
-                f"0–{len(run.mixes) - 1} and heads 0–{run.heads - 1}."
-            )
-    return _ablate(score, run, heads, _replacement(score, run, how, others))
+    run = HeadRun.of(score)
+    run.expect(heads)
+    return _lost(score, run, heads, replace_outputs(score, run, how, others))
+
+
+def _lost(
+    score: Score, run: HeadRun, heads: Sequence[Head], replacement: Sequence[Tensor]
+) -> Tensor:
+    """Return what the score loses without each head, (N,), in float64."""
+    direction = score.direction.double().cpu()
+    unchanged = run.numbers.detach().double().cpu() @ direction
+    left = run_without(
+        score,
+        run,
+        [[head] for head in heads],
+        replacement,
+        measure=lambda numbers: numbers.double().cpu() @ direction,
+    )
+    return unchanged - left
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class HeadRun:
     """One run of the text, with everything that ablations start from."""
 
     stored: StoredRun
     mixes: list[tuple[int | None, Tensor]]  # by attention: its block, and the output of its heads
     numbers: Tensor  # what is read, (1, d)
     rows: list[int]  # the positions at which heads are ablated
+
+    @classmethod
+    def of(cls, target: Target, *, keep_sink: bool = True) -> HeadRun:
+        """Run the text once, with the graph of gradients.
+
+        keep_sink : whether no head is ablated at the attention sink.
+        """
+        stored = StoredRun(base_of(target.readout.module))
+        tracer = _HeadTracer(lambda: stored.running)
+        with stored.record():
+            _, numbers = trace_run(target.readout, target.inputs, tracer)
+        if not tracer.mixes:
+            raise ModelError(
+                f"No attention of {target.model.name} could be traced, so no head can be ablated. "
+                "Run it with eager attention."
+            )
+        T = target.ids.shape[1]
+        shapes = {by_head(mix, 1).shape[1:3] for _, mix in tracer.mixes}
+        if len(shapes) != 1 or shapes.pop()[1] != T:
+            raise ModelError(
+                f"The heads of {target.model.name} cannot be ablated: not every traced attention "
+                "has the same number of heads and one row for each token. Choose another kind of "
+                "model."
+            )
+        sink = 0 if target.special[0] and tracer.causal else target.sink
+        sink = sink if keep_sink else None
+        return cls(stored, tracer.mixes, numbers, [row for row in range(T) if row != sink])
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        """The outputs of the heads of each layer, before W^O, (H, T, d_v) each."""
+        return [by_head(mix.detach(), 1)[0] for _, mix in self.mixes]
 
     @property
     def heads(self) -> int:
@@ -140,6 +189,15 @@ class _Run:
     def can_start(self) -> bool:
         """Whether every attention is inside one of the blocks, which run in a row."""
         return self.stored.in_a_row and all(block is not None for block, _ in self.mixes)
+
+    def expect(self, heads: Iterable[Head]) -> None:
+        """Raise InputError for a head that the model does not have."""
+        for layer, head in heads:
+            if not (0 <= layer < len(self.mixes) and 0 <= head < self.heads):
+                raise InputError(
+                    f"There is no head {head} in layer {layer}: the model has layers "
+                    f"0–{len(self.mixes) - 1} and heads 0–{self.heads - 1}."
+                )
 
 
 class _HeadTracer(AttentionTracer):
@@ -159,89 +217,91 @@ class _HeadTracer(AttentionTracer):
         return mixed.clone()  # the model may change it in place
 
 
-def _run(score: Score) -> _Run:
-    """Run the text once, with the graph of gradients."""
-    stored = StoredRun(base_of(score.readout.module))
-    tracer = _HeadTracer(lambda: stored.running)
-    with stored.record():
-        _, numbers = trace_run(score.readout, score.inputs, tracer)
-    if not tracer.mixes:
-        raise ModelError(
-            f"No attention of {score.model.name} could be traced, so no head can be ablated. Run "
-            "it with eager attention."
-        )
-    T = score.ids.shape[1]
-    shapes = {by_head(mix, 1).shape[1:3] for _, mix in tracer.mixes}
-    if len(shapes) != 1 or shapes.pop()[1] != T:
-        raise ModelError(
-            f"The heads of {score.model.name} cannot be ablated: not every traced attention has "
-            "the same number of heads and one row for each token. Choose another kind of model."
-        )
-    sink = 0 if score.special[0] and tracer.causal else score.sink
-    return _Run(stored, tracer.mixes, numbers, [row for row in range(T) if row != sink])
+def replace_outputs(
+    target: Target, run: HeadRun, how: Ablation, others: Sequence[str] = ()
+) -> list[Tensor]:
+    """Return what replaces the outputs of the heads of each layer, (H, T, d_v) each.
 
-
-def _replacement(score: Score, run: _Run, how: Ablation, others: Sequence[str]) -> list[Tensor]:
-    """Return what replaces the outputs of the heads of each layer, (H, T, d_v) each."""
-    outputs = [by_head(mix.detach(), 1)[0] for _, mix in run.mixes]
+    "zero" replaces them by zeros, "mean" by the mean output of the head over the positions of other
+    texts, "resample" by its outputs in another text, which starts anew where it is shorter. Without
+    `others` the mean is that of the text itself, and "resample" reads it from its middle on.
+    """
+    outputs = run.outputs
     if how == "zero":
         return [torch.zeros_like(output) for output in outputs]
-    if how != "mean":
-        raise InputError(f"how should be zero or mean, not {how!r}.")
-    texts = [_outputs_of(score, text) for text in others] or [outputs]
+    if how not in ("mean", "resample"):
+        raise InputError(f"how should be zero, mean or resample, not {how!r}.")
     first = min(run.rows)  # after the sink
-    return [
-        torch.cat([text[layer][:, first:] for text in texts], dim=1)
-        .mean(1, keepdim=True)
-        .expand_as(output)
-        for layer, output in enumerate(outputs)
-    ]
+    texts = [_outputs_of(target, text) for text in others] or [outputs]
+    if how == "mean":
+        return [
+            torch.cat([text[layer][:, first:] for text in texts], dim=1)
+            .mean(1, keepdim=True)
+            .expand_as(output)
+            for layer, output in enumerate(outputs)
+        ]
+    resampled = []
+    for layer, output in enumerate(outputs):
+        other = texts[0][layer][:, first:]
+        start = 0 if others else other.shape[1] // 2
+        places = [(start + row) % other.shape[1] for row in range(output.shape[1] - first)]
+        resampled.append(torch.cat([output[:, :first], other[:, places]], dim=1))
+    return resampled
 
 
-def _outputs_of(score: Score, text: str) -> list[Tensor]:
+def _outputs_of(target: Target, text: str) -> list[Tensor]:
     """Return the outputs of the heads of each layer in another text, (H, T, d_v) each."""
-    batch = encode(score.model.checkpoint, [text])
-    if score.special[0] and not batch.axes["text"][0].special[0]:
-        batch = encode_after(score.model, text, int(score.ids[0, 0]))
+    batch = encode(target.model.checkpoint, [text])
+    if target.special[0] and not batch.axes["text"][0].special[0]:
+        batch = encode_after(target.model, text, int(target.ids[0, 0]))
     tracer = _HeadTracer(lambda: None)
     with torch.no_grad(), tracer:
-        base_of(score.readout.module)(**batch.inputs)
+        base_of(target.readout.module)(**batch.inputs)
     return [by_head(mix, 1)[0] for _, mix in tracer.mixes]
 
 
-def _ablate(
-    score: Score, run: _Run, heads: Sequence[Head], replacement: Sequence[Tensor]
+def run_without(
+    target: Target,
+    run: HeadRun,
+    sets: Sequence[Sequence[Head]],
+    replacement: Sequence[Tensor],
+    *,
+    measure: Callable[[Tensor], Tensor],
+    hidden: Sequence[int] = (),
+    fixed: Sequence[Tensor] | None = None,
 ) -> Tensor:
-    """Return what the score loses without each head, (N,), in float64.
+    """Ablate each set of heads and return what is measured of the output, (N, …).
 
     Runs start at the block of the first ablated head, from the stored residual stream, and
     compute the logits of the read positions only.
+
+    measure : from what is read in some runs, (n, d), to their numbers, (n, …). hidden : keys that
+    the heads may not read, in place of a replacement of their outputs. fixed : the outputs of all
+    other heads, (H, T, d_v) in each layer; by default they are computed.
     """
-    effects = torch.empty(len(heads), dtype=torch.float64, device="cpu")
-    if not heads:
-        return effects
-    order = sorted(range(len(heads)), key=lambda index: heads[index][0])
-    can_start = run.can_start and _same_from_the_last_block(score, run)
-    direction = score.direction.double().cpu()
-    unchanged = run.numbers.detach().double().cpu() @ direction
-    size = min(batch_size(score.ids), _LAYERS_AT_ONCE * run.heads)
+    order = sorted(range(len(sets)), key=lambda index: min(sets[index]))
+    can_start = run.can_start and _same_from_the_last_block(target, run)
+    size = min(batch_size(target.ids), _LAYERS_AT_ONCE * run.heads)
+    rows = run.rows if fixed is None else list(target.readout.rows)
+    parts = []
     for start in track(range(0, len(order), size)):
-        batch = order[start : start + size]
-        ablated = [heads[index] for index in batch]
-        block = run.mixes[ablated[0][0]][0] if can_start else None
+        batch = [sets[index] for index in order[start : start + size]]
+        block = run.mixes[min(batch[0])[0]][0] if can_start else None
         first = sum(index is not None and index < block for index, _ in run.mixes) if block else 0
-        patching = HeadPatching(ablated, replacement, run.rows, None, None, layer=first)
-        skipping = _shortened(score, run, block or 0, len(batch)) if can_start else nullcontext()
+        patching = HeadPatching(batch, replacement, rows, fixed, None, layer=first, hidden=hidden)
+        skipping = _shortened(target, run, block or 0, len(batch)) if can_start else nullcontext()
         with skipping, patching:
-            numbers = score.outputs(len(batch))
-        effects[batch] = unchanged - numbers.double().cpu() @ direction
-    return effects
+            parts.append(measure(target.outputs(len(batch))))
+    if not parts:
+        return torch.empty(0, dtype=torch.float64, device="cpu")
+    measured = torch.cat(parts)
+    return measured[torch.tensor(order, device="cpu").argsort().to(measured.device)]
 
 
 @contextmanager
-def _shortened(score: Score, run: _Run, block: int, copies: int) -> Iterator[None]:
+def _shortened(target: Target, run: HeadRun, block: int, copies: int) -> Iterator[None]:
     """Run copies of the text from a block on, with the logits of the read positions only."""
-    with run.stored.skip(block, copies), _reading(score.readout, score.ids.shape[1]):
+    with run.stored.skip(block, copies), _reading(target.readout, target.ids.shape[1]):
         yield
 
 
@@ -279,9 +339,9 @@ def _reading(readout: Readout, T: int) -> Iterator[None]:
             hook.remove()
 
 
-def _same_from_the_last_block(score: Score, run: _Run) -> bool:
+def _same_from_the_last_block(target: Target, run: HeadRun) -> bool:
     """Return whether the last block alone gives what the whole model gives."""
-    with _shortened(score, run, len(run.stored.blocks) - 1, 1):
-        numbers = score.outputs(1)
+    with _shortened(target, run, len(run.stored.blocks) - 1, 1):
+        numbers = target.outputs(1)
     error = (numbers - run.numbers.detach()).norm()
     return bool((error <= _SAME * run.numbers.detach().norm()).item())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
 
@@ -185,11 +185,11 @@ def patch_heads(
         fixed = original if effect == "direct" else None
         patched_rows = list(readout.rows) if effect == "direct" else slice(None)
         run_gate = gate if run == 0 else None
-        with HeadPatching(heads[:1], original, patched_rows, fixed, run_gate):
+        with HeadPatching([heads[:1]], original, patched_rows, fixed, run_gate):
             unchanged = readout.run(text)
         patched = []
         for start in track(range(0, len(heads), size)):
-            batch = heads[start : start + size]
+            batch = [[head] for head in heads[start : start + size]]
             copies = {name: tensor.expand(len(batch), -1) for name, tensor in text.items()}
             with HeadPatching(batch, replacement, patched_rows, fixed, run_gate):
                 patched.append(readout.run(copies))
@@ -199,22 +199,24 @@ def patch_heads(
 
 
 class HeadPatching(AttentionKnockout):
-    """Replaces the output of one head in each copy of a text while the copies run.
+    """Replaces the outputs of some heads in each copy of a text while the copies run.
 
-    heads : the (layer, head) that is replaced, by copy. replacement : the outputs of the heads of
-    each layer, (H, T, d_v). rows : the positions at which the head is replaced. fixed : the outputs
-    of all other heads, as `replacement`; None to compute them. gate : the keys that each query may
-    attend to, (T, T); None for all. layer : the first layer that runs.
+    heads : the (layer, head) of all that are replaced, by copy. replacement : the outputs of the
+    heads of each layer, (H, T, d_v). rows : the positions at which heads are replaced. fixed : the
+    outputs of all other heads, as `replacement`; None to compute them. gate : the keys that each
+    query may attend to, (T, T); None for all. layer : the first layer that runs. hidden : keys that
+    the heads may not attend to at other positions. Their outputs are then computed, not replaced.
     """
 
     def __init__(
         self,
-        heads: Sequence[tuple[int, int]],
+        heads: Sequence[Sequence[tuple[int, int]]],
         replacement: Sequence[Tensor],
         rows: list[int] | slice,
         fixed: Sequence[Tensor] | None,
         gate: Tensor | None,
         layer: int = 0,
+        hidden: Sequence[int] = (),
     ) -> None:
         T = replacement[0].shape[-2]
         every = torch.ones(T, T, dtype=torch.bool, device=replacement[0].device)
@@ -222,15 +224,32 @@ class HeadPatching(AttentionKnockout):
         self.heads, self.replacement = heads, replacement
         self.rows, self.fixed = rows, fixed
         self.layer = layer
+        self.hidden = torch.zeros(T, T, dtype=torch.bool, device=replacement[0].device)
+        self.hidden[:, list(hidden)] = True
+        self.hidden[list(hidden), list(hidden)] = False
+
+    def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
+        """Return the softmax, where the heads of each copy do not see the hidden keys."""
+        if scores.shape[-2:] == self.hidden.shape and self.hidden.any():
+            by_copy = by_head(scores, len(self.heads)).clone()
+            for copy, head in self._heads_here():
+                by_copy[copy, head] = by_copy[copy, head].masked_fill(self.hidden, -torch.inf)
+            scores = by_copy.reshape_as(scores)
+        return super().softmax(original, scores, options)
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Return the product of weights and values, with one head replaced in each copy."""
+        """Return the product of weights and values, with some heads replaced in each copy."""
         mixed = weights @ values
         outputs = by_head(mixed, len(self.heads))
         if self.fixed is not None:
             outputs = self.fixed[self.layer].expand_as(outputs).clone()
-        for copy, (layer, head) in enumerate(self.heads):
-            if layer == self.layer:
-                outputs[copy, head, self.rows] = self.replacement[layer][head, self.rows]
+        if not self.hidden.any():
+            for copy, head in self._heads_here():
+                outputs[copy, head, self.rows] = self.replacement[self.layer][head, self.rows]
         self.layer += 1
         return outputs.reshape_as(mixed)
+
+    def _heads_here(self) -> Iterator[tuple[int, int]]:
+        """Yield each copy and head that is replaced in the layer that runs."""
+        for copy, heads in enumerate(self.heads):
+            yield from ((copy, head) for layer, head in heads if layer == self.layer)

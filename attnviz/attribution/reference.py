@@ -68,6 +68,7 @@ def encode_causal(
         if bos is None:
             sink, notes = 0, ("the first token stays readable, so its part is not measured",)
         else:
+            assert model.tokenizer is not None  # it has tokenized the text
             token = model.tokenizer.convert_ids_to_tokens(bos)
             batch, notes = encode_after(model, text, bos), (f"read with {token} before it",)
     return batch.inputs, bos, sink, notes

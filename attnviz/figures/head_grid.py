@@ -10,7 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from attnviz.figures.style import SMALL_SIZE, theme
+from attnviz.figures.layout import Page
+from attnviz.figures.scale import signed_norm
+from attnviz.figures.style import AXIS_ROOM, SMALL_SIZE, theme, value_colors
+
+_LARGEST, _LOWEST, _TALLEST = 0.22, 0.1, 3.0  # inches of a head's cell, and of all heads
 
 
 @dataclass(frozen=True)
@@ -73,3 +77,43 @@ class HeadGrid:
         ax.tick_params(length=0)
         ax.set_xlabel(across[0], color=theme().muted)
         ax.set_ylabel(down[0], color=theme().muted)
+
+
+def draw_effects(
+    page: Page,
+    effects: Tensor,
+    place: tuple[float, float],
+    room: float,
+    *,
+    unit: str,
+    raises: str,
+    estimated: Tensor | None = None,
+) -> float:
+    """Draw what is lost without each head (L, H), with a key below; return the lower edge.
+
+    Heads without a number are left white.
+
+    place : the left and the upper edge. room : inches across. raises : what a head does without
+    which something is lost. estimated : which numbers are estimates, (L, H); they have a dot.
+    """
+    left, top = place
+    layers, heads = effects.shape
+    grid = HeadGrid(range(layers), range(heads))
+    across = min(_LARGEST, (room - AXIS_ROOM) / grid.columns)
+    down = min(_LARGEST, max(across, _LOWEST), _TALLEST / grid.rows)
+    ax = page.axes(left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
+    scale = signed_norm(effects.flatten().tolist())
+    cells = grid.arrange(effects).numpy()
+    extent = (0, grid.columns, grid.rows, 0)
+    ax.imshow(cells, cmap=value_colors(), norm=scale, aspect="auto", extent=extent)
+    if estimated is not None and estimated.any():
+        dots = np.array([grid.place(*cell) for cell in estimated.nonzero().tolist()]).T + 0.5
+        ax.plot(*dots, ".", color=theme().muted, markersize=1.5, clip_on=False)
+    grid.number_sides(ax, (across, down))
+    key = f"red: {raises} (at most {scale.vmax:.2g} {unit})"
+    key += "; blue: the head lowers it" if (effects < 0).any() else ""
+    if estimated is not None and estimated.any():
+        key += "; dots: estimated from the gradient"
+    lines = page.ruler.wrap(key, room - AXIS_ROOM, SMALL_SIZE)
+    bottom = top + down * grid.rows + AXIS_ROOM
+    return page.write(left + AXIS_ROOM, bottom, lines, color=theme().muted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
@@ -29,6 +29,12 @@ BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
 def is_logarithmic(keys: int) -> bool:
     """Return whether weights of a number of keys have a logarithmic scale."""
     return keys >= LOGARITHMIC_FROM
+
+
+def signed_norm(numbers: Iterable[float]) -> Normalize:
+    """Return a scale of signed numbers that ends at the largest, on both sides."""
+    largest = max((abs(number) for number in numbers if number == number), default=0.0) or 1.0
+    return Normalize(-largest, largest)
 
 
 def weight_norm(weights: Tensor) -> Normalize:

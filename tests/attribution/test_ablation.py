@@ -158,13 +158,13 @@ def test_batched_ablations_equal_whole_runs_one_by_one(family, how, tiny_model, 
     """In ALBERT one block serves all layers, so that no run can start later."""
     score = make_score(tiny_model(family), special=1)
     with restoring(score.model.module):
-        run = module_under_test._run(score)
+        run = module_under_test.HeadRun.of(score)
         assert run.can_start == (family != "albert")
-        replacement = module_under_test._replacement(score, run, how, ())
+        replacement = module_under_test.replace_outputs(score, run, how)
         whole = value(score)
         expected = []
         for head in every_head():
-            with HeadPatching([head], replacement, run.rows, None, None):
+            with HeadPatching([[head]], replacement, run.rows, None, None):
                 expected.append(whole - value(score))
     expected = torch.tensor(expected, dtype=torch.float64)
     assert differ(table(score, how=how), expected) < 1e-5
@@ -203,14 +203,14 @@ def test_planted_faults_are_caught(fault, tiny_model, monkeypatch):
     expected = torch.tensor(expected, dtype=torch.float64)
     original = HeadPatching.__init__
 
-    def plant(self, heads, replacement, rows, fixed, gate, layer=0):
+    def plant(self, heads, replacement, rows, fixed, gate, layer=0, hidden=()):
         if fault == "one layer on":
             layer -= 1
         elif fault == "heads of a group swapped":
-            heads = [(place, head ^ 1) for place, head in heads]
+            heads = [[(place, head ^ 1) for place, head in one] for one in heads]
         else:
             rows = slice(None)
-        original(self, heads, replacement, rows, fixed, gate, layer)
+        original(self, heads, replacement, rows, fixed, gate, layer, hidden)
 
     assert differ(table(score), expected) < 1e-6
     monkeypatch.setattr(HeadPatching, "__init__", plant)
@@ -257,13 +257,13 @@ def test_the_estimate_is_the_derivative_toward_the_replacement(family, how, tiny
     score = make_score(model, special=1)
     with restoring(model.module):
         effects = head_effects(score, how=how, exact=2)
-        run = module_under_test._run(score)
+        run = module_under_test.HeadRun.of(score)
         outputs = [module_under_test.by_head(mix.detach(), 1)[0] for _, mix in run.mixes]
-        replacement = module_under_test._replacement(score, run, how, ())
+        replacement = module_under_test.replace_outputs(score, run, how)
         step, slopes = 1e-3, 0  # norms and softmax compute in float32, so no smaller one
         for sign in (1, -1):
             near = [a + sign * step * (b - a) for a, b in zip(outputs, replacement, strict=True)]
-            moved = module_under_test._ablate(score, run, every_head(), near)
+            moved = module_under_test._lost(score, run, every_head(), near)
             slopes += sign * moved / (2 * step)
     assert differ(effects.estimate, slopes.reshape(3, 4)) < 1e-3
     assert effects.is_exact.sum() == 2
@@ -279,7 +279,7 @@ def test_bad_arguments(tiny_model):
             ablate_heads(score, [(0, 4)])
         with pytest.raises(InputError, match="no head 0 in layer 3"):
             ablate_heads(score, [(3, 0)])
-        with pytest.raises(InputError, match="how should be zero or mean"):
+        with pytest.raises(InputError, match="how should be zero, mean or resample"):
             ablate_heads(score, [(0, 0)], how="median")
         with pytest.raises(InputError, match="exact should be"):
             head_effects(score, exact=-1)

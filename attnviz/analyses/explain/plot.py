@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from matplotlib.patches import FancyBboxPatch
 from attnviz.analyses.explain.result import SPLIT, ExplainResult, signed
 from attnviz.attribution.heads import HeadEffects
 from attnviz.attribution.lens import LogitLens
-from attnviz.figures.head_grid import HeadGrid
+from attnviz.figures.head_grid import draw_effects
 from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures.scale import signed_norm
 from attnviz.figures.style import (
     AXIS_ROOM,
     CAPTION_GAP,
@@ -42,7 +43,6 @@ _NARROWEST, _FEWEST = 0.2, 3  # a cell, and words of a table
 _RHO = 1.08  # the column of rank correlations
 _GAP = 0.14
 _KEY = 0.5  # the color key
-_LARGEST_CELL, _LOWEST_CELL, _TALLEST = 0.22, 0.1, 3.0  # a head, and all heads
 _LENS, _WIDEST = 0.55, 0.4  # the height of the logit lens, and the widest of its columns
 _NAMED = 2  # heads that the title names
 
@@ -122,16 +122,12 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     return [*parts, *result.notes]
 
 
-def _scale(numbers: Sequence[float]) -> Normalize:
-    """Return a scale of signed numbers that ends at the largest."""
-    largest = max((abs(number) for number in numbers if number == number), default=0.0) or 1.0
-    return Normalize(-largest, largest)
-
-
 def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
     """Write the text with a shaded box behind each word; return the lower edge."""
     credit = result.credit.tolist()
-    scale = _scale([credit[index] for index, special in enumerate(result.special) if not special])
+    scale = signed_norm(
+        [credit[index] for index, special in enumerate(result.special) if not special]
+    )
     tall, step = line_height(_WORDS) + 2 * _PAD, line_height(_WORDS) + 2 * _PAD + _LEADING
     places, end = _place_words(page, result, step)
     height = end + tall
@@ -285,26 +281,15 @@ def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: fl
     title = f"{result.quantity[0].upper()}{result.quantity[1:]} changes without "
     title += " and without ".join(named).replace("-", "\N{MINUS SIGN}") if named else "no head"
     top = page.subtitle(page.left, top, title, room) + 0.03
-    layers, heads = effects.best.shape
-    grid = HeadGrid(range(layers), range(heads))
-    across = min(_LARGEST_CELL, (room - AXIS_ROOM) / grid.columns)
-    down = min(_LARGEST_CELL, max(across, _LOWEST_CELL), _TALLEST / grid.rows)
-    ax = page.axes(page.left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
-    scale = _scale(effects.best.flatten().tolist())
-    cells = grid.arrange(effects.best).numpy()
-    extent = (0, grid.columns, grid.rows, 0)
-    ax.imshow(cells, cmap=value_colors(), norm=scale, aspect="auto", extent=extent)
-    estimated = [grid.place(*place) for place in (~effects.is_exact).nonzero().tolist()]
-    if estimated:
-        dots = np.array(estimated).T + 0.5
-        ax.plot(*dots, ".", color=theme().muted, markersize=1.5, clip_on=False)
-    grid.number_sides(ax, (across, down))
-    end = f"{scale.vmax:.2g} {result.unit}"
-    key = f"red: the head raises it (at most {end}); blue: the head lowers it"
-    key += "; dots: estimated from the gradient" if estimated else ""
-    lines = page.ruler.wrap(key, room - AXIS_ROOM, SMALL_SIZE)
-    bottom = top + down * grid.rows + AXIS_ROOM
-    return page.write(page.left + AXIS_ROOM, bottom, lines, color=theme().muted)
+    return draw_effects(
+        page,
+        effects.best,
+        (page.left, top),
+        room,
+        unit=result.unit,
+        raises="the head raises it",
+        estimated=~effects.is_exact,
+    )
 
 
 def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -> float:

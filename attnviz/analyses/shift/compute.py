@@ -121,7 +121,7 @@ def shift(
     text, reference = parse_pair(text, reference)
     method_names = check_methods(methods)
     model = model if isinstance(model, Model) else load(model)
-    reading, target = _find_target(model, word, text)
+    reading, target = read_word(model, word, text)
     groups, result, readout = reading.groups, reading.result, target.readout
     compared = make_reference(target, reference, reading.bos)
     regions = None if toward is None else read_regions(model, word, toward, target.ids, reading.bos)
@@ -207,7 +207,7 @@ def parse_pair(text: str, reference: str | None) -> tuple[str, str]:
     return _BRACES.sub(lambda braces: braces[1].split("|")[1], text), before
 
 
-def _find_target(model: Model, word: str, text: str) -> tuple[Reading, Target]:
+def read_word(model: Model, word: str, text: str) -> tuple[Reading, Target]:
     """Read a text and find the word in it."""
     expect_one_text(model.checkpoint)
     expect_readable(model, text, "The text")

@@ -1,0 +1,363 @@
+"""Ablate heads, and measure what the output of the model loses without each.
+
+A head is ablated by replacing its output, before W^O, at all positions but the attention sink.
+Everything after it is recomputed, so effects are exact. All heads of a text are ablated in batches
+that start at the layer of the first of them (`attribution.heads`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from attnviz.agreement import check_hidden_states
+from attnviz.analyses.ablate.result import AblationResult
+from attnviz.analyses.explain.compute import find_prediction
+from attnviz.analyses.shift.compute import read_word, tracing
+from attnviz.attribution.heads import (
+    Ablation,
+    Head,
+    HeadRun,
+    estimate_effects,
+    replace_outputs,
+    run_without,
+)
+from attnviz.attribution.prediction import Prediction, logits_at
+from attnviz.attribution.readout import Readout
+from attnviz.attribution.reference import Reading, encode_after
+from attnviz.attribution.target import Target
+from attnviz.capture import restoring
+from attnviz.errors import InputError
+from attnviz.pipeline.attend import Loadable, Model, load
+from attnviz.results import AgreementReport
+from attnviz.results.axis import locate
+from attnviz.runtime.libraries import silence_logs
+from attnviz.runtime.progress import part
+
+Measure = Callable[[Tensor], Tensor]  # from what is read (n, d) to the effects (n, 2)
+
+
+@silence_logs()
+def ablate(
+    texts: str | Sequence[str],
+    *,
+    target: str | None = None,
+    against: str | None = None,
+    word: str | None = None,
+    heads: Literal["all"] | Sequence[Head | Sequence[Head]] = "all",
+    how: Ablation = "mean",
+    knock_out: str | None = None,
+    patch: str | None = None,
+    effect: Literal["total", "direct"] = "total",
+    keep_sink: bool = True,
+    model: Model | Loadable | None = None,
+) -> AblationResult:
+    """Measure what the output of a model loses without each head, or each set of heads, exactly.
+
+    Parameters
+    ----------
+    texts : str or sequence of str
+        One text, or several: the result then has means with intervals.
+    target : str, optional
+        The token or class whose log-probability is measured. By default the most probable one in
+        each text.
+    against : str, optional
+        Another token or class: the difference of both logits is measured.
+    word : str, optional
+        A word of the texts: how far its vector moves is measured, in place of a prediction.
+        "the#2" is the second "the". Models without a head for tokens or classes need it.
+    heads : "all" or sequence, optional
+        The heads to ablate one by one, as (layer, head). A sequence of heads in place of one is a
+        set whose heads are ablated together.
+    how : {"mean", "zero", "resample"}
+        What replaces the output of a head: its mean over the positions of all texts, zeros, or its
+        outputs in the next text (in the same text, from its middle on, if there is only one).
+    knock_out : str, optional
+        A word of the texts: the heads lose only their attention to it.
+    patch : str, optional
+        Another text with as many tokens: the heads have the outputs that they have there.
+    effect : {"total", "direct"}
+        "total" recomputes everything after the heads. "direct" ablates them only where the output
+        is read, and fixes all other heads: it leaves the path through the MLPs of that position.
+    keep_sink : bool, default True
+        Whether heads keep their output at the attention sink, the first token of a causal model.
+        Without its sink such a model computes what it never computes otherwise.
+    model : Model, str, path or module, optional
+        From `load`, or what `load` takes.
+
+    Returns
+    -------
+    AblationResult
+        What is lost, the divergence of the predicted distributions, and the estimate of the
+        gradient, for each text and set of heads.
+
+    Raises
+    ------
+    InputError
+        No text, a head that does not exist, a word that is not in each text, a text to patch from
+        with another number of tokens, or options that exclude each other.
+    ModelError
+        The model predicts neither tokens nor classes and no `word` is given, or its attention
+        cannot be traced.
+    """
+    listed = [texts] if isinstance(texts, str) else list(texts)
+    _check(listed, target, against, word, how, knock_out, patch, effect)
+    model = model if isinstance(model, Model) else load(model)
+    measured: list[_OneText] = []
+    for number, text in enumerate(listed):
+        others = _others(listed, number, how, patch)
+        with part(number, len(listed), "each head"):
+            measured.append(
+                _ablate_text(
+                    _find_site(model, text, target, against, word),
+                    None if heads == "all" else _as_sets(heads),
+                    "resample" if patch is not None else how,
+                    others,
+                    knock_out,
+                    patch,
+                    effect,
+                    keep_sink,
+                )
+            )
+    first = measured[0]
+    return AblationResult(
+        sets=first.sets,
+        layers=first.layers,
+        heads=first.heads,
+        lost=torch.stack([one.effects[:, 0] for one in measured]),
+        divergence=torch.stack([one.effects[:, 1] for one in measured]),
+        estimate=torch.stack([one.estimate for one in measured]),
+        texts=tuple(listed),
+        targets=tuple(one.site.label for one in measured),
+        quantity="vector" if word is not None else "difference" if against else "log-probability",
+        how=_describe(how, knock_out, patch, several=len(listed) > 1) + first.where,
+        effect=effect,
+        notes=tuple(dict.fromkeys(note for one in measured for note in one.site.notes)),
+        agreement=_verify(measured),
+        provenance=first.site.reading.result.provenance,
+    )
+
+
+def _check(
+    texts: Sequence[str],
+    target: str | None,
+    against: str | None,
+    word: str | None,
+    how: str,
+    knock_out: str | None,
+    patch: str | None,
+    effect: str,
+) -> None:
+    """Raise InputError for arguments that exclude each other or are none of the choices."""
+    if not texts:
+        raise InputError("There is no text. Give one or more.")
+    if any(not isinstance(text, str) for text in texts):
+        raise InputError("The texts must be strings.")
+    if word is not None and (target is not None or against is not None):
+        raise InputError(
+            "A word and a target are given. Give a word to measure its vector, or a target to "
+            "measure its prediction."
+        )
+    if how not in ("mean", "zero", "resample"):
+        raise InputError(f"how must be mean, zero or resample, not {how!r:.60}.")
+    if effect not in ("total", "direct"):
+        raise InputError(f"effect must be total or direct, not {effect!r:.60}.")
+    if knock_out is not None and patch is not None:
+        raise InputError("A word to knock out and a text to patch from are given. Give one.")
+    if knock_out is not None and effect == "direct":
+        raise InputError("Knocking a word out has a total effect only. Leave out effect=direct.")
+
+
+def _others(texts: Sequence[str], number: int, how: str, patch: str | None) -> tuple[str, ...]:
+    """Return the texts from which the replacement of the heads' outputs is read."""
+    if patch is not None:
+        return (patch,)
+    if len(texts) == 1:
+        return ()
+    return tuple(texts) if how == "mean" else (texts[(number + 1) % len(texts)],)
+
+
+def _as_sets(heads: object) -> list[tuple[Head, ...]]:
+    """Return sets of heads; a head alone is a set of one."""
+    listed = heads if isinstance(heads, list | tuple) else ()
+    sets = []
+    for one in listed:
+        members = [one] if _is_head(one) else one
+        if not isinstance(members, list | tuple) or not all(map(_is_head, members)):
+            break
+        sets.append(tuple((int(layer), int(head)) for layer, head in members))
+    if not sets or len(sets) < len(listed) or not all(sets):
+        raise InputError(
+            'heads must be "all", or pairs of a layer and a head, such as (5, 3), not '
+            f"{heads!r:.60}."
+        )
+    return sets
+
+
+def _is_head(value: object) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(isinstance(number, int) and not isinstance(number, bool) for number in value)
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Site:
+    """Where the output of one text is read, and how it is measured."""
+
+    reading: Reading
+    target: Target
+    number: Callable[[Tensor], Tensor] | None  # from logits (n, V) to the number (n, 1)
+    label: str  # the token, class or word
+    notes: tuple[str, ...]
+
+    def measure(self, unchanged: Tensor) -> Measure:
+        """Return what measures the effects on the output: what is lost, and the divergence.
+
+        unchanged : what is read without an ablation, (1, d).
+        """
+        if self.number is None:
+            return lambda vectors: _distance(vectors.double(), unchanged.double())
+        number = self.number
+
+        def effects(logits: Tensor) -> Tensor:
+            lost = number(unchanged.double()) - number(logits.double())
+            before, after = unchanged.double().log_softmax(-1), logits.double().log_softmax(-1)
+            divergence = (before.exp() * (before - after)).sum(-1, keepdim=True)
+            return torch.cat([lost, divergence], dim=1).cpu()
+
+        return effects
+
+
+def _distance(vectors: Tensor, unchanged: Tensor) -> Tensor:
+    """Return how far vectors moved, as a share of the length; there is no divergence, (n, 2)."""
+    moved = (vectors - unchanged).norm(dim=1) / unchanged.norm()
+    return torch.stack([moved, torch.full_like(moved, torch.nan)], dim=1).cpu()
+
+
+@dataclass(frozen=True, eq=False)
+class _Logits(Readout):
+    """All logits at the position that is explained, (N, V), or of the classes."""
+
+    def __call__(self, output: Tensor) -> Tensor:
+        return logits_at(output, self.rows)
+
+
+def _find_site(
+    model: Model, text: str, target: str | None, against: str | None, word: str | None
+) -> _Site:
+    """Read a text, and find the prediction in it, or the word."""
+    if word is not None:
+        reading, site = read_word(model, word, text)
+        return _Site(reading, site, None, word, reading.notes)
+    found = find_prediction(model, text, target, against)
+    readout = found.target.readout
+    assert isinstance(readout, Prediction)
+    label = found.choices.label(readout.choice)
+    if readout.against is not None:
+        label += f" over {found.choices.label(readout.against)}"
+    site = replace(found.target, readout=_Logits(readout.module, readout.rows))
+    return _Site(found.reading, site, readout, label, (*found.notes, *found.reading.notes))
+
+
+@dataclass(frozen=True, eq=False)
+class _OneText:
+    """The effects in one text, and what is read without an ablation, by us and as loaded."""
+
+    site: _Site
+    sets: tuple[tuple[Head, ...], ...]
+    layers: int
+    heads: int
+    effects: Tensor  # lost and divergence, (S, 2)
+    estimate: Tensor  # (S,), NaN where there is none
+    where: str  # the positions, for a caption
+    unchanged: Tensor  # (1, d)
+    loaded: Tensor  # likewise
+
+
+def _ablate_text(
+    site: _Site,
+    sets: Sequence[tuple[Head, ...]] | None,
+    how: Ablation,
+    others: Sequence[str],
+    knock_out: str | None,
+    patch: str | None,
+    effect: str,
+    keep_sink: bool,
+) -> _OneText:
+    """Ablate each set of heads in one text."""
+    target, groups = site.target, site.reading.groups
+    if patch is not None:
+        _expect_same_length(site, patch)
+    hidden = () if knock_out is None else groups.positions[locate(knock_out, groups)]
+    with tracing(target.model):
+        run = HeadRun.of(target, keep_sink=keep_sink)
+        layers, heads = len(run.mixes), run.heads
+        every = [((layer, head),) for layer, head in product(range(layers), range(heads))]
+        chosen = tuple(every if sets is None else sets)
+        run.expect(head for one in chosen for head in one)
+        replacement = replace_outputs(target, run, how, others)
+        unchanged = run.numbers.detach()
+        effects = run_without(
+            target,
+            run,
+            chosen,
+            replacement,
+            measure=site.measure(unchanged),
+            hidden=hidden,
+            fixed=run.outputs if effect == "direct" else None,
+        )
+        estimate = torch.full((len(chosen),), torch.nan, dtype=torch.float64, device="cpu")
+        if site.number is not None and not hidden and effect == "total":
+            with torch.enable_grad():
+                number = site.number(run.numbers).sum()
+            table = estimate_effects(target, run, number, replacement)
+            estimate = torch.stack([sum(table[head] for head in one) for one in chosen])  # type: ignore[misc]
+    with restoring(target.model.module, None, seed=2):
+        loaded = target.readout.run(target.inputs)
+    ours, theirs = unchanged.double().cpu(), loaded.double().cpu()
+    kept = len(run.rows) < target.ids.shape[1]
+    where = "" if effect == "direct" or hidden else " at all positions"
+    where += " but the attention sink" if where and kept else ""
+    return _OneText(site, chosen, layers, heads, effects, estimate, where, ours, theirs)
+
+
+def _expect_same_length(site: _Site, patch: str) -> None:
+    """Raise InputError if a text to patch from has another number of tokens."""
+    ids = site.target.ids
+    other = encode_after(site.target.model, patch, site.reading.bos).inputs["input_ids"]
+    if other.shape != ids.shape:
+        raise InputError(
+            f"The text to patch from has {other.shape[1]} tokens, but the text has {ids.shape[1]}. "
+            "Replace words by words with the same number of pieces."
+        )
+
+
+def _describe(how: str, knock_out: str | None, patch: str | None, *, several: bool) -> str:
+    """Return what happens to the heads, in words."""
+    if knock_out is not None:
+        return f"the head may not attend to “{knock_out}”"
+    if patch is not None:
+        return f"the output of the head is that in “{patch}”"
+    return {
+        "zero": "the output of the head is set to zero",
+        "mean": f"the output of the head is its mean over {'all texts' if several else 'the text'}",
+        "resample": "the output of the head is that "
+        + ("in another text" if several else "at other positions"),
+    }[how]
+
+
+def _verify(measured: Sequence[_OneText]) -> AgreementReport:
+    """Return a report that covers the outputs from which effects are subtracted."""
+    report = AgreementReport.joined(one.site.reading.result.agreement for one in measured)
+    ours, loaded = (
+        torch.cat([getattr(one, name) for one in measured]) for name in ("unchanged", "loaded")
+    )
+    name = "vectors" if measured[0].site.number is None else "logits"
+    return check_hidden_states(report, ours, loaded, name=name)

@@ -1,0 +1,114 @@
+"""Draw what the output of a model loses without each head."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.figure import Figure
+
+from attnviz.analyses.ablate.result import AblationResult
+from attnviz.analyses.explain.result import signed
+from attnviz.figures.head_grid import draw_effects
+from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures.style import (
+    CAPTION_GAP,
+    FULL_WIDTH,
+    MM,
+    SMALL_SIZE,
+    sign_colors,
+    style,
+    theme,
+)
+from attnviz.results.axis import source
+
+_BARS = 8  # heads beside the grid
+_BESIDE = 4.0  # inches of a page with room for bars beside the grid
+_SHARE = 0.58  # of the width, for the grid
+_GAP, _BELOW, _ROW = 0.25, 0.12, 0.19
+_NUMBER = 0.5  # the room of a number beside its bar
+
+
+def ablate(
+    result: AblationResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+) -> Figure:
+    """Draw what is lost without each head, and the heads without which most is lost.
+
+    Parameters
+    ----------
+    result : AblationResult
+        From `attnviz.ablate`.
+    width : float, default 183
+        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
+    caption : {"short", "full"}
+        Whether the caption has two lines, or also says how everything was measured. The file always
+        says so in its metadata.
+
+    Returns
+    -------
+    Figure
+        A new figure.
+    """
+    with style([*result.targets, "→−"]):
+        page = Page(width * MM, caption)
+        top = page.heading(result.headline) + 0.08
+        grid = result.grid(result.mean)
+        wide = page.right - page.left
+        if grid is None:
+            bottom = _draw_bars(page, result, page.left, top, wide)
+        else:
+            beside = page.width > _BESIDE
+            room = _SHARE * wide if beside else wide
+            raises = "the head moves it" if result.quantity == "vector" else "the head raises it"
+            bottom = draw_effects(
+                page, grid, (page.left, top), room, unit=result.unit, raises=raises
+            )
+            left = page.left + room + _GAP if beside else page.left
+            start = top if beside else bottom + _BELOW
+            bottom = max(bottom, _draw_bars(page, result, left, start, page.right - left))
+        return page.finish_with_caption(
+            bottom + CAPTION_GAP, _caption(result), result.checked_agreement
+        )
+
+
+def _draw_bars(page: Page, result: AblationResult, left: float, top: float, room: float) -> float:
+    """Draw a bar for each of the heads that change most, with its interval; return the end."""
+    shown = result.strongest[:_BARS]
+    top = page.subtitle(left, top, "The largest effects", room) + 0.03
+    names = [page.ruler.clip(result.names[index], room / 3, SMALL_SIZE) for index in shown]
+    label = page.ruler.widest(names, SMALL_SIZE) + 0.08
+    tall = _ROW * len(shown)
+    ax = page.axes(left + label, top, room - label - _NUMBER, tall)
+    values = result.mean[shown]
+    intervals = result.intervals[shown]
+    ends = torch.cat([values, intervals.flatten(), torch.zeros(1, dtype=values.dtype)])
+    ends = ends[ends.isfinite()]
+    colors = [sign_colors()[int(value < 0)] for value in values.tolist()]
+    places = range(len(shown))
+    ax.barh(places, values.tolist(), height=0.7, color=colors)
+    for place, (low, high) in zip(places, intervals.tolist(), strict=True):
+        ax.plot([low, high], [place, place], color=theme().ink, linewidth=0.8)
+    ax.axvline(0, color=theme().muted, linewidth=0.5)
+    ax.set(ylim=(len(shown) - 0.5, -0.5), xlim=(float(ends.min()), float(ends.max()) or 1.0))
+    ax.axis("off")
+    for place, (name, value) in enumerate(zip(names, values.tolist(), strict=True)):
+        middle = top + (place + 0.5) * _ROW - line_height(SMALL_SIZE) / 2
+        page.write(left + label - 0.05, middle, [name], align="right")
+        page.write(left + room, middle, [signed(value)], align="right", color=theme().muted)
+    parts = [
+        "moved, as a share of its length" if result.quantity == "vector" else f"{result.unit} lost"
+    ]
+    if len(result.texts) > 1:
+        parts.append("lines: 95 % intervals over texts")
+    if (rho := result.rank_correlation) is not None:
+        parts.append(f"the gradient’s estimate ranks all heads alike, ρ = {signed(rho)}")
+    lines = page.ruler.wrap("; ".join(parts), room, SMALL_SIZE)
+    return page.write(left, top + tall + 0.04, lines, color=theme().muted, points=SMALL_SIZE)
+
+
+def _caption(result: AblationResult) -> list[str]:
+    texts = len(result.texts)
+    read = source(result.provenance) if texts == 1 else f"{texts} texts, {result.provenance.model}"
+    after = {
+        "total": "everything after it is recomputed",
+        "direct": "only where the output is read, and all other heads are fixed",
+    }[result.effect]
+    return [read, f"{result.how}; {after}", *result.notes]

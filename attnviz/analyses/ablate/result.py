@@ -1,0 +1,253 @@
+"""What the output of a model loses without each head, or each set of heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import attnviz
+from attnviz.analyses.explain.result import signed
+from attnviz.attribution.ranking import RANKABLE, spearman
+from attnviz.results.agreement_report import AgreementReport
+from attnviz.results.attention_result import Provenance
+from attnviz.results.axis import literal
+from attnviz.results.base import Columns, Result, Rules, proof
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+_RESAMPLES = 2000
+_LISTED = 10  # sets of heads
+_LONGEST = 24  # letters of a word in a sentence
+_UNITS = {"log-probability": "nats", "difference": "logits", "vector": "of its length"}
+
+
+@dataclass(frozen=True, eq=False)
+class AblationResult(Result):
+    """What the output of a model loses without each of S sets of heads, in N texts.
+
+    Attributes
+    ----------
+    sets : tuple
+        The (layer, head) of the heads that were ablated together; mostly one.
+    layers, heads : int
+        How many the model has.
+    lost : Tensor
+        The number in the unchanged text minus the number without the heads, (N, S): of the
+        log-probability in nats, of the difference of logits, or how far the vector of the word
+        moved, as a share of its length.
+    divergence : Tensor
+        The Kullback–Leibler divergence of the prediction without the heads from the prediction, in
+        nats, (N, S). NaN for a vector.
+    estimate : Tensor
+        What would be lost to first order, from one gradient for each text, (N, S). NaN where there
+        is none: for a vector, a direct effect, and attention to a word.
+    texts, targets : tuple of str
+        The texts, and in each the token, class or word that is measured.
+    quantity : str
+        What is measured: "log-probability", "difference" (of logits) or "vector".
+    how : str
+        What happened to the heads.
+    effect : str
+        "total" or "direct".
+    notes : tuple of str
+        What a caption should say besides.
+    agreement : AgreementReport
+        The attention of all texts, and the outputs without an ablation.
+    provenance : Provenance
+        Of the first text.
+    """
+
+    sets: tuple[tuple[tuple[int, int], ...], ...]
+    layers: int
+    heads: int
+    lost: Tensor
+    divergence: Tensor
+    estimate: Tensor
+    texts: tuple[str, ...]
+    targets: tuple[str, ...]
+    quantity: str
+    how: str
+    effect: str
+    notes: tuple[str, ...]
+    agreement: AgreementReport
+    provenance: Provenance
+
+    main_array: ClassVar[str] = "lost"
+
+    def _rules(self) -> Rules:
+        """Yield what the fields should have."""
+        shape = len(self.texts), len(self.sets)
+        yield "one text and one set of heads or more", min(shape) > 0
+        tables = self.lost, self.divergence, self.estimate
+        yield "a number of each text and set", all(table.shape == shape for table in tables)
+        yield "a target of each text", len(self.targets) == len(self.texts)
+        places = [place for one in self.sets for place in one]
+        yield "heads in each set", all(self.sets)
+        yield (
+            "heads of the model",
+            all(0 <= m < self.layers and 0 <= n < self.heads for m, n in places),
+        )
+        yield "a known quantity", self.quantity in _UNITS
+
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        return (
+            f"AblationResult({self.provenance.model}: {len(self.sets)} ablations in "
+            f"{len(self.texts)} text{'s' * (len(self.texts) > 1)}, "
+            f"{self.checked_agreement.verdict})"
+        )
+
+    @property
+    def unit(self) -> str:
+        """The unit of what is lost."""
+        return _UNITS[self.quantity]
+
+    @property
+    def subject(self) -> str:
+        """What is measured, in words."""
+        targets = set(self.targets)
+        name = f"“{literal(self.targets[0], _LONGEST)}”" if len(targets) == 1 else ""
+        if self.quantity == "vector":
+            return f"the vector of {name or 'the word'}"
+        if self.quantity == "difference":
+            return f"the difference of the logits, {name or 'target over competitor'},"
+        return f"the log-probability of {name or 'the predicted token'}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the sets: layer.head of each head."""
+        return tuple("+".join(f"{layer}.{head}" for layer, head in one) for one in self.sets)
+
+    @property
+    def mean(self) -> Tensor:
+        """What is lost, the mean over texts, (S,)."""
+        return self.lost.mean(0)
+
+    @cached_property
+    def intervals(self) -> Tensor:
+        """The 95 % intervals of the means, by a bootstrap over texts, (S, 2). NaN for one text."""
+        count = len(self.texts)
+        if count == 1:
+            return torch.full((len(self.sets), 2), torch.nan, dtype=torch.float64, device="cpu")
+        draws = np.random.default_rng(0).multinomial(count, [1 / count] * count, _RESAMPLES)
+        means = draws / count @ self.lost.double().numpy()
+        return torch.from_numpy(np.quantile(means, [0.025, 0.975], axis=0).T.copy())
+
+    @property
+    def is_certain(self) -> Tensor:
+        """Whether the interval of the mean excludes 0, (S,); always for one text."""
+        low, high = self.intervals.unbind(1)
+        return torch.full_like(low, len(self.texts) == 1).bool() | (low > 0) | (high < 0)
+
+    @property
+    def rank_correlation(self) -> float | None:
+        """Spearman's ρ of the estimates with what is lost, of the means over texts."""
+        if len(self.sets) < RANKABLE or self.estimate.isnan().any():
+            return None
+        return spearman(self.estimate.mean(0), self.mean)
+
+    @property
+    def strongest(self) -> list[int]:
+        """The indices of the sets, those that change most first."""
+        order: list[int] = self.mean.abs().argsort(descending=True, stable=True).tolist()
+        return order
+
+    @property
+    def headline(self) -> str:
+        """The finding in one sentence."""
+        first = next((index for index in self.strongest if self.is_certain[index]), None)
+        if first is None:
+            return f"No head changes {self.subject} in the same way in all {len(self.texts)} texts"
+        lost = float(self.mean[first])
+        heads = f"head{'s' * (len(self.sets[first]) > 1)} {self.names[first].replace('+', ' and ')}"
+        mean = "on average " if len(self.texts) > 1 else ""
+        subject = f"{self.subject[0].upper()}{self.subject[1:]}"
+        if self.quantity == "vector":
+            return f"{subject} moves most without {heads}, {mean}by {lost:.0%} of its length"
+        verb = "falls" if lost >= 0 else "rises"
+        return f"{subject} {verb} {mean}by {signed(abs(lost))} {self.unit} without {heads}"
+
+    def grid(self, numbers: Tensor) -> Tensor | None:
+        """Arrange a number of each set (S,) by layer and head, (L, H); None for sets of several."""
+        if any(len(one) > 1 for one in self.sets):
+            return None
+        table = torch.full((self.layers, self.heads), torch.nan, dtype=torch.float64, device="cpu")
+        for ((layer, head),), value in zip(self.sets, numbers.tolist(), strict=True):
+            table[layer, head] = value
+        return table
+
+    def to_arrays(self) -> dict[str, Tensor]:
+        """Return what is lost, the divergences and the estimates, (N, S) each."""
+        return {"lost": self.lost, "divergence": self.divergence, "estimate": self.estimate}
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return the names of the sets, and the texts."""
+        return {"heads": list(self.names), "texts": list(self.texts)}
+
+    def about(self) -> dict[str, Any]:
+        """Return what was measured and how, the means, and the proof."""
+        return {
+            "headline": self.headline,
+            "sets": [[list(head) for head in one] for one in self.sets],
+            "targets": list(self.targets),
+            "quantity": self.quantity,
+            "unit": self.unit,
+            "how": self.how,
+            "effect": self.effect,
+            "mean": self.mean.tolist(),
+            "rank_correlation_of_estimate": self.rank_correlation,
+            **proof(self),
+        }
+
+    def columns_of_table(self) -> Columns:
+        """Return one row for each text and set of heads."""
+        N, S = self.lost.shape
+        alone = [one[0] if len(one) == 1 else (-1, -1) for one in self.sets]
+        return {
+            "text": np.repeat(np.arange(N), S),
+            "target": np.repeat(np.array(self.targets, dtype=object), S).tolist(),
+            "heads": list(self.names) * N,
+            "layer": [layer for layer, _ in alone] * N,
+            "head": [head for _, head in alone] * N,
+            **{name: table.flatten().double().numpy() for name, table in self.to_arrays().items()},
+        }
+
+    def plot(self, **keywords: Any) -> Figure:
+        """Draw what is lost without each head: see `attnviz.plot.ablate`."""
+        return attnviz.plot.ablate(self, **keywords)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the heads without which most is lost, and how well the estimate ranks all."""
+        from rich.table import Table
+        from rich.text import Text
+
+        yield Text(self.headline, "bold")
+        yield Text(f"{self.effect} effects: {self.how}", "dim")
+        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table.add_column("layer.head", no_wrap=True)
+        table.add_column(f"lost, {self.unit}", justify="right")
+        for name in ("95 %", "divergence, nats", "estimate"):
+            table.add_column(name, justify="right")
+        for index in self.strongest[:_LISTED]:
+            low, high = map(signed, self.intervals[index].tolist())
+            table.add_row(
+                self.names[index],
+                signed(float(self.mean[index])),
+                "–" if len(self.texts) == 1 else f"{low} to {high}",
+                signed(float(self.divergence[:, index].mean())),
+                signed(float(self.estimate[:, index].mean())),
+            )
+        yield table
+        if (rho := self.rank_correlation) is not None:
+            yield Text(
+                f"rank correlation ρ of the gradient's estimate with what is lost: {rho:.2f}"
+            )
+        for note in self.notes:
+            yield Text(note, "dim")
