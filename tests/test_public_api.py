@@ -9,16 +9,16 @@ import pytest
 import attnviz
 
 PUBLIC = """
-    AgreementReport Architecture AttentionMap AttentionRecord AttentionResult AttnvizError
-    AttnvizWarning CheckResult CompareResult ExampleResult ExplainResult HeadMaps InputError
-    MapSummary Model ModelError OutputError SensesResult ShiftResult StepsResult
-    StreamedAttention SurveyResult View architectures attend attention_map check compare example
-    explain find_heads from_weights head_maps load load_result plot rank_heads save_result senses
-    shift steps survey verify view
+    AblationResult AgreementReport Architecture AttentionMap AttentionRecord AttentionResult
+    AttnvizError AttnvizWarning CheckResult CompareResult ExampleResult ExplainResult HeadMaps
+    InputError MapSummary Model ModelError OutputError SensesResult ShiftResult StepsResult
+    StreamedAttention SurveyResult View ablate architectures attend attention_map check compare
+    example explain find_heads from_weights head_maps load load_result plot rank_heads save_result
+    senses shift steps survey verify view
 """.split()  # noqa: SIM905
 PLOT = """
-    add_caption attention_vector check compare example explain heads heatmap save senses shift
-    steps style survey
+    ablate add_caption attention_vector check compare example explain heads heatmap save senses
+    shift steps style survey
 """.split()  # noqa: SIM905
 
 

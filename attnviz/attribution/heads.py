@@ -71,7 +71,7 @@ def head_effects(
     if exact < 0:
         raise InputError(f"exact should be 0 or more heads, not {exact}.")
     run = HeadRun.of(score)
-    replacement = replace_outputs(score, run, how, others)
+    replacement = replace_outputs(run, how, [outputs_of(score, text) for text in others])
     with torch.enable_grad():
         number = score.project(run.numbers)
     estimate = estimate_effects(score, run, number, replacement)
@@ -120,7 +120,8 @@ def ablate_heads(
     """
     run = HeadRun.of(score)
     run.expect(heads)
-    return _lost(score, run, heads, replace_outputs(score, run, how, others))
+    outputs = [outputs_of(score, text) for text in others]
+    return _lost(score, run, heads, replace_outputs(run, how, outputs))
 
 
 def _lost(
@@ -218,13 +219,15 @@ class _HeadTracer(AttentionTracer):
 
 
 def replace_outputs(
-    target: Target, run: HeadRun, how: Ablation, others: Sequence[str] = ()
+    run: HeadRun, how: Ablation, others: Sequence[Sequence[Tensor]] = ()
 ) -> list[Tensor]:
     """Return what replaces the outputs of the heads of each layer, (H, T, d_v) each.
 
     "zero" replaces them by zeros, "mean" by the mean output of the head over the positions of other
     texts, "resample" by its outputs in another text, which starts anew where it is shorter. Without
     `others` the mean is that of the text itself, and "resample" reads it from its middle on.
+
+    others : the outputs in other texts.
     """
     outputs = run.outputs
     if how == "zero":
@@ -232,14 +235,9 @@ def replace_outputs(
     if how not in ("mean", "resample"):
         raise InputError(f"how should be zero, mean or resample, not {how!r}.")
     first = min(run.rows)  # after the sink
-    texts = [_outputs_of(target, text) for text in others] or [outputs]
+    texts = others or [outputs]
     if how == "mean":
-        return [
-            torch.cat([text[layer][:, first:] for text in texts], dim=1)
-            .mean(1, keepdim=True)
-            .expand_as(output)
-            for layer, output in enumerate(outputs)
-        ]
+        return mean_of_outputs(texts, first, like=outputs)
     resampled = []
     for layer, output in enumerate(outputs):
         other = texts[0][layer][:, first:]
@@ -249,7 +247,22 @@ def replace_outputs(
     return resampled
 
 
-def _outputs_of(target: Target, text: str) -> list[Tensor]:
+def mean_of_outputs(
+    texts: Sequence[Sequence[Tensor]], first: int, *, like: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return the mean outputs over the positions of some texts, from the `first` on.
+
+    like : tensors (H, T, d_v) of the shapes that are returned, one for each layer.
+    """
+    return [
+        torch.cat([text[layer][:, first:] for text in texts], dim=1)
+        .mean(1, keepdim=True)
+        .expand_as(output)
+        for layer, output in enumerate(like)
+    ]
+
+
+def outputs_of(target: Target, text: str) -> list[Tensor]:
     """Return the outputs of the heads of each layer in another text, (H, T, d_v) each."""
     batch = encode(target.model.checkpoint, [text])
     if target.special[0] and not batch.axes["text"][0].special[0]:

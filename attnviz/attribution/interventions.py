@@ -138,6 +138,12 @@ def common_words(model: Model) -> list[int]:
 
     Only tokens that are a whole word of letters count. The draw is the same every time.
     """
+    common = whole_words(model)
+    return random.Random(0).sample(common, _DRAWS) if len(common) >= _DRAWS else common
+
+
+def whole_words(model: Model) -> list[int]:
+    """Return the first tokens of the vocabulary that are a whole word of letters."""
     tokenizer = model.tokenizer
     assert tokenizer is not None  # it has tokenized the text
 
@@ -151,7 +157,7 @@ def common_words(model: Model) -> list[int]:
         words = (token for token in range(len(tokenizer)) if is_word(token, before))
         common = list(islice(words, _COMMON))
         if len(common) >= _DRAWS:
-            return random.Random(0).sample(common, _DRAWS)
+            break
     return common
 
 

@@ -160,7 +160,7 @@ def test_batched_ablations_equal_whole_runs_one_by_one(family, how, tiny_model, 
     with restoring(score.model.module):
         run = module_under_test.HeadRun.of(score)
         assert run.can_start == (family != "albert")
-        replacement = module_under_test.replace_outputs(score, run, how)
+        replacement = module_under_test.replace_outputs(run, how)
         whole = value(score)
         expected = []
         for head in every_head():
@@ -259,7 +259,7 @@ def test_the_estimate_is_the_derivative_toward_the_replacement(family, how, tiny
         effects = head_effects(score, how=how, exact=2)
         run = module_under_test.HeadRun.of(score)
         outputs = [module_under_test.by_head(mix.detach(), 1)[0] for _, mix in run.mixes]
-        replacement = module_under_test.replace_outputs(score, run, how)
+        replacement = module_under_test.replace_outputs(run, how)
         step, slopes = 1e-3, 0  # norms and softmax compute in float32, so no smaller one
         for sign in (1, -1):
             near = [a + sign * step * (b - a) for a, b in zip(outputs, replacement, strict=True)]

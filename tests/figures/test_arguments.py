@@ -51,6 +51,7 @@ WRONG = {
 BLANK = {
     "senses": attnviz.SensesResult,
     "explain": attnviz.ExplainResult,
+    "ablate": attnviz.AblationResult,
     "survey": attnviz.SurveyResult,
     "compare": attnviz.CompareResult,
     "check": attnviz.CheckResult,

@@ -134,8 +134,8 @@ def test_the_title_is_the_finding(results, word):
     assert result.scores[since - 1].p_value > 0.01
     senses = " and ".join([", ".join(result.senses[:-1]), result.senses[-1]])
     assert result.headline == (
-        f"From layer {since} on, “{word}” splits into {senses}: output {output.accuracy:.0%} right, "
-        f"chance {1 / len(result.senses):.0%}"
+        f"From layer {since} on, “{word}” splits into {senses}: "
+        f"output {output.accuracy:.0%} right, chance {1 / len(result.senses):.0%}"
     )
     for width in (89, 183):
         assert result.headline in said_on(attnviz.plot.senses(result, width=width))

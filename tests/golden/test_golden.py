@@ -24,7 +24,7 @@ TRAIN = "the train left the station"
 LETTER = "the old station master wrote a letter to his sister in the city, and she kept it. " * 4
 COMMANDS = (
     "", "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain",
-    "survey", "compare", "example", "models", "serve",
+    "ablate", "survey", "compare", "example", "models", "serve",
 )  # fmt: skip
 
 # name: arguments, with files and folders from `place`
@@ -61,6 +61,7 @@ RUNS = {
         "--toward", "fruit=I love pears", "--verify-causally",
     ),
     "shift-mask": ("shift", "bank", "The bank was full of cash.", "--reference", "mask"),
+    "ablate": ("ablate", "He sat on the bank of the river", "--word", "bank"),
     "survey": ("survey", "corpus.txt", "-o", "survey"),
     "compare": ("compare", "before", "after", "corpus.txt"),
     "example-phones": ("example", "phones"),

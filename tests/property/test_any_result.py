@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from strategies import REFUSED, slower, strings, texts, value_or_refused
 
 from attnviz import load_result, save_result
+from attnviz.analyses.ablate.result import AblationResult
 from attnviz.analyses.compare.result import CompareResult  # noqa: F401
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.explain.result import ExplainResult
@@ -390,6 +391,28 @@ def explanations(draw):
 
 
 @st.composite
+def ablations(draw):
+    L, H, N, S = draw(sizes), draw(sizes), draw(sizes), draw(sizes)
+    head = st.tuples(st.integers(0, L - 1), st.integers(0, H - 1))
+    some = st.lists(head, min_size=1, max_size=2).map(tuple)
+    return draw(
+        st.builds(
+            AblationResult,
+            sets=st.lists(some, min_size=S, max_size=S).map(tuple),
+            layers=st.just(L),
+            heads=st.just(H),
+            lost=tensors(N, S),
+            divergence=tensors(N, S),
+            estimate=tensors(N, S),
+            texts=labels(N),
+            targets=labels(N),
+            quantity=st.sampled_from(["log-probability", "difference", "vector"]),
+            **proof,
+        )
+    )
+
+
+@st.composite
 def examples(draw):
     m, n = draw(sizes), draw(sizes)
     shape = tensors(m, n, of=[torch.float64])
@@ -416,6 +439,7 @@ DRAWN = {
     SensesResult: sense_results(),
     ShiftResult: shifts(),
     ExplainResult: explanations(),
+    AblationResult: ablations(),
     ExampleResult: examples(),
 }
 MADE = {

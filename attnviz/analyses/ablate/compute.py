@@ -7,7 +7,7 @@ that start at the layer of the first of them (`attribution.heads`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
@@ -24,6 +24,7 @@ from attnviz.attribution.heads import (
     Head,
     HeadRun,
     estimate_effects,
+    outputs_of,
     replace_outputs,
     run_without,
 )
@@ -105,16 +106,18 @@ def ablate(
         The model predicts neither tokens nor classes and no `word` is given, or its attention
         cannot be traced.
     """
-    listed = [texts] if isinstance(texts, str) else list(texts)
+    is_one = isinstance(texts, str) or not isinstance(texts, Iterable)
+    listed: list[str] = [texts] if is_one else list(texts)  # type: ignore[list-item]
     _check(listed, target, against, word, how, knock_out, patch, effect)
     model = model if isinstance(model, Model) else load(model)
+    sites = [_find_site(model, text, target, against, word) for text in listed]
+    outputs = _outputs_elsewhere(sites, listed, how, patch)
     measured: list[_OneText] = []
-    for number, text in enumerate(listed):
-        others = _others(listed, number, how, patch)
+    for number, (site, others) in enumerate(zip(sites, outputs, strict=True)):
         with part(number, len(listed), "each head"):
             measured.append(
                 _ablate_text(
-                    _find_site(model, text, target, against, word),
+                    site,
                     None if heads == "all" else _as_sets(heads),
                     "resample" if patch is not None else how,
                     others,
@@ -158,6 +161,8 @@ def _check(
         raise InputError("There is no text. Give one or more.")
     if any(not isinstance(text, str) for text in texts):
         raise InputError("The texts must be strings.")
+    if patch is not None and not isinstance(patch, str):
+        raise InputError(f"The text to patch from must be a string, not {patch!r:.60}.")
     if word is not None and (target is not None or against is not None):
         raise InputError(
             "A word and a target are given. Give a word to measure its vector, or a target to "
@@ -173,13 +178,19 @@ def _check(
         raise InputError("Knocking a word out has a total effect only. Leave out effect=direct.")
 
 
-def _others(texts: Sequence[str], number: int, how: str, patch: str | None) -> tuple[str, ...]:
-    """Return the texts from which the replacement of the heads' outputs is read."""
-    if patch is not None:
-        return (patch,)
-    if len(texts) == 1:
-        return ()
-    return tuple(texts) if how == "mean" else (texts[(number + 1) % len(texts)],)
+def _outputs_elsewhere(
+    sites: Sequence[_Site], texts: Sequence[str], how: str, patch: str | None
+) -> list[list[list[Tensor]]]:
+    """Return for each text the outputs of the heads in the texts that replace them."""
+    if patch is None and (how == "zero" or len(texts) == 1):
+        return [[] for _ in texts]
+    with tracing(sites[0].target.model):
+        if patch is not None:
+            return [[outputs_of(site.target, patch)] for site in sites]
+        outputs = [outputs_of(site.target, text) for site, text in zip(sites, texts, strict=True)]
+    if how == "mean":
+        return [outputs for _ in texts]
+    return [[outputs[(number + 1) % len(texts)]] for number in range(len(texts))]
 
 
 def _as_sets(heads: object) -> list[tuple[Head, ...]]:
@@ -190,7 +201,7 @@ def _as_sets(heads: object) -> list[tuple[Head, ...]]:
         members = [one] if _is_head(one) else one
         if not isinstance(members, list | tuple) or not all(map(_is_head, members)):
             break
-        sets.append(tuple((int(layer), int(head)) for layer, head in members))
+        sets.append(tuple(dict.fromkeys((layer, head) for layer, head in members)))
     if not sets or len(sets) < len(listed) or not all(sets):
         raise InputError(
             'heads must be "all", or pairs of a layer and a head, such as (5, 3), not '
@@ -259,6 +270,8 @@ def _find_site(
     found = find_prediction(model, text, target, against)
     readout = found.target.readout
     assert isinstance(readout, Prediction)
+    if against is None:  # `explain` compares with the second choice where no target is given
+        readout = replace(readout, against=None)
     label = found.choices.label(readout.choice)
     if readout.against is not None:
         label += f" over {found.choices.label(readout.against)}"
@@ -285,7 +298,7 @@ def _ablate_text(
     site: _Site,
     sets: Sequence[tuple[Head, ...]] | None,
     how: Ablation,
-    others: Sequence[str],
+    others: Sequence[Sequence[Tensor]],
     knock_out: str | None,
     patch: str | None,
     effect: str,
@@ -302,7 +315,7 @@ def _ablate_text(
         every = [((layer, head),) for layer, head in product(range(layers), range(heads))]
         chosen = tuple(every if sets is None else sets)
         run.expect(head for one in chosen for head in one)
-        replacement = replace_outputs(target, run, how, others)
+        replacement = replace_outputs(run, how, others)
         unchanged = run.numbers.detach()
         effects = run_without(
             target,

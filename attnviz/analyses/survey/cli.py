@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from attnviz.errors import InputError
 from attnviz.terminal.options import (
     Column,
     ConsoleOptions,
@@ -32,13 +33,20 @@ class Engine(StrEnum):
 def survey(
     *,
     corpus: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="File of texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet; or - for "
             "standard input.",
             show_default=False,
         ),
-    ],
+    ] = None,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of a corpus: induction, previous, duplicate or sink, or several with "
+            "commas. Their roles are confirmed by ablation.",
+        ),
+    ] = None,
     output: Annotated[  # not a Path, which would turn an empty name into the current folder
         str,
         typer.Option(
@@ -71,6 +79,7 @@ def survey(
     from attnviz.analyses.survey.compute import check_options
     from attnviz.analyses.survey.compute import survey as measure
     from attnviz.analyses.survey.corpus import check_corpus_name
+    from attnviz.analyses.survey.probes import find_probes
     from attnviz.io.files import check_output
     from attnviz.terminal.console import progress_bar, report
 
@@ -79,11 +88,17 @@ def survey(
     figure = Path(output, "survey.png")
     if Path(output).is_dir():
         check_output(figure, force=force)
-    check_corpus_name(corpus)
+    if corpus is not None:
+        check_corpus_name(corpus)
+    if (corpus is None) == (probe is None):
+        raise InputError("Give either a corpus or --probe.")
+    if probe is not None:
+        find_probes(probe)
     model = run.load()
     with progress_bar("measuring the texts"):
         result = measure(
             corpus,
+            probe=probe,
             model=model,
             out=output,
             column=column,

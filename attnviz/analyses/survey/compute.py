@@ -25,6 +25,7 @@ from attnviz.analyses.survey.aggregate import (
     cluster,
     head_distances,
 )
+from attnviz.analyses.survey.confirm import confirm
 from attnviz.analyses.survey.corpus import (
     PART,
     Corpus,
@@ -37,14 +38,15 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
+from attnviz.analyses.survey.probes import find_probes
 from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
-from attnviz.analyses.survey.result import SurveyResult
+from attnviz.analyses.survey.result import Confirmation, SurveyResult
 from attnviz.analyses.survey.statistics import NAMES, HeadStatistics, TextStatistics
 from attnviz.errors import InputError
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
-from attnviz.results import AgreementReport, AttentionResult, StageCheck
+from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult, StageCheck
 from attnviz.runtime.progress import say
 from attnviz.runtime.versions import version_of
 
@@ -57,8 +59,9 @@ _SUMMARIES = "summary.parquet", "survey.safetensors"
 
 
 def survey(
-    texts: Corpus,
+    texts: Corpus | None = None,
     *,
+    probe: str | Sequence[str] | None = None,
     model: Model | Loadable | None = None,
     out: str | os.PathLike[str] | None = None,
     column: str = "text",
@@ -81,6 +84,11 @@ def survey(
     ----------
     texts : str, Path or iterable of str
         A file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or the texts.
+    probe : str or sequence of str, optional
+        In place of texts, those of a probe, made from the tokenizer alone: "induction", "previous",
+        "duplicate" or "sink", whose texts are random words that occur twice. The role that it names
+        is then confirmed by ablation: the model must do worse what the role claims without these
+        heads than without any of twenty random sets of as many heads in the same layers.
     model : Model or what `load` takes, optional
         A model that reads text; by default the bundled one.
     out : path, optional
@@ -113,7 +121,13 @@ def survey(
     """
     check_seed(seed)
     check_options(out, engine, address)
+    if (texts is None) == (probe is None):
+        raise InputError("Give either texts or a probe.")
+    probes = [] if probe is None else find_probes(probe)
     model = load_text_model(model)
+    probe_texts = list(probes[0].make(model, seed)) if probes else []
+    if texts is None:
+        texts = [one.text for one in probe_texts]
     changes = CorpusChanges()
     on_bad = changes.leave_out if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
@@ -142,9 +156,23 @@ def survey(
             measured = _in_folder(folder, partial(measure, heads), numbered, count)
         totals = aggregate(measured, len(heads.heads), seed=seed)
         result = _result(totals, heads, sample, changes)
+        if probes:
+            result = _with_confirmations(
+                result, *confirm(model, probes, probe_texts, result.heads, result.roles, seed=seed)
+            )
         for path in summaries:
             save_result(result, path, force=force or resume)
     return result
+
+
+def _with_confirmations(
+    result: SurveyResult, confirmations: tuple[Confirmation, ...], check: AnalysisCheck | None
+) -> SurveyResult:
+    """Return the result with confirmations, whose answers have a check of their own."""
+    report = replace(result.agreement, digest=None)  # the result binds it anew
+    if check is not None:
+        report = replace(report, analysis=(*report.analysis, check))
+    return replace(result, confirmations=confirmations, agreement=report)
 
 
 def check_options(out: str | os.PathLike[str] | None, engine: Engine, address: str | None) -> None:

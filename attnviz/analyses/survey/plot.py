@@ -39,6 +39,7 @@ _RESTING = [one.role for one in STATISTICS if one.resting]
 _LARGEST_CELL = 0.3  # inches of a head in the grid of roles
 _TALLEST = 2.0  # the height of that cell, in its widths
 _BAR = 0.14  # inches of a named head
+_CONFIRMED = 0.2  # inches of a role that ablation confirms
 _MOST_NAMED = 12
 _BOLD = 0.88  # the width of text over that of bold text
 _FAINT_OPACITY = 0.25
@@ -82,6 +83,8 @@ def survey(
     with style([result.provenance.model, *result.statistics]):
         page = Page(width * MM, caption)
         top = _draw_roles(page, result, page.heading(_title(result)) + 0.06)
+        if any(one.random_accuracies for one in result.confirmations):
+            top = _draw_confirmations(page, result, top) + _GAP
         # Statistics without even weights are compared with shuffled tokens.
         p_values = torch.where(result.even.isnan(), result.p_shuffled, result.p_even)
         panels = [
@@ -118,6 +121,13 @@ def _title(result: SurveyResult) -> str:
     )
     if not roles:
         return f"No head of {model} has a confirmed role {texts}"
+    if sure := [one for one in result.confirmations if one.confirmed]:
+        first = max(sure, key=lambda one: one.accuracy - one.accuracy_without)
+        heads = f"{len(first.heads)} “{first.role}” head{'s' * (len(first.heads) > 1)}"
+        return (
+            f"{first.behavior.capitalize()} falls from {first.accuracy:.0%} to "
+            f"{first.accuracy_without:.0%} without {heads} of {model}"
+        )
     role, count = roles.most_common(1)[0]
     return (
         f"{sum(roles.values()):,} of {len(result.heads):,} heads have a role {texts}, most often "
@@ -154,7 +164,7 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
     bottom = top + down * grid.rows + AXIS_ROOM
     for role, color in colors.items():  # the key
         page.write(page.left + AXIS_ROOM, bottom, ["■"], color=color)
-        bottom = page.write(page.left + AXIS_ROOM + 0.12, bottom, [role])
+        bottom = page.write(page.left + AXIS_ROOM + 0.12, bottom, [result.name_of(role)])
     if not is_wide:
         return _draw_named(page, result, colors, (page.left, page.right), bottom + _GAP) + _GAP
     left = page.left + 0.5 * inner + _GAP
@@ -201,6 +211,34 @@ def _draw_named(
         more = f"{len(named) - len(shown)} more heads have a role."
         bottom = page.write(left, bottom, [more], color=theme().muted)
     return bottom
+
+
+def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
+    """Draw how often the answers of a probe are right without the heads of each role."""
+    shown = [one for one in result.confirmations if one.random_accuracies]
+    inner, colors = page.right - page.left, _colors(result)
+    title = f"{shown[0].behavior.capitalize()}, right without the heads of a role"
+    top = page.subtitle(page.left, top, title, inner) + 0.02
+    labels = [
+        f"{len(one.heads)} × {one.role}{'' if one.confirmed else ', not confirmed'}"
+        for one in shown
+    ]
+    room = page.ruler.widest(labels, SMALL_SIZE) + 0.08
+    height = _CONFIRMED * len(shown)
+    ax = page.axes(page.left + room, top, inner - room - 0.3, height)
+    for y, one in enumerate(shown):
+        ax.barh(y, one.accuracy_without, height=0.6, color=colors[one.role])
+        ax.plot(one.random_accuracies, [y] * len(one.random_accuracies), "|", color=theme().ink)
+        middle = top + _CONFIRMED * (y + 0.5) - line_height(SMALL_SIZE) / 2
+        page.write(page.left, middle, [labels[y]])
+        end = one.accuracy_without + 0.008
+        ax.text(end, y, f"{one.accuracy_without:.0%}", fontsize=SMALL_SIZE, va="center")
+    ax.axvline(shown[0].accuracy, color=theme().muted, linewidth=0.8, linestyle="--")
+    ax.set(xlim=(0, 1), ylim=(len(shown) - 0.5, -0.5), yticks=[], xticks=[0, 0.5, 1])
+    ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    ax.tick_params(labelsize=SMALL_SIZE)
+    key = f"dashed: the whole model, {shown[0].accuracy:.0%}; ticks: without as many random heads"
+    return page.write(page.left + room, top + height + 0.18, [key], color=theme().muted)
 
 
 def _draw_plane(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,62 @@ class HeadTable(Result):
         }
 
 
+@dataclass(frozen=True)
+class Confirmation(Savable):
+    """Whether the model does worse what a role claims without the heads that have it.
+
+    Log-probabilities and accuracies are means over the answers of a probe. Without a measurement
+    they are NaN, and `reason` says why.
+
+    Attributes
+    ----------
+    role, behavior : str
+        What the heads are named, and what the model does worse without them.
+    heads : tuple
+        The (layer, head) of the heads that have the role.
+    log_probability, accuracy : float
+        Of the whole model.
+    log_probability_without, accuracy_without : float
+        Without the heads.
+    random_log_probabilities, random_accuracies : tuple of float
+        Without random sets of as many heads in the same layers.
+    reason : str
+        Why it was not measured.
+    """
+
+    role: str
+    behavior: str
+    heads: tuple[tuple[int, int], ...]
+    log_probability: float = math.nan
+    accuracy: float = math.nan
+    log_probability_without: float = math.nan
+    accuracy_without: float = math.nan
+    random_log_probabilities: tuple[float, ...] = ()
+    random_accuracies: tuple[float, ...] = ()
+    reason: str = ""
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether more is lost without the heads than without any random set."""
+        return bool(self.random_log_probabilities) and (
+            self.log_probability_without < min(self.random_log_probabilities)
+        )
+
+    @property
+    def sentence(self) -> str:
+        """What was measured, in words."""
+        if not self.random_accuracies:
+            return f"“{self.role}” is not confirmed: {self.reason}"
+        heads = f"{len(self.heads)} head{'s' * (len(self.heads) > 1)}"
+        low, high = min(self.random_accuracies), max(self.random_accuracies)
+        verdict = "is confirmed" if self.confirmed else "is not confirmed"
+        return (
+            f"“{self.role}” {verdict}: {self.behavior} is right in {self.accuracy:.0%}, without "
+            f"the {heads} in {self.accuracy_without:.0%}, without as many random heads in "
+            f"{low:.0%} to {high:.0%}"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class SurveyResult(HeadTable):
     """Of K heads, S statistics over the texts of a corpus.
@@ -96,6 +153,7 @@ class SurveyResult(HeadTable):
         those of the weights that the model's own code returns.
     notes : on texts that were left out or cut, and whether the texts are too few to name heads.
     left_out : which texts were left out, counted from 1.
+    confirmations : of the roles that a probe is about, whether ablation confirms them.
     agreement : of all stages, on a sample of texts; and "statistics", the largest difference on
         the texts compared, as a share of the most that a statistic can be. provenance : of the
         model.
@@ -120,6 +178,7 @@ class SurveyResult(HeadTable):
     agreement: AgreementReport
     provenance: Provenance
     left_out: tuple[int, ...] = ()
+    confirmations: tuple[Confirmation, ...] = ()
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -133,6 +192,11 @@ class SurveyResult(HeadTable):
     def cluster_sizes(self) -> tuple[int, ...]:
         """How many heads each cluster has, the largest first."""
         return tuple(self.clusters.count(number) for number in range(1 + max(self.clusters)))
+
+    def name_of(self, role: str) -> str:
+        """Return how a role is named: a role that a probe did not confirm only looks like it."""
+        doubted = (one.role for one in self.confirmations if not one.confirmed)
+        return f"looks like “{role}”, not confirmed" if role in doubted else role
 
     def of(self, statistic: str) -> int:
         """Return the column of a statistic; raise InputError for an unknown name."""
@@ -150,6 +214,9 @@ class SurveyResult(HeadTable):
             "clusters": list(self.clusters),
             "compared": self.compared,
             "sampled": self.sampled,
+            "confirmations": [
+                asdict(one) | {"confirmed": one.confirmed} for one in self.confirmations
+            ],
             "provenance": asdict(self.provenance),
             "agreement": self.checked_agreement.about(),
         }
@@ -192,6 +259,8 @@ class SurveyResult(HeadTable):
                 for head, other in zip(self.heads, self.roles, strict=True)
                 if other == role
             ]
-            yield Text(f"{role}: ", "bold").append(", ".join(heads), "not bold")
+            yield Text(f"{self.name_of(role)}: ", "bold").append(", ".join(heads), "not bold")
+        for confirmation in self.confirmations:
+            yield Text(confirmation.sentence)
         for note in self.notes:
             yield Text(note, "dim")

@@ -1,0 +1,179 @@
+"""Probes name the heads of a model made by hand and confirm them by ablation; random heads not."""
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+import attnviz
+from attnviz.analyses.survey.confirm import _random_sets, confirm
+from attnviz.analyses.survey.plot import _title
+from attnviz.analyses.survey.probes import PROBES, find_probes
+from attnviz.app import run
+from attnviz.errors import InputError
+
+WORDS, LENGTH, WIDTH = 30, 41, 132
+POSITION, TOKEN = slice(0, 41), slice(41, 71)
+COPY, ANSWER = slice(71, 101), slice(101, 131)
+NAMES = [a + b for a, b in itertools.product("bcdfgh", "aeiou")]
+MUCH = 30.0
+
+
+def write(tensor, source, target, value, shift=0):
+    """Map each direction of a part of the vector to the one at the same place of another part."""
+    for n in range(source.stop - source.start - shift):
+        tensor[source.start + n + shift, target + n] = value
+
+
+def tokenizer():
+    """Return a tokenizer of thirty words."""
+    vocabulary = Tokenizer(models.WordLevel({name: n for n, name in enumerate(NAMES)}, "ba"))
+    vocabulary.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token="ba")
+
+
+def gpt2(seed):
+    """Return a random GPT-2 of two layers with two heads, and a head that predicts words."""
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=WORDS, n_positions=LENGTH, n_embd=WIDTH, n_layer=2, n_head=2,
+        tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config).eval()
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Return a GPT-2 whose head 0.0 copies the previous token, and 1.0 what followed it before."""
+    module = gpt2(0)
+    with torch.no_grad():
+        for block in module.transformer.h:
+            for part in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_proj):
+                part.weight.zero_()
+        module.transformer.wte.weight.zero_()[:, TOKEN] = torch.eye(WORDS)
+        module.transformer.wpe.weight.zero_()[:, POSITION] = torch.eye(LENGTH)
+        module.lm_head.weight.zero_()[:, ANSWER] = MUCH * torch.eye(WORDS)
+        before, after = (block.attn for block in module.transformer.h)
+        write(before.c_attn.weight, POSITION, 0, MUCH, shift=1)  # query: the position before
+        write(before.c_attn.weight, POSITION, WIDTH, MUCH)
+        write(before.c_attn.weight, TOKEN, WIDTH + WIDTH // 2, 1.0)  # keys of the idle head
+        write(before.c_attn.weight, TOKEN, 2 * WIDTH, 1.0)
+        before.c_proj.weight[: WIDTH // 2, COPY][range(WORDS), range(WORDS)] = 1.0
+        write(after.c_attn.weight, TOKEN, 0, 4.5)
+        write(after.c_attn.weight, COPY, WIDTH, 1.0)
+        write(after.c_attn.weight, TOKEN, 2 * WIDTH, 1.0)
+        after.c_proj.weight[: WIDTH // 2, ANSWER][range(WORDS), range(WORDS)] = 1.0
+    return attnviz.load(module, tokenizer=tokenizer())
+
+
+@pytest.fixture(scope="module")
+def surveyed(planted):
+    """Return the survey of the model made by hand, with the probes of both heads."""
+    return attnviz.survey(probe=["induction", "previous"], model=planted)
+
+
+def test_the_heads_made_by_hand_are_named_and_confirmed(surveyed):
+    roles = {str(head): role for head, role in zip(surveyed.heads, surveyed.roles, strict=True)}
+    named = {head: role for head, role in roles.items() if role in ("induction", "previous token")}
+    assert named == {"0.0": "previous token", "1.0": "induction"}
+    for confirmation in surveyed.confirmations:
+        assert confirmation.confirmed
+        assert confirmation.accuracy > 0.9
+        assert confirmation.accuracy_without < 0.2
+        assert min(confirmation.random_accuracies) == confirmation.accuracy  # the other is idle
+        assert "is confirmed: copying is right in" in confirmation.sentence
+        assert surveyed.name_of(confirmation.role) == confirmation.role
+    assert [one.heads for one in surveyed.confirmations] == [((1, 0),), ((0, 0),)]
+    assert surveyed.agreement.verdict == surveyed.checked_agreement.verdict == "verified"
+    assert "log-probabilities of answers" in [one.name for one in surveyed.agreement.analysis]
+    assert _title(surveyed).startswith("Copying falls from 95% to ")
+
+
+def test_ablation_finds_the_heads_made_by_hand(planted):
+    text = "ba ce di fo gu he ba ce di fo"
+    result = attnviz.ablate(text, target="gu", how="zero", model=planted)
+    assert {result.names[n] for n in result.strongest[:2]} == {"0.0", "1.0"}
+    assert result.mean[result.strongest[1]] > 1
+    assert result.mean[result.strongest[2:]].abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_head_of_a_random_model_is_confirmed(seed):
+    model = attnviz.load(gpt2(seed), tokenizer=tokenizer())
+    result = attnviz.survey(probe=["induction", "previous", "duplicate"], model=model)
+    assert not any(one.confirmed for one in result.confirmations)
+
+
+def test_a_wrong_name_is_not_confirmed(planted, surveyed):
+    probes = find_probes("induction,previous")
+    texts = probes[0].make(planted, 0)
+    idle = {"0.1": "previous token", "1.1": "induction"}
+    roles = [idle.get(str(head), "") for head in surveyed.heads]
+    confirmations, check = confirm(planted, probes, texts, surveyed.heads, roles)
+    assert check.difference <= check.tolerance
+    for confirmation in confirmations:
+        assert not confirmation.confirmed
+        assert "is not confirmed" in confirmation.sentence
+    doubted = replace(
+        surveyed, confirmations=confirmations, agreement=replace(surveyed.agreement, digest=None)
+    )
+    assert doubted.name_of("induction") == "looks like “induction”, not confirmed"
+    assert "Copying" not in _title(doubted)
+    for result in (doubted, surveyed):
+        figure = result.plot()
+        assert any("without as many random heads" in text.get_text() for text in figure.texts)
+
+
+def test_random_sets_have_as_many_heads_in_each_layer_and_none_that_is_named():
+    named = [(0, 1), (0, 2), (3, 0)]
+    from random import Random
+
+    sets = _random_sets(named, Counter({0: 6, 3: 4}), Random(0))
+    assert len(sets) == 20
+    for one in sets:
+        assert Counter(layer for layer, _ in one) == {0: 2, 3: 1}
+        assert len(set(one)) == 3
+        assert not set(one) & set(named)
+    crowded = _random_sets([(0, 0), (0, 1), (0, 2)], Counter({0: 4}), Random(0))
+    assert {len(set(one)) for one in crowded} == {3}
+
+
+def test_a_model_that_predicts_no_tokens_confirms_nothing(model):
+    result = attnviz.survey(probe="previous", model=model)
+    (confirmation,) = result.confirmations
+    assert not confirmation.confirmed
+    assert confirmation.sentence == (
+        "“previous token” is not confirmed: the model predicts no tokens"
+    )
+    assert result.plot() is not None
+
+
+def test_probes_are_found_by_name(tmp_path, capsys):
+    assert [one.name for one in find_probes("sink,induction")] == ["sink", "induction"]
+    assert set(PROBES) == {"induction", "previous", "duplicate", "sink"}
+    with pytest.raises(InputError, match="Did you mean"):
+        find_probes("inducton")
+    with pytest.raises(InputError, match="There is no probe"):
+        find_probes("")
+    with pytest.raises(InputError, match="either texts or a probe"):
+        attnviz.survey(["a text"], probe="sink")
+    with pytest.raises(InputError, match="either texts or a probe"):
+        attnviz.survey()
+    folder = str(tmp_path / "survey")
+    for arguments in (["survey", "-o", folder], ["survey", "x.txt", "--probe", "sink"],
+                      ["survey", "--probe", "sinks", "-o", folder]):  # fmt: skip
+        assert run(arguments) == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not (tmp_path / "survey").exists()
+
+
+def test_a_survey_with_confirmations_is_saved_and_read_again(surveyed, tmp_path):
+    path = tmp_path / "survey.safetensors"
+    surveyed.save(path)
+    again = attnviz.load_result(path)
+    assert again.confirmations == surveyed.confirmations
+    assert again.about()["confirmations"][0]["confirmed"] is True
