@@ -39,6 +39,7 @@ _RESTING = [one.role for one in STATISTICS if one.resting]
 _LARGEST_CELL = 0.3  # inches of a head in the grid of roles
 _TALLEST = 2.0  # the height of that cell, in its widths
 _BAR = 0.14  # inches of a named head
+_LONGEST_NAME = 40  # letters of the name of a model
 _CONFIRMED = 0.2  # inches of a role that ablation confirms
 _MOST_NAMED = 12
 _BOLD = 0.88  # the width of text over that of bold text
@@ -116,7 +117,7 @@ def _title(result: SurveyResult) -> str:
     """Return how many heads have which role."""
     roles = Counter(role for role in result.roles if role)
     model, texts = (
-        literal(result.provenance.model),
+        literal(result.provenance.model, _LONGEST_NAME),
         f"on {result.texts:,} text{'s' * (result.texts != 1)}",
     )
     if not roles:
@@ -228,17 +229,20 @@ def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
     ax = page.axes(page.left + room, top, inner - room - 0.3, height)
     for y, one in enumerate(shown):
         ax.barh(y, one.accuracy_without, height=0.6, color=colors[one.role])
-        ax.plot(one.random_accuracies, [y] * len(one.random_accuracies), "|", color=theme().ink)
+        ax.plot(
+            one.random_accuracies, [y] * len(one.random_accuracies), "|",
+            color=theme().ink, markersize=5, markeredgewidth=0.6,
+        )  # fmt: skip
         middle = top + _CONFIRMED * (y + 0.5) - line_height(SMALL_SIZE) / 2
         page.write(page.left, middle, [labels[y]])
-        end = one.accuracy_without + 0.008
-        ax.text(end, y, f"{one.accuracy_without:.0%}", fontsize=SMALL_SIZE, va="center")
+        page.write(page.right, middle, [f"{one.accuracy_without:.0%}"], align="right")
     ax.axvline(shown[0].accuracy, color=theme().muted, linewidth=0.8, linestyle="--")
     ax.set(xlim=(0, 1), ylim=(len(shown) - 0.5, -0.5), yticks=[], xticks=[0, 0.5, 1])
     ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     ax.tick_params(labelsize=SMALL_SIZE)
     key = f"dashed: the whole model, {shown[0].accuracy:.0%}; ticks: without as many random heads"
-    return page.write(page.left + room, top + height + 0.18, [key], color=theme().muted)
+    lines = page.ruler.wrap(key, inner, SMALL_SIZE)
+    return page.write(page.left, top + height + 0.2, lines, color=theme().muted)
 
 
 def _draw_plane(
