@@ -18,7 +18,6 @@ from attnviz.agreement.measures import (
 )
 from attnviz.agreement.verdict import (
     FLOAT32,
-    FLOOR,
     PRECISIONS,
     SUMMATION,
     Measured,
@@ -260,7 +259,7 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[Measu
         x, y, z = triple
         if stage == "weights":
             assert rounding is not None
-            numbers["rounding"] = rounding * _roundings(record, precision)
+            numbers["rounding"] = rounding
             numbers |= _measure_logarithms(x, y, z, hidden, precision)
         elif stage == "head output" and summed is not None:
             numbers["summed"] = summed
@@ -357,15 +356,6 @@ def _of_rounded_scores(scores: Tensor, weights: Tensor, ignored: Tensor) -> Tens
     largest = torch.where(weights > 0, scores.abs(), 0.0).amax(-1)
     steepest = (weights * (1 - weights)).amax(-1)
     return (2 * largest * steepest).masked_fill(ignored.squeeze(-1), 0.0).amax(-1)
-
-
-def _roundings(record: AttentionRecord, precision: Precision) -> float:
-    """Return how many roundings in float32 those of a score are worth.
-
-    A sum of three terms or more is also rounded between them, in the model's precision.
-    """
-    is_sum = record.bias is not None and record.bias.dtype != record.query.dtype
-    return 1 + is_sum * precision.eps / (FLOOR * FLOAT32)
 
 
 def _of_summed_values(record: AttentionRecord, weights: Tensor, rows: Tensor) -> Tensor | None:

@@ -234,6 +234,11 @@ def replace_outputs(
         return [torch.zeros_like(output) for output in outputs]
     if how not in ("mean", "resample"):
         raise InputError(f"how should be zero, mean or resample, not {how!r}.")
+    if len(run.rows) < (1 if others else 2):
+        raise InputError(
+            f"The text is too short to replace the output of a head by its {how} over other "
+            "positions. Choose a longer text, or zeros."
+        )
     first = min(run.rows)  # after the sink
     texts = others or [outputs]
     if how == "mean":
@@ -295,7 +300,12 @@ def run_without(
     order = sorted(range(len(sets)), key=lambda index: min(sets[index]))
     can_start = run.can_start and _same_from_the_last_block(target, run)
     size = min(batch_size(target.ids), _LAYERS_AT_ONCE * run.heads)
-    rows = run.rows if fixed is None else list(target.readout.rows)
+    rows = run.rows if fixed is None else [row for row in target.readout.rows if row in run.rows]
+    if not rows:
+        raise InputError(
+            "The heads can be ablated at no token: the text has only the attention sink, or the "
+            "output is read there. Choose a longer text."
+        )
     parts = []
     for start in track(range(0, len(order), size)):
         batch = [sets[index] for index in order[start : start + size]]
@@ -305,6 +315,11 @@ def run_without(
         skipping = _shortened(target, run, block or 0, len(batch)) if can_start else nullcontext()
         with skipping, patching:
             parts.append(measure(target.outputs(len(batch))))
+        if hidden and not patching.hides:
+            raise ModelError(
+                f"The attention of {target.model.name} has no score for each pair of tokens, so no "
+                "token can be hidden from one head."
+            )
     if not parts:
         return torch.empty(0, dtype=torch.float64, device="cpu")
     measured = torch.cat(parts)

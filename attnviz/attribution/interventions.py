@@ -230,9 +230,10 @@ class HeadPatching(AttentionKnockout):
         self.heads, self.replacement = heads, replacement
         self.rows, self.fixed = rows, fixed
         self.layer = layer
+        self.hides = False  # whether any score was hidden
         self.hidden = torch.zeros(T, T, dtype=torch.bool, device=replacement[0].device)
         self.hidden[:, list(hidden)] = True
-        self.hidden[list(hidden), list(hidden)] = False
+        self.hidden[torch.tensor(hidden, dtype=torch.long)[:, None], list(hidden)] = False
 
     def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the softmax, where the heads of each copy do not see the hidden keys."""
@@ -240,6 +241,7 @@ class HeadPatching(AttentionKnockout):
             by_copy = by_head(scores, len(self.heads)).clone()
             for copy, head in self._heads_here():
                 by_copy[copy, head] = by_copy[copy, head].masked_fill(self.hidden, -torch.inf)
+                self.hides = True
             scores = by_copy.reshape_as(scores)
         return super().softmax(original, scores, options)
 

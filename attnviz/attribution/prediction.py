@@ -57,6 +57,23 @@ class Prediction(Readout):
         return (chosen - largest) - (logits - largest).exp().sum(-1, keepdim=True).log()
 
 
+@dataclass(frozen=True, eq=False)
+class NextTokens(Readout):
+    """The log-probabilities of R tokens, and whether each is the first choice, (N, 2R).
+
+    rows : the positions at which they are predicted.
+    """
+
+    tokens: tuple[int, ...]
+
+    def __call__(self, output: Tensor) -> Tensor:
+        """Return both for each run, from the logits."""
+        logits = output[:, list(self.rows)].float()
+        tokens = torch.tensor(self.tokens, device=logits.device).expand(len(logits), -1)
+        chosen = logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+        return torch.cat([chosen, (logits.argmax(-1) == tokens).to(chosen)], dim=1)
+
+
 def logits_at(output: Tensor, rows: tuple[int, ...]) -> Tensor:
     """Return the logits at a position, (N, V), or of the classes, (N, C)."""
     return output[:, rows[-1]] if output.dim() == 3 else output
@@ -109,6 +126,13 @@ class Choices:
     def probabilities(self) -> Tensor:
         """The probability of each token or class, (V,)."""
         return self.logits.double().softmax(-1).cpu()
+
+    @property
+    def is_distribution(self) -> bool:
+        """Whether the softmax of the logits is what the model predicts."""
+        kind = getattr(self.model.module.config, "problem_type", None)
+        apart = kind in ("regression", "multi_label_classification") or len(self.logits) == 1
+        return self.kind != "class" or not apart
 
     def top(self, count: int) -> list[int]:
         """Return the most probable tokens or classes, the first first."""

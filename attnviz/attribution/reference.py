@@ -14,7 +14,7 @@ from attnviz.attribution.target import Target
 from attnviz.errors import InputError, did_you_mean
 from attnviz.inputs import encode
 from attnviz.inputs.batch import Batch
-from attnviz.inputs.tokens import TokenIds
+from attnviz.inputs.tokens import TokenIds, special_flags
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionResult
 from attnviz.results.axis import TokenGroups, token_groups
@@ -84,11 +84,17 @@ def first_token(tokenizer: Any) -> int | None:
     if bos is None or not getattr(tokenizer, "chat_template", None):
         return bos
     messages = [{"role": role, "content": "a"} for role in ("user", "assistant")]
-    ids = tokenizer(tokenizer.apply_chat_template(messages, tokenize=False)).input_ids
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        ids = tokenizer(text, add_special_tokens=False).input_ids
+    except Exception:  # a template is code of the checkpoint, and may refuse messages
+        return bos
     if ids.count(bos) < len(messages):
         return bos
-    others = [token for token in tokenizer.all_special_ids if token not in ids]
-    return others[0] if others else bos
+    special = tokenizer.all_special_ids
+    unused = {*ids, tokenizer.mask_token_id, tokenizer.pad_token_id}
+    others = zip(special, special_flags(tokenizer, special), strict=True)
+    return next((token for token, flag in others if flag and token not in unused), bos)
 
 
 def encode_after(model: Model, text: str, bos: int | None) -> Batch:

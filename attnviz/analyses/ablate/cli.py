@@ -10,6 +10,8 @@ import typer
 from attnviz.errors import expect_words
 from attnviz.terminal.options import ConsoleOptions, FigureOptions, ModelOptions, option_groups
 
+_LONGEST = 12  # characters of the name of a head
+
 
 class How(StrEnum):
     """What replaces the output of a head."""
@@ -55,9 +57,12 @@ def ablate(
         ),
     ] = None,
     how: Annotated[
-        How,
-        typer.Option(help="What replaces the output of a head: its mean, zeros or another text's."),
-    ] = How.MEAN,
+        How | None,
+        typer.Option(
+            help="What replaces the output of a head: its mean, zeros or that of another text.",
+            show_default="mean",
+        ),
+    ] = None,
     knock_out: Annotated[
         str | None,
         typer.Option(help="Only keep the heads from attending to this word of the text."),
@@ -103,7 +108,7 @@ def ablate(
             against=against,
             word=word,
             heads="all" if sets is None else sets,
-            how=how.value,
+            how=None if how is None else how.value,
             knock_out=knock_out,
             patch=patch,
             effect=effect.value,
@@ -124,7 +129,7 @@ def _parse_set(value: str) -> list[tuple[int, int]]:
     heads = []
     for name in value.split(","):
         layer, dot, head = name.strip().partition(".")
-        if not (dot and layer.isdecimal() and head.isdecimal()):
+        if not (dot and layer.isdecimal() and head.isdecimal() and len(name) < _LONGEST):
             raise typer.BadParameter(
                 f"{name.strip()!r:.60} is not a head. Write its layer and head, such as 17.5"
             )

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from operator import index
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,7 +32,7 @@ from attnviz.attribution.heads import (
 )
 from attnviz.attribution.prediction import Prediction, logits_at
 from attnviz.attribution.readout import Readout
-from attnviz.attribution.reference import Reading, encode_after
+from attnviz.attribution.reference import Reading
 from attnviz.attribution.target import Target
 from attnviz.capture import restoring
 from attnviz.errors import InputError
@@ -51,7 +53,7 @@ def ablate(
     against: str | None = None,
     word: str | None = None,
     heads: Literal["all"] | Sequence[Head | Sequence[Head]] = "all",
-    how: Ablation = "mean",
+    how: Ablation | None = None,
     knock_out: str | None = None,
     patch: str | None = None,
     effect: Literal["total", "direct"] = "total",
@@ -75,9 +77,10 @@ def ablate(
     heads : "all" or sequence, optional
         The heads to ablate one by one, as (layer, head). A sequence of heads in place of one is a
         set whose heads are ablated together.
-    how : {"mean", "zero", "resample"}
-        What replaces the output of a head: its mean over the positions of all texts, zeros, or its
-        outputs in the next text (in the same text, from its middle on, if there is only one).
+    how : {"mean", "zero", "resample"}, optional
+        What replaces the output of a head: its mean over the positions of all texts (the default),
+        zeros, or its outputs in the next text (in the same text, from its middle on, if there is
+        only one).
     knock_out : str, optional
         A word of the texts: the heads lose only their attention to it.
     patch : str, optional
@@ -109,20 +112,21 @@ def ablate(
     is_one = isinstance(texts, str) or not isinstance(texts, Iterable)
     listed: list[str] = [texts] if is_one else list(texts)  # type: ignore[list-item]
     _check(listed, target, against, word, how, knock_out, patch, effect)
+    sets = None if isinstance(heads, str) and heads == "all" else _as_sets(heads)
+    replaced: Ablation = how or ("mean" if knock_out is None and patch is None else "zero")
     model = model if isinstance(model, Model) else load(model)
     sites = [_find_site(model, text, target, against, word) for text in listed]
-    outputs = _outputs_elsewhere(sites, listed, how, patch)
+    outputs = _outputs_elsewhere(sites, listed, replaced, patch)
     measured: list[_OneText] = []
     for number, (site, others) in enumerate(zip(sites, outputs, strict=True)):
         with part(number, len(listed), "each head"):
             measured.append(
                 _ablate_text(
                     site,
-                    None if heads == "all" else _as_sets(heads),
-                    "resample" if patch is not None else how,
+                    sets,
+                    "resample" if patch is not None else replaced,
                     others,
                     knock_out,
-                    patch,
                     effect,
                     keep_sink,
                 )
@@ -137,8 +141,9 @@ def ablate(
         estimate=torch.stack([one.estimate for one in measured]),
         texts=tuple(listed),
         targets=tuple(one.site.label for one in measured),
-        quantity="vector" if word is not None else "difference" if against else "log-probability",
-        how=_describe(how, knock_out, patch, several=len(listed) > 1) + first.where,
+        quantity=first.site.quantity,
+        how=_describe(replaced, knock_out, patch, several=len(listed) > 1) + first.where,
+        condition=_condition(knock_out, patch),
         effect=effect,
         notes=tuple(dict.fromkeys(note for one in measured for note in one.site.notes)),
         agreement=_verify(measured),
@@ -151,7 +156,7 @@ def _check(
     target: str | None,
     against: str | None,
     word: str | None,
-    how: str,
+    how: str | None,
     knock_out: str | None,
     patch: str | None,
     effect: str,
@@ -168,10 +173,14 @@ def _check(
             "A word and a target are given. Give a word to measure its vector, or a target to "
             "measure its prediction."
         )
-    if how not in ("mean", "zero", "resample"):
+    if how not in (None, "mean", "zero", "resample"):
         raise InputError(f"how must be mean, zero or resample, not {how!r:.60}.")
     if effect not in ("total", "direct"):
         raise InputError(f"effect must be total or direct, not {effect!r:.60}.")
+    if patch is not None and patch in texts:
+        raise InputError("The text to patch from is the text itself. Change a word.")
+    if how is not None and (knock_out is not None or patch is not None):
+        raise InputError("Neither knocking a word out nor patching needs how. Leave it out.")
     if knock_out is not None and patch is not None:
         raise InputError("A word to knock out and a text to patch from are given. Give one.")
     if knock_out is not None and effect == "direct":
@@ -186,7 +195,7 @@ def _outputs_elsewhere(
         return [[] for _ in texts]
     with tracing(sites[0].target.model):
         if patch is not None:
-            return [[outputs_of(site.target, patch)] for site in sites]
+            return [[_outputs_in(site, patch)] for site in sites]
         outputs = [outputs_of(site.target, text) for site, text in zip(sites, texts, strict=True)]
     if how == "mean":
         return [outputs for _ in texts]
@@ -195,27 +204,26 @@ def _outputs_elsewhere(
 
 def _as_sets(heads: object) -> list[tuple[Head, ...]]:
     """Return sets of heads; a head alone is a set of one."""
-    listed = heads if isinstance(heads, list | tuple) else ()
+    listed = () if isinstance(heads, str) or not isinstance(heads, Iterable) else tuple(heads)
     sets = []
     for one in listed:
         members = [one] if _is_head(one) else one
         if not isinstance(members, list | tuple) or not all(map(_is_head, members)):
             break
-        sets.append(tuple(dict.fromkeys((layer, head) for layer, head in members)))
+        sets.append(tuple(dict.fromkeys((index(layer), index(head)) for layer, head in members)))
     if not sets or len(sets) < len(listed) or not all(sets):
         raise InputError(
             'heads must be "all", or pairs of a layer and a head, such as (5, 3), not '
             f"{heads!r:.60}."
         )
-    return sets
+    return list(dict.fromkeys(sets))
 
 
 def _is_head(value: object) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) == 2
-        and all(isinstance(number, int) and not isinstance(number, bool) for number in value)
-    )
+    def is_number(item: object) -> bool:
+        return hasattr(item, "__index__") and not isinstance(item, bool | np.bool_ | list)
+
+    return isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +233,8 @@ class _Site:
     reading: Reading
     target: Target
     number: Callable[[Tensor], Tensor] | None  # from logits (n, V) to the number (n, 1)
+    quantity: str  # what is measured, as in `AblationResult`
+    is_distribution: bool  # whether the softmax of the logits is what the model predicts
     label: str  # the token, class or word
     notes: tuple[str, ...]
 
@@ -235,12 +245,14 @@ class _Site:
         """
         if self.number is None:
             return lambda vectors: _distance(vectors.double(), unchanged.double())
-        number = self.number
+        number, is_distribution = self.number, self.is_distribution
 
         def effects(logits: Tensor) -> Tensor:
             lost = number(unchanged.double()) - number(logits.double())
             before, after = unchanged.double().log_softmax(-1), logits.double().log_softmax(-1)
             divergence = (before.exp() * (before - after)).sum(-1, keepdim=True)
+            if not is_distribution:
+                divergence = torch.full_like(divergence, torch.nan)
             return torch.cat([lost, divergence], dim=1).cpu()
 
         return effects
@@ -266,7 +278,7 @@ def _find_site(
     """Read a text, and find the prediction in it, or the word."""
     if word is not None:
         reading, site = read_word(model, word, text)
-        return _Site(reading, site, None, word, reading.notes)
+        return _Site(reading, site, None, "vector", False, word, reading.notes)
     found = find_prediction(model, text, target, against)
     readout = found.target.readout
     assert isinstance(readout, Prediction)
@@ -276,7 +288,9 @@ def _find_site(
     if readout.against is not None:
         label += f" over {found.choices.label(readout.against)}"
     site = replace(found.target, readout=_Logits(readout.module, readout.rows))
-    return _Site(found.reading, site, readout, label, (*found.notes, *found.reading.notes))
+    notes = (*found.notes, *found.reading.notes)
+    is_distribution = found.choices.is_distribution
+    return _Site(found.reading, site, readout, readout.number, is_distribution, label, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,14 +314,11 @@ def _ablate_text(
     how: Ablation,
     others: Sequence[Sequence[Tensor]],
     knock_out: str | None,
-    patch: str | None,
     effect: str,
     keep_sink: bool,
 ) -> _OneText:
     """Ablate each set of heads in one text."""
     target, groups = site.target, site.reading.groups
-    if patch is not None:
-        _expect_same_length(site, patch)
     hidden = () if knock_out is None else groups.positions[locate(knock_out, groups)]
     with tracing(target.model):
         run = HeadRun.of(target, keep_sink=keep_sink)
@@ -341,15 +352,22 @@ def _ablate_text(
     return _OneText(site, chosen, layers, heads, effects, estimate, where, ours, theirs)
 
 
-def _expect_same_length(site: _Site, patch: str) -> None:
-    """Raise InputError if a text to patch from has another number of tokens."""
-    ids = site.target.ids
-    other = encode_after(site.target.model, patch, site.reading.bos).inputs["input_ids"]
-    if other.shape != ids.shape:
+def _outputs_in(site: _Site, patch: str) -> list[Tensor]:
+    """Return the outputs of the heads in a text to patch from, with as many tokens."""
+    outputs, T = outputs_of(site.target, patch), site.target.ids.shape[1]
+    if outputs[0].shape[1] != T:
         raise InputError(
-            f"The text to patch from has {other.shape[1]} tokens, but the text has {ids.shape[1]}. "
+            f"The text to patch from has {outputs[0].shape[1]} tokens, but the text has {T}. "
             "Replace words by words with the same number of pieces."
         )
+    return outputs
+
+
+def _condition(knock_out: str | None, patch: str | None) -> str:
+    """Return when something is lost, for a headline."""
+    if knock_out is not None:
+        return f"when {{heads}} may not attend to “{knock_out}”"
+    return "without {heads}" if patch is None else f"with {{heads}} as in “{patch}”"
 
 
 def _describe(how: str, knock_out: str | None, patch: str | None, *, several: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from attnviz.analyses.ablate.result import AblationResult
 from attnviz.analyses.explain.result import signed
@@ -87,7 +88,7 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float, room
     for place, (low, high) in zip(places, intervals.tolist(), strict=True):
         ax.plot([low, high], [place, place], color=theme().ink, linewidth=0.8)
     ax.axvline(0, color=theme().muted, linewidth=0.5)
-    ax.set(ylim=(len(shown) - 0.5, -0.5), xlim=(float(ends.min()), float(ends.max()) or 1.0))
+    ax.set(ylim=(len(shown) - 0.5, -0.5), xlim=_limits(ends))
     ax.axis("off")
     for place, (name, value) in enumerate(zip(names, values.tolist(), strict=True)):
         middle = top + (place + 0.5) * _ROW - line_height(SMALL_SIZE) / 2
@@ -99,9 +100,14 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float, room
     if len(result.texts) > 1:
         parts.append("lines: 95 % intervals over texts")
     if (rho := result.rank_correlation) is not None:
-        parts.append(f"the gradient’s estimate ranks all heads alike, ρ = {signed(rho)}")
+        parts.append(f"rank correlation of the gradient’s estimate: ρ = {signed(rho)}")
     lines = page.ruler.wrap("; ".join(parts), room, SMALL_SIZE)
     return page.write(left, top + tall + 0.04, lines, color=theme().muted, points=SMALL_SIZE)
+
+
+def _limits(ends: Tensor) -> tuple[float, float]:
+    low, high = float(ends.min()), float(ends.max())
+    return (low, high) if low < high else (0.0, 1.0)
 
 
 def _caption(result: AblationResult) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,10 +21,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
 
-_RESAMPLES = 2000
 _LISTED = 10  # sets of heads
 _LONGEST = 24  # letters of a word in a sentence
-_UNITS = {"log-probability": "nats", "difference": "logits", "vector": "of its length"}
+_LEVEL = 0.05  # how often an interval misses the mean
+_UNITS = {
+    "log-probability": "nats",
+    "difference": "logits",
+    "logit": "logits",
+    "vector": "of its length",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +44,8 @@ class AblationResult(Result):
         How many the model has.
     lost : Tensor
         The number in the unchanged text minus the number without the heads, (N, S): of the
-        log-probability in nats, of the difference of logits, or how far the vector of the word
-        moved, as a share of its length.
+        log-probability in nats, of the logit or the difference of logits, or how far the vector of
+        the word moved, as a share of its length.
     divergence : Tensor
         The Kullback–Leibler divergence of the prediction without the heads from the prediction, in
         nats, (N, S). NaN for a vector.
@@ -51,9 +55,12 @@ class AblationResult(Result):
     texts, targets : tuple of str
         The texts, and in each the token, class or word that is measured.
     quantity : str
-        What is measured: "log-probability", "difference" (of logits) or "vector".
+        What is measured: "log-probability", "difference" (of logits), "vector", or the "logit" of
+        a classifier whose classes are no distribution.
     how : str
         What happened to the heads.
+    condition : str
+        The same in a headline, with {heads} for their names.
     effect : str
         "total" or "direct".
     notes : tuple of str
@@ -74,6 +81,7 @@ class AblationResult(Result):
     targets: tuple[str, ...]
     quantity: str
     how: str
+    condition: str
     effect: str
     notes: tuple[str, ...]
     agreement: AgreementReport
@@ -99,7 +107,8 @@ class AblationResult(Result):
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
         return (
-            f"AblationResult({self.provenance.model}: {len(self.sets)} ablations in "
+            f"AblationResult({self.provenance.model}: {len(self.sets)} "
+            f"ablation{'s' * (len(self.sets) > 1)} in "
             f"{len(self.texts)} text{'s' * (len(self.texts) > 1)}, "
             f"{self.checked_agreement.verdict})"
         )
@@ -118,7 +127,7 @@ class AblationResult(Result):
             return f"the vector of {name or 'the word'}"
         if self.quantity == "difference":
             return f"the difference of the logits, {name or 'target over competitor'},"
-        return f"the log-probability of {name or 'the predicted token'}"
+        return f"the {self.quantity} of {name or 'the prediction'}"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,21 +139,30 @@ class AblationResult(Result):
         """What is lost, the mean over texts, (S,)."""
         return self.lost.mean(0)
 
-    @cached_property
+    @property
     def intervals(self) -> Tensor:
-        """The 95 % intervals of the means, by a bootstrap over texts, (S, 2). NaN for one text."""
-        count = len(self.texts)
-        if count == 1:
-            return torch.full((len(self.sets), 2), torch.nan, dtype=torch.float64, device="cpu")
-        draws = np.random.default_rng(0).multinomial(count, [1 / count] * count, _RESAMPLES)
-        means = draws / count @ self.lost.double().numpy()
-        return torch.from_numpy(np.quantile(means, [0.025, 0.975], axis=0).T.copy())
+        """The 95 % intervals of the means, by Student's t over texts, (S, 2). NaN for one text."""
+        margin = self._margin(_LEVEL)
+        return torch.stack([self.mean.double() - margin, self.mean.double() + margin], dim=1)
 
     @property
     def is_certain(self) -> Tensor:
-        """Whether the interval of the mean excludes 0, (S,); always for one text."""
-        low, high = self.intervals.unbind(1)
-        return torch.full_like(low, len(self.texts) == 1).bool() | (low > 0) | (high < 0)
+        """Whether the mean differs from 0, (S,): by Student's t, corrected for the number of sets.
+
+        One text has no spread: what is measured in it counts.
+        """
+        margin = self._margin(_LEVEL / len(self.sets))
+        return ~(self.mean.double().abs() <= margin)
+
+    def _margin(self, level: float) -> Tensor:
+        """Return half of the interval of each mean that misses it at a level, (S,)."""
+        from scipy.stats import t
+
+        count = len(self.texts)
+        if count == 1:
+            return torch.full_like(self.mean, torch.nan, dtype=torch.float64)
+        error: Tensor = self.lost.double().std(0) / count**0.5
+        return float(t.isf(level / 2, count - 1)) * error
 
     @property
     def rank_correlation(self) -> float | None:
@@ -162,17 +180,20 @@ class AblationResult(Result):
     @property
     def headline(self) -> str:
         """The finding in one sentence."""
-        first = next((index for index in self.strongest if self.is_certain[index]), None)
-        if first is None:
-            return f"No head changes {self.subject} in the same way in all {len(self.texts)} texts"
+        certain = [number for number in self.strongest if self.is_certain[number]]
+        first = (certain or self.strongest)[0]
         lost = float(self.mean[first])
         heads = f"head{'s' * (len(self.sets[first]) > 1)} {self.names[first].replace('+', ' and ')}"
-        mean = "on average " if len(self.texts) > 1 else ""
+        condition = self.condition.replace("{heads}", heads)
+        count = len(self.texts)
+        mean = "on average " if count > 1 else ""
         subject = f"{self.subject[0].upper()}{self.subject[1:]}"
+        doubt = "" if certain else f", but not for certain ({count} texts)"
         if self.quantity == "vector":
-            return f"{subject} moves most without {heads}, {mean}by {lost:.0%} of its length"
+            return f"{subject} moves {mean}by {lost:.0%} of its length {condition}{doubt}"
         verb = "falls" if lost >= 0 else "rises"
-        return f"{subject} {verb} {mean}by {signed(abs(lost))} {self.unit} without {heads}"
+        change = f"{signed(abs(lost))} {self.unit}"
+        return f"{subject} {verb} {mean}by {change} {condition}{doubt}"
 
     def grid(self, numbers: Tensor) -> Tensor | None:
         """Arrange a number of each set (S,) by layer and head, (L, H); None for sets of several."""

@@ -239,7 +239,12 @@ def find_prediction(
             f"Both choices are the token or class “{choices.label(first)}”. Choose another one."
         )
     readout = Prediction(
-        model.module, choices.rows, choice=first, against=second, kind=choices.kind, log=log
+        model.module,
+        choices.rows,
+        choice=first,
+        against=second,
+        kind=choices.kind,
+        log=log and choices.is_distribution,
     )
     site = Target(model, reading.inputs, reading.special, readout, reading.sink)
     return FoundPrediction(reading, site, choices, notes)

@@ -348,13 +348,17 @@ def tokenize_corpus(
             yield TokenizedText(text.number, text.text, fields, cut=cut_from is not None)
 
 
+def sample_of(texts: Sequence[TokenizedText]) -> list[str]:
+    """Return a few texts, evenly chosen among those of moderate length."""
+    short = [text for text in texts if len(text) <= _SAMPLE_TOKENS] or [min(texts, key=len)]
+    return [text.text for text in short[:: -(-len(short) // _SAMPLE_TEXTS)]]
+
+
 def verify_sample(
     model: Model, texts: Sequence[TokenizedText], truncate: bool
 ) -> list[AttentionResult]:
-    """Return verified results of a few texts, evenly chosen among those of moderate length."""
-    short = [text for text in texts if len(text) <= _SAMPLE_TOKENS] or [min(texts, key=len)]
-    sample = [text.text for text in short[:: -(-len(short) // _SAMPLE_TEXTS)]]
-    results = attend(sample, model=model, truncate=truncate, mode="full")
+    """Return verified results of a few texts."""
+    results = attend(sample_of(texts), model=model, truncate=truncate, mode="full")
     return [replace(result, provenance=replace(result.provenance, text=None)) for result in results]
 
 

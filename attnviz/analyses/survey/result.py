@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 _NAMED = 2  # heads of each statistic
+_ROUNDING = 1e-3  # nats: smaller differences of log-probabilities are rounding
 
 
 @dataclass(frozen=True)
@@ -112,23 +113,34 @@ class Confirmation(Savable):
 
     @property
     def confirmed(self) -> bool:
-        """Whether more is lost without the heads than without any random set."""
-        return bool(self.random_log_probabilities) and (
-            self.log_probability_without < min(self.random_log_probabilities)
-        )
+        """Whether the answers lose log-probability, and more than without any random set."""
+        if self.reason or not self.random_log_probabilities:
+            return False
+        least = min(self.log_probability, *self.random_log_probabilities)
+        return self.log_probability_without < least - _ROUNDING
 
     @property
     def sentence(self) -> str:
         """What was measured, in words."""
-        if not self.random_accuracies:
-            return f"“{self.role}” is not confirmed: {self.reason}"
-        heads = f"{len(self.heads)} head{'s' * (len(self.heads) > 1)}"
-        low, high = min(self.random_accuracies), max(self.random_accuracies)
         verdict = "is confirmed" if self.confirmed else "is not confirmed"
+        if self.reason:
+            return f"“{self.role}” {verdict}: {self.reason}"
+        heads = f"{len(self.heads)} heads" if len(self.heads) > 1 else "head"
+        others = f"{heads} at random" if len(self.heads) > 1 else "another head"
+
+        def measured(accuracy: float, log_probability: float) -> str:
+            return f"{accuracy:.0%} ({log_probability:.2f} nats)".replace("-", "\N{MINUS SIGN}")
+
+        worst, best = (
+            measured(of(self.random_accuracies), of(self.random_log_probabilities))
+            for of in (min, max)
+        )
+        span = worst if worst == best else f"{worst} to {best}"
         return (
-            f"“{self.role}” {verdict}: {self.behavior} is right in {self.accuracy:.0%}, without "
-            f"the {heads} in {self.accuracy_without:.0%}, without as many random heads in "
-            f"{low:.0%} to {high:.0%}"
+            f"“{self.role}” {verdict}: {self.behavior} is right in "
+            f"{measured(self.accuracy, self.log_probability)}, without the {heads} in "
+            f"{measured(self.accuracy_without, self.log_probability_without)}, without {others} in "
+            f"{span}"
         )
 
 
@@ -215,7 +227,9 @@ class SurveyResult(HeadTable):
             "compared": self.compared,
             "sampled": self.sampled,
             "confirmations": [
-                asdict(one) | {"confirmed": one.confirmed} for one in self.confirmations
+                {name: None if value != value else value for name, value in asdict(one).items()}
+                | {"confirmed": one.confirmed}
+                for one in self.confirmations
             ],
             "provenance": asdict(self.provenance),
             "agreement": self.checked_agreement.about(),

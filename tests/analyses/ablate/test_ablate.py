@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import families
+import numpy as np
 import pytest
 import torch
 from readable_text import check_texts
 from rich.console import Console
+from scipy import stats
 from torch.testing import assert_close
 from transformers.models.bert import modeling_bert
 from transformers.models.llama import modeling_llama
@@ -228,9 +230,10 @@ def test_heads_of_a_set_are_ablated_together(family, tiny_model):
 
 def test_a_head_named_twice_in_a_set_counts_once(tiny_model):
     model = tiny_model("gpt2")
-    result = zeroed(model, TEXT, heads=[[(1, 0), (1, 0)], (1, 0)])
-    assert result.sets == (((1, 0),), ((1, 0),))
-    assert result.estimate[0, 0] == result.estimate[0, 1]
+    result = zeroed(model, TEXT, heads=[[(1, 0), (1, 0)], (1, 0), (np.int64(1), np.int64(1))])
+    assert result.sets == (((1, 0),), ((1, 1),))
+    alone = zeroed(model, TEXT, heads=[(1, 0)])
+    assert result.estimate[0, 0] == alone.estimate[0, 0]
 
 
 FAULTS = {
@@ -376,9 +379,8 @@ def test_all_heads_of_another_text_give_its_prediction(family, tiny_model):
     expected = effects(before, after)
     assert expected[1] > 1e-3
     assert differ(measured(result)[0], expected) < 1e-6
-    same = attnviz.ablate(TEXT, patch=TEXT, model=model)
-    assert measured(same).abs().max() < 1e-9
-    assert same.estimate.abs().max() < 1e-9
+    with pytest.raises(InputError, match="is the text itself"):
+        attnviz.ablate(TEXT, patch=TEXT, model=model)
 
 
 def test_one_head_of_another_text(tiny_model):
@@ -421,8 +423,8 @@ def test_the_vector_of_a_word_moves(model):
     assert result.targets == ("bank",)
     assert result.divergence.isnan().all()
     assert result.estimate.isnan().all()
-    assert result.headline.startswith("The vector of “bank” moves most without head ")
-    assert result.headline.endswith(f"by {float(result.mean.max()):.0%} of its length")
+    assert result.headline.startswith("The vector of “bank” moves by ")
+    assert f"moves by {float(result.mean.max()):.0%} of its length without" in result.headline
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "classifier"])
@@ -454,9 +456,11 @@ def test_means_over_texts_have_intervals(several, tiny_model):
     assert_close(several.mean, several.lost.mean(0))
     assert (low < several.mean).all()
     assert (several.mean < high).all()
-    assert (several.lost.min(0).values <= low).all()
-    assert (high <= several.lost.max(0).values).all()
-    assert torch.equal(several.is_certain, (low > 0) | (high < 0))
+    one, *_ = several.lost.T.double()
+    expected = stats.t.interval(0.95, 3, one.mean(), stats.sem(one))
+    assert_close(several.intervals[0], torch.tensor(expected, dtype=torch.float64))
+    excludes_0 = (low > 0) | (high < 0)
+    assert (excludes_0 | ~several.is_certain).all()  # corrected for the number of heads
     one = zeroed(tiny_model("gpt2"), TEXT)
     assert one.intervals.isnan().all()
     assert one.is_certain.all()
@@ -479,9 +483,7 @@ def test_the_headline_says_what_is_certain(several):
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)[:, None]
     uncertain = replace(several, lost=signs.expand_as(several.lost).clone())
     assert not uncertain.is_certain.any()
-    assert uncertain.headline == (
-        "No head changes the log-probability of “cash” in the same way in all 4 texts"
-    )
+    assert uncertain.headline.endswith("without head 0.0, but not for certain (4 texts)")
     lost = uncertain.lost.clone()
     lost[:, 5] = -0.25  # certain, though other heads change more in each text
     rises = replace(uncertain, lost=lost).headline

@@ -57,12 +57,20 @@ _ONCE = "[CLS]{% for m in messages %}{{ m.role }} {{ m.content }}[SEP]{% endfor 
 
 
 @pytest.mark.parametrize(
-    ("template", "token"), [(None, "[CLS]"), (_ONCE, "[CLS]"), (_EACH_MESSAGE, "[UNK]")]
+    ("template", "token"),
+    [
+        (None, "[CLS]"),
+        (_ONCE, "[CLS]"),
+        (_EACH_MESSAGE, "[unused7]"),
+        ("{{ raise_exception('no system message') }}", "[CLS]"),
+        ("{% if", "[CLS]"),
+    ],
 )
 def test_a_token_that_begins_each_message_of_a_chat_does_not_begin_a_text(
     without_bos, template, token
 ):
     without_bos.bos_token, without_bos.chat_template = "[CLS]", template
+    without_bos.eos_token = "[unused7]"
     assert without_bos.convert_ids_to_tokens(first_token(without_bos)) == token
     model = attnviz.load(tiny("llama"), tokenizer=without_bos)
     assert f"read with {token} before it" in read(model, TEXT).notes

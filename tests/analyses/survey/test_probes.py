@@ -16,7 +16,9 @@ from attnviz.analyses.survey.probes import PROBES, find_probes
 from attnviz.app import run
 from attnviz.errors import InputError
 
-WORDS, LENGTH, WIDTH = 30, 41, 132
+WORDS, LENGTH, HEADS = 30, 41, 21
+HEAD = 42  # features, of which a head that reads positions needs 41
+WIDTH = HEADS * HEAD
 POSITION, TOKEN = slice(0, 41), slice(41, 71)
 COPY, ANSWER = slice(71, 101), slice(101, 131)
 NAMES = [a + b for a, b in itertools.product("bcdfgh", "aeiou")]
@@ -36,11 +38,11 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token="ba")
 
 
-def gpt2(seed):
-    """Return a random GPT-2 of two layers with two heads, and a head that predicts words."""
+def gpt2(seed, width=WIDTH, heads=HEADS):
+    """Return a random GPT-2 of two layers, and a head that predicts words."""
     torch.manual_seed(seed)
     config = GPT2Config(
-        vocab_size=WORDS, n_positions=LENGTH, n_embd=WIDTH, n_layer=2, n_head=2,
+        vocab_size=WORDS, n_positions=LENGTH, n_embd=width, n_layer=2, n_head=heads,
         tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     return GPT2LMHeadModel(config).eval()
@@ -60,13 +62,13 @@ def planted():
         before, after = (block.attn for block in module.transformer.h)
         write(before.c_attn.weight, POSITION, 0, MUCH, shift=1)  # query: the position before
         write(before.c_attn.weight, POSITION, WIDTH, MUCH)
-        write(before.c_attn.weight, TOKEN, WIDTH + WIDTH // 2, 1.0)  # keys of the idle head
+        write(before.c_attn.weight, TOKEN, WIDTH + HEAD, 1.0)  # keys of an idle head
         write(before.c_attn.weight, TOKEN, 2 * WIDTH, 1.0)
-        before.c_proj.weight[: WIDTH // 2, COPY][range(WORDS), range(WORDS)] = 1.0
+        before.c_proj.weight[:HEAD, COPY][range(WORDS), range(WORDS)] = 1.0
         write(after.c_attn.weight, TOKEN, 0, 4.5)
         write(after.c_attn.weight, COPY, WIDTH, 1.0)
         write(after.c_attn.weight, TOKEN, 2 * WIDTH, 1.0)
-        after.c_proj.weight[: WIDTH // 2, ANSWER][range(WORDS), range(WORDS)] = 1.0
+        after.c_proj.weight[:HEAD, ANSWER][range(WORDS), range(WORDS)] = 1.0
     return attnviz.load(module, tokenizer=tokenizer())
 
 
@@ -85,12 +87,13 @@ def test_the_heads_made_by_hand_are_named_and_confirmed(surveyed):
         assert confirmation.accuracy > 0.9
         assert confirmation.accuracy_without < 0.2
         assert min(confirmation.random_accuracies) == confirmation.accuracy  # the other is idle
-        assert "is confirmed: copying is right in" in confirmation.sentence
+        assert "is confirmed: copying is right in 97% (" in confirmation.sentence
+        assert "without the head in" in confirmation.sentence
         assert surveyed.name_of(confirmation.role) == confirmation.role
     assert [one.heads for one in surveyed.confirmations] == [((1, 0),), ((0, 0),)]
     assert surveyed.agreement.verdict == surveyed.checked_agreement.verdict == "verified"
     assert "log-probabilities of answers" in [one.name for one in surveyed.agreement.analysis]
-    assert _title(surveyed).startswith("Copying falls from 95% to ")
+    assert _title(surveyed).startswith("Copying falls from 97% to ")
 
 
 def test_ablation_finds_the_heads_made_by_hand(planted):
@@ -103,15 +106,21 @@ def test_ablation_finds_the_heads_made_by_hand(planted):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_no_head_of_a_random_model_is_confirmed(seed):
-    model = attnviz.load(gpt2(seed), tokenizer=tokenizer())
-    result = attnviz.survey(probe=["induction", "previous", "duplicate"], model=model)
+    model = attnviz.load(gpt2(seed, width=88, heads=22), tokenizer=tokenizer())
+    result = attnviz.survey(probe=["induction", "previous", "duplicate", "sink"], model=model)
     assert not any(one.confirmed for one in result.confirmations)
+    # Nor is any other head, whatever its name.
+    roles = ["induction" if str(head) == f"1.{seed}" else "" for head in result.heads]
+    texts = PROBES["induction"].make(model, seed)
+    (named,), _ = confirm(model, find_probes("induction"), texts, result.heads, roles, seed=seed)
+    assert len(named.random_accuracies) == 20
+    assert not named.confirmed
 
 
 def test_a_wrong_name_is_not_confirmed(planted, surveyed):
     probes = find_probes("induction,previous")
     texts = probes[0].make(planted, 0)
-    idle = {"0.1": "previous token", "1.1": "induction"}
+    idle = {"0.2": "previous token", "1.1": "induction"}
     roles = [idle.get(str(head), "") for head in surveyed.heads]
     confirmations, check = confirm(planted, probes, texts, surveyed.heads, roles)
     assert check.difference <= check.tolerance
@@ -132,14 +141,37 @@ def test_random_sets_have_as_many_heads_in_each_layer_and_none_that_is_named():
     named = [(0, 1), (0, 2), (3, 0)]
     from random import Random
 
-    sets = _random_sets(named, Counter({0: 6, 3: 4}), Random(0))
+    sets = _random_sets(named, Counter({0: 6, 3: 6}), Random(0))
     assert len(sets) == 20
     for one in sets:
         assert Counter(layer for layer, _ in one) == {0: 2, 3: 1}
         assert len(set(one)) == 3
         assert not set(one) & set(named)
+    assert len({frozenset(one) for one in sets}) == 20
     crowded = _random_sets([(0, 0), (0, 1), (0, 2)], Counter({0: 4}), Random(0))
-    assert {len(set(one)) for one in crowded} == {3}
+    assert {frozenset(one) for one in crowded} == {
+        frozenset({(0, a), (0, b), (0, 3)}) for a, b in [(0, 1), (0, 2), (1, 2)]
+    }
+
+
+def test_a_role_is_not_confirmed_where_nothing_is_lost_or_nothing_is_done(surveyed):
+    confirmation = surveyed.confirmations[0]
+    randomly = {"random_log_probabilities": (-4.8,) * 20, "random_accuracies": (0.41,) * 20}
+    better = replace(confirmation, log_probability=-5.0, log_probability_without=-4.9, **randomly)
+    assert not better.confirmed
+    worse = replace(better, log_probability_without=-5.1)
+    assert worse.confirmed
+    assert not replace(worse, reason="copying is right in 3% only").confirmed
+
+
+def test_too_few_other_heads_confirm_nothing():
+    model = attnviz.load(gpt2(0, width=88, heads=4), tokenizer=tokenizer())
+    texts, probes = PROBES["sink"].make(model, 0), find_probes("sink")
+    heads = attnviz.survey(probe="sink", model=model).heads
+    roles = ["rests on the first token", *[""] * 7]
+    (confirmation,), check = confirm(model, probes, texts, heads, roles)
+    assert confirmation.reason == "too few other heads to compare with"
+    assert check is None
 
 
 def test_a_model_that_predicts_no_tokens_confirms_nothing(model):
@@ -159,6 +191,8 @@ def test_probes_are_found_by_name(tmp_path, capsys):
         find_probes("inducton")
     with pytest.raises(InputError, match="There is no probe"):
         find_probes("")
+    with pytest.raises(InputError, match="must be a name"):
+        find_probes(5)
     with pytest.raises(InputError, match="either texts or a probe"):
         attnviz.survey(["a text"], probe="sink")
     with pytest.raises(InputError, match="either texts or a probe"):
