@@ -9,6 +9,8 @@ from .analyses.example.compute import example as example
 from .analyses.example.result import ExampleResult as ExampleResult
 from .analyses.explain.compute import explain as explain
 from .analyses.explain.result import ExplainResult as ExplainResult
+from .analyses.explore.compute import explore as explore
+from .analyses.explore.result import ExploreResult as ExploreResult
 from .analyses.maps.compute import attention_map as attention_map
 from .analyses.maps.compute import find_heads as find_heads
 from .analyses.maps.compute import head_maps as head_maps

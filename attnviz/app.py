@@ -23,7 +23,7 @@ from attnviz.runtime.stderr import own_stderr
 # The order of the help.
 _ORDER = (
     "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain", "ablate",
-    "survey", "compare", "example", "models", "serve",
+    "survey", "explore", "compare", "example", "models", "serve",
 )  # fmt: skip
 _MODULES = (
     *filter(

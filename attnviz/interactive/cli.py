@@ -1,4 +1,4 @@
-"""The commands `view` and `serve`."""
+"""The commands `view`, `explore` and `serve`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from attnviz.errors import InputError
 from attnviz.io.files import PAGE_SUFFIXES, check_output
 from attnviz.terminal.options import (
+    Column,
     Debug,
     Force,
     Head,
@@ -18,6 +19,8 @@ from attnviz.terminal.options import (
     Layer,
     ModelOptions,
     RunOptions,
+    Seed,
+    SkipBad,
     Words,
     option_groups,
 )
@@ -94,6 +97,60 @@ def view(
     return code
 
 
+@option_groups(without=["mode"])
+def explore(
+    *,
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            help="File of texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write: .html.")] = Path(
+        "heads.html"
+    ),
+    column: Column = "text",
+    skip_bad: SkipBad = False,
+    force: Force = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    seed: Seed = 0,
+    run: RunOptions,
+    debug: Debug = False,
+) -> int:
+    """Write an interactive page of all heads: what each attends to, looks for and writes.
+
+    The page has every head in a plane of two statistics. Of each it shows the strongest and typical
+    examples from the corpus, where its queries and keys meet, the tokens whose logits it raises and
+    lowers, and what is lost without it. It is one file and works offline.
+    """
+    from attnviz.analyses.survey.corpus import check_corpus_name
+
+    path = check_output(output, PAGE_SUFFIXES, force=force)
+    if corpus == "-":
+        raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
+    check_corpus_name(corpus)
+    model = run.load()
+
+    from attnviz.analyses.explore.compute import explore as compute
+    from attnviz.terminal.console import print_verdict, progress_bar
+
+    with progress_bar("exploring the heads"):
+        result = compute(
+            corpus,
+            model=model,
+            column=column,
+            truncate=run.truncate,
+            skip_bad=skip_bad,
+            seed=seed,
+        )
+    result.page().save(path, force=force)
+    code = print_verdict(result.checked_agreement, path, json=False)
+    if open_:
+        typer.launch(str(path))
+    return code
+
+
 @option_groups(without=["model", "device_map", "offload_folder"])
 def serve(
     *,
@@ -145,4 +202,4 @@ def serve(
     return 0
 
 
-COMMANDS = (view, serve)
+COMMANDS = (view, explore, serve)

@@ -12,8 +12,9 @@ import os
 from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
+from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
 from attnviz.errors import InputError, true_or_false
 from attnviz.interactive.payload import compact_json, make_payload, shape
@@ -30,6 +31,9 @@ _DOCUMENT_BYTES = 3_000  # of the page beside data and front end
 _FRAME_HEIGHT = 720  # pixels of the view in a notebook
 
 
+@overload
+def view(result: ExploreResult) -> Page: ...
+@overload
 def view(
     result: AttentionResult,
     *,
@@ -39,16 +43,26 @@ def view(
     show: Show = "grid",
     words: bool = True,
     size: float | None = None,
-) -> View:
-    """Return all attentions of a text as one interactive page.
+) -> View: ...
+def view(
+    result: AttentionResult | ExploreResult,
+    *,
+    compare: AttentionResult | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    show: Show = "grid",
+    words: bool = True,
+    size: float | None = None,
+) -> Page:
+    """Return all attentions of a text, or all heads of a model, as one interactive page.
 
     A notebook displays the page; `.save("view.html")` writes it, and a browser opens the file
     without a network. The page states the largest error of its weights.
 
     Parameters
     ----------
-    result : AttentionResult
-        From `attend`, also of a long text.
+    result : AttentionResult or ExploreResult
+        From `attend`, also of a long text; or from `explore`, with no other argument.
     compare : AttentionResult, optional
         A second result of the same layers and heads. The page opens on the difference. Texts of up
         to 64 tokens are aligned by their words, longer ones need the same number of tokens.
@@ -66,7 +80,7 @@ def view(
 
     Returns
     -------
-    View
+    View, or the page of an ExploreResult
 
     Raises
     ------
@@ -74,6 +88,12 @@ def view(
         The layer, head or view does not exist, the second result has another shape, or the size is
         too small to show every head.
     """
+    if isinstance(result, ExploreResult):
+        from attnviz.interactive.explorer_page import ExplorerPage
+
+        if (compare, layer, head, show, words, size) != (None, None, None, "grid", True, None):
+            raise InputError("The page of `explore` has no options. Give only the result.")
+        return ExplorerPage(result)
     results = [one_result(r, streamed=True) for r in (result, compare) if r is not None]
     if show not in get_args(Show):
         raise InputError(f"show={show!r} is no view. Choose one of {', '.join(get_args(Show))}.")
@@ -94,21 +114,14 @@ def view(
     return View(results, start, _data_limit(results, size))
 
 
-class View:
-    """An interactive page with all attentions of one result, or of two that are compared."""
+class Page:
+    """An interactive page that works offline. A notebook shows it."""
 
-    def __init__(
-        self, results: Sequence[AttentionResult], start: dict[str, Any], limit: int
-    ) -> None:
-        self._results, self._start, self._limit = results, start, limit
-
-    def __repr__(self) -> str:
-        """Return the results of the page and how to save it."""
-        return f"View({', '.join(map(repr, self._results))}): .save('view.html')"
+    _title: str
+    _page: str  # the document
 
     def _repr_html_(self) -> str:
-        title = self._payload[0]["results"][0]["source"]
-        return make_frame(self._page, f"Attention of {title}")
+        return make_frame(self._page, self._title)
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the page to a file, atomically.
@@ -128,6 +141,19 @@ class View:
         path = check_output(path, PAGE_SUFFIXES, force=force)
         with atomic(path) as temporary:
             temporary.write_text(self._page, encoding="utf-8", newline="\n")
+
+
+class View(Page):
+    """An interactive page with all attentions of one result, or of two that are compared."""
+
+    def __init__(
+        self, results: Sequence[AttentionResult], start: dict[str, Any], limit: int
+    ) -> None:
+        self._results, self._start, self._limit = results, start, limit
+
+    def __repr__(self) -> str:
+        """Return the results of the page and how to save it."""
+        return f"View({', '.join(map(repr, self._results))}): .save('view.html')"
 
     def data(self) -> dict[str, Any]:
         """Return the data of the front end: "payload" and "blocks"."""
@@ -155,8 +181,12 @@ class View:
         return make_payload(self._results, self._start, self._limit)
 
     @cached_property
-    def _page(self) -> str:
+    def _page(self) -> str:  # type: ignore[override]
         return make_page(*self._payload)
+
+    @property
+    def _title(self) -> str:  # type: ignore[override]
+        return f"Attention of {self._payload[0]['results'][0]['source']}"
 
 
 def make_page(payload: dict[str, Any], blocks: str) -> str:
@@ -170,9 +200,9 @@ def make_page(payload: dict[str, Any], blocks: str) -> str:
         title=" and ".join(result["source"] for result in results),
         lines=[line for result in results for line in (result["source"], result["summary"])],
         script=script,
-        script_hash=_hash(script),
+        script_hash=digest_of(script),
         style=style,
-        style_hash=_hash(style),
+        style_hash=digest_of(style),
         payload=compact_json(payload),
         blocks=blocks,
     )
@@ -194,7 +224,8 @@ def static(name: str) -> str:
     return (files("attnviz.interactive") / "static" / name).read_text("utf-8")
 
 
-def _hash(text: str) -> str:
+def digest_of(text: str) -> str:
+    """Return the SHA-256 of a script or a style, as the policy of a page names it."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 

@@ -11,6 +11,7 @@ import attnviz.interactive.view
 ROOM = Path(attnviz.interactive.view.__file__).parent
 FILES = (
     "attnviz.iife.js", "attnviz.css", "attnviz.es.js", "attnviz.live.js", "attnviz.live.css",
+    "attnviz.explore.js", "attnviz.explore.css",
 )  # fmt: skip
 
 

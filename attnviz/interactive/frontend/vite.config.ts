@@ -11,8 +11,15 @@ const ascii: Plugin = {
   },
 };
 
-// `vite build` makes the script and style sheet of a saved page, `--mode es` the widget's module, and
-// `--mode live` the script and style sheet of the served page.
+// The script and style sheet of a page: by mode, the source and the name of the built files.
+const PAGES: Record<string, [source: string, name: string, script: string]> = {
+  live: ["src/live.ts", "attnviz.live", "attnviz.live.js"],
+  explore: ["src/explore.ts", "attnviz.explore", "attnviz.explore.js"],
+};
+const SAVED = ["src/main.ts", "attnviz", "attnviz.iife.js"];
+
+// `vite build` makes the script and style sheet of a saved page, `--mode es` the widget's module, `--mode live`
+// the script and style sheet of the served page, and `--mode explore` those of the page of heads.
 export default defineConfig(({ mode }) => ({
   plugins: [ascii],
   build: {
@@ -27,11 +34,11 @@ export default defineConfig(({ mode }) => ({
       mode === "es"
         ? { entry: "src/widget.ts", formats: ["es"], fileName: () => "attnviz.es.js" }
         : {
-            entry: mode === "live" ? "src/live.ts" : "src/main.ts",
+            entry: (PAGES[mode] ?? SAVED)[0],
             formats: ["iife"],
             name: "attnviz",
-            fileName: () => (mode === "live" ? "attnviz.live.js" : "attnviz.iife.js"),
-            cssFileName: mode === "live" ? "attnviz.live" : "attnviz",
+            fileName: () => (PAGES[mode] ?? SAVED)[2],
+            cssFileName: (PAGES[mode] ?? SAVED)[1],
           },
   },
 }));

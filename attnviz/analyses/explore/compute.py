@@ -1,0 +1,336 @@
+"""Explore the heads of a model: a survey, with examples, queries and keys, and effects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from attnviz.analyses.explore.examples import Examples
+from attnviz.analyses.explore.result import ExploreResult, QueryKeyPlane, WrittenTokens
+from attnviz.analyses.shift.compute import tracing
+from attnviz.analyses.survey.compute import survey
+from attnviz.analyses.survey.corpus import (
+    PART,
+    Corpus,
+    CorpusChanges,
+    TokenizedText,
+    batches,
+    load_text_model,
+    parts,
+    read_corpus,
+    sample_of,
+    tokenize_corpus,
+    verify_sample,
+)
+from attnviz.analyses.survey.statistics import HeadStatistics, Tokens, batch_tokens
+from attnviz.attribution.heads import HeadRun, mean_of_outputs, outputs_of, run_without
+from attnviz.attribution.methods import attempt
+from attnviz.attribution.prediction import NextTokens
+from attnviz.attribution.readout import base_of
+from attnviz.attribution.reference import is_causal, read
+from attnviz.attribution.stored_run import StoredRun
+from attnviz.attribution.target import Target
+from attnviz.capture import BatchedAttention, capture_batch
+from attnviz.errors import ModelError
+from attnviz.inputs import encode
+from attnviz.pipeline.attend import Loadable, Model
+from attnviz.results import AttentionRecord, AttentionResult
+from attnviz.results.projection import parts_of_output, recompute
+from attnviz.runtime.libraries import silence_logs
+from attnviz.runtime.progress import part, say
+
+_POINTS = 40  # queries, and keys, of a plane
+_WRITTEN = 6  # tokens that are listed
+_SAME = 1e-4  # of the largest logit: rounding
+
+
+@silence_logs()
+def explore(
+    texts: Corpus,
+    *,
+    model: Model | Loadable | None = None,
+    column: str = "text",
+    truncate: bool = False,
+    skip_bad: bool = False,
+    seed: int = 0,
+) -> ExploreResult:
+    """Explore every head of a model on a corpus: what it attends to, looks for and writes.
+
+    `result.page().save("heads.html")` writes one page that works offline. The corpus is surveyed,
+    and read once more for examples. Memory does not grow with it.
+
+    Parameters
+    ----------
+    texts : str, Path or iterable of str
+        A file (.txt, .jsonl, .csv, .tsv, .parquet), or the texts.
+    model : Model or what `load` takes, optional
+        A model that reads text; by default the bundled one.
+    column : str
+        The column of the corpus that holds the text.
+    truncate : bool
+        Cut texts that are longer than the model can read.
+    skip_bad : bool
+        Leave out texts that cannot be read, and count them; by default they are an error.
+    seed : int
+        Of the survey, and of the texts from which typical examples are drawn.
+
+    Returns
+    -------
+    ExploreResult
+        The survey, and for each head its strongest and its typical examples, a plane of queries
+        and keys, the tokens whose logits it raises and lowers, and the log-probability that the
+        next tokens lose without it. The last two need a model that predicts next tokens.
+
+    Raises
+    ------
+    InputError
+        An empty corpus, or one that cannot be read.
+    """
+    model = load_text_model(model)
+    source = texts if isinstance(texts, str | os.PathLike) else list(texts)
+    with part(0, 3, "survey"):
+        surveyed = survey(
+            source, model=model, column=column, truncate=truncate, skip_bad=skip_bad, seed=seed
+        )
+    on_bad = CorpusChanges().leave_out if skip_bad else None
+    corpus = read_corpus(source, column=column, on_bad=on_bad)
+    tokenized = parts(tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad), PART)
+    first = next(tokenized)
+    sample = verify_sample(model, first, truncate)
+    heads = HeadStatistics(model.checkpoint, sample[0].records, seed)
+    examples = Examples(len(surveyed.heads), seed)
+    tokens: dict[int, tuple[str, ...]] = {}
+    with part(1, 3, "examples"):
+        for texts_of_part in (first, *tokenized):
+            _add_examples(examples, heads, texts_of_part)
+            tokens = _tokens_of(model, examples, texts_of_part, tokens)
+    with part(2, 3, "each head"):
+        written, effects, notes = _of_predictions(model, sample_of(first), sample)
+    return ExploreResult(
+        survey=surveyed,
+        tokens=tokens,
+        examples=examples.strongest,
+        deciles=examples.deciles,
+        planes=tuple(plane for record in _by_record(sample) for plane in _planes(record)),
+        written=written,
+        effects=effects,
+        notes=notes,
+        agreement=replace(surveyed.agreement, digest=None),
+        provenance=surveyed.provenance,
+    )
+
+
+def _add_examples(
+    examples: Examples, heads: HeadStatistics, texts: Sequence[TokenizedText]
+) -> None:
+    """Read some texts, and add what every head attends to in them."""
+    lengths = [len(text) for text in texts]
+    done = 0
+    for batch in batches(lengths, batch_tokens(heads.checkpoint.device)):
+        of_batch = [texts[index] for index in batch]
+        inputs, tokens = heads.batch([text.encoding for text in of_batch])
+        numbers = [text.number for text in of_batch]
+        add = partial(_add_attention, examples, numbers, tokens, [0])
+        capture_batch(heads.checkpoint.module, inputs, heads.records, add)
+        done += len(batch)
+        say(f"{done:,} texts", done / len(texts))
+
+
+def _add_attention(
+    examples: Examples,
+    numbers: Sequence[int],
+    tokens: Tokens,
+    start: list[int],
+    attention: BatchedAttention,
+) -> None:
+    """Add one attention of a batch; `start` holds the number of its first head, and moves on."""
+    weights = attention.weights(slice(None))
+    end = start[0] + weights.shape[1]
+    examples.add(slice(start[0], end), numbers, weights, tokens)
+    start[0] = end
+
+
+def _tokens_of(
+    model: Model,
+    examples: Examples,
+    texts: Sequence[TokenizedText],
+    known: dict[int, tuple[str, ...]],
+) -> dict[int, tuple[str, ...]]:
+    """Return the tokens of the texts that examples use."""
+    tokenizer = model.tokenizer
+    assert tokenizer is not None  # the model reads text
+    used = {one.text for several in (*examples.strongest, *examples.deciles) for one in several}
+    new = {
+        text.number: tuple(
+            str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
+            for token in text.encoding["input_ids"]
+        )
+        for text in texts
+        if text.number in used
+    }
+    return {number: tokens for number, tokens in {**known, **new}.items() if number in used}
+
+
+def _by_record(sample: Sequence[AttentionResult]) -> list[list[AttentionRecord]]:
+    """Return the records of each attention in all texts of the sample."""
+    return [list(records) for records in zip(*(one.records for one in sample), strict=True)]
+
+
+def _planes(records: Sequence[AttentionRecord]) -> list[QueryKeyPlane]:
+    """Return a plane for each head of an attention: from the scores of queries and keys.
+
+    The scores, centered for each query, are the inner products of places, as far as two dimensions
+    allow (a biplot of their singular value decomposition, Gabriel 1971).
+    """
+    queries, keys, labels = [], [], []
+    for record in records:
+        ordinary = [n for n, special in enumerate(record.query_axis.special) if not special]
+        Q, K = record.query.double().cpu(), record.key.double().cpu()
+        queries.append(Q[:, ordinary])
+        keys.append(K.repeat_interleave(len(Q) // len(K), dim=0)[:, ordinary])
+        labels += [record.query_axis.labels[n] for n in ordinary]
+    Q, K = torch.cat(queries, dim=1), torch.cat(keys, dim=1)
+    chosen = torch.linspace(0, len(labels) - 1, min(_POINTS, len(labels)), device="cpu").long()
+    names = tuple(labels[n] for n in chosen.tolist())
+    scores = (Q[:, chosen] @ K[:, chosen].mT) * records[0].scale
+    centered = scores - scores.mean(-1, keepdim=True)
+    U, S, V = torch.linalg.svd(centered, full_matrices=False)
+    planes = []
+    for u, s, v in zip(U, S, V, strict=True):
+        size = s[:2].sqrt()
+        planes.append(
+            QueryKeyPlane(
+                tokens=names,
+                queries=u[:, :2] * size,
+                keys=v[:2].mT * size,
+                explained=float((s[:2] ** 2).sum() / (s**2).sum().clamp(min=1e-300)),
+            )
+        )
+    return planes
+
+
+def _of_predictions(
+    model: Model, texts: Sequence[str], sample: Sequence[AttentionResult]
+) -> tuple[tuple[WrittenTokens, ...], Tensor | None, tuple[str, ...]]:
+    """Return what every head writes, what is lost without it, and notes on what is left out."""
+    if getattr(model.module, "get_output_embeddings", lambda: None)() is None:
+        note = f"{model.name} predicts no tokens, so nothing shows what its heads write"
+        return (), None, (note,)
+    with tracing(model):
+        written, no_words = attempt(lambda: _written(model, texts, sample))
+        effects, no_effects = attempt(lambda: _effects(model, texts))
+    reasons = {"what heads write is": no_words, "the effects of heads are": no_effects}
+    notes = tuple(f"{what} left out: {why}" for what, why in reasons.items() if why)
+    return written or (), effects, notes
+
+
+def _written(
+    model: Model, texts: Sequence[str], sample: Sequence[AttentionResult]
+) -> tuple[WrittenTokens, ...]:
+    """Return the tokens whose logits each head raises and lowers most.
+
+    In each text, at the query where the head attends most to another token, its output is taken
+    away from the last residual stream (direct logit attribution). The final norm and the
+    unembedding are the model's own.
+    """
+    runs = [_unembedding(model, text) for text in texts]
+    written = []
+    for records in _by_record(sample):
+        changes = torch.stack(
+            [
+                unembed(_outputs_of_heads(record))
+                for unembed, record in zip(runs, records, strict=True)
+            ]
+        )  # (texts, H, V)
+        mean, raised = changes.mean(0), (changes > 0).sum(0)
+        for of_head, counts in zip(mean, raised, strict=True):
+            lists = []
+            for sign in (1, -1):
+                values, ids = (sign * of_head).topk(_WRITTEN)
+                agreeing = counts[ids] if sign > 0 else len(texts) - counts[ids]
+                lists.append(
+                    tuple(
+                        (str(model.tokenizer.decode([token])), sign * value, number)  # type: ignore[union-attr]
+                        for token, value, number in zip(
+                            ids.tolist(), values.tolist(), agreeing.tolist(), strict=True
+                        )
+                    )
+                )
+            written.append(WrittenTokens(*lists))
+    return tuple(written)
+
+
+def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
+    """Return the query at which each head attends most, and what it adds there, (H, d_model)."""
+    if record.projection is None or record.projection.output is None:
+        raise ModelError("the output projection of its attention is not known")
+    ordinary = torch.tensor([not special for special in record.query_axis.special], device="cpu")
+    weights = record.weights().cpu()
+    weights = weights.masked_fill(torch.eye(len(ordinary), dtype=torch.bool, device="cpu"), 0.0)
+    strength = (weights * ordinary).amax(-1).masked_fill(~ordinary, -1.0)
+    rows = strength.argmax(-1).tolist()
+    heads = recompute(record, torch.float32, "head output")["head output"]
+    parts_of_heads = torch.cat(list(parts_of_output(record, heads)))  # (H, T, d)
+    return rows, parts_of_heads[torch.arange(len(rows), device=parts_of_heads.device), rows]
+
+
+def _unembedding(model: Model, text: str) -> Callable[[tuple[list[int], Tensor]], Tensor]:
+    """Return a function from outputs of heads at some positions to the change of logits, (H, V)."""
+    module, inputs = model.module, encode(model.checkpoint, [text]).inputs
+    stored = StoredRun(base_of(module))
+    with torch.no_grad(), stored.record():
+        logits = module(**inputs)[0][0]
+    if not stored.in_a_row:
+        raise ModelError("its blocks do not run in a row")
+    last = stored.states()[-1]
+
+    def read_states(states: Tensor) -> Tensor:
+        with torch.no_grad(), stored.skip(len(stored.blocks), 1, states[None]):
+            read: Tensor = module(**inputs)[0][0]
+            return read
+
+    if (read_states(last) - logits).abs().max() > _SAME * logits.abs().max():
+        raise ModelError("its last residual stream does not give its logits")
+
+    def unembed(outputs: tuple[list[int], Tensor]) -> Tensor:
+        rows, parts_of_heads = outputs
+        changes = logits[rows] - read_states(last[rows] - parts_of_heads.to(last))
+        centered: Tensor = changes - changes.mean(-1, keepdim=True)
+        return centered.float().cpu()
+
+    return unembed
+
+
+def _effects(model: Model, texts: Sequence[str]) -> Tensor:
+    """Return how much log-probability the next tokens lose without each head, (K,).
+
+    A head has its mean output over all texts instead.
+    """
+    sites = []
+    for text in texts:
+        reading = read(model, text)
+        ids = reading.inputs["input_ids"][0].tolist()
+        if not is_causal(model, reading.inputs):
+            raise ModelError("it does not predict next tokens")
+        readout = NextTokens(model.module, tuple(range(len(ids) - 1)), tuple(ids[1:]))
+        sites.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
+    outputs = [outputs_of(site, text) for site, text in zip(sites, texts, strict=True)]
+    lost = []
+    for number, site in enumerate(sites):
+        run = HeadRun.of(site)
+        heads = [[(m, n)] for m in range(len(run.mixes)) for n in range(run.heads)]
+        replacement = mean_of_outputs(outputs, min(run.rows), like=run.outputs)
+        with part(number, len(sites), "ablating heads"):
+            after = run_without(site, run, heads, replacement, measure=_mean_log_probability)
+        lost.append(_mean_log_probability(run.numbers.detach()) - after)
+    return torch.stack(lost).mean(0)
+
+
+def _mean_log_probability(numbers: Tensor) -> Tensor:
+    """Return the mean log-probability of what `NextTokens` reads, (N,)."""
+    return numbers.double().reshape(len(numbers), 2, -1)[:, 0].mean(-1).cpu()

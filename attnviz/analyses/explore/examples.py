@@ -1,0 +1,110 @@
+"""The strongest and the typical examples of every head, in memory that does not grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnviz.analyses.survey.statistics import Tokens
+from attnviz.results.base import Savable
+
+STRONGEST = 8  # examples of a head, each of another text
+DECILES = range(90, 0, -10)
+_SAMPLE = 50  # texts of a head, drawn at random, from which deciles are taken
+
+
+@dataclass(frozen=True)
+class HeadExample(Savable):
+    """One query of a text, and how a head attends from it.
+
+    text : its number in the corpus. row, key : the query, and the ordinary token other than itself
+    that it attends to most. weights : of all tokens of the text.
+    """
+
+    text: int
+    row: int
+    key: int
+    weight: float
+    weights: tuple[float, ...]
+
+
+_Kept: TypeAlias = list[tuple[float, HeadExample]]  # with priorities, the largest first
+
+
+class Examples:
+    """Keeps examples of K heads while texts are read."""
+
+    def __init__(self, heads: int, seed: int) -> None:
+        self._strongest: list[_Kept] = [[] for _ in range(heads)]
+        self._sample: list[_Kept] = [[] for _ in range(heads)]
+        self._seed = seed
+
+    def add(self, heads: slice, numbers: Sequence[int], weights: Tensor, tokens: Tokens) -> None:
+        """Add the weights of some heads in N texts, (N, H, T, T).
+
+        numbers : of the texts in the corpus. tokens : of the texts.
+        """
+        T, ordinary = weights.shape[-1], tokens.real & ~tokens.special
+        other = ordinary[:, None, :] & ~torch.eye(T, dtype=torch.bool, device=weights.device)
+        strengths, keys = weights.masked_fill(~other[:, None], 0.0).max(-1)
+        strengths = strengths.masked_fill(~ordinary[:, None], -1.0).cpu()
+        strongest = strengths.argmax(-1)
+        lengths = tokens.real.sum(-1).tolist()
+        on_cpu, keys = weights.cpu(), keys.cpu()
+        for n, number in enumerate(numbers):
+            rows = (strengths[n] > 0).any(0).nonzero()[:, 0].tolist()  # with another token to read
+            if not rows:
+                continue
+            generator = np.random.default_rng([self._seed, number])
+            priorities = generator.random(len(self._sample))
+            drawn = generator.choice(rows, len(self._sample))
+            for head, k in enumerate(range(heads.start, heads.stop)):
+
+                def example(row: int, n: int = n, head: int = head) -> HeadExample:
+                    return HeadExample(
+                        text=numbers[n],
+                        row=row,
+                        key=int(keys[n, head, row]),
+                        weight=float(strengths[n, head, row]),
+                        weights=tuple(on_cpu[n, head, row, : lengths[n]].tolist()),
+                    )
+
+                best = int(strongest[n, head])
+                _keep(self._strongest[k], STRONGEST, float(strengths[n, head, best]), example, best)
+                _keep(self._sample[k], _SAMPLE, float(priorities[k]), example, int(drawn[k]))
+
+    @property
+    def strongest(self) -> tuple[tuple[HeadExample, ...], ...]:
+        """The strongest examples of each head, the strongest first."""
+        return tuple(tuple(one for _, one in kept) for kept in self._strongest)
+
+    @property
+    def deciles(self) -> tuple[tuple[HeadExample, ...], ...]:
+        """Examples of each head at the 90, 80, …, 10 % quantiles of a random sample of queries."""
+        return tuple(
+            tuple(at_deciles([one for _, one in sample])) if sample else ()
+            for sample in self._sample
+        )
+
+
+def _keep(
+    kept: _Kept, most: int, priority: float, example: Callable[[int], HeadExample], row: int
+) -> None:
+    """Add an example if its priority is among the largest."""
+    if len(kept) < most or priority > kept[-1][0]:
+        kept.append((priority, example(row)))
+        kept.sort(key=lambda pair: -pair[0])
+        del kept[most:]
+
+
+def at_deciles(sample: Sequence[HeadExample]) -> list[HeadExample]:
+    """Return the example at each decile, the strongest first."""
+    ordered = sorted(sample, key=lambda one: one.weight)
+    places: NDArray[np.float64] = np.array(DECILES) / 100 * (len(ordered) - 1)
+    return [ordered[place] for place in places.round().astype(int)]

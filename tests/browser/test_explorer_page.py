@@ -1,0 +1,284 @@
+"""The page of heads as readers use it: real Chromium, a real mouse and keyboard, and no network."""
+
+import copy
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from attnviz.interactive.explorer_page import explorer_page
+
+NAMES = "first", "previous", "induction"
+HOSTILE = ["</script><script>throw Error('ran')</script>", "<img src=x onerror=alert(1)>", "<!--"]
+TEXTS = {
+    "3": ["The", " old", " train", " left", " the", " old", " station"],
+    "7": ["A", "\n", " ", "", *HOSTILE, "\u202eabc", " end"],
+    "9": [f" w{n}" for n in range(200)],
+}
+
+
+def weights_of(text, row, key, weight):
+    weights = [0.0] * len(TEXTS[str(text)])
+    weights[key] = weight
+    return {"text": text, "row": row, "key": key, "weight": weight, "weights": weights}
+
+
+def head(layer, number, role="", looks=None, values=(0.1, 0.2, 0.05), **others):
+    return {
+        "name": f"{layer}.{number}", "layer": layer, "head": number,
+        "role": role, "looks": role if looks is None else looks,
+        "values": [*values], "low": [v and v - 0.02 for v in values],
+        "high": [v and v + 0.02 for v in values], "even": [0.1, 0.1, None],
+        "similar": [], "examples": [], "deciles": [], "plane": None, "writes": None,
+        "effect": None, **others,
+    }  # fmt: skip
+
+
+PAYLOAD = {
+    "model": "Tiny <b>&amp;",
+    "caption": ["3 texts, 217 tokens", "</script> in a note"],
+    "verdict": "Verified: every weight is within 1e-6.",
+    "verified": True,
+    "statistics": [
+        {"name": "first", "title": "for the first token"},
+        {"name": "previous", "title": "for the previous token"},
+        {"name": "induction", "title": "for what followed it before"},
+    ],
+    "texts": TEXTS,
+    "heads": [
+        head(0, 0, values=(0.3, 0.15, 0.02)),
+        head(0, 1, "previous token", values=(0.05, 0.85, 0.03)),
+        head(0, 2, "rests on the first token", values=(0.95, 0.02, 0.01)),
+        head(1, 0, values=(0.2, None, None)),
+        head(
+            1, 1, "induction", values=(0.05, 0.1, 0.8), similar=[1, 0], effect=0.12,
+            examples=[weights_of(3, 5, 2, 0.98), weights_of(7, 8, 4, 0.5)],
+            deciles=[{"decile": 90, **weights_of(9, 150, 40, 0.4)},
+                     {"decile": 10, **weights_of(3, 3, 0, 0.001)}],
+            plane={"queries": [[" old", 0.5, 1.0], [HOSTILE[0], -0.2, 0.4]],
+                   "keys": [[" train", 0.6, 0.9], ["\n", -1.0, -1.0]], "explained": 0.71},
+            writes={"raises": [[" Paris", 3.1, 4], [HOSTILE[1], 1.0, 1]],
+                    "lowers": [[" the", -2.0, 3]]},
+        ),
+        head(1, 2, "induction", "looks like “induction”, not confirmed", (0.1, 0.3, 0.6)),
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def show(open_page):
+    return lambda payload=PAYLOAD, **window: open_page(explorer_page(payload), **window)
+
+
+def title(page):
+    return page.locator(".head h2")
+
+
+def dot(page, name):
+    return page.locator(f"circle[data-head='{name}']")
+
+
+def cell(page, name):
+    return page.locator(f"rect[data-head='{name}']")
+
+
+def chosen(page):
+    """Return the names that the plot, the grid and the title show as chosen, and the address."""
+    names = [page.locator(f"{tag}.chosen").get_attribute("data-head") for tag in ("circle", "rect")]
+    return {*names, title(page).inner_text().removeprefix("Head ")}
+
+
+def test_the_headline_counts_heads_and_a_head_with_a_role_is_shown(show):
+    page = show()
+    expect(page.get_by_role("heading", level=1)).to_have_text("What the heads of Tiny <b>&amp; do")
+    assert page.title() == "What the heads of Tiny <b>&amp; do"
+    expect(page.locator(".count")).to_have_text("6 heads, 4 with a role")
+    expect(page.locator(".verdict .brief")).to_have_text("✓ verified")
+    assert chosen(page) == {"1.1"}
+    expect(page.locator(".looks")).to_have_text("induction")
+    expect(page.locator(".effect")).to_contain_text("falls by 0.12 nats")
+    expect(page.locator(".values > div").first).to_have_text("induction0.800.78 to 0.82 ")
+    assert [page.locator(f"[data-control={axis}]").input_value() for axis in "xy"] == ["1", "2"]
+    expect(page.locator("footer p").nth(1)).to_have_text("</script> in a note")
+
+
+def test_an_alarm_replaces_the_chip(show):
+    page = show(PAYLOAD | {"verified": False, "verdict": "Failed: off by 0.3."})
+    expect(page.locator(".verdict .whole")).to_have_text("✗ Failed: off by 0.3.")
+    expect(page.locator(".verdict .brief")).to_be_hidden()
+
+
+def test_a_click_on_a_point_or_a_cell_changes_the_head(show):
+    page = show()
+    dot(page, "0.1").hover()
+    tip = page.get_by_role("tooltip")
+    expect(tip).to_contain_text("0.1: previous token")
+    expect(tip).to_contain_text("previous 0.85 (0.83 to 0.87)")
+    dot(page, "0.1").click()
+    assert chosen(page) == {"0.1"}
+    assert page.url.endswith("#0.1")
+    cell(page, "1.2").click()
+    assert chosen(page) == {"1.2"}
+    expect(page.locator(".looks")).to_have_text("looks like “induction”, not confirmed")
+    # a head without examples, plane, words and effect says nothing about them
+    for part in (".examples", ".beside", ".effect", ".like"):
+        expect(page.locator(part)).to_be_hidden()
+    cell(page, "1.0").click()
+    expect(page.locator(".values > div").first).to_contain_text("not measured")
+    expect(dot(page, "1.0")).to_be_hidden()
+    expect(page.locator(".missing")).to_have_text("1 of 6 heads have no value here.")
+
+
+def test_arrow_keys_move_in_the_grid_and_in_the_plot(show):
+    page = show()
+    cell(page, "1.1").focus()
+    walked = []
+    for key in ("Left", "Down", "Right", "Right", "Up", "Up", "Up"):
+        page.keyboard.press(f"Arrow{key}")
+        assert len(chosen(page)) == 1
+        walked += chosen(page)
+    assert walked == ["0.1", "0.2", "1.2", "1.2", "1.1", "1.0", "1.0"]
+    cell(page, "0.0").click()
+    dot(page, "0.0").focus()
+    page.keyboard.press("ArrowRight")  # the next larger value across
+    assert page.evaluate("document.activeElement.dataset.head") == "1.2"
+    expect(page.get_by_role("tooltip")).to_contain_text("1.2")
+    page.keyboard.press("Enter")
+    assert chosen(page) == {"1.2"}
+
+
+def test_the_address_names_the_head(open_page, tmp_path):
+    file = tmp_path / "heads.html"
+    file.write_text(explorer_page(PAYLOAD), encoding="utf-8")
+    page = open_page(file)
+    page.goto(f"{file.as_uri()}#0.2")
+    expect(title(page)).to_have_text("Head 0.2")
+    page.reload()
+    expect(title(page)).to_have_text("Head 0.2")
+    page.evaluate("location.hash = '#1.1'")
+    expect(title(page)).to_have_text("Head 1.1")
+    for wrong in ("#9.9", "#%"):
+        page.evaluate("hash => { location.hash = hash }", wrong)
+        page.wait_for_timeout(50)
+        expect(title(page)).to_have_text("Head 1.1")
+    page.get_by_role("link", name="0.1").click()
+    assert chosen(page) == {"0.1"}
+    assert page.url.endswith("#0.1")
+
+
+def test_examples_mark_the_query_and_shade_the_keys(show):
+    page = show()
+    strongest = page.locator(".strongest li")
+    expect(strongest).to_have_count(2)
+    first = strongest.nth(0)
+    expect(first.locator("b")).to_have_text("0.98")
+    expect(first.locator("p")).to_have_text("The old train left the old station")
+    expect(first.locator(".query")).to_have_text("old")
+    expect(first.locator(".key")).to_have_text("train")
+    assert int(first.locator(".key").evaluate("e => getComputedStyle(e).fontWeight")) >= 700
+    shaded = first.locator("bdi").evaluate_all(
+        "all => all.map(e => getComputedStyle(e).backgroundColor !== 'rgba(0, 0, 0, 0)')"
+    )
+    assert shaded == [False, False, True, False, False, False, False]
+    typical = page.locator(".typical li")
+    assert typical.locator(".decile").all_inner_texts() == ["90 %", "10 %"]
+    long = typical.nth(0).inner_text()  # only what is near the query and the key
+    assert re.search(r"… w26 .*w40.* w48 … w136 .*w150.* w158 …", long)
+    expect(typical.nth(1).locator("b")).to_have_text("<0.01")
+
+
+def test_any_text_is_shown_as_text(show):
+    page = show()
+    words = page.locator(".strongest li").nth(1).locator("bdi").all_inner_texts()
+    assert words == ["A", "↵", "␣", "∅", *HOSTILE, "\ufffdabc", "end"]
+    assert page.locator("main script, main img, main b b").count() == 0
+    expect(page.locator(".writes .up bdi")).to_have_text(["Paris", HOSTILE[1]])
+    expect(page.locator(".writes .down b")).to_have_text("−2.00")
+    words = page.locator(".meet svg text").all_text_contents()
+    assert {"old", "train", "↵", "</script><scrip…"} == {*words}
+    expect(page.locator(".meet")).to_contain_text("71 %")
+
+
+def test_labels_of_the_plane_do_not_cover_each_other(show):
+    payload = copy.deepcopy(PAYLOAD)
+    crowd = [[f"word{n}", 1 + 0.01 * (n % 7), 1 + 0.02 * (n // 7)] for n in range(40)]
+    payload["heads"][4]["plane"] = {"queries": crowd, "keys": crowd[::-1], "explained": 0.5}
+    page = show(payload)
+    expect(page.locator(".meet circle")).to_have_count(80)
+    boxes = [label.bounding_box() for label in page.locator(".meet svg text").all()]
+    assert 0 < len(boxes) < 80
+    frame = page.locator(".meet svg").bounding_box()
+    for n, a in enumerate(boxes):
+        assert a["x"] >= frame["x"] - 1
+        assert a["x"] + a["width"] <= frame["x"] + frame["width"] + 1
+        for b in boxes[:n]:
+            apart = abs(a["y"] - b["y"]) > 10
+            assert apart or a["x"] + a["width"] <= b["x"] + 1 or b["x"] + b["width"] <= a["x"] + 1
+
+
+def test_a_role_of_the_legend_fades_the_others(show):
+    page = show()
+    entry = page.locator(".legend").get_by_role("button", name="induction")
+    expect(entry).to_have_text("induction 2")
+    entry.click()
+    faded = page.locator("circle.faded").evaluate_all("all => all.map(e => e.dataset.head)")
+    assert {*faded} == {"0.0", "0.1", "0.2", "1.0"}
+    expect(page.locator("rect.faded")).to_have_count(4)
+    entry.click()
+    expect(page.locator(".faded")).to_have_count(0)
+
+
+def test_the_axes_can_be_chosen(show):
+    page = show()
+    before = dot(page, "0.2").bounding_box()
+    page.locator("[data-control=x]").select_option("first")
+    assert dot(page, "0.2").bounding_box()["x"] > before["x"] + 100
+    expect(page.locator(".values")).to_contain_text("first0.05")
+    expect(page.locator(".scatter .title").first).to_have_text("weight for the first token →")
+
+
+@pytest.mark.parametrize("statistics", [0, 1])
+def test_with_other_statistics_the_first_are_on_the_axes(show, statistics):
+    payload = copy.deepcopy(PAYLOAD)
+    payload["statistics"][2]["name"] = "entropy"
+    if statistics:
+        payload["statistics"] = payload["statistics"][:1]
+    page = show(payload)
+    seen = [page.locator(f"[data-control={axis}]").input_value() for axis in "xy"]
+    assert seen == ["0", "0" if statistics else "1"]
+    expect(page.locator(".values > div")).to_have_count(1 if statistics else 2)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 1000, 400, 320])
+def test_nothing_is_cut_at_any_width(show, width, dark):
+    page = show(width=width, dark=dark)
+    expect(title(page)).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    cut = page.locator(".explore *:visible:not(.spoken, .whole)").evaluate_all(
+        "all => all.filter(e => { const box = e.getBoundingClientRect();"
+        " return box.width && (box.right > innerWidth + 1 || box.left < -1) })"
+        ".map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert not cut
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(20, 22, 26)" if dark else "rgb(255, 255, 255)")
+    if width < 700:
+        page.locator(".jump").click()
+        page.wait_for_timeout(50)
+        assert abs(page.locator("#head").bounding_box()["y"]) < 2
+
+
+def test_a_model_of_many_heads_is_drawn_within_a_second(show):
+    heads = [
+        head(n // 32, n % 32, values=(n / 1024, (n * 7 % 100) / 100, (n * 3 % 50) / 50))
+        for n in range(1024)
+    ]
+    page = show(PAYLOAD | {"heads": heads})
+    expect(page.locator("circle.none")).to_have_count(1024)
+    spent = page.evaluate(
+        "() => { const start = performance.now();"
+        " document.querySelector('rect').dispatchEvent(new MouseEvent('click', {bubbles: true}));"
+        " return performance.now() - start }"
+    )
+    assert spent < 1000
