@@ -103,7 +103,7 @@ def explore(
     first = next(tokenized)
     sample = verify_sample(model, first, truncate)
     heads = HeadStatistics(model.checkpoint, sample[0].records, seed)
-    examples = Examples(len(surveyed.heads), seed)
+    examples = Examples(surveyed.roles, seed)
     tokens: dict[int, tuple[str, ...]] = {}
     with part(1, 3, "examples"):
         for texts_of_part in (first, *tokenized):
@@ -111,11 +111,13 @@ def explore(
             tokens = _tokens_of(model, examples, texts_of_part, tokens)
     with part(2, 3, "each head"):
         written, effects, notes = _of_predictions(model, sample_of(first), sample)
+    strongest, deciles = examples.strongest, examples.deciles
+    shown = {one.text for several in (*strongest, *deciles) for one in several}
     return ExploreResult(
         survey=surveyed,
-        tokens=tokens,
-        examples=examples.strongest,
-        deciles=examples.deciles,
+        tokens={number: text for number, text in tokens.items() if number in shown},
+        examples=strongest,
+        deciles=deciles,
         planes=tuple(plane for record in _by_record(sample) for plane in _planes(record)),
         written=written,
         effects=effects,
@@ -161,10 +163,10 @@ def _tokens_of(
     texts: Sequence[TokenizedText],
     known: dict[int, tuple[str, ...]],
 ) -> dict[int, tuple[str, ...]]:
-    """Return the tokens of the texts that examples use."""
+    """Return the tokens of the texts that examples use, or may come to use."""
     tokenizer = model.tokenizer
     assert tokenizer is not None  # the model reads text
-    used = {one.text for several in (*examples.strongest, *examples.deciles) for one in several}
+    used = examples.texts
     new = {
         text.number: tuple(
             str(tokenizer.decode([token], clean_up_tokenization_spaces=False))

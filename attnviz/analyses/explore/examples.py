@@ -23,8 +23,9 @@ _SAMPLE = 50  # texts of a head, drawn at random, from which deciles are taken
 class HeadExample(Savable):
     """One query of a text, and how a head attends from it.
 
-    text : its number in the corpus. row, key : the query, and the ordinary token other than itself
-    that it attends to most. weights : of all tokens of the text.
+    text : its number in the corpus. row, key : the query, and the token that it attends to most:
+    an ordinary one other than itself, but itself too in a head with the role "own token", and
+    special tokens in a head that rests on them. weights : of all tokens of the text.
     """
 
     text: int
@@ -38,11 +39,13 @@ _Kept: TypeAlias = list[tuple[float, HeadExample]]  # with priorities, the large
 
 
 class Examples:
-    """Keeps examples of K heads while texts are read."""
+    """Keeps examples of heads with these roles while texts are read."""
 
-    def __init__(self, heads: int, seed: int) -> None:
-        self._strongest: list[_Kept] = [[] for _ in range(heads)]
-        self._sample: list[_Kept] = [[] for _ in range(heads)]
+    def __init__(self, roles: Sequence[str], seed: int) -> None:
+        self._strongest: list[_Kept] = [[] for _ in roles]
+        self._sample: list[_Kept] = [[] for _ in roles]
+        self._reads_itself = torch.tensor([role == "own token" for role in roles], device="cpu")
+        self._rests = torch.tensor([role.startswith("rests") for role in roles], device="cpu")
         self._seed = seed
 
     def add(self, heads: slice, numbers: Sequence[int], weights: Tensor, tokens: Tokens) -> None:
@@ -51,8 +54,14 @@ class Examples:
         numbers : of the texts in the corpus. tokens : of the texts.
         """
         T, ordinary = weights.shape[-1], tokens.real & ~tokens.special
-        other = ordinary[:, None, :] & ~torch.eye(T, dtype=torch.bool, device=weights.device)
-        strengths, keys = weights.masked_fill(~other[:, None], 0.0).max(-1)
+        itself = torch.eye(T, dtype=torch.bool, device=weights.device)
+        shown = (ordinary[:, None, :] & ~itself)[:, None]  # (N, 1, T, T)
+        reads_itself, rests = (
+            flags[heads].to(weights.device)[:, None, None]
+            for flags in (self._reads_itself, self._rests)
+        )
+        shown = shown | (reads_itself & itself) | (rests & tokens.special[:, None, None])
+        strengths, keys = weights.masked_fill(~shown, 0.0).max(-1)
         strengths = strengths.masked_fill(~ordinary[:, None], -1.0).cpu()
         strongest = strengths.argmax(-1)
         lengths = tokens.real.sum(-1).tolist()
@@ -78,6 +87,11 @@ class Examples:
                 best = int(strongest[n, head])
                 _keep(self._strongest[k], STRONGEST, float(strengths[n, head, best]), example, best)
                 _keep(self._sample[k], _SAMPLE, float(priorities[k]), example, int(drawn[k]))
+
+    @property
+    def texts(self) -> set[int]:
+        """The numbers of all texts that are kept, or may come to be shown."""
+        return {one.text for kept in (*self._strongest, *self._sample) for _, one in kept}
 
     @property
     def strongest(self) -> tuple[tuple[HeadExample, ...], ...]:

@@ -1,0 +1,21 @@
+"""Roles of SmolLM2's heads are confirmed by ablation."""
+
+import pytest
+
+import attnviz
+
+pytestmark = [pytest.mark.real, pytest.mark.long]
+
+
+def test_four_roles_are_confirmed(smollm2):
+    result = attnviz.survey(probe="induction,previous,duplicate,sink", model=smollm2)
+    confirmations = {one.role: one for one in result.confirmations}
+    assert all(one.confirmed for one in confirmations.values())
+    induction, previous = confirmations["induction"], confirmations["previous token"]
+    assert (18, 6) in induction.heads
+    assert {(16, 0), (11, 1)} <= set(previous.heads)
+    assert induction.accuracy > 0.7
+    for one in (induction, previous):
+        assert one.accuracy_without < 0.2
+        assert min(one.random_accuracies) > 0.5
+    assert result.checked_agreement.verdict == "verified"
