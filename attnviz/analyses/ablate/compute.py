@@ -245,23 +245,29 @@ class _Site:
         """
         if self.number is None:
             return lambda vectors: _distance(vectors.double(), unchanged.double())
-        number, is_distribution = self.number, self.is_distribution
+        number, before = self.number, unchanged.double()
+        if not self.is_distribution:
+            return lambda logits: _without_divergence(number(before) - number(logits.double()))
+        shares = before.softmax(-1)
+        entropy = torch.special.entr(shares).sum()
 
         def effects(logits: Tensor) -> Tensor:
-            lost = number(unchanged.double()) - number(logits.double())
-            before, after = unchanged.double().log_softmax(-1), logits.double().log_softmax(-1)
-            divergence = (before.exp() * (before - after)).sum(-1, keepdim=True)
-            if not is_distribution:
-                divergence = torch.full_like(divergence, torch.nan)
-            return torch.cat([lost, divergence], dim=1).cpu()
+            after = logits.double()
+            cross_entropy = after.logsumexp(-1) - (after @ shares.T)[:, 0]
+            lost = number(before) - number(after)
+            return torch.cat([lost, (cross_entropy - entropy)[:, None]], dim=1).cpu()
 
         return effects
 
 
+def _without_divergence(lost: Tensor) -> Tensor:
+    """Return what is lost (n, 1), beside a divergence that has no meaning, (n, 2)."""
+    return torch.cat([lost, torch.full_like(lost, torch.nan)], dim=1).cpu()
+
+
 def _distance(vectors: Tensor, unchanged: Tensor) -> Tensor:
     """Return how far vectors moved, as a share of the length; there is no divergence, (n, 2)."""
-    moved = (vectors - unchanged).norm(dim=1) / unchanged.norm()
-    return torch.stack([moved, torch.full_like(moved, torch.nan)], dim=1).cpu()
+    return _without_divergence((vectors - unchanged).norm(dim=1, keepdim=True) / unchanged.norm())
 
 
 @dataclass(frozen=True, eq=False)
