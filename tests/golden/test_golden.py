@@ -24,7 +24,7 @@ TRAIN = "the train left the station"
 LETTER = "the old station master wrote a letter to his sister in the city, and she kept it. " * 4
 COMMANDS = (
     "", "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain",
-    "ablate", "survey", "compare", "example", "models", "serve",
+    "ablate", "survey", "explore", "compare", "example", "models", "serve",
 )  # fmt: skip
 
 # name: arguments, with files and folders from `place`

@@ -21,6 +21,8 @@ from attnviz.analyses.ablate.result import AblationResult
 from attnviz.analyses.compare.result import CompareResult  # noqa: F401
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.explain.result import ExplainResult
+from attnviz.analyses.explore.examples import HeadExample
+from attnviz.analyses.explore.result import ExploreResult, QueryKeyPlane, WrittenTokens
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
 from attnviz.analyses.shift.result import (
@@ -30,7 +32,7 @@ from attnviz.analyses.shift.result import (
     ShiftResult,
 )
 from attnviz.analyses.steps.result import Stage, StepsResult
-from attnviz.analyses.survey.result import SurveyResult  # noqa: F401
+from attnviz.analyses.survey.result import HeadName, SurveyResult
 from attnviz.errors import InputError
 from attnviz.results import (
     AgreementReport,
@@ -413,6 +415,35 @@ def ablations(draw):
 
 
 @st.composite
+def planes(draw):
+    n = draw(sizes)
+    return draw(
+        st.builds(QueryKeyPlane, tokens=labels(n), queries=tensors(n, 2), keys=tensors(n, 2))
+    )
+
+
+@st.composite
+def explorations(draw):
+    each = {"min_size": (K := draw(sizes)), "max_size": K}
+    example = st.builds(HeadExample, text=st.just(0), row=st.just(0), weights=st.just((0.5,)))
+    of_heads = st.lists(st.lists(example, max_size=2).map(tuple), **each).map(tuple)
+    names = st.lists(st.builds(HeadName), **each).map(tuple)
+    return draw(
+        st.builds(
+            ExploreResult,
+            survey=st.builds(SurveyResult, heads=names, **proof),
+            tokens=st.just({"0": ("a", "\n")}),
+            examples=of_heads,
+            deciles=of_heads,
+            planes=st.lists(planes(), **each).map(tuple),
+            written=st.just(()) | st.lists(st.builds(WrittenTokens), **each).map(tuple),
+            effects=st.none() | tensors(K),
+            **proof,
+        )
+    )
+
+
+@st.composite
 def examples(draw):
     m, n = draw(sizes), draw(sizes)
     shape = tensors(m, n, of=[torch.float64])
@@ -440,6 +471,8 @@ DRAWN = {
     ShiftResult: shifts(),
     ExplainResult: explanations(),
     AblationResult: ablations(),
+    ExploreResult: explorations(),
+    QueryKeyPlane: planes(),
     ExampleResult: examples(),
 }
 MADE = {

@@ -115,7 +115,7 @@ def explore(
     shown = {one.text for several in (*strongest, *deciles) for one in several}
     return ExploreResult(
         survey=surveyed,
-        tokens={number: text for number, text in tokens.items() if number in shown},
+        tokens={str(number): text for number, text in tokens.items() if number in shown},
         examples=strongest,
         deciles=deciles,
         planes=tuple(plane for record in _by_record(sample) for plane in _planes(record)),

@@ -63,8 +63,8 @@ class ExploreResult(Result):
     ----------
     survey : SurveyResult
         The statistics of all heads.
-    tokens : mapping of int to tuple of str
-        The tokens of the texts that examples use, by the number of the text.
+    tokens : mapping of str to tuple of str
+        The tokens of the texts that examples use, by the number of the text in decimals.
     examples : tuple
         Of each head, its strongest examples, each of another text.
     deciles : tuple
@@ -85,7 +85,7 @@ class ExploreResult(Result):
     """
 
     survey: SurveyResult
-    tokens: Mapping[int, tuple[str, ...]]
+    tokens: Mapping[str, tuple[str, ...]]
     examples: tuple[tuple[HeadExample, ...], ...]
     deciles: tuple[tuple[HeadExample, ...], ...]
     planes: tuple[QueryKeyPlane, ...]
@@ -106,8 +106,8 @@ class ExploreResult(Result):
         yield "an effect of each head", self.effects is None or self.effects.shape == (K,)
         shown = [one for several in (*self.examples, *self.deciles) for one in several]
         yield "tokens of each example", all(
-            one.text in self.tokens and 0 <= one.row < len(self.tokens[one.text])
-            and len(one.weights) <= len(self.tokens[one.text])
+            str(one.text) in self.tokens and 0 <= one.row < len(self.tokens[str(one.text)])
+            and len(one.weights) <= len(self.tokens[str(one.text)])
             for one in shown
         )  # fmt: skip
 
@@ -201,7 +201,7 @@ class ExploreResult(Result):
             "statistics": [
                 {"name": name, "title": TITLES.get(name, name)} for _, name in statistics
             ],
-            "texts": {str(number): list(tokens) for number, tokens in self.tokens.items()},
+            "texts": {number: list(tokens) for number, tokens in self.tokens.items()},
             "heads": heads,
         }
 
@@ -226,7 +226,7 @@ class ExploreResult(Result):
         named = [k for k, role in enumerate(survey.roles) if role and "rests" not in role]
         for k in named[:_LISTED]:
             best = self.examples[k][0] if self.examples[k] else None
-            tokens = () if best is None else self.tokens[best.text]
+            tokens = () if best is None else self.tokens[str(best.text)]
             pair = "–" if best is None else f"{tokens[best.row]} → {tokens[best.key]}"
             raised = (
                 ", ".join(one[0].strip() for one in self.written[k].raises[:3])

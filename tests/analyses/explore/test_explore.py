@@ -1,0 +1,223 @@
+"""Exploring heads: examples against a search by hand, planes, written tokens, effects, the page."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from families import tiny
+
+import attnviz
+from attnviz.analyses.explore.examples import _SAMPLE, STRONGEST, Examples
+from attnviz.app import run
+from attnviz.errors import InputError
+
+TEXTS = [
+    "the bank was full of cash", "we sat on the bank of the river", "the mud was deep",
+    "a letter came from the old city", "rain fell all night", "the river rose and the bank broke",
+    "she wrote it down", "cash is kept at the bank", "the city has a river and a bank",
+    "they walked home in the rain", "mud and rain",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def explored(model):
+    """Return the heads of the bundled model, explored on some texts."""
+    return attnviz.explore(TEXTS, model=model)
+
+
+@pytest.fixture(scope="module")
+def decoder(tokenizer):
+    """Return a tiny decoder that predicts tokens."""
+    return attnviz.load(tiny("llama"), tokenizer=tokenizer)
+
+
+def searched(model, roles):
+    """Return for each head the largest weight on a token that counts, of each text, by hand."""
+    best = [[] for _ in roles]
+    for number, result in enumerate(map(model.attend, TEXTS)):
+        special = torch.tensor(result.records[0].query_axis.special)
+        weights = result.weights().flatten(0, 1)
+        T = weights.shape[-1]
+        for k, role in enumerate(roles):
+            counts = ~special[None].expand(T, T)
+            if role != "own token":
+                counts = counts & ~torch.eye(T, dtype=torch.bool)
+            if role.startswith("rests"):
+                counts = counts | special[None]
+            strength = weights[k].masked_fill(~counts, 0)[~special]
+            best[k].append((float(strength.max()), number))
+    return [sorted(one, reverse=True)[:STRONGEST] for one in best]
+
+
+def test_the_strongest_examples_are_those_of_a_search(explored, model):
+    results = [model.attend(text) for text in TEXTS]
+    for k, expected in enumerate(searched(model, explored.survey.roles)):
+        found = explored.examples[k]
+        assert [one.weight for one in found] == pytest.approx([w for w, _ in expected], abs=1e-5)
+        assert len({one.text for one in found}) == len(found) == STRONGEST
+        for one in found[:2]:
+            row = results[one.text].weights().flatten(0, 1)[k, one.row]
+            assert list(one.weights) == pytest.approx(row.tolist(), abs=1e-5)
+            assert one.weight == pytest.approx(float(row[one.key]), abs=1e-5)
+            assert len(explored.tokens[str(one.text)]) == len(row)
+
+
+def test_typical_examples_are_in_order_and_come_again_with_the_seed(explored, model):
+    for several in explored.deciles:
+        weights = [one.weight for one in several]
+        assert weights == sorted(weights, reverse=True)
+        assert len(weights) == 9
+    again = attnviz.explore((text for text in TEXTS), model=model)
+    assert again.deciles == explored.deciles
+    assert attnviz.explore(TEXTS, model=model, seed=1).deciles != explored.deciles
+
+
+def test_memory_does_not_grow_with_the_texts():
+    examples = Examples(["", "own token"], seed=0)
+    tokens = type("Tokens", (), {})()
+    tokens.real = torch.ones(1, 5, dtype=torch.bool)
+    tokens.special = torch.zeros(1, 5, dtype=torch.bool)
+    for number in range(300):
+        weights = torch.rand(1, 2, 5, 5, generator=torch.Generator().manual_seed(number))
+        examples.add(slice(0, 2), [number], weights, tokens)
+    assert all(len(kept) == STRONGEST for kept in examples.strongest)
+    assert len(examples.texts) <= 2 * (STRONGEST + _SAMPLE)
+
+
+def test_a_plane_is_the_best_of_rank_2(explored, model):
+    records = [model.attend(text).record(2) for text in TEXTS[:: -(-len(TEXTS) // 8)]]
+    queries, keys = [], []
+    for record in records:
+        ordinary = [n for n, special in enumerate(record.query_axis.special) if not special]
+        queries.append(record.query[3][ordinary])
+        keys.append(record.key[3][ordinary])
+    Q, K = (torch.cat(part).double().numpy() for part in (queries, keys))
+    plane = explored.planes[2 * 12 + 3]
+    chosen = np.linspace(0, len(Q) - 1, len(plane.tokens)).astype(int)
+    scores = Q[chosen] @ K[chosen].T * records[0].scale
+    centered = scores - scores.mean(1, keepdims=True)
+    U, S, V = np.linalg.svd(centered)
+    best = (U[:, :2] * S[:2]) @ V[:2]
+    assert np.abs((plane.queries @ plane.keys.T).numpy() - best).max() < 1e-5 * np.abs(best).max()
+    assert plane.explained == pytest.approx((S[:2] ** 2).sum() / (S**2).sum())
+
+
+def test_written_tokens_are_the_direct_path_of_a_head(decoder):
+    """Computed with the final norm and the unembedding by hand."""
+    result = attnviz.explore(TEXTS, model=decoder)
+    module, layer, head = decoder.module, 1, 2
+    k = layer * 4 + head
+    changes = []
+    for text in TEXTS[:: -(-len(TEXTS) // 8)]:
+        attention = decoder.attend(text)
+        record = attention.record(layer)
+        inputs = decoder.tokenizer(text, return_tensors="pt").input_ids
+        states = []
+        hook = module.model.norm.register_forward_pre_hook(lambda _, x, s=states: s.append(x[0]))
+        with torch.no_grad():
+            logits = module(inputs).logits[0]
+        hook.remove()
+        special = torch.tensor(record.query_axis.special)
+        weights = record.weights()[head].clone()
+        shown = weights.masked_fill(torch.eye(len(special), dtype=torch.bool) | special, 0).amax(1)
+        row = int(shown.masked_fill(special, -1).argmax())
+        value = record.value.repeat_interleave(4 // len(record.value), dim=0)[head]
+        size = value.shape[1]
+        matrix = module.model.layers[layer].self_attn.o_proj.weight[
+            :, head * size : (head + 1) * size
+        ]
+        with torch.no_grad():
+            without = states[0][0, row] - matrix @ (weights[row] @ value)
+            change = logits[row] - module.lm_head(module.model.norm(without))
+        changes.append(change - change.mean())
+    mean = torch.stack(changes).mean(0)
+    values, ids = mean.topk(6)
+    written = result.written[k].raises
+    assert [value for _, value, _ in written] == pytest.approx(values.tolist(), rel=1e-3)
+    assert written[0][0] == decoder.tokenizer.decode([int(ids[0])])
+    assert written[0][2] == sum(bool(change[ids[0]] > 0) for change in changes)
+
+
+def test_effects_are_those_of_a_mean_output_by_hand(decoder):
+    result = attnviz.explore(TEXTS[:3], model=decoder)
+    module, layer, head = decoder.module, 1, 2
+    texts = [decoder.tokenizer(text, return_tensors="pt").input_ids for text in TEXTS[:3]]
+    projection = module.model.layers[layer].self_attn.o_proj
+    size = projection.in_features // 4
+    part = slice(head * size, (head + 1) * size)
+    outputs = []
+    hook = projection.register_forward_pre_hook(lambda _, x: outputs.append(x[0][0, 1:, part]))
+    for ids in texts:
+        with torch.no_grad():
+            module(ids)
+    hook.remove()
+    mean = torch.cat(outputs).mean(0)
+
+    def replace_output(_, args):
+        x = args[0].clone()
+        x[0, 1:, part] = mean
+        return (x,)
+
+    def log_probability(ids):
+        with torch.no_grad():
+            shares = module(ids).logits[0, :-1].double().log_softmax(-1)
+        return shares.gather(1, ids[0, 1:, None]).mean()
+
+    lost = []
+    for ids in texts:
+        whole = log_probability(ids)
+        hook = projection.register_forward_pre_hook(replace_output)
+        lost.append(whole - log_probability(ids))
+        hook.remove()
+    expected = float(torch.stack(lost).mean())
+    assert float(result.effects[layer * 4 + head]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_heads_are_in_the_order_of_the_survey(explored, decoder):
+    names = [one["name"] for one in explored.payload()["heads"]]
+    assert (
+        names
+        == [str(head) for head in explored.survey.heads]
+        == [f"{layer}.{head}" for layer in range(6) for head in range(12)]
+    )
+    assert explored.written == ()
+    assert explored.effects is None
+    assert "predicts no tokens" in explored.notes[0]
+    assert explored.checked_agreement.verdict == "verified"
+
+
+def test_a_masked_language_model_writes_but_has_no_effects(tokenizer):
+    model = attnviz.load(tiny("bert"), tokenizer=tokenizer)
+    result = attnviz.explore(TEXTS, model=model)
+    assert len(result.written) == len(result.survey.heads)
+    assert result.effects is None
+    assert any("does not predict next tokens" in note for note in result.notes)
+
+
+def test_the_payload_is_json_and_the_result_is_saved(explored, tmp_path):
+    payload = json.loads(json.dumps(explored.payload(), allow_nan=False))
+    used = {str(one["text"]) for head in payload["heads"] for one in head["examples"]}
+    assert used <= payload["texts"].keys()
+    explored.save(tmp_path / "heads.safetensors")
+    again = attnviz.load_result(tmp_path / "heads.safetensors")
+    assert again.examples == explored.examples
+    assert again.payload()["heads"] == explored.payload()["heads"]
+    assert len(explored.to_frame()) == 72 * len(explored.survey.statistics)
+    assert "72 heads on 11 texts" in repr(explored)
+    assert "<iframe" in explored.page()._repr_html_()
+    with pytest.raises(InputError, match="has no options"):
+        attnviz.view(explored, layer=1)
+
+
+def test_the_command_writes_a_page(tmp_path, capsys):
+    corpus, page = tmp_path / "texts.txt", tmp_path / "heads.html"
+    corpus.write_text("\n".join(TEXTS), encoding="utf-8")
+    assert run(["explore", str(corpus), "-o", str(page)]) == 0
+    assert "What the heads of all-MiniLM-L6-v2 do" in page.read_text("utf-8")
+    capsys.readouterr()
+    for arguments in (["-"], [str(tmp_path / "none.txt")], [str(corpus), "-o", "heads.png"]):
+        other = [] if "-o" in arguments else ["-o", str(tmp_path / "other.html")]
+        assert run(["explore", *arguments, *other]) == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not (tmp_path / "other.html").exists()
