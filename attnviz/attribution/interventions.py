@@ -230,14 +230,15 @@ class HeadPatching(AttentionKnockout):
         self.heads, self.replacement = heads, replacement
         self.rows, self.fixed = rows, fixed
         self.layer = layer
-        self.hides = False  # whether any score was hidden
-        self.hidden = torch.zeros(T, T, dtype=torch.bool, device=replacement[0].device)
-        self.hidden[:, list(hidden)] = True
-        self.hidden[torch.tensor(hidden, dtype=torch.long)[:, None], list(hidden)] = False
+        self.is_hiding, self.hides = len(hidden) > 0, False  # hides: whether a score was hidden
+        columns = torch.tensor(hidden, dtype=torch.long, device=every.device)
+        self.hidden = torch.zeros_like(every)
+        self.hidden[:, columns] = True
+        self.hidden[columns[:, None], columns] = False
 
     def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the softmax, where the heads of each copy do not see the hidden keys."""
-        if scores.shape[-2:] == self.hidden.shape and self.hidden.any():
+        if scores.shape[-2:] == self.hidden.shape and self.is_hiding:
             by_copy = by_head(scores, len(self.heads)).clone()
             for copy, head in self._heads_here():
                 by_copy[copy, head] = by_copy[copy, head].masked_fill(self.hidden, -torch.inf)
@@ -251,7 +252,7 @@ class HeadPatching(AttentionKnockout):
         outputs = by_head(mixed, len(self.heads))
         if self.fixed is not None:
             outputs = self.fixed[self.layer].expand_as(outputs).clone()
-        if not self.hidden.any():
+        if not self.is_hiding:
             for copy, head in self._heads_here():
                 outputs[copy, head, self.rows] = self.replacement[self.layer][head, self.rows]
         self.layer += 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.analyses.explore.examples import Examples
 from attnviz.analyses.explore.result import ExploreResult, QueryKeyPlane, WrittenTokens
@@ -283,18 +283,35 @@ def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
 
 def _unembedding(model: Model, text: str) -> Callable[[tuple[list[int], Tensor]], Tensor]:
     """Return a function from outputs of heads at some positions to the change of logits, (H, V)."""
-    module, inputs = model.module, encode(model.checkpoint, [text]).inputs
+    module, inputs = model.module, encode(model.checkpoint, [text], truncate=True).inputs
     stored = StoredRun(base_of(module))
     with torch.no_grad(), stored.record():
         logits = module(**inputs)[0][0]
     if not stored.in_a_row:
         raise ModelError("its blocks do not run in a row")
-    last = stored.states()[-1]
+    last = stored.states()[-1]  # (T, d)
+    unembedding = module.get_output_embeddings()  # type: ignore[no-untyped-call]
 
     def read_states(states: Tensor) -> Tensor:
-        with torch.no_grad(), stored.skip(len(stored.blocks), 1, states[None]):
-            read: Tensor = module(**inputs)[0][0]
-            return read
+        """Return the logits of some states, (n, V), which take the place of those of the text."""
+        copies = -(-len(states) // len(last))  # some models view their states as (…, T, d)
+        filled = last.repeat(copies, 1)
+        filled[: len(states)] = states
+        repeated = {name: torch.cat([tensor] * copies) for name, tensor in inputs.items()}
+
+        def select(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return (args[0].flatten(0, 1)[None, : len(states)],)
+
+        hook = unembedding.register_forward_pre_hook(select)
+        try:
+            with (
+                torch.no_grad(),
+                stored.skip(len(stored.blocks), copies, filled.view(copies, *last.shape)),
+            ):
+                read: Tensor = module(**repeated)[0].flatten(0, 1)[: len(states)]
+        finally:
+            hook.remove()
+        return read
 
     if (read_states(last) - logits).abs().max() > _SAME * logits.abs().max():
         raise ModelError("its last residual stream does not give its logits")
@@ -313,15 +330,19 @@ def _effects(model: Model, texts: Sequence[str]) -> Tensor:
 
     A head has its mean output over all texts instead.
     """
-    sites = []
+    sites, outputs = [], []
     for text in texts:
-        reading = read(model, text)
+        reading, _ = attempt(partial(read, model, text))
+        if reading is None or reading.inputs["input_ids"].shape[1] < 2:
+            continue  # too long to be read whole, or without a next token
         ids = reading.inputs["input_ids"][0].tolist()
         if not is_causal(model, reading.inputs):
             raise ModelError("it does not predict next tokens")
         readout = NextTokens(model.module, tuple(range(len(ids) - 1)), tuple(ids[1:]))
         sites.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
-    outputs = [outputs_of(site, text) for site, text in zip(sites, texts, strict=True)]
+        outputs.append(outputs_of(sites[-1], text))
+    if not sites:
+        raise ModelError("no text of the sample can be read whole and has a next token")
     lost = []
     for number, site in enumerate(sites):
         run = HeadRun.of(site)

@@ -74,8 +74,8 @@ class ExploreResult(Result):
     written : tuple of WrittenTokens
         Of each head; empty if the model predicts no tokens.
     effects : Tensor or None
-        The log-probability that next tokens lose without each head, in nats, the mean over the
-        tokens of some texts, (K,).
+        The log-probability that a next token loses without each head, in nats, the mean over the
+        tokens of a text, then over some texts, (K,).
     notes : tuple of str
         On what is left out.
     agreement : AgreementReport

@@ -1,0 +1,406 @@
+"""Every head of tiny models, explored, against the same numbers computed with plain torch."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from families import tiny
+from tokenizers.processors import TemplateProcessing
+from torch.testing import assert_close
+
+import attnviz
+from attnviz.analyses.explore import examples as module_under_test
+from attnviz.analyses.explore.examples import DECILES, STRONGEST, Examples, at_deciles
+from attnviz.analyses.survey.statistics import Tokens
+from attnviz.app import run
+
+TEXTS = [
+    "the bank was full of cash", "we sat on the bank of the river until the rain began to fall",
+    "mud", "a letter came from the old city", "rain fell all night", "she wrote it down",
+    "the river rose and the bank broke", "cash is kept at the bank", "mud and rain",
+    "the city has a river and a bank", "they walked home in the rain",
+]  # fmt: skip
+SAMPLE = TEXTS[::2]  # on which heads are compared: at most 8, evenly chosen
+# The blocks, W^O as (features of heads, d), the final norm and the unembedding.
+PARTS = {
+    "llama": (lambda m: m.model.layers, lambda b: b.self_attn.o_proj, lambda m: m.model.norm),
+    "gpt2": (lambda m: m.transformer.h, lambda b: b.attn.c_proj, lambda m: m.transformer.ln_f),
+}
+
+
+@pytest.fixture(scope="module")
+def plain(tokenizer):
+    """Return the bundled tokenizer without special tokens around a text."""
+    other = copy.deepcopy(tokenizer)
+    none = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    other.backend_tokenizer.post_processor = none
+    return other
+
+
+@pytest.fixture(scope="module")
+def explored(tokenizer):
+    """Return a function from a family to its tiny model and its heads, explored."""
+    done = {}
+
+    def explore(family):
+        if family not in done:
+            model = attnviz.load(tiny(family), tokenizer=tokenizer)
+            done[family] = model, attnviz.explore(TEXTS, model=model)
+        return done[family]
+
+    return explore
+
+
+def one_by_one(model):
+    """Return the weights of all heads in each text, (K, T, T), and which tokens are special."""
+    for text in TEXTS:
+        result = model.attend(text)  # alone, so without any padding
+        yield result.weights().flatten(0, 1), torch.tensor(result.records[0].query_axis.special)
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_examples_of_texts_of_different_lengths_are_those_of_a_search(family, explored):
+    model, result = explored(family)
+    found = list(one_by_one(model))
+    assert len({weights.shape[-1] for weights, _ in found}) > 4
+    for k, role in enumerate(result.survey.roles):
+        best = []
+        for number, (weights, special) in enumerate(found):
+            allowed = ~special.expand(len(special), -1)
+            if role != "own token":
+                allowed = allowed & ~torch.eye(len(special), dtype=torch.bool)
+            if role.startswith("rests"):
+                allowed = allowed | special
+            rows = (weights[k] * allowed)[~special]
+            if (weights * allowed)[:, ~special].any():
+                best.append((float(rows.max()), number))
+        best = sorted(best, reverse=True)[:STRONGEST]
+        shown = result.examples[k]
+        assert [one.weight for one in shown] == pytest.approx([w for w, _ in best], abs=1e-5)
+        for one in (*shown, *result.deciles[k]):
+            row = found[one.text][0][k, one.row]
+            assert list(one.weights) == pytest.approx(row.tolist(), abs=1e-5)
+            assert one.weight == pytest.approx(float(row[one.key]), abs=1e-5)
+            assert not found[one.text][1][one.row]
+        assert 2 not in {one.text for one in shown} or role  # "mud" has no other token to read
+
+
+def test_a_decoder_has_no_example_that_reads_what_comes_later(explored):
+    _, result = explored("llama")
+    for several in (*result.examples, *result.deciles):
+        assert several
+        assert all(one.key <= one.row for one in several)
+        assert all(not any(one.weights[one.row + 1 :]) for one in several)
+
+
+def tokens_of(special):
+    N, T = special.shape
+    real = torch.ones(N, T, dtype=torch.bool)
+    return Tokens(torch.zeros(N, T).long(), real, special, torch.zeros_like(real))
+
+
+def add_all(examples, order, heads=3, T=6):
+    """Add texts with random weights, of which the number decides."""
+    for number in order:
+        generator = torch.Generator().manual_seed(number)
+        weights = torch.rand(1, heads, T, T, generator=generator).softmax(-1)
+        tokens = tokens_of(torch.arange(T)[None] == 0)
+        examples.add(slice(0, 1), [number], weights[:, :1], tokens)  # one layer after another
+        examples.add(slice(1, heads), [number], weights[:, 1:], tokens)
+    return examples
+
+
+def test_the_order_of_texts_changes_no_example():
+    order = np.random.default_rng(3).permutation(200).tolist()
+    one = add_all(Examples([""] * 3, 0), range(200))
+    other = add_all(Examples([""] * 3, 0), order)
+    assert one.strongest == other.strongest
+    assert one.deciles == other.deciles
+    assert one.deciles != add_all(Examples([""] * 3, 1), range(200)).deciles
+
+
+def test_no_list_is_longer_than_its_bound():
+    longest = 0
+    examples = Examples([""] * 3, 0)
+    for number in range(300):
+        add_all(examples, [number])
+        kept = [*examples._strongest, *examples._sample]
+        longest = max(longest, *map(len, kept))
+        assert all(len(one) <= STRONGEST for one in examples._strongest)
+    assert longest == module_under_test._SAMPLE
+    assert len(examples.texts) <= 3 * (STRONGEST + module_under_test._SAMPLE)
+
+
+def test_deciles_are_quantiles_of_the_sample():
+    examples = add_all(Examples([""] * 3, 0), range(300))
+    sample = [one for _, one in examples._sample[1]]
+    assert len({one.text for one in sample}) == len(sample) == 50
+    ordered = sorted(one.weight for one in sample)
+    expected = [np.quantile(ordered, q / 100, method="nearest") for q in DECILES]
+    assert [one.weight for one in examples.deciles[1]] == pytest.approx(expected)
+    assert at_deciles(sample[:1]) == [sample[0]] * 9
+    # drawn from all rows that can read another token, each about equally often
+    rows = np.bincount([one.row for of_head in examples._sample for _, one in of_head], minlength=6)
+    assert rows[0] == 0
+    assert rows[1:].min() > 15  # of 30
+
+
+@pytest.mark.parametrize(("family", "k"), [("llama", 3), ("llama", 9), ("gpt2", 6), ("bert", 1)])
+def test_a_plane_holds_the_best_approximation_of_rank_2(family, k, explored):
+    model, result = explored(family)
+    layer, head = divmod(k, 4)
+    queries, keys, scale = [], [], None
+    for text in SAMPLE:
+        record = model.attend(text).record(layer)
+        ordinary = ~np.array(record.query_axis.special)
+        shared = len(record.query) // len(record.key)
+        queries.append(record.query[head].double().numpy()[ordinary])
+        keys.append(record.key[head // shared].double().numpy()[ordinary])
+        scale = record.scale
+    Q, K = np.concatenate(queries), np.concatenate(keys)
+    chosen = np.linspace(0, len(Q) - 1, min(40, len(Q))).astype(int)
+    scores = Q[chosen] @ K[chosen].T * scale
+    centered = scores - scores.mean(1, keepdims=True)
+    U, S, V = np.linalg.svd(centered)
+    plane = result.planes[k]
+    products = (plane.queries @ plane.keys.T).numpy()
+    assert np.abs(products - (U[:, :2] * S[:2]) @ V[:2]).max() < 1e-4 * S[0]
+    error = ((centered - products) ** 2).sum() / (centered**2).sum()
+    assert plane.explained == pytest.approx(1 - error, abs=1e-5)
+    assert 0 < plane.explained < 1
+
+
+@torch.no_grad()
+def written_by_hand(model, family, layer, head):
+    """Return the change of all logits in each text: with the head minus without it, centered."""
+    module = model.module
+    blocks, projection, norm = PARTS[family]
+    W = projection(blocks(module)[layer]).weight
+    W = W if family == "gpt2" else W.T  # (features of heads, d)
+    size = W.shape[0] // 4
+    part = slice(head * size, (head + 1) * size)
+    changes = []
+    for text in SAMPLE:
+        inputs = model.tokenizer(text, return_tensors="pt").input_ids
+        seen = {}
+        hooks = [
+            projection(blocks(module)[layer]).register_forward_pre_hook(
+                lambda _, x, seen=seen: seen.update(mix=x[0][0])
+            ),
+            norm(module).register_forward_pre_hook(
+                lambda _, x, seen=seen: seen.update(last=x[0][0])
+            ),
+        ]
+        module(inputs)
+        for hook in hooks:
+            hook.remove()
+        result = model.attend(text)
+        special = torch.tensor(result.records[0].query_axis.special)
+        weights = result.weights(layer=layer, head=head).float()
+        other = weights * ~special * ~torch.eye(len(special), dtype=torch.bool)
+        row = int((other.amax(1) * ~special).argmax()) if other[~special].any() else 1
+        states = seen["last"][row].repeat(2, 1)
+        states[1] -= seen["mix"][row, part] @ W[part]
+        whole, without = module.lm_head(norm(module)(states))
+        changes.append(whole - without - (whole - without).mean())
+    return torch.stack(changes)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize(("layer", "head"), [(0, 0), (1, 3), (2, 2)])
+def test_written_tokens_equal_the_direct_path_by_hand(family, layer, head, explored):
+    model, result = explored(family)
+    changes = written_by_hand(model, family, layer, head)
+    mean = changes.mean(0)
+    written = result.written[layer * 4 + head]
+    for sign, listed in ((1, written.raises), (-1, written.lowers)):
+        values, ids = (sign * mean).topk(6)
+        assert [change for _, change, _ in listed] == pytest.approx(
+            (sign * values).tolist(), abs=1e-4 * float(mean.abs().max())
+        )
+        words = {model.tokenizer.decode([token]): token for token in ids.tolist()}
+        assert {word for word, _, _ in listed} == {*words}
+        for word, change, count in listed:
+            assert change * sign > 0
+            assert count == int((sign * changes[:, words[word]] > 0).sum())
+            assert 1 <= count <= len(SAMPLE)
+
+
+@torch.no_grad()
+def lost_by_hand(model, layer, head, first):
+    """Return the log-probability of next tokens lost with the mean output of a head."""
+    projection = model.module.model.layers[layer].self_attn.o_proj
+    size = projection.in_features // 4
+    part = slice(head * size, (head + 1) * size)
+    texts = [model.tokenizer(text, return_tensors="pt").input_ids for text in SAMPLE]
+    texts = [ids for ids in texts if ids.shape[1] > 1]
+    outputs = []
+    hook = projection.register_forward_pre_hook(lambda _, x: outputs.append(x[0][0, first:, part]))
+    for ids in texts:
+        model.module(ids)
+    hook.remove()
+    mean = torch.cat(outputs).mean(0)
+
+    def replace(_, args):
+        (x,) = args
+        x = x.clone()
+        x[0, first:, part] = mean
+        return (x,)
+
+    def log_probability(ids):
+        shares = model.module(ids).logits[0, :-1].double().log_softmax(-1)
+        return shares.gather(1, ids[0, 1:, None]).mean()
+
+    whole = torch.stack([log_probability(ids) for ids in texts])
+    hook = projection.register_forward_pre_hook(replace)
+    without = torch.stack([log_probability(ids) for ids in texts])
+    hook.remove()
+    return (whole - without).mean()
+
+
+@pytest.mark.parametrize(("layer", "head"), [(0, 1), (1, 2), (2, 3)])
+def test_an_effect_is_the_log_probability_lost_with_a_mean_output(layer, head, explored):
+    model, result = explored("llama")
+    expected = lost_by_hand(model, layer, head, first=1)  # not at the sink, the special first token
+    assert_close(result.effects[layer * 4 + head], expected, atol=1e-6, rtol=1e-4)
+    assert abs(expected) > 1e-4
+
+
+def test_a_head_that_predicts_the_next_token_is_lost(tokenizer):
+    """A positive effect is a loss."""
+    model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    result = attnviz.explore(TEXTS, model=model)
+    worst = int(result.effects.argmax())
+    assert result.effects[worst] > 0
+    assert lost_by_hand(model, *divmod(worst, 4), first=1) > 0
+
+
+def test_a_text_of_one_token_does_not_take_all_effects_away(plain):
+    model = attnviz.load(tiny("llama"), tokenizer=plain)
+    result = attnviz.explore(TEXTS, model=model)
+    assert result.notes == ()
+    # without a special token the first one is the sink, and is not ablated
+    expected = lost_by_hand(model, 1, 2, first=1)
+    assert_close(result.effects[6], expected, atol=1e-6, rtol=1e-4)
+    none = attnviz.explore(["mud", "rain"], model=model)
+    assert none.effects is None
+    assert none.examples == none.deciles == ((),) * 12
+    assert any("no text of the sample" in note and "next token" in note for note in none.notes)
+    json.dumps(none.payload(), allow_nan=False)
+
+
+def test_texts_that_are_cut_leave_what_heads_write_and_the_effects_of_others(explored):
+    model, _ = explored("llama")  # which reads 64 tokens
+    long = "rain fell " * 60
+    result = attnviz.explore([long, *TEXTS[:3]], model=model, truncate=True)
+    assert len(result.written) == 12
+    whole = attnviz.explore(TEXTS[:3], model=model)
+    assert_close(result.effects, whole.effects)
+    assert not [note for note in result.notes if "left out" in note]
+    only = attnviz.explore([long], model=model, truncate=True)
+    assert only.effects is None
+    assert len(only.written) == 12
+    assert len(only.tokens["0"]) == 64
+
+
+def test_heads_have_the_same_order_everywhere(explored):
+    model, result = explored("gpt2")
+    names = [f"{layer}.{head}" for layer in range(3) for head in range(4)]
+    assert [str(head) for head in result.survey.heads] == names
+    data = result.payload()["heads"]
+    assert [one["name"] for one in data] == names
+    by_survey = attnviz.survey(TEXTS, model=model)
+    assert result.survey.heads == by_survey.heads
+    assert_close(result.survey.mean, by_survey.mean, equal_nan=True)
+    for k, one in enumerate(data):
+        assert one["examples"][0]["weight"] == round(result.examples[k][0].weight, 3)
+        assert one["effect"] == round(float(result.effects[k]), 4)
+        assert one["writes"]["raises"][0][0] == result.written[k].raises[0][0]
+        assert one["plane"]["explained"] == round(result.planes[k].explained, 3)
+
+
+@pytest.mark.parametrize("family", ["distilbert", "bert", "llama"])
+def test_what_a_model_lacks_is_named(family, explored):
+    _, result = explored(family)
+    head, causal = family != "distilbert", family == "llama"
+    assert len(result.written) == (12 if head else 0)
+    assert (result.effects is not None) == causal
+    expected = (
+        () if causal
+        else ("the effects of heads are left out: it does not predict next tokens",) if head
+        else ("DistilBertModel predicts no tokens, so nothing shows what its heads write",)
+    )  # fmt: skip
+    assert result.notes == expected
+    payload = result.payload()
+    assert [*expected] == payload["caption"][-len(expected) :] or not expected
+    one = payload["heads"][0]
+    assert ((one["writes"] is None), (one["effect"] is None)) == (not head, not causal)
+    columns = set(result.to_frame().columns)
+    assert ("effect" in columns) == causal
+
+
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_the_payload_has_the_tokens_of_every_example(family, explored):
+    model, result = explored(family)
+    payload = json.loads(json.dumps(result.payload(), allow_nan=False))
+    shown = [one for head in payload["heads"] for one in head["examples"] + head["deciles"]]
+    assert {str(one["text"]) for one in shown} == payload["texts"].keys()
+    for one in shown:
+        tokens = payload["texts"][str(one["text"])]
+        ids = model.tokenizer(TEXTS[one["text"]]).input_ids
+        assert tokens == [model.tokenizer.decode([token]) for token in ids]
+        assert len(one["weights"]) == len(tokens) > max(one["row"], one["key"])
+    for head in payload["heads"]:
+        count = len(payload["statistics"])
+        assert {len(head[name]) for name in ("values", "low", "high", "even")} == {count}
+        assert [one["decile"] for one in head["deciles"]] == [*range(90, 0, -10)]
+        assert len(head["examples"]) == STRONGEST
+        assert len({one["text"] for one in head["examples"]}) == STRONGEST
+        assert len(head["similar"]) == 5
+        assert payload["heads"].index(head) not in head["similar"]
+
+
+def test_a_saved_result_has_the_same_page(explored, tmp_path):
+    _, result = explored("llama")
+    attnviz.save_result(result, tmp_path / "heads.safetensors")
+    again = attnviz.load_result(tmp_path / "heads.safetensors")
+    assert torch.equal(again.effects, result.effects)
+    assert (again.written, again.tokens) == (result.written, result.tokens)
+    for one, other in zip(again.planes, result.planes, strict=True):
+        assert torch.equal(one.queries, other.queries)
+        assert torch.equal(one.keys, other.keys)
+    changed = {"verdict", "verified"}  # a loaded result was verified when saved
+    first, second = result.payload(), again.payload()
+    assert all(first[name] == second[name] for name in first.keys() - changed)
+    result.page().save(tmp_path / "heads.html")
+    assert (tmp_path / "heads.html").stat().st_size < 500_000
+
+
+def test_nothing_is_half_written(tmp_path, monkeypatch, capsys):
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    (tmp_path / "bad.csv").write_text("words\nmud\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    wrong = [
+        ["-"], ["none.txt"], ["texts.docx"], ["bad.csv"], ["texts.txt", "-o", "heads.png"],
+        ["texts.txt", "-o", "texts.txt"], ["texts.txt", "-o", "none/heads.html"],
+    ]  # fmt: skip
+    for arguments in wrong:
+        code = run(["explore", *arguments])
+        error = capsys.readouterr().err.strip()
+        assert code in ((2, 4) if "none/heads.html" in arguments else (2,)), (arguments, error)
+        assert len(error.splitlines()) == 1, error
+    assert {path.name for path in tmp_path.iterdir()} == {"texts.txt", "bad.csv"}
+    assert (tmp_path / "texts.txt").read_text(encoding="utf-8").startswith(TEXTS[0])
+
+    def fail(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "heads.html").write_text("before", encoding="utf-8")
+    monkeypatch.setattr("pathlib.Path.write_text", fail)
+    assert run(["explore", "texts.txt"]) == 4
+    monkeypatch.undo()
+    assert (tmp_path / "heads.html").read_text(encoding="utf-8") == "before"
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"texts.txt", "bad.csv", "heads.html"}
