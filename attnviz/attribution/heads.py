@@ -19,7 +19,7 @@ from attnviz.attribution.tracing import AttentionTracer, by_head, trace_run
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode
 from attnviz.results.base import Rules, Savable
-from attnviz.runtime.progress import track
+from attnviz.runtime.progress import part, track
 
 Head: TypeAlias = tuple[int, int]  # layer, head
 Ablation: TypeAlias = Literal["zero", "mean", "resample"]
@@ -324,6 +324,37 @@ def run_without(
         return torch.empty(0, dtype=torch.float64, device="cpu")
     measured = torch.cat(parts)
     return measured[torch.tensor(order, device="cpu").argsort().to(measured.device)]
+
+
+def measure_without(
+    targets: Sequence[Target],
+    outputs: Sequence[Sequence[Tensor]],
+    sets: Sequence[Sequence[Head]] | None = None,
+    *,
+    measure: Callable[[Tensor], Tensor],
+    hidden: Sequence[int] = (),
+) -> tuple[Tensor, Tensor]:
+    """Measure several texts, (N, 1, …), and each without each set of heads, (N, S, …).
+
+    Heads have their mean output over all texts instead.
+
+    outputs : of the heads in each text, from `outputs_of`. sets : by default each head alone.
+    measure, hidden : as in `run_without`.
+    """
+    before, after = [], []
+    for number, target in enumerate(targets):
+        run = HeadRun.of(target)
+        every = [[(m, n)] for m in range(len(run.mixes)) for n in range(run.heads)]
+        replacement = mean_of_outputs(outputs, min(run.rows), like=run.outputs)
+        with part(number, len(targets), "ablating heads"):
+            after.append(
+                run_without(
+                    target, run, every if sets is None else sets, replacement,
+                    measure=measure, hidden=hidden,
+                )
+            )  # fmt: skip
+        before.append(measure(run.numbers.detach()))
+    return torch.stack(before), torch.stack(after)
 
 
 @contextmanager

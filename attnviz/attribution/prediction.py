@@ -73,6 +73,11 @@ class NextTokens(Readout):
         chosen = logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
         return torch.cat([chosen, (logits.argmax(-1) == tokens).to(chosen)], dim=1)
 
+    @staticmethod
+    def means(numbers: Tensor) -> Tensor:
+        """Return the mean log-probability and the accuracy over the tokens, (N, 2)."""
+        return numbers.double().reshape(len(numbers), 2, -1).mean(-1).cpu()
+
 
 def logits_at(output: Tensor, rows: tuple[int, ...]) -> Tensor:
     """Return the logits at a position, (N, V), or of the classes, (N, C)."""

@@ -50,7 +50,7 @@ _METADATA: dict[str, dict[str, str | None]] = {
     ".svg": {"Creator": GENERATOR, "Date": None},
     ".pdf": {"Creator": GENERATOR, "CreationDate": None},
 }
-# Less effort of compression: a file with many maps is 0.5 % larger and written in 4/5 of the time.
+# Less effort of compression: a heatmap is 9 % larger than with the default, and written faster.
 _OPTIONS: dict[str, dict[str, Any]] = {".png": {"pil_kwargs": {"compress_level": 3}}}
 _DESCRIPTION = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
 

@@ -28,7 +28,7 @@ from attnviz.analyses.survey.corpus import (
     verify_sample,
 )
 from attnviz.analyses.survey.statistics import HeadStatistics, Tokens, batch_tokens
-from attnviz.attribution.heads import HeadRun, mean_of_outputs, outputs_of, run_without
+from attnviz.attribution.heads import measure_without, outputs_of
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.readout import base_of
@@ -343,17 +343,5 @@ def _effects(model: Model, texts: Sequence[str]) -> Tensor:
         outputs.append(outputs_of(sites[-1], text))
     if not sites:
         raise ModelError("no text of the sample can be read whole and has a next token")
-    lost = []
-    for number, site in enumerate(sites):
-        run = HeadRun.of(site)
-        heads = [[(m, n)] for m in range(len(run.mixes)) for n in range(run.heads)]
-        replacement = mean_of_outputs(outputs, min(run.rows), like=run.outputs)
-        with part(number, len(sites), "ablating heads"):
-            after = run_without(site, run, heads, replacement, measure=_mean_log_probability)
-        lost.append(_mean_log_probability(run.numbers.detach()) - after)
-    return torch.stack(lost).mean(0)
-
-
-def _mean_log_probability(numbers: Tensor) -> Tensor:
-    """Return the mean log-probability of what `NextTokens` reads, (N,)."""
-    return numbers.double().reshape(len(numbers), 2, -1)[:, 0].mean(-1).cpu()
+    before, after = measure_without(sites, outputs, measure=NextTokens.means)
+    return (before - after)[..., 0].mean(0)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from attnviz.analyses.shift.compute import tracing
 from attnviz.analyses.survey.probes import Probe, ProbeText
 from attnviz.analyses.survey.result import Confirmation, HeadName
-from attnviz.attribution.heads import Head, HeadRun, mean_of_outputs, outputs_of, run_without
+from attnviz.attribution.heads import Head, measure_without, outputs_of
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
@@ -25,6 +26,8 @@ from attnviz.pipeline.attend import Model
 from attnviz.results import AnalysisCheck
 from attnviz.runtime.progress import part
 
+# Where the answers of each text are predicted, and the outputs of its heads.
+_Answers: TypeAlias = tuple[list[Target], list[list[Tensor]]]
 RANDOM_SETS = 20
 _TEXTS = 20  # of a probe
 _LEAST = 0.1  # the share of answers that a model has to give to show the behavior
@@ -45,14 +48,15 @@ def confirm(
 
     A random set has as many heads in each layer. A role is confirmed if the answers of the probe
     lose log-probability without the named heads, and more than without any of twenty random sets,
-    and if the model gives one of ten answers or more. Heads
-    get their mean output over all texts; those that rest on the first token only lose their
-    attention to it. Also compares the answers' numbers with those of the model as loaded.
+    and if the model gives one of ten answers or more. Heads get their mean output over all texts;
+    those that rest on the first token only lose their attention to it. Also compares the answers'
+    numbers with those of the model as loaded.
 
     heads, roles : of the survey.
     """
     reason = _why_not(model)
     confirmed, checks = [], []
+    answers: _Answers | None = None  # the same for all probes
     for number, probe in enumerate(probes):
         named = [
             (head.layer, head.head)
@@ -65,8 +69,13 @@ def confirm(
             few = "too few other heads to compare with" if named else "no head has the role"
             confirmed.append(replace(result, reason=reason or few))
             continue
+        if answers is None:
+            answers, reason = attempt(partial(_find_all_answers, model, texts[:_TEXTS]))
+            if answers is None:
+                confirmed.append(replace(result, reason=reason))
+                continue
         with part(number, len(probes), f"ablating “{probe.role}” heads"):
-            measure = partial(_measure, model, probe, texts[:_TEXTS], [named, *sets], result)
+            measure = partial(_measure, model, probe, answers, [named, *sets], result)
             measured, failure = attempt(measure)
         if measured is None:
             confirmed.append(replace(result, reason=failure))
@@ -112,28 +121,22 @@ def _random_sets(
 def _measure(
     model: Model,
     probe: Probe,
-    texts: Sequence[ProbeText],
+    answers: _Answers,
     sets: Sequence[Sequence[Head]],
     result: Confirmation,
 ) -> tuple[Confirmation, AnalysisCheck]:
     """Return the answers' log-probability and accuracy before, and without each set of heads."""
-    sites = [_find_answers(model, text) for text in texts]
-    before, after = [], []
+    targets, outputs = answers
+    hidden = (0,) if probe.hides_sink else ()
     with tracing(model):
-        outputs = [outputs_of(site, text.text) for site, text in zip(sites, texts, strict=True)]
-        for number, site in enumerate(sites):
-            run = HeadRun.of(site)
-            replacement = mean_of_outputs(outputs, min(run.rows), like=run.outputs)
-            hidden = (0,) if probe.hides_sink else ()
-            with part(number, len(sites)):
-                left = run_without(site, run, sets, replacement, measure=_means, hidden=hidden)
-            after.append(left)
-            before.append(_means(run.numbers.detach()))
+        before, after = measure_without(
+            targets, outputs, sets, measure=NextTokens.means, hidden=hidden
+        )
     with restoring(model.module, None, seed=2):
-        loaded = [_means(site.readout.run(site.inputs)) for site in sites]
-    errors = (torch.cat(before) - torch.cat(loaded))[:, 0].abs()
+        loaded = [NextTokens.means(one.readout.run(one.inputs)) for one in targets]
+    errors = (before - torch.stack(loaded))[..., 0].abs()
     check = AnalysisCheck("log-probabilities of answers", errors.max().item(), _NATS)
-    whole, without = torch.stack(before).mean(0)[0], torch.stack(after).mean(0)
+    whole, without = before.mean(0)[0], after.mean(0)
     accuracy = float(whole[1])
     cannot = f"{probe.behavior} is right in {accuracy:.0%} only" if accuracy < _LEAST else ""
     confirmation = replace(
@@ -149,9 +152,11 @@ def _measure(
     return confirmation, check
 
 
-def _means(numbers: Tensor) -> Tensor:
-    """Return the mean log-probability and the accuracy over the answers, (N, 2)."""
-    return numbers.double().reshape(len(numbers), 2, -1).mean(-1).cpu()
+def _find_all_answers(model: Model, texts: Sequence[ProbeText]) -> _Answers:
+    """Read the texts, and record the outputs of the heads in each."""
+    targets, written = [_find_answers(model, text) for text in texts], [one.text for one in texts]
+    with tracing(model):
+        return targets, [outputs_of(*pair) for pair in zip(targets, written, strict=True)]
 
 
 def _find_answers(model: Model, text: ProbeText) -> Target:
