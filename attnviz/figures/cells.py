@@ -14,8 +14,11 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, Normalize
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Affine2D, Bbox
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.figures.layout import Ruler, line_height
@@ -78,6 +81,38 @@ def draw_cells(
     ax.set_xticks([])
     ax.set_yticks([])
     return drawn
+
+
+class CellImage(AxesImage):
+    """An image with one pixel for each cell of color.
+
+    SVG and PDF hold these pixels. Those of a PNG are looked up in them: the interpolation of
+    matplotlib takes many times as long for the same picture.
+    """
+
+    def __init__(self, ax: Axes, colors: NDArray[np.uint8], extent: tuple[int, int]) -> None:
+        """Place colors (m, n, 4), the first row on top, over the rows and columns of `extent`."""
+        down, across = extent
+        super().__init__(ax, interpolation="none", origin="upper", extent=(0, across, down, 0))
+        self.set_data(colors)
+
+    def make_image(
+        self, renderer: Any, magnification: float = 1.0, unsampled: bool = False
+    ) -> tuple[Any, float, float, Affine2D | None]:
+        """Return the pixels from the bottom up, their place, and how to transform them."""
+        whole, figure = self.get_window_extent(renderer), self.get_figure(root=True)
+        visible = Bbox.intersection(whole, Bbox.intersection(self.axes.bbox, figure.bbox) or whole)
+        if unsampled or visible is None:
+            return super().make_image(renderer, magnification, unsampled)
+        left, bottom, right, top = np.rint(visible.extents * magnification).astype(int)
+        colors: NDArray[np.uint8] = self.get_array()[::-1]
+        x = (np.arange(left, right) + 0.5) / magnification - whole.x0
+        y = (np.arange(bottom, top) + 0.5) / magnification - whole.y0
+        m, n = colors.shape[:2]
+        columns = (x / whole.width * n).astype(int).clip(0, n - 1)
+        rows = (y / whole.height * m).astype(int).clip(0, m - 1)
+        pixels = colors[rows[:, None], columns]
+        return pixels, left / magnification, bottom / magnification, None
 
 
 def draw_values(

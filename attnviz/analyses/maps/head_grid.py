@@ -20,6 +20,7 @@ from attnviz.analyses.maps.compute import head_maps
 from attnviz.analyses.maps.finding import head_families, of_heads, where_heads_look
 from attnviz.analyses.maps.head_summary import draw_head_summary
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
+from attnviz.figures.cells import CellImage
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, color_bar
 from attnviz.figures.scale import WeightScale, bytes_of, is_logarithmic
@@ -175,13 +176,8 @@ def draw_head_grid(
     width = min(right - left - indent, columns * _LARGEST_TILE)
     height: float = max(width * image.shape[0] / image.shape[1], rows * _LOWEST_TILE)
     ax = page.axes(left + indent, top, width, height)
-    ax.imshow(
-        image,
-        aspect="auto",
-        origin="upper",
-        interpolation="nearest",
-        extent=(0, columns, rows, 0),
-    )
+    ax.add_image(CellImage(ax, image, (rows, columns)))
+    ax.set(xlim=(0, columns), ylim=(rows, 0))
     places = [grid.place(layer, head) for layer, head in marked_heads(maps, marked)]
     framed = {row * grid.columns + column for column, row in places}
     corners = [(number % columns, number // columns + 1 - high) for number in range(len(tiles))]
