@@ -95,6 +95,7 @@ class CellImage(AxesImage):
         down, across = extent
         super().__init__(ax, interpolation="none", origin="upper", extent=(0, across, down, 0))
         self.set_data(colors)
+        self.autoscale_None()  # as imshow does
 
     def make_image(
         self, renderer: Any, magnification: float = 1.0, unsampled: bool = False
