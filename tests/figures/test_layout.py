@@ -168,3 +168,11 @@ def test_lines_are_as_long_as_fits_and_measuring_stays_linear(monkeypatch):
         assert width(ruler, line, 7) <= 3.0 < width(ruler, f"{line} {following.split()[0]}", 7)
     assert ruler.wrap("", 3.0, 7) == []
     assert ruler.wrap("WWW", 0.01, 7) == ["W", "W", "W"]
+
+
+def test_a_caption_breaks_a_title_that_is_wider_than_the_figure():
+    figure, _ = plt.subplots(figsize=(COLUMN / 25.4, 2), layout="constrained")
+    figure.suptitle("No vector clearly beats the other words; both together do", weight="bold")
+    attnviz.plot.add_caption(figure, text="Example sentences")
+    check_texts(figure)
+    assert figure.get_suptitle().count("\n") == 1
