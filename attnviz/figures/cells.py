@@ -99,21 +99,21 @@ class CellImage(AxesImage):
 
     def make_image(
         self, renderer: Any, magnification: float = 1.0, unsampled: bool = False
-    ) -> tuple[Any, float, float, Affine2D | None]:
+    ) -> tuple[NDArray[Any], float, float, Affine2D]:
         """Return the pixels from the bottom up, their place, and how to transform them."""
-        whole, figure = self.get_window_extent(renderer), self.get_figure(root=True)
-        visible = Bbox.intersection(whole, Bbox.intersection(self.axes.bbox, figure.bbox) or whole)
+        whole = self.get_window_extent(renderer)
+        visible = Bbox.intersection(whole, self.axes.bbox)
         if unsampled or visible is None:
             return super().make_image(renderer, magnification, unsampled)
         left, bottom, right, top = np.rint(visible.extents * magnification).astype(int)
-        colors: NDArray[np.uint8] = self.get_array()[::-1]
+        colors = np.asarray(self.get_array())[::-1]
         x = (np.arange(left, right) + 0.5) / magnification - whole.x0
         y = (np.arange(bottom, top) + 0.5) / magnification - whole.y0
         m, n = colors.shape[:2]
         columns = (x / whole.width * n).astype(int).clip(0, n - 1)
         rows = (y / whole.height * m).astype(int).clip(0, m - 1)
         pixels = colors[rows[:, None], columns]
-        return pixels, left / magnification, bottom / magnification, None
+        return pixels, left / magnification, bottom / magnification, Affine2D()
 
 
 def draw_values(
