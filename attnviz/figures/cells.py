@@ -105,7 +105,7 @@ class CellImage(AxesImage):
         visible = Bbox.intersection(whole, self.axes.bbox)
         if unsampled or visible is None:
             return super().make_image(renderer, magnification, unsampled)
-        left, bottom, right, top = np.rint(visible.extents * magnification).astype(int)
+        left, bottom, right, top = np.rint(np.array(visible.extents) * magnification).astype(int)
         colors = np.asarray(self.get_array())[::-1]
         x = (np.arange(left, right) + 0.5) / magnification - whole.x0
         y = (np.arange(bottom, top) + 0.5) / magnification - whole.y0
