@@ -18,6 +18,7 @@ from torch import Tensor
 from attnviz.analyses.compare.checkpoints_result import CheckpointsResult
 from attnviz.analyses.compare.same import describe_heads, expect_same_heads, expect_same_tokens
 from attnviz.analyses.survey.aggregate import (
+    FLIPS,
     Bootstrap,
     CorpusStatistics,
     SignFlips,
@@ -29,7 +30,7 @@ from attnviz.analyses.survey.aggregate import (
 )
 from attnviz.analyses.survey.compute import add_statistics
 from attnviz.analyses.survey.corpus import CorpusChanges, TokenizedText, verify_sample
-from attnviz.analyses.survey.result import HeadName
+from attnviz.analyses.survey.result import SURE, HeadName
 from attnviz.analyses.survey.statistics import NAMES, HeadStatistics, TextStatistics
 from attnviz.pipeline.attend import Model
 from attnviz.results import AgreementReport
@@ -187,6 +188,12 @@ def _result(
     p_values = (np.minimum(one.signs.p_values() * len(steps), 1) for one in measured[1:])
     provenances = tuple(one.provenance for one in measured)
     totals = measured[0].totals
+    smallest = len(steps) / min(FLIPS, 2 ** max(0, totals.texts - 1))
+    unsure = (
+        f"{totals.texts:,} texts in {len(steps)} steps are too few texts or too many steps for any "
+        "significant change"
+    )
+    notes = (*changes.notes, *totals.notes, *([unsure] if smallest >= SURE else []))
     return CheckpointsResult(
         heads=heads,
         statistics=NAMES,
@@ -203,7 +210,7 @@ def _result(
         ),
         texts=totals.texts,
         tokens=totals.tokens,
-        notes=(*changes.notes, *totals.notes),
+        notes=notes,
         agreements=tuple(one.agreement for one in measured),
         provenances=provenances,
         left_out=tuple(changes.left_out),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from attnviz.analyses.compare.checkpoints_result import CheckpointsResult, Turn
+from attnviz.analyses.explain.result import signed
 from attnviz.analyses.survey.statistics import STATISTICS
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
@@ -28,6 +29,7 @@ from attnviz.figures.style import (
 from attnviz.results.axis import literal
 
 _COLORED = 5  # heads
+_SHORTEST = 0.1  # of the longest path, for a color
 _SHARE = 0.6  # of a wide figure, for the paths
 _TALL, _LOW = 2.1, 1.7  # inches of the paths in a wide and in a narrow figure
 _GAP = 0.25  # inches between the panels
@@ -78,7 +80,7 @@ def _draw_paths(
     title = result.title_of(statistic)
     title = f"Weight {title}" if title.startswith("for ") else title[0].upper() + title[1:]
     top = page.subtitle(left, top, f"{title}; gray: all {len(result.heads):,} heads", room) + 0.05
-    turns = result.turns(statistic)[:_COLORED]
+    turns = _longest(result, statistic)
     names = [str(result.heads[turn.head]) for turn in turns]
     named = page.ruler.widest(names, SMALL_SIZE) + 0.12 if names else 0.0
     across, down = room - AXIS_ROOM - named, _TALL if page.width > WIDE else _LOW
@@ -113,11 +115,23 @@ def _draw_paths(
     return top + down + _LABELS
 
 
+def _longest(result: CheckpointsResult, statistic: int) -> list[Turn]:
+    """Return the heads with the longest paths, without those that hardly change beside them."""
+    turns = result.turns(statistic)[:_COLORED]
+    paths = result.mean[:, [turn.head for turn in turns], statistic]
+    lengths = (paths.amax(0) - paths.amin(0)).tolist()
+    return [
+        turn
+        for turn, length in zip(turns, lengths, strict=True)
+        if length >= _SHORTEST * lengths[0]
+    ]
+
+
 def _apart(heights: Any, least: float, bottom: float) -> list[float]:
     """Return heights at least `least` apart, in the same order, none below the bottom."""
     order = np.argsort(heights, kind="stable")
     placed = np.array(heights, dtype=float)
-    for before, after in zip(order, order[1:], strict=False):
+    for before, after in pairwise(order.tolist()):
         placed[after] = max(placed[after], placed[before] + least)
     limit = bottom
     for index in order[::-1]:
@@ -166,10 +180,8 @@ def _draw_roles(
         color = theme().readable_on(drawn.cmap(drawn.norm(value)))
         style_of_text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL_SIZE}
         ax.text(column, row, f"{value:.0f}", color=color, **style_of_text)
-    for row, role in enumerate(counts):
-        middle = top + _CELL * (row + 0.5) - line_height(SMALL_SIZE) / 2
-        page.write(left + named - 0.05, middle, [role], align="right")
-    ax.set_yticks([])
+    ax.set_yticks(range(len(counts)), list(counts), fontsize=SMALL_SIZE)
+    ax.tick_params(axis="y", length=0)
     ax.spines[:].set(visible=True, color=theme().faint, linewidth=0.4)
     _label_checkpoints(page, ax, labels, cell)
     return top + down + _LABELS
@@ -184,14 +196,12 @@ def _caption(result: CheckpointsResult, turns: Sequence[Turn], labels: Sequence[
         at = turn.step, turn.head, turn.statistic
         before, after = result.mean[turn.step : turn.step + 2, turn.head, turn.statistic].tolist()
         parts.append(
-            f"there head {result.heads[turn.head]} goes from {before:.2g} to {after:.2g} (change "
-            f"with 95% interval {result.change[at]:+.2g}, {result.change_low[at]:.2g} to "
-            f"{result.change_high[at]:.2g})"
+            f"head {result.heads[turn.head]} goes from {before:.2g} to {after:.2g}, by "
+            f"{signed(float(result.change[at]))} (95% interval {signed(float(result.change_low[at]))} to "
+            f"{signed(float(result.change_high[at]))})"
         )
-    changed = torch.tensor([False] * len(result.heads), device="cpu")
-    changed[[turn.head for turn in turns]] = True
     parts += [
-        f"{int(changed.sum()):,} of {len(result.heads):,} heads changed significantly in a step",
+        f"{len(turns):,} of {len(result.heads):,} heads changed significantly in a step",
         "color: the longest paths with a significant step, with bootstrapped 95% intervals of the "
         "means",
         "significant: p < 0.01 by sign flips of the texts, corrected for all heads, statistics and "

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LISTED = 10  # heads
 _LONGEST_LABEL = 24  # letters
+_TARGETS = {"self": "the token itself", "induction": "what followed the same token before"}
 
 
 class Turn(NamedTuple):
@@ -165,12 +166,13 @@ class CheckpointsResult(SeveralModels, HeadTable):
         before, after = labels[turn.step : turn.step + 2]
         head, title = self.heads[turn.head], self.title_of(turn.statistic)
         if "for " in title:
-            target = title.partition("for ")[2].replace("itself", "the token itself")
-            what = f"Head {head} turns {'to' if rises else 'away from'} {target}"
+            name = self.statistics[turn.statistic]
+            target = _TARGETS.get(name) or title.partition("for ")[2]
+            what = f"head {head} turns {'to' if rises else 'away from'} {target}"
         else:
             number = title.partition(",")[0]
-            what = f"The {number} of head {head} {'rises' if rises else 'falls'}"
-        return f"{what} between {before} and {after}"
+            what = f"the {number} of head {head} {'rises' if rises else 'falls'}"
+        return f"Between {before} and {after}, {what}"
 
     def title_of(self, statistic: int) -> str:
         """Return what a statistic is, as figures say it."""

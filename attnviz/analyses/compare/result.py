@@ -90,7 +90,7 @@ class CompareResult(SeveralModels, HeadTable):
 
     @property
     def names(self) -> tuple[str, str]:
-        """The labels or names of the models; with the start of their SHA-256 if they are the same."""
+        """The names of the models, or their labels; the same name has the start of the SHA-256."""
         if self.checkpoints:
             first_label, second_label = self.checkpoints
             return first_label, second_label

@@ -46,7 +46,7 @@ from attnviz.errors import InputError
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
-from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult, StageCheck
+from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
 from attnviz.runtime.progress import say
 from attnviz.runtime.versions import version_of
 
