@@ -195,10 +195,13 @@ def _caption(result: CheckpointsResult, turns: Sequence[Turn], labels: Sequence[
         turn = turns[0]
         at = turn.step, turn.head, turn.statistic
         before, after = result.mean[turn.step : turn.step + 2, turn.head, turn.statistic].tolist()
+        change, low, high = (
+            signed(float(numbers[at]))
+            for numbers in (result.change, result.change_low, result.change_high)
+        )
         parts.append(
-            f"head {result.heads[turn.head]} goes from {before:.2g} to {after:.2g}, by "
-            f"{signed(float(result.change[at]))} (95% interval {signed(float(result.change_low[at]))} to "
-            f"{signed(float(result.change_high[at]))})"
+            f"head {result.heads[turn.head]} goes from {before:.2g} to {after:.2g}, by {change} "
+            f"(95% interval {low} to {high})"
         )
     parts += [
         f"{len(turns):,} of {len(result.heads):,} heads changed significantly in a step",
