@@ -34,7 +34,7 @@ _SHARE = 0.6  # of a wide figure, for the paths
 _TALL, _LOW = 2.1, 1.7  # inches of the paths in a wide and in a narrow figure
 _GAP = 0.25  # inches between the panels
 _CELL = 0.2  # inches of a role
-_LABELS = 0.16  # inches below a panel, for the labels of the checkpoints
+_LABELS = 0.2  # inches below a panel, for the labels of the checkpoints
 _LONGEST_NAME = 24  # letters of the label of a checkpoint
 _MOST_INK = 30  # gray lines that are drawn fully opaque
 _NO_LIMIT = {one.name for one in STATISTICS if one.limit is not None}
@@ -142,12 +142,12 @@ def _apart(heights: Any, least: float, bottom: float) -> list[float]:
 
 def _label_checkpoints(page: Page, ax: Axes, labels: Sequence[str], room: float) -> None:
     """Write the label below each checkpoint, or below each n-th where there is no room for all."""
-    longest = max(room - 0.06, 0.55)
+    longest = max(room - 0.06, 0.45)
     clipped = [page.ruler.clip(label, longest, SMALL_SIZE) for label in labels]
     every = max(1, int(np.ceil((page.ruler.widest(clipped, SMALL_SIZE) + 0.06) / room)))
     places = range(0, len(labels), every)
     ax.set_xticks(places, [clipped[place] for place in places], fontsize=SMALL_SIZE)
-    ax.tick_params(axis="x", length=0)
+    ax.tick_params(axis="x", length=0, pad=5)
 
 
 def _count_roles(result: CheckpointsResult) -> dict[str, list[int]]:
