@@ -25,7 +25,6 @@ def compare(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...",
             help="Two or more checkpoints of one architecture, in order: hub names or folders, as "
             "for --model.",
         ),
