@@ -275,7 +275,6 @@ FIGURES = {
     "survey": lambda: attnviz.plot.survey(saved("survey")),
     "survey-column": lambda: attnviz.plot.survey(saved("survey"), width=89),
     "compare": lambda: attnviz.plot.compare(saved("compare")),
-    "checkpoints": lambda: attnviz.plot.compare(saved("checkpoints")),
     "example-phones": lambda: attnviz.plot.example("phones"),
     "example-cat": lambda: attnviz.plot.example("cat"),
     "example-likes": lambda: attnviz.plot.example("likes", width=89),
