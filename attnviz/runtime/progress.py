@@ -44,6 +44,11 @@ def listening(listener: Listener) -> Iterator[None]:
         _current.reset(token)
 
 
+def is_listened() -> bool:
+    """Return whether a listener hears of progress."""
+    return _current.get() is not None
+
+
 @contextmanager
 def part(number: int, count: int, name: str = "") -> Iterator[None]:
     """Make the block one of `count` equal parts of the current task; `number` counts from 0."""

@@ -25,7 +25,7 @@ from attnviz.io.files import DATA_SUFFIXES
 from attnviz.results import AgreementReport
 from attnviz.results.axis import literal
 from attnviz.results.base import Result
-from attnviz.runtime.progress import listening
+from attnviz.runtime.progress import is_listened, listening, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,6 +111,10 @@ def progress_bar(name: str) -> Iterator[None]:
 
     name : what it does at first.
     """
+    if is_listened():  # a bar is shown already
+        say(name)
+        yield
+        return
     stderr = Console(stderr=True)
     bar = Progress(
         SpinnerColumn(),

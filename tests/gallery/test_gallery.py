@@ -22,9 +22,12 @@ def test_the_figures_are_numbered():
     assert [int(script.name[3:5]) for script in SCRIPTS] == list(range(len(SCRIPTS)))
 
 
-# Figures of larger models take half a minute each; tests/real holds what they claim.
+# Figures of larger models take half a minute each; tests/real holds what they claim. One trains a
+# model; tests/analyses/compare holds the comparison.
 DRAWN = [
-    pytest.param(one, marks=pytest.mark.long) if build_gallery.models_of(one) else one
+    pytest.param(one, marks=pytest.mark.long)
+    if build_gallery.models_of(one) or one.stem == "fig28_training"
+    else one
     for one in SCRIPTS
 ]
 

@@ -106,6 +106,9 @@ MAKERS = {
     ),
     "survey": lambda: attnviz.survey(CORPUS, model=model()),
     "compare": lambda: attnviz.compare(CORPUS, models=(model(), model(seed=1))),
+    "checkpoints": lambda: attnviz.compare(
+        CORPUS, models={"before": model(), "between": model(seed=1), "after": model()}
+    ),
     "example": lambda: attnviz.example("phones"),
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ from strategies import REFUSED, slower, strings, texts, value_or_refused
 
 from attnviz import load_result, save_result
 from attnviz.analyses.ablate.result import AblationResult
+from attnviz.analyses.compare.checkpoints_result import CheckpointsResult
 from attnviz.analyses.compare.result import CompareResult  # noqa: F401
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.explain.result import ExplainResult
@@ -444,6 +445,29 @@ def explorations(draw):
 
 
 @st.composite
+def checkpoint_paths(draw):
+    heads, statistics = draw(sizes), draw(sizes)
+    shape = heads, statistics
+    models = [tuple(draw(proof[name]) for _ in range(2)) for name in ("agreement", "provenance")]
+    return draw(
+        st.builds(
+            CheckpointsResult,
+            heads=st.lists(st.builds(HeadName), min_size=heads, max_size=heads).map(tuple),
+            statistics=labels(statistics),
+            checkpoints=labels(2),
+            roles=st.tuples(labels(heads), labels(heads)),
+            **{name: tensors(2, *shape) for name in ("mean", "low", "high")},
+            **{
+                name: tensors(1, *shape)
+                for name in ("change", "change_low", "change_high", "p_value")
+            },
+            agreements=st.just(models[0]),
+            provenances=st.just(models[1]),
+        )
+    )
+
+
+@st.composite
 def examples(draw):
     m, n = draw(sizes), draw(sizes)
     shape = tensors(m, n, of=[torch.float64])
@@ -465,6 +489,7 @@ def examples(draw):
 
 DRAWN = {
     AttentionMap: maps(),
+    CheckpointsResult: checkpoint_paths(),
     HeadMaps: head_maps(),
     StepsResult: all_steps(),
     SensesResult: sense_results(),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
+from attnviz.errors import InputError
 from attnviz.terminal.options import (
     Column,
     ConsoleOptions,
@@ -20,8 +22,13 @@ from attnviz.terminal.options import (
 @option_groups(without=["model", "mode"])
 def compare(
     *,
-    first: Annotated[str, typer.Argument(help="Hub name or folder, as for --model.")],
-    second: Annotated[str, typer.Argument(help="Another checkpoint of the same architecture.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="Two or more checkpoints of one architecture, in order: hub names or folders, as "
+            "for --model.",
+        ),
+    ],
     corpus: Annotated[str, typer.Argument(help="File of texts, as for survey; or -.")],
     figure: FigureOptions = FigureOptions("comparison.png"),
     column: Column = "text",
@@ -30,19 +37,26 @@ def compare(
     run: RunOptions,
     console: ConsoleOptions,
 ) -> int:
-    """Compare two checkpoints head by head over a corpus: which heads changed, with intervals."""
+    """Compare checkpoints head by head over a corpus: which heads changed, with intervals."""
     path = figure.path(json=console.json)
 
     from attnviz.analyses.compare.compute import compare as measure
     from attnviz.analyses.survey.corpus import check_corpus_name
+    from attnviz.models.checkpoint import expect_layers
     from attnviz.terminal.console import progress_bar, report
 
     check_corpus_name(corpus)
-    models = run.load(first), run.load(second)
+    if len(models) < 2:
+        raise InputError(
+            "There is nothing to compare. Name two models or more, then the corpus: attnviz "
+            "compare MODEL MODEL corpus.txt."
+        )
+    for name in models:
+        expect_layers(name, ())  # a wrong name is an error before the others are read
     with progress_bar("comparing the models"):
         result = measure(
             corpus,
-            models=models,
+            models=[partial(run.load, name) for name in models],
             column=column,
             truncate=run.truncate,
             skip_bad=skip_bad,

@@ -1,17 +1,23 @@
-"""Two checkpoints of one architecture over a corpus: which heads changed, and how."""
+"""Checkpoints of one architecture over a corpus: which heads changed, and how."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.analyses.compare.checkpoints import compare_checkpoints
+from attnviz.analyses.compare.checkpoints_result import CheckpointsResult
 from attnviz.analyses.compare.result import CompareResult
+from attnviz.analyses.compare.same import describe_heads, expect_same_heads, expect_same_tokens
 from attnviz.analyses.survey.aggregate import (
     Bootstrap,
     Mean,
@@ -43,40 +49,48 @@ from attnviz.analyses.survey.statistics import (
 )
 from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.errors import InputError
+from attnviz.models.checkpoint import expect_layers
 from attnviz.pipeline.attend import Loadable, Model
 from attnviz.results import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.runtime.progress import say
 
+Checkpoint: TypeAlias = "Model | Loadable | Callable[[], Model]"
+
 
 def compare(
     texts: Corpus,
     *,
-    models: tuple[Model | Loadable, Model | Loadable],
+    models: Sequence[Checkpoint] | Mapping[str, Checkpoint],
     column: str = "text",
     truncate: bool = False,
     skip_bad: bool = False,
     seed: int = 0,
-) -> CompareResult:
-    """Compare two checkpoints head by head on every text of a corpus.
+) -> CompareResult | CheckpointsResult:
+    """Compare two or more checkpoints head by head on every text of a corpus.
 
-    Both models read the same tokens, so each text is its own control: the result is the mean of
-    the differences, with a test against 0.
+    All models read the same tokens, so each text is its own control: the result is the mean of
+    the differences, with a test against 0. Two models are compared with each other, and their maps
+    too. Three or more, such as the steps of a training, are compared each with the one before;
+    they are loaded one after the other, and each is released before the next.
 
     Parameters
     ----------
     texts : str, Path or iterable of str
         The corpus, as in `survey`.
-    models : tuple of Model or what `load` takes
-        Two checkpoints of one architecture and one vocabulary, such as a model before and after
-        fine-tuning.
+    models : sequence of Model, of what `load` takes, or of functions; or a mapping from labels
+        Checkpoints of one architecture and one vocabulary, in order, such as a model before and
+        after fine-tuning, or the steps of a training. A function without arguments loads a model
+        when its turn comes: ``partial(attnviz.load, "folder", dtype="bfloat16")``. The keys of a
+        mapping are the labels in figures and tables; by default these are the names of the models.
     column, truncate, skip_bad, seed
         As in `survey`.
 
     Returns
     -------
-    CompareResult
-        The change of every statistic of every head, with intervals.
+    CompareResult or CheckpointsResult
+        The change of every statistic of every head, with intervals: of two models, or along three
+        or more.
 
     Raises
     ------
@@ -84,28 +98,46 @@ def compare(
         Models that cannot be compared, an empty corpus, one that cannot be read.
     """
     check_seed(seed)
-    first, second = (load_text_model(model) for model in models)
+    labels = tuple(map(str, models)) if isinstance(models, Mapping) else ()
+    checkpoints = list(models.values() if isinstance(models, Mapping) else models)
+    if len(checkpoints) < 2:
+        raise InputError("There is nothing to compare. Name two models or more.")
+    for checkpoint in checkpoints:
+        if isinstance(checkpoint, str | os.PathLike):
+            expect_layers(checkpoint, ())  # a wrong name is an error before the others are read
     changes = CorpusChanges()
     on_bad = changes.leave_out if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
+
+    def parts_of(model: Model) -> Iterator[list[TokenizedText]]:
+        """Yield the texts with the tokens of a model, in parts."""
+        encoded = tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad)
+        return parts(changes.count_cut(encoded), PART)
+
+    opened = [partial(_open, checkpoint) for checkpoint in checkpoints]
+    if len(opened) > 2:
+        return compare_checkpoints(
+            opened, parts_of, labels=labels, changes=changes, truncate=truncate, seed=seed
+        )
+    first, second = (load_one() for load_one in opened)
     pair: _ModelPair | None = None
     count = None
-    encoded = tokenize_corpus(first, corpus, truncate=truncate, on_bad=on_bad)
-    for part in parts(changes.count_cut(encoded), PART):
+    for texts_of_part in parts_of(first):
         if pair is None:  # the corpus can be read
-            pair, count = _ModelPair.of((first, second), part, truncate), count_rows(texts)
-        again = tokenize_corpus(second, part, truncate=truncate, on_bad=None)
-        for text, other in zip(part, again, strict=True):
-            if text.encoding["input_ids"] != other.encoding["input_ids"]:
-                raise InputError(
-                    f"{first.name} and {second.name} make different tokens of text "
-                    f"{text.number + 1}. Compare models with one vocabulary."
-                )
-        pair.add(part, seed)
-        say(f"{pair.texts:,} texts", count and (part[-1].number + 1) / count)
+            pair, count = _ModelPair.of((first, second), texts_of_part, truncate), count_rows(texts)
+        expect_same_tokens(first.name, second, texts_of_part, truncate)
+        pair.add(texts_of_part, seed)
+        say(f"{pair.texts:,} texts", count and (texts_of_part[-1].number + 1) / count)
     if pair is None:
         raise changes.empty_corpus()
-    return pair.result(changes)
+    return pair.result(changes, labels)
+
+
+def _open(checkpoint: Checkpoint) -> Model:
+    """Return a model that reads text; call the function that loads it, if it is one."""
+    if isinstance(checkpoint, partial) or inspect.isroutine(checkpoint):
+        checkpoint = checkpoint()
+    return load_text_model(cast("Model | Loadable", checkpoint))
 
 
 @dataclass(eq=False)
@@ -132,13 +164,12 @@ class _ModelPair:
             HeadStatistics(model.checkpoint, sample[0].records)
             for model, sample in zip(models, samples, strict=True)
         )
-        if first.heads != second.heads:
-            kinds = [type(model.module).__name__ for model in models]
-            raise InputError(
-                f"The heads differ: {models[0].name} ({kinds[0]}) has {len(first.heads)}, "
-                f"{models[1].name} ({kinds[1]}) has {len(second.heads)}, perhaps in other layers. "
-                "Compare checkpoints of one architecture."
-            )
+        one_model, other_model = models
+        expect_same_heads(
+            first.heads,
+            second.heads,
+            (describe_heads(one_model, first.heads), describe_heads(other_model, second.heads)),
+        )
         one, other = (
             AgreementReport.joined(result.agreement for result in sample) for sample in samples
         )
@@ -193,7 +224,7 @@ class _ModelPair:
         both = [torch.cat(layers, dim=1).flatten(1) for layers in values]
         return [numbers.double().numpy() for numbers in (*both, torch.cat(distances, dim=1))]
 
-    def result(self, changes: CorpusChanges) -> CompareResult:
+    def result(self, changes: CorpusChanges, labels: tuple[str, ...]) -> CompareResult:
         """Return the estimates over all texts."""
         heads = self.heads[0].heads
 
@@ -220,6 +251,7 @@ class _ModelPair:
             agreements=self.agreements,
             provenances=self.provenances,
             left_out=tuple(changes.left_out),
+            checkpoints=labels,
         )
 
 

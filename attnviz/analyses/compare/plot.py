@@ -1,12 +1,15 @@
-"""Draw two checkpoints over a corpus: how far apart the maps of each head are, and what changed."""
+"""Draw checkpoints over a corpus: what changed in which heads, and when."""
 
 from __future__ import annotations
 
 import torch
 from matplotlib.figure import Figure
 
+from attnviz.analyses.compare.checkpoints_plot import draw_checkpoints
+from attnviz.analyses.compare.checkpoints_result import CheckpointsResult
 from attnviz.analyses.compare.result import CompareResult
-from attnviz.analyses.survey.plot import SURE, Panel, grid_of, head_panels
+from attnviz.analyses.survey.plot import Panel, grid_of, head_panels
+from attnviz.analyses.survey.result import SURE
 from attnviz.analyses.survey.statistics import TITLES
 from attnviz.figures.layout import CaptionLength, Page
 from attnviz.figures.style import FULL_WIDTH, MM, style
@@ -17,13 +20,19 @@ _NAMED = 8  # heads that the caption names
 
 
 def compare(
-    result: CompareResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+    result: CompareResult | CheckpointsResult,
+    *,
+    width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
 ) -> Figure:
-    """Draw how far apart the maps of each head are, and the change of each statistic.
+    """Draw how far apart the maps of each head are in two models, and how each statistic changed.
+
+    Of three or more checkpoints, draw the path of each head on the statistic that changes most,
+    and how many heads have each role.
 
     Parameters
     ----------
-    result : CompareResult
+    result : CompareResult or CheckpointsResult
         From `attnviz.compare`.
     width : float, default 183
         The width of the figure in mm. One column of a journal is 89 mm, two are 183.
@@ -36,6 +45,8 @@ def compare(
     Figure
         A new figure.
     """
+    if isinstance(result, CheckpointsResult):
+        return draw_checkpoints(result, width, caption)
     names = _names(result)
     with style([*names, *result.statistics]):
         page = Page(width * MM, caption)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 import attnviz
-from attnviz.analyses.survey.result import HeadTable
+from attnviz.analyses.survey.result import SURE, HeadTable
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
@@ -21,8 +21,24 @@ _LISTED = 10  # heads
 _NAMED = 2  # statistics of each head
 
 
+class SeveralModels:
+    """What results of several models have in common: a report of each."""
+
+    agreements: tuple[AgreementReport, ...]
+
+    @property
+    def agreement(self) -> AgreementReport:
+        """The worst of the reports."""
+        order = ("failed", "not proven", "verified")
+        return min(self.agreements, key=lambda agreement: order.index(agreement.verdict))
+
+    def _bind(self, report: AgreementReport) -> None:
+        bound = tuple(replace(one, digest=report.digest) for one in self.agreements)
+        object.__setattr__(self, "agreements", bound)
+
+
 @dataclass(frozen=True, eq=False)
-class CompareResult(HeadTable):
+class CompareResult(SeveralModels, HeadTable):
     """Of K heads of two models, S statistics over the same texts, and how far the maps are apart.
 
     Attributes
@@ -49,6 +65,8 @@ class CompareResult(HeadTable):
         Of the first model and of the second.
     left_out : tuple of int
         The texts that were left out, counted from 1.
+    checkpoints : tuple of str
+        The labels of the models, if they were given any.
     """
 
     first: Tensor
@@ -66,12 +84,16 @@ class CompareResult(HeadTable):
     agreements: tuple[AgreementReport, AgreementReport]
     provenances: tuple[Provenance, Provenance]
     left_out: tuple[int, ...] = ()
+    checkpoints: tuple[str, ...] = ()
 
     main_array: ClassVar[str] = "change"
 
     @property
     def names(self) -> tuple[str, str]:
-        """The names of the models; with the start of their SHA-256 if the names are the same."""
+        """The names of the models, or their labels; the same name has the start of the SHA-256."""
+        if self.checkpoints:
+            first_label, second_label = self.checkpoints
+            return first_label, second_label
         first, second = self.provenances
         if first.model != second.model:
             return first.model, second.model
@@ -79,16 +101,6 @@ class CompareResult(HeadTable):
             f"{first.model} ({first.weights_sha256[:6]})",
             f"{second.model} ({second.weights_sha256[:6]})",
         )
-
-    @property
-    def agreement(self) -> AgreementReport:
-        """The worse of the two reports."""
-        order = ("failed", "not proven", "verified")
-        return min(self.agreements, key=lambda agreement: order.index(agreement.verdict))
-
-    def _bind(self, report: AgreementReport) -> None:
-        bound = tuple(replace(one, digest=report.digest) for one in self.agreements)
-        object.__setattr__(self, "agreements", bound)
 
     def __repr__(self) -> str:
         """Summarize the result without the tensors."""
@@ -128,7 +140,7 @@ class CompareResult(HeadTable):
             sizes = {
                 index: abs(float(self.change[n, index] / interval[index]))
                 for index in range(len(self.statistics))
-                if self.p_value[n, index] < 0.01
+                if self.p_value[n, index] < SURE
             }
             most = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_NAMED]
             changes = [f"{self.statistics[index]} {self.change[n, index]:+.2g}" for index in most]

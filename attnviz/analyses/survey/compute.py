@@ -46,7 +46,7 @@ from attnviz.errors import InputError
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
-from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult, StageCheck
+from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
 from attnviz.runtime.progress import say
 from attnviz.runtime.versions import version_of
 
@@ -268,7 +268,6 @@ def _result(
 
     distances = head_distances([result.records for result in sample])
     verified = AgreementReport.joined(result.agreement for result in sample)
-    checks, not_compared = _checks(heads, totals)
     return SurveyResult(
         heads=heads.heads,
         statistics=NAMES,
@@ -288,20 +287,19 @@ def _result(
         texts=totals.texts,
         tokens=totals.tokens,
         notes=(*changes.notes, *totals.notes),
-        agreement=replace(
-            verified,
-            checks=(*verified.checks, *checks),
-            not_compared=(*verified.not_compared, *not_compared),
-        ),
+        agreement=add_statistics(verified, heads, totals),
         provenance=sample[0].provenance,
         left_out=tuple(changes.left_out),
     )
 
 
-def _checks(
-    heads: HeadStatistics, totals: CorpusStatistics
-) -> tuple[list[StageCheck], list[tuple[str, str, str]]]:
-    """Return the checks of the statistics, and the attentions whose own weights are unknown."""
+def add_statistics(
+    report: AgreementReport, heads: HeadStatistics, totals: CorpusStatistics
+) -> AgreementReport:
+    """Return a report with the checks of the statistics, and the attentions without such a check.
+
+    An attention has none if the model does not return its weights.
+    """
     checks, not_compared, start = [], [], 0
     for record in heads.records:
         differences = torch.from_numpy(totals.differences[start : start + record.heads])
@@ -314,4 +312,8 @@ def _checks(
         count = totals.compared * record.heads * len(NAMES)
         tolerance = PRECISIONS[weights_dtype].weights
         checks.append(bounded_check(record, "statistics", differences, tolerance, compared=count))
-    return checks, not_compared
+    return replace(
+        report,
+        checks=(*report.checks, *checks),
+        not_compared=(*report.not_compared, *not_compared),
+    )

@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.survey.result import HeadName, SurveyResult
+from attnviz.analyses.survey.result import SURE, HeadName, SurveyResult
 from attnviz.analyses.survey.statistics import STATISTICS, TITLES
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, line_height
@@ -52,7 +52,6 @@ _PANEL, _NARROW_PANEL = 1.35, 0.95  # inches of a panel at least, in a wide and 
 _CELL = 0.2  # inches of a head at most
 _LOWEST_PANEL = 0.4  # inches of a panel at least
 _ZERO = 1e-9  # smaller values count as 0, and their scale ends at 1
-SURE = 0.01  # a difference with a smaller p-value is sure
 
 
 def survey(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
 
+SURE = 0.01  # a difference with a smaller p-value is sure
 _NAMED = 2  # heads of each statistic
 _ROUNDING = 1e-3  # nats: smaller differences of log-probabilities are rounding
 

@@ -1,0 +1,50 @@
+"""While a small model learns to copy, its heads turn to what followed before
+
+A decoder with two layers of {heads_of_layer} heads learns to repeat {symbols} symbols. Each
+training text has its own period, so no fixed distance helps. The same {texts} new texts of
+{period} random symbols twice are read by its copy at {checkpoints} steps of the training. Between
+{before} and {after} head {head} gives {rise:.0%} more of its weight to what followed the same
+symbol before ({low:.0%} to {high:.0%}, an interval of {level:.0%} from resampled texts). There
+the model begins to copy: the next symbol of the second half is right in {right_before:.0%} of the
+places at {before}, in {right_after:.0%} at {after}, and in {right:.0%} at the end. At first no
+head has a role; at the end {induction} have the role induction and {previous} the role previous
+token.
+"""
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from toy import copying_accuracy, train_to_copy
+from transformers import PreTrainedTokenizerFast
+
+import attnviz
+
+symbols, period, texts, level = 24, 12, 64, 0.95
+copies = train_to_copy(steps=(0, 50, 100, 150, 200, 250), symbols=symbols)
+
+letters = [chr(ord("a") + number) for number in range(symbols)]
+words = Tokenizer(models.WordLevel({letter: number for number, letter in enumerate(letters)}, "a"))
+words.pre_tokenizer = pre_tokenizers.Whitespace()
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
+
+torch.manual_seed(1)
+ids = torch.rand(texts, symbols).argsort(1)[:, :period].repeat(1, 2)
+accuracy = {f"step {step:,}": copying_accuracy(model, ids) for step, model in copies.items()}
+compared = attnviz.compare(
+    [" ".join(letters[number] for number in row) for row in ids.tolist()],
+    models={
+        f"step {step:,}": attnviz.load(model, tokenizer=tokenizer) for step, model in copies.items()
+    },
+)
+turn = compared.largest_turn
+assert compared.statistics[turn.statistic] == "induction"
+at, head = (turn.step, turn.head, turn.statistic), compared.heads[turn.head]
+rise, low, high = (
+    float(numbers[at]) for numbers in (compared.change, compared.change_low, compared.change_high)
+)
+before, after = compared.checkpoints[turn.step : turn.step + 2]
+checkpoints, heads_of_layer = len(copies), len(compared.heads) // 2
+right_before, right_after, right = accuracy[before], accuracy[after], [*accuracy.values()][-1]
+induction, previous = (compared.roles[-1].count(role) for role in ("induction", "previous token"))
+assert low > 0
+assert not any(compared.roles[0])
+fig = attnviz.plot.compare(compared)

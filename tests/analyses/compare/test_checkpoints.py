@@ -1,0 +1,167 @@
+"""Compare several checkpoints: the changed head is found, and when it changed."""
+
+import copy
+import gc
+import weakref
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from families import tiny
+from readable_text import check_texts
+
+import attnviz
+from attnviz.app import run
+from attnviz.errors import InputError
+
+HEAD = "2.2"  # of the last layer: no head depends on it
+
+
+def altered(module):
+    """Return a copy with larger query weights of one head."""
+    module = copy.deepcopy(module)
+    layer, head = map(int, HEAD.split("."))
+    query = module.get_submodule(f"layers.{layer}.self_attn.q_proj")
+    width = query.out_features // module.config.num_attention_heads
+    with torch.no_grad():
+        query.weight[head * width : (head + 1) * width] *= -3
+    return module
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, tokenizer):
+    """Return two folders, the second with an altered head."""
+    place = tmp_path_factory.mktemp("checkpoints")
+    module = tiny("mistral", torch.float32)
+    for name, one in (("plain", module), ("altered", altered(module))):
+        one.save_pretrained(place / name)
+        tokenizer.save_pretrained(place / name)
+    return place / "plain", place / "altered"
+
+
+@pytest.fixture(scope="module")
+def texts_read(texts):
+    return texts[:18]
+
+
+@pytest.fixture(scope="module")
+def found(texts_read, folders):
+    plain, changed = folders
+    models = {"start": plain, "same": plain, "altered": changed, "end": plain}
+    return attnviz.compare(texts_read, models=models)
+
+
+def test_the_changed_head_is_named_with_its_step(found):
+    heads = [str(head) for head in found.heads]
+    turns = found.turns()
+    assert [heads[turn.head] for turn in turns] == [HEAD]
+    assert turns[0].step == 1
+    assert found.describe(turns[0]).startswith("Between same and altered, ")
+    assert f"head {HEAD} " in found.describe(turns[0])
+    others = [n for n, head in enumerate(heads) if head != HEAD]
+    assert found.change[:, others].nan_to_num(0).abs().max() == 0
+    assert found.change[0].nan_to_num(0).abs().max() == 0
+
+
+def test_intervals_and_roles_are_those_of_two_models_and_of_a_survey(found, texts_read, folders):
+    pair = attnviz.compare(texts_read, models=folders)
+    survey = attnviz.survey(texts_read, model=folders[1])
+    for ours, theirs in (
+        (found.change[1], pair.change),
+        (found.change_low[1], pair.low),
+        (found.change_high[1], pair.high),
+        (found.p_value[1], (pair.p_value * 3).clamp(max=1)),
+        (found.mean[2], survey.mean),
+        (found.high[2], survey.high),
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0, equal_nan=True)
+    assert found.roles[2] == survey.roles
+    assert found.agreement.verdict == pair.agreement.verdict == "verified"
+
+
+def test_one_model_is_in_memory_at_a_time(texts_read, folders):
+    alive = []
+
+    def load():
+        gc.collect()
+        assert not [one for one in alive if one() is not None]
+        model = attnviz.load(folders[0])
+        alive.append(weakref.ref(model.module))
+        return model
+
+    found = attnviz.compare(iter(texts_read[:1]), models=[load] * 3)
+    assert (len(alive), found.texts) == (3, 1)
+    assert found.largest_turn is None
+    figure = found.plot()
+    assert figure.texts[0].get_text() == "No head changed significantly over 3 checkpoints"
+    assert "<img" in found._repr_html_()
+    plt.close("all")
+
+
+def test_other_heads_are_refused(texts_read, folders, model):
+    with pytest.raises(InputError, match=r"The heads differ: .* has \d+, all-MiniLM.* has 72, "):
+        attnviz.compare(texts_read[:1], models=[folders[0], model, folders[0]])
+    with pytest.raises(InputError, match="Name two models or more"):
+        attnviz.compare(texts_read, models=folders[:1])
+
+
+def test_it_is_saved_and_a_table(found, tmp_path):
+    found.save(tmp_path / "x.safetensors")
+    again = attnviz.load_result(tmp_path / "x.safetensors")
+    assert torch.equal(again.mean, found.mean)
+    assert (again.roles, again.checkpoints) == (found.roles, found.checkpoints)
+    assert again.checked_agreement.verdict == "verified"
+    table = found.to_frame()
+    row = table[(table.checkpoint == "altered") & (table.statistic == "entropy")].iloc[-1]
+    assert (row["head"], row["role"]) == (found.heads[-1].head, found.roles[2][-1])
+    entropy = found.statistics.index("entropy")
+    assert row["mean"] == pytest.approx(float(found.mean[2, -1, entropy]))
+    assert row["change"] == pytest.approx(float(found.change[1, -1, entropy]))
+    assert table[table.checkpoint == "start"].change.isna().all()
+
+
+def test_the_command_takes_any_number_in_any_order(
+    folders, texts_read, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text("\n".join(texts_read[:12]))
+    plain, changed = map(str, folders)
+    # The second and the third checkpoint are exchanged: the head changes one step earlier.
+    assert run(["compare", plain, changed, plain, "corpus.txt", "-o", "x.safetensors"]) == 0
+    assert "in 3 checkpoints, 12 texts" in capsys.readouterr().out
+    result = attnviz.load_result("x.safetensors")
+    assert [(str(result.heads[turn.head]), turn.step) for turn in result.turns()] == [(HEAD, 0)]
+    assert result.checkpoints == (f"1. {plain}", f"2. {changed}", f"3. {plain}")
+    assert run(["compare", plain, "corpus.txt"]) == 2
+    assert "Name two models or more" in capsys.readouterr().err
+    assert run(["compare", plain, changed, "none", "corpus.txt", "--json"]) == 3
+
+
+@pytest.mark.parametrize(("layers", "heads", "count", "width"), [(80, 64, 4, 183), (30, 9, 20, 89)])
+def test_the_figure_of_many_heads_and_checkpoints_is_readable(found, layers, heads, count, width):
+    names = [
+        replace(found.heads[0], layer=layer, head=head)
+        for layer in range(layers)
+        for head in range(heads)
+    ]
+    paths = torch.rand(count, len(names), len(found.statistics)).cumsum(0) / count
+    change = paths.diff(dim=0)
+    many = replace(
+        found,
+        heads=tuple(names),
+        checkpoints=tuple(f"a folder/step-{n}000" for n in range(count)),
+        mean=paths,
+        low=paths - 0.02,
+        high=paths + 0.02,
+        change=change,
+        change_low=change - 0.01,
+        change_high=change + 0.01,
+        p_value=torch.zeros_like(change),
+        roles=(("induction", *("previous token",) * (len(names) - 1)),) * count,
+        agreements=(replace(found.agreements[0], digest=None),) * count,
+        provenances=found.provenances[:1] * count,
+    )
+    figure = many.plot(width=width)
+    check_texts(figure)
+    plt.close(figure)
