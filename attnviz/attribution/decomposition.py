@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnviz.attribution.deeplift import DeepLift, elementwise
 from attnviz.attribution.readout import Readout
+from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.tracing import TracedAttention, activations, by_head, trace_run
 from attnviz.results.base import Savable
 
@@ -77,22 +78,27 @@ def decompose(
     difference at the start add up to the difference at the end. A second pass follows all paths,
     also through other positions, and gives the credit of each source.
 
+    In an encoder–decoder, tokens are those of the source and of the target, and the layers are the
+    self-attention and the cross-attention of the decoder: its position reads the encoder only
+    through the latter.
+
     inputs : those of the model, (2, T) each: the reference, then the text.
     direction : where the difference is measured, (d,). By default along itself.
     gate : the keys that each query may attend to in the reference, (T, T). By default all. With a
         gate, credit goes to the keys that it opens; without, to tokens that differ at the start.
     """
-    mode = DeepLift(cut=True, gate=gate)
+    mode = DeepLift(cut=True, gate=gate, places=readout.places)
     with activations(readout.module, elementwise):
-        start, end = trace_run(readout, inputs, mode)
-    if not mode.mixes:
+        (*_, start), end = trace_run(readout, inputs, mode)
+    rows, T = list(readout.rows), token_ids(inputs).shape[1]
+    mixes = [mix for mix in mode.mixes if readout.reads(mix.place)]
+    if not mixes:
         raise ValueError("no attention was traced")
-    rows = list(readout.rows)
     delta = (end[1] - end[0]).detach()
     length, unit = measure_along(delta, direction)
-    mixed = [mix.mixed for mix in mode.mixes]
+    mixed = [mix.mixed for mix in mixes]
     start_gradient, *gradients = torch.autograd.grad((end[1] * unit).sum(), [start, *mixed])
-    parts = [_parts(mix, g, rows) for mix, g in zip(mode.mixes, gradients, strict=True)]
+    parts = [_parts(mix, g, rows, T) for mix, g in zip(mixes, gradients, strict=True)]
     value, routing = (torch.stack(part).double() for part in zip(*parts, strict=True))
     return Decomposition(
         value=value.cpu(),
@@ -105,13 +111,15 @@ def decompose(
     )
 
 
-def _parts(mix: TracedAttention, gradient: Tensor, rows: list[int]) -> tuple[Tensor, Tensor]:
-    """Return the value and the routing part of each head and source, (H, n) each."""
+def _parts(
+    mix: TracedAttention, gradient: Tensor, rows: list[int], T: int
+) -> tuple[Tensor, Tensor]:
+    """Return the value and the routing part of each head and source, (H, T) each."""
     g = by_head(gradient, 2)[1][:, rows]
     (w0, w1), (v0, v1) = mix.weights[:, :, rows], mix.values
     value = (w0 + w1) / 2 * (g @ (v1 - v0).mT)
     routing = (w1 - w0) * (g @ ((v0 + v1) / 2).mT)
-    return value.sum(1), routing.sum(1)
+    return mix.place.spread(value.sum(1), T), mix.place.spread(routing.sum(1), T)
 
 
 def credits(
@@ -124,10 +132,14 @@ def credits(
 
     unit : the direction along which the difference is measured, of norm 1, (d,).
     """
-    mode = DeepLift(cut=False, gate=gate)
+    mode = DeepLift(cut=False, gate=gate, places=readout.places)
     with activations(readout.module, elementwise):
-        start, end = trace_run(readout, inputs, mode)
-    (gradient,) = torch.autograd.grad((end[1] * unit.to(end)).sum(), start)
-    from_start = (gradient[1] * (start[1] - start[0])).sum(-1).detach()
-    opened = [effect.reshape(-1, effect.shape[-1]).sum(0) for effect in mode.opened]
-    return from_start + sum(opened, torch.zeros_like(from_start))
+        starts, end = trace_run(readout, inputs, mode)
+    gradients = torch.autograd.grad((end[1] * unit.to(end)).sum(), starts)
+    from_start = torch.cat(
+        [
+            (gradient[1] * (start[1] - start[0])).sum(-1).detach()
+            for gradient, start in zip(gradients, starts, strict=True)
+        ]
+    )
+    return from_start + sum(mode.opened, torch.zeros_like(from_start))

@@ -8,12 +8,14 @@ Source: DeepLIFT (Shrikumar et al. 2017, arXiv:1704.02685).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 
+from attnviz.attribution.stacks import Place
 from attnviz.attribution.tracing import (
     MATRICES,
     AttentionTracer,
@@ -191,24 +193,37 @@ class DeepLift(AttentionTracer):
 
     cut : whether gradients end at the output of each attention.
     gate : the keys that each query may attend to in run 0, (T, T). None for all.
+    places : as in `AttentionTracer`.
     """
 
-    def __init__(self, *, cut: bool, gate: Tensor | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        *,
+        cut: bool,
+        gate: Tensor | None = None,
+        places: Mapping[nn.Module, Place] | None = None,
+    ) -> None:
+        super().__init__(places)
         self.cut, self.gate = cut, gate
         self.mixes: list[TracedAttention] = []  # in the order of execution
-        self.opened: list[Tensor] = []  # the effect of each opened key, in backward order
+        self.opened: list[Tensor] = []  # by attention, that of each opened key, (T,)
 
     def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the softmax; in run 0 only over the keys that the gate allows."""
         if not moves(scores):
             return original(scores)
         scores = scores.to(options.get("dtype") or scores.dtype)
-        if self.gate is None or scores.shape[-2:] != self.gate.shape:
+        gate = None if self.gate is None else self.place.within(self.gate)
+        if gate is None or scores.shape[-2:] != gate.shape:
             return softmax(scores)
-        hidden = torch.stack([~self.gate, torch.zeros_like(self.gate)])[:, None]
+        hidden = torch.stack([~gate, torch.zeros_like(gate)])[:, None]
         gated = by_head(scores, 2).masked_fill(hidden, -torch.inf).reshape_as(scores)
-        return softmax(gated, self.opened.append)
+        return softmax(gated, partial(self._record_opened, self.place))
+
+    def _record_opened(self, place: Place, effect: Tensor) -> None:
+        assert self.gate is not None
+        by_key = effect.reshape(-1, effect.shape[-1]).sum(0)
+        self.opened.append(place.spread(by_key, len(self.gate)))
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
         """Return the product of weights and values, and record it."""
@@ -218,7 +233,7 @@ class DeepLift(AttentionTracer):
         if self.cut:
             mixed = mixed.detach().requires_grad_()
         weights, values = by_head(weights.detach(), 2), by_head(values.detach(), 2)
-        self.mixes.append(TracedAttention(weights, values, mixed))
+        self.mixes.append(TracedAttention(weights, values, mixed, self.place))
         return mixed.clone()  # the model may change it in place
 
     def other(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -155,6 +155,11 @@ class HeadRun:
 
         keep_sink : whether no head is ablated at the attention sink.
         """
+        if target.readout.stacks is not None:
+            raise ModelError(
+                f"{target.model.name} has an encoder and a decoder, and heads are ablated in "
+                "models with one of them only"
+            )
         stored = StoredRun(base_of(target.readout.module))
         tracer = _HeadTracer(lambda: stored.running)
         with stored.record():

@@ -8,10 +8,11 @@ from itertools import islice
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.attribution.deeplift import DeepLift
 from attnviz.attribution.readout import Readout
+from attnviz.attribution.stacks import Place
 from attnviz.attribution.target import Target, mask_token
 from attnviz.attribution.tracing import AttentionTracer, Elementwise, by_head, trace_run
 from attnviz.errors import ModelError
@@ -79,7 +80,7 @@ def substitute_each(
             first = word * len(tokens)
             runs[first : first + len(tokens), position] = replacements.roll(-piece)
     batches = torch.split(runs, batch_size(target.ids))
-    ends = torch.cat([target.outputs(len(batch), input_ids=batch) for batch in track(batches)])
+    ends = torch.cat([target.outputs(len(batch), batch) for batch in track(batches)])
     return ends.reshape(len(words), len(tokens), -1)
 
 
@@ -96,7 +97,7 @@ def knock_out(target: Target, words: Sequence[Sequence[int]]) -> Tensor:
             columns = torch.tensor(positions, device=gates.device)
             gate[:, columns] = False
             gate[columns[:, None], columns] = True
-        with AttentionKnockout(gates) as knockout:
+        with AttentionKnockout(gates, target.readout.places) as knockout:
             ends.append(target.outputs(len(batch)))
         if not knockout.count:
             raise ModelError(
@@ -117,19 +118,20 @@ def delete(target: Target, words: Sequence[Sequence[int]]) -> Tensor:
 class AttentionKnockout(AttentionTracer):
     """Masks every attention by a gate (N, 1, T, T) while N texts run.
 
-    count : the number of attentions that were masked.
+    places : as in `AttentionTracer`. count : the number of attentions that were masked.
     """
 
-    def __init__(self, gate: Tensor) -> None:
-        super().__init__()
+    def __init__(self, gate: Tensor, places: Mapping[nn.Module, Place] | None = None) -> None:
+        super().__init__(places)
         self.gate, self.count = gate, 0
 
     def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the softmax over the keys that the gate allows."""
-        if scores.shape[-2:] != self.gate.shape[-2:]:
+        gate = self.place.within(self.gate)
+        if scores.shape[-2:] != gate.shape[-2:]:
             return original(scores)
         self.count += 1
-        gated = by_head(scores, len(self.gate)).masked_fill(~self.gate, -torch.inf)
+        gated = by_head(scores, len(gate)).masked_fill(~gate, -torch.inf)
         return original(gated.reshape_as(scores))
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.attribution.readout import base_of
 from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Target
 from attnviz.errors import InputError, ModelError
@@ -52,7 +51,7 @@ def logit_lens(target: Target, row: int, *, k: int = 5) -> LogitLens:
             f"{target.model.name} has no unembedding, so its layers predict no tokens. Choose a "
             "causal or masked language model, loaded with its head."
         )
-    stored = StoredRun(base_of(module))
+    stored = StoredRun(target.readout.bases[-1])
     with torch.no_grad(), stored.record():
         last = module(**target.inputs)[0][0]
     if not -len(last) <= row < len(last):

@@ -88,7 +88,8 @@ def logits_at(output: Tensor, rows: tuple[int, ...]) -> Tensor:
 class Choices:
     """What a model predicts for a text: tokens at a position, or classes.
 
-    probabilities : of all tokens or classes, (V,). logits : likewise.
+    text : the text that the predicted token is in, or goes on. probabilities : of all tokens or
+    classes, (V,). logits : likewise.
     """
 
     model: Model
@@ -110,7 +111,9 @@ class Choices:
                 rows = _rows_read(module, inputs)
             return cls(model, text, "class", rows, output[0])
         embeddings: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
-        if output.dim() == 3 and embeddings is not None:
+        if reading.stacks is not None and output.dim() == 3 and embeddings is not None:
+            return cls(model, text, "next token", (output.shape[1] - 1,), output[0, -1])
+        if reading.stacks is None and output.dim() == 3 and embeddings is not None:
             mask = getattr(model.tokenizer, "mask_token_id", None)
             masked = tuple(row for row, token in enumerate(ids) if token == mask)
             if masked:
@@ -168,7 +171,10 @@ class Choices:
 
     def _token(self, choice: str, what: str) -> tuple[int, list[str]]:
         tokenizer: Any = self.model.tokenizer
-        goes_on = self.kind == "next token" and not self.text.endswith((" ", "\n", "(", "“"))
+        before = self.text
+        goes_on = (
+            self.kind == "next token" and before and not before.endswith((" ", "\n", "(", "“"))
+        )
         typed = f" {choice}" if goes_on and not choice[0].isspace() else choice
         ids = [
             token

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnviz.attribution.readout import base_of
+from attnviz.attribution.stacks import Stacks, token_ids, with_token_ids
 from attnviz.attribution.target import Target
 from attnviz.errors import InputError, did_you_mean
 from attnviz.inputs import encode
@@ -17,7 +18,7 @@ from attnviz.inputs.batch import Batch
 from attnviz.inputs.tokens import TokenIds, special_flags
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionResult
-from attnviz.results.axis import TokenGroups, token_groups
+from attnviz.results.axis import Axis, TokenGroups, join_axes, token_groups
 
 _SAME = 1e-3  # of the norm of a state: a change that is rounding
 
@@ -41,19 +42,47 @@ class Reading:
     sink: int | None  # the position of an ordinary token that stays readable
     notes: tuple[str, ...]
 
+    tokens: Axis  # its tokens
+    stacks: Stacks | None = None  # of an encoder and a decoder
+
     @property
     def special(self) -> tuple[bool, ...]:
         """Which tokens are special."""
-        return self.result.records[0].query_axis.special
+        return self.tokens.special
 
 
-def read(model: Model, text: str) -> Reading:
-    """Run the model on a text, with a BOS token before it if a causal model needs one."""
+def read(model: Model, text: str, decoder: TokenIds | None = None) -> Reading:
+    """Run the model on a text, with a BOS token before it if a causal model needs one.
+
+    decoder : what the decoder of an encoder–decoder reads. The tokens of the text are then the
+    source, and these the target, which follows it.
+    """
+    if decoder is not None:
+        return _read_both(model, text, decoder)
     inputs, bos, sink, notes = encode_causal(model, text)
     ids: list[int] = inputs["input_ids"][0].tolist()
     result = model.attend(text if bos is None else ids, mode="full")
-    groups = token_groups(result.records[0].query_axis)
-    return Reading(inputs, result, groups, bos, sink, notes)
+    tokens = result.records[0].query_axis
+    return Reading(inputs, result, token_groups(tokens), bos, sink, notes, tokens)
+
+
+def _read_both(model: Model, text: str, decoder: TokenIds) -> Reading:
+    """Run an encoder–decoder on its two texts.
+
+    The decoder's first token is special, and stays readable. A source without a special token
+    would leave the cross-attention of a reference nothing to read, so its first token does too.
+    """
+    batch = encode(model.checkpoint, [text], targets=[decoder])
+    result = model.attend(text, target=decoder, mode="full")
+    (source,), (target,) = batch.axes["text"], batch.axes["target"]
+    tokens = join_axes(source, target)
+    sink: int | None = None
+    notes: tuple[str, ...] = ()
+    if not any(source.special):
+        sink, notes = 0, ("the first source token stays readable, so its part is not measured",)
+    stacks = Stacks.of(result, len(source), len(target))
+    groups = token_groups(tokens)
+    return Reading(batch.inputs, result, groups, None, sink, notes, tokens, stacks)
 
 
 def encode_causal(
@@ -131,7 +160,7 @@ class Reference:
         """Return what the other text has in place of each word; "" where both have the same."""
         if not self.words:
             return ()
-        before, after = self.inputs["input_ids"]
+        before, after = token_ids(self.inputs)
         return tuple(
             ""
             if torch.equal(before[list(rows)], after[list(rows)])
@@ -146,21 +175,29 @@ def make_reference(target: Target, reference: str, bos: int | None = None) -> Re
     gate: Tensor | None = None
     notes: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    stacks = target.readout.stacks
+    text = "text" if stacks is None else "source and target"
     if reference == "gate":
         other = inputs
         gate = gate_of(target.special, sink=target.sink).to(model.checkpoint.device)
         kept = "special tokens" if target.sink is None else "the first token"
-        description = f"the same text, where every token may read only itself and {kept}"
+        if target.sink is not None and stacks is not None:
+            kept = "the first token of each"
+        description = f"the same {text}, where every token may read only itself and {kept}"
     elif reference == "mask":
-        other = {**inputs, "input_ids": target.masked_ids()}
+        other = with_token_ids(inputs, target.masked_ids())
         mask = getattr(model.tokenizer, "mask_token", "masked")
-        description = f"the same text, where all other words are {mask}"
+        description = f"the same {text}, where all other words are {mask}"
     else:
-        batch = encode_after(model, reference, bos)
-        other, tokens = batch.inputs, batch.axes["text"][0]
-        _expect_comparable(other["input_ids"], target.ids, reference)
-        rows = target.rows
-        if not torch.equal(other["input_ids"][:, rows], target.ids[:, rows]):
+        if stacks is None:
+            batch = encode_after(model, reference, bos)
+        else:  # another source with the same target
+            written = TokenIds(tuple(inputs["decoder_input_ids"][0].tolist()))
+            batch = encode(model.checkpoint, [reference], targets=[written])
+        other, tokens = batch.inputs, join_axes(*(batch.axes[kind][0] for kind in batch.axes))
+        _expect_comparable(other["input_ids"], inputs["input_ids"], reference)
+        rows = list(target.readout.positions)
+        if not torch.equal(token_ids(other)[:, rows], target.ids[:, rows]):
             notes = (
                 "the reference has another word in this place: the difference at the start counts "
                 "too",

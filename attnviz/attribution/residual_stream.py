@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from attnviz.attribution.decomposition import measure_along
 from attnviz.attribution.readout import Readout, base_of
+from attnviz.attribution.stacks import Place
 from attnviz.attribution.tracing import (
     MATRICES,
     WEIGHT_PRESERVING,
@@ -83,7 +84,7 @@ def decompose_residual_stream(
     """
     mode = FrozenNonlinearities()
     with activations(readout.module, mode.gated):
-        start, ends = trace_run(readout, inputs, mode)
+        (start,), ends = trace_run(readout, inputs, mode)
     rows = list(readout.rows)
     end, static = ends[0], start[0, rows].detach()
     is_state = readout.module is base_of(readout.module)
@@ -116,8 +117,8 @@ def decompose_residual_stream(
 class FrozenNonlinearities(AttentionTracer):
     """Freezes what is not linear while a model runs, and records the parts that add up."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, places: Mapping[nn.Module, Place] | None = None) -> None:
+        super().__init__(places)
         self.mixes: list[TracedAttention] = []
         self.mlps: list[Tensor] = []  # the output of each MLP, without its bias
         self.biases: list[Tensor] = []
@@ -132,7 +133,7 @@ class FrozenNonlinearities(AttentionTracer):
         """Return the product of weights and values, as a leaf of the graph."""
         leaf = (weights @ values).detach().requires_grad_()
         weights, values = by_head(weights.detach(), 1), by_head(values.detach(), 1)
-        self.mixes.append(TracedAttention(weights, values, leaf))
+        self.mixes.append(TracedAttention(weights, values, leaf, self.place))
         self._mixed.append(mixed := leaf.clone())  # the model may change it in place
         return mixed
 

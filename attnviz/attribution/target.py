@@ -9,14 +9,18 @@ import torch
 from torch import Tensor
 
 from attnviz.attribution.readout import Readout
+from attnviz.attribution.stacks import EVERYWHERE, Place, token_ids, with_token_ids, without_tokens
 from attnviz.errors import InputError
 from attnviz.pipeline.attend import Model
-from attnviz.results import AttentionResult
+from attnviz.results import AttentionRecord, AttentionResult
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A text, and what is read off the model's output for it."""
+    """A text, and what is read off the model's output for it.
+
+    In an encoder–decoder its tokens are those of the source, then those of the target.
+    """
 
     model: Model
     inputs: Mapping[str, Tensor]  # of the model for the text, (1, T) each
@@ -27,24 +31,24 @@ class Target:
     @property
     def ids(self) -> Tensor:
         """The ids of the tokens, (1, T)."""
-        return self.inputs["input_ids"]
+        return token_ids(self.inputs)
 
     @property
     def rows(self) -> list[int]:
         """The positions at which the output is read."""
         return list(self.readout.rows)
 
-    def outputs(self, count: int, **inputs: Tensor) -> Tensor:
-        """Return what is read in `count` copies of the text, with other `inputs`, (N, d)."""
+    def outputs(self, count: int, ids: Tensor | None = None) -> Tensor:
+        """Return what is read in `count` copies of the text, or of other `ids` (N, T), (N, d)."""
         copies = {name: tensor.expand(count, -1) for name, tensor in self.inputs.items()}
-        return self.readout.run({**copies, **inputs})
+        return self.readout.run(copies if ids is None else with_token_ids(copies, ids))
 
     def without(self, positions: Sequence[int]) -> Target:
         """Return the same target in the text without the tokens at some positions."""
         rest = [position for position in range(self.ids.shape[1]) if position not in positions]
         return replace(
             self,
-            inputs={name: tensor[:, rest] for name, tensor in self.inputs.items()},
+            inputs=without_tokens(self.inputs, set(positions)),
             special=tuple(self.special[position] for position in rest),
             readout=self.readout.without(positions),
             sink=self.sink,  # the first token, which no one deletes
@@ -72,6 +76,15 @@ class Score(Target):
     result: AttentionResult  # the attention of the text
     gate: Tensor | None  # which keys each query may attend to in the reference, (T, T)
     computed: dict[str, Tensor] = field(default_factory=dict)  # attributions by method, (T,)
+
+    @property
+    def attentions(self) -> list[tuple[AttentionRecord, Place]]:
+        """The attentions by which the explained position reads, each with its place."""
+        stacks = self.readout.stacks
+        if stacks is None:
+            return [(record, EVERYWHERE) for record in self.result.records]
+        placed = [(record, stacks.place(record.path)) for record in self.result.records]
+        return [(record, place) for record, place in placed if self.readout.reads(place)]
 
     @property
     def twice(self) -> dict[str, Tensor]:

@@ -6,16 +6,17 @@ No model is known by name: `AttentionTracer` sees the functions that torch execu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Self, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attnviz.attribution.readout import Readout, base_of
+from attnviz.attribution.readout import Readout
+from attnviz.attribution.stacks import EVERYWHERE, Place
 from attnviz.errors import ModelError
 from attnviz.runtime.compat import outside_function_modes
 
@@ -34,12 +35,14 @@ _RECENT = 8  # weights that may not have met their values yet
 class TracedAttention:
     """One attention: weights (runs, H, m, n), values (runs, H, n, d_v).
 
-    mixed : their product in the graph and the shape of the model, for gradients.
+    mixed : their product in the graph and the shape of the model, for gradients. place : where it
+    is among all tokens.
     """
 
     weights: Tensor
     values: Tensor
     mixed: Tensor
+    place: Place = EVERYWHERE
 
 
 def by_head(x: Tensor, runs: int) -> Tensor:
@@ -58,11 +61,33 @@ def is_among(value: object, tensors: Sequence[Tensor]) -> bool:
 
 
 class AttentionTracer(TorchFunctionMode):
-    """Follows attention weights while a model runs. Subclasses override the methods."""
+    """Follows attention weights while a model runs. Subclasses override the methods.
 
-    def __init__(self) -> None:
+    places : where each attention module is among all tokens, of an encoder and a decoder.
+    place : that of the attention that runs.
+    """
+
+    def __init__(self, places: Mapping[nn.Module, Place] | None = None) -> None:
         super().__init__()
+        self.place = EVERYWHERE
+        self._places, self._hooks = places or {}, ExitStack()
         self._weights: list[Tensor] = []
+
+    def __enter__(self) -> Self:
+        """Follow which attention runs, and what torch executes."""
+        for module, place in self._places.items():
+            hook = module.register_forward_pre_hook(partial(self._enter, place))
+            self._hooks.callback(hook.remove)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Stop following."""
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._hooks.close()
+
+    def _enter(self, place: Place, *_: object) -> None:
+        self.place = place
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -127,25 +152,28 @@ def activations(
 
 def trace_run(
     readout: Readout, inputs: Mapping[str, Tensor], mode: AbstractContextManager[Any]
-) -> tuple[Tensor, Tensor]:
+) -> tuple[list[Tensor], Tensor]:
     """Run a model under a mode, and return the input of its first block and what is read.
 
-    They are (N, T, d) and (N, d), connected by the graph of gradients. Parameters have no
-    gradients.
+    They are (N, T, d) and (N, d), connected by the graph of gradients. An encoder and a decoder
+    have one input each, in the order of the tokens. Parameters have no gradients.
     """
     module = readout.module
-    starts: list[Tensor] = []
+    starts: dict[nn.Module, Tensor] = {}
 
-    def start_here(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        if starts:  # a block that serves several times starts once
+    def start_here(block: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        if block in starts:  # a block that serves several times starts once
             return args, kwargs
         hidden = args[0] if args else kwargs["hidden_states"]
-        starts.append(hidden.detach().requires_grad_())
+        starts[block] = hidden.detach().requires_grad_()
         if args:
-            return (starts[0], *args[1:]), kwargs
-        return args, kwargs | {"hidden_states": starts[0]}
+            return (starts[block], *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": starts[block]}
 
-    hook = blocks_of(base_of(module))[0].register_forward_pre_hook(start_here, with_kwargs=True)
+    hooks = [
+        blocks_of(base)[0].register_forward_pre_hook(start_here, with_kwargs=True)
+        for base in readout.bases
+    ]
     trainable = [p for p in module.parameters() if p.requires_grad]
     try:
         for parameter in trainable:
@@ -153,10 +181,11 @@ def trace_run(
         with torch.enable_grad(), mode:
             end = readout(module(**inputs)[0])
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
         for parameter in trainable:
             parameter.requires_grad_(True)
-    return starts[0], end
+    return list(starts.values()), end
 
 
 def blocks_of(base: nn.Module) -> nn.ModuleList:

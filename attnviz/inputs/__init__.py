@@ -2,7 +2,12 @@
 
 from attnviz.inputs.audio import AudioSource, Sound
 from attnviz.inputs.batch import Batch, Inputs, Many, encode, expect_one_text, parse_inputs
-from attnviz.inputs.decoder import continue_axis, expect_tokens_left, generated_text
+from attnviz.inputs.decoder import (
+    continue_axis,
+    encode_prefix,
+    expect_tokens_left,
+    generated_text,
+)
 from attnviz.inputs.image import ImageSource, Picture
 from attnviz.inputs.text import (
     label_notes,
@@ -31,6 +36,7 @@ __all__ = [
     "TokenIds",
     "continue_axis",
     "encode",
+    "encode_prefix",
     "expect_one_text",
     "expect_tokens_left",
     "generated_text",

@@ -67,7 +67,7 @@ class Inputs:
 
     texts: list[str | TokenIds | Chat] | None
     pairs: list[str] | None
-    targets: list[str] | None
+    targets: list[str] | list[TokenIds] | None
     pictures: list[Picture] | None
     sounds: list[Sound] | None
     several: bool
@@ -96,13 +96,16 @@ def parse_inputs(
     text: Any = None,
     *,
     pair: str | Many[str] | None = None,
-    target: str | Many[str] | None = None,
+    target: str | Many[str] | TokenIds | None = None,
     image: ImageSource | Many[ImageSource] | None = None,
     audio: AudioSource | Many[AudioSource] | None = None,
     sampling_rate: int | None = None,
     generate: int | None = None,
 ) -> Inputs:
-    """Read and check the inputs; each kind must have one entry for each input."""
+    """Read and check the inputs; each kind must have one entry for each input.
+
+    target : the text of the decoder, or the ids that it reads, from its first token on.
+    """
     if sampling_rate is not None and audio is None:
         raise InputError("sampling_rate needs a sound: give it as audio=….")
     if generate is not None and (not isinstance(generate, int) or generate < 1):
@@ -113,7 +116,7 @@ def parse_inputs(
     inputs = Inputs(
         texts=texts,
         pairs=_check_texts(pair, "pair"),
-        targets=_check_texts(target, "target"),
+        targets=[target] if isinstance(target, TokenIds) else _check_texts(target, "target"),
         pictures=_map(image, read_image),
         sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
         several=several_texts or any(isinstance(value, list | tuple) for value in (image, audio)),
@@ -219,7 +222,7 @@ def encode(
     checkpoint: Checkpoint,
     texts: Sequence[str | TokenIds | Chat] | None = None,
     pairs: Sequence[str] | None = None,
-    targets: Sequence[str] | None = None,
+    targets: Sequence[str] | Sequence[TokenIds] | None = None,
     *,
     image: Picture | None = None,
     sound: Sound | None = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,9 +11,10 @@ from torch import Tensor
 
 from attnviz.errors import InputError
 from attnviz.inputs.text import encode_texts, max_tokens, read_labels
+from attnviz.inputs.tokens import TokenIds
 from attnviz.models.pretrained import has_text_decoder
 from attnviz.results import Axis
-from attnviz.results.axis import make_axis
+from attnviz.results.axis import join_axes, make_axis
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,16 +26,21 @@ if TYPE_CHECKING:
 
 
 def encode_target(
-    checkpoint: Checkpoint, targets: Sequence[str], *, truncate: bool
+    checkpoint: Checkpoint, targets: Sequence[str] | Sequence[TokenIds], *, truncate: bool
 ) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...]]:
     """Tokenize the decoder's targets and shift them right: each position predicts the next token.
 
     The tensors are (N, T), by the name of the model's argument; the axes are those of the targets,
-    and the numbers those of their tokens before they were cut (None where they were not).
+    and the numbers those of their tokens before they were cut (None where they were not). A target
+    of ids is read as it is, alone.
     """
     module, tokenizer = checkpoint.module, checkpoint.tokenizer
     assert tokenizer is not None  # no model that reads text is loaded without one
-    texts = [(text, None) for text in targets]
+    if isinstance(targets[0], TokenIds):
+        ids = torch.tensor([targets[0].ids], device=checkpoint.device)
+        inputs = {"decoder_input_ids": ids, "decoder_attention_mask": torch.ones_like(ids)}
+        return inputs, (continue_axis(tokenizer, None, ids[0]),), (None,)
+    texts = [(str(text), None) for text in targets]
     labels, axes, cut_from = encode_texts(checkpoint, texts, truncate=truncate, of_decoder=True)
     ids, mask = labels["input_ids"], labels["attention_mask"]
     shifted = _shift(module, ids)
@@ -45,9 +50,32 @@ def encode_target(
     else:
         label = str(tokenizer.convert_ids_to_tokens(int(shifted[0, 0])))
         start = Axis.plain([label], special=[True])
-        axes = tuple(_join(start, axis) for axis in axes)
+        axes = tuple(join_axes(start, axis) for axis in axes)
         mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
     return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes, cut_from
+
+
+def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
+    """Return what a decoder reads before the token that goes on a text, which may be empty.
+
+    The token that ends a target is left out.
+    """
+    tokenizer = checkpoint.tokenizer
+    assert tokenizer is not None  # no model that reads text is loaded without one
+    encoding = tokenizer(
+        text,
+        return_special_tokens_mask=True,
+        split_special_tokens=checkpoint.special_tokens == "split",
+        verbose=False,
+    )
+    ids, special = list(encoding["input_ids"]), encoding["special_tokens_mask"]
+    if special and special[-1]:
+        ids = ids[:-1]
+    # The shift drops the last label, whatever it is.
+    labels = torch.tensor([[*ids, 0]], device=checkpoint.device)
+    shifted = _shift(checkpoint.module, labels)
+    read = labels[0, :-1] if torch.equal(shifted, labels) else shifted[0]
+    return TokenIds(tuple(read.tolist()))
 
 
 def _shift(module: Any, ids: Tensor) -> Tensor:
@@ -86,7 +114,7 @@ def continue_axis(tokenizer: PreTrainedTokenizerBase, axis: Axis | None, ids: Te
         segments=[0] * len(new),
         texts=(_decode(tokenizer, new), ""),
     )
-    return generated if axis is None else _join(axis, generated)
+    return generated if axis is None else join_axes(axis, generated)
 
 
 def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None:
@@ -112,20 +140,3 @@ def generated_text(tokenizer: PreTrainedTokenizerBase, ids: Tensor) -> str:
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-
-def _join(axis: Axis, continuation: Axis) -> Axis:
-    """Return an axis and its continuation as one."""
-    offset = len(axis.word_labels)
-    words = tuple(None if word is None else offset + word for word in continuation.words)
-    patches = None if axis.patches is None else axis.patches + (None,) * len(continuation)
-    return replace(
-        continuation,
-        labels=axis.labels + continuation.labels,
-        words=axis.words + words,
-        word_labels=axis.word_labels + continuation.word_labels,
-        special=axis.special + continuation.special,
-        padding=axis.padding + continuation.padding,
-        segments=axis.segments + continuation.segments,
-        patches=patches,
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 import torch
 
 from attnviz.agreement import verify_saved
-from attnviz.inputs import AudioSource, ImageSource, Many, TextSource, parse_inputs
+from attnviz.inputs import AudioSource, ImageSource, Many, TextSource, TokenIds, parse_inputs
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import AttendOptions, Mode, Positions, run
@@ -59,7 +59,7 @@ class OneInput(_Options, total=False):
     image: ImageSource | None
     audio: AudioSource | None
     pair: str | None
-    target: str | None
+    target: str | TokenIds | None
 
 
 class SeveralInputs(_Options, total=False):
@@ -157,7 +157,7 @@ def attend(
     audio: AudioSource | Many[AudioSource] | None = None,
     sampling_rate: int | None = None,
     pair: str | Many[str] | None = None,
-    target: str | Many[str] | None = None,
+    target: str | Many[str] | TokenIds | None = None,
     model: Model | Loadable | None = None,
     truncate: bool = False,
     special_tokens: SpecialTokens | None = None,

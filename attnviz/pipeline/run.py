@@ -460,7 +460,7 @@ def _provenance(
         dtype=report.dtype,
         device=report.device,
         versions=report.versions,
-        target=inputs.targets[n] if inputs.targets else None,
+        target=(spelled(checkpoint, inputs.targets[n])[0] or None) if inputs.targets else None,
         cut_from=batch.cut_from[n],
         image=inputs.pictures[0].name if inputs.pictures else None,
         audio=batch.sound,

@@ -178,6 +178,26 @@ class AxisGeometry(Savable):
         return one_each(count, (self.patches, self.seconds))
 
 
+def join_axes(first: Axis, *others: Axis) -> Axis:
+    """Return axes that follow each other as one."""
+    joined = first
+    for axis in others:
+        offset = len(joined.word_labels)
+        words = tuple(None if word is None else offset + word for word in axis.words)
+        patches = None if joined.patches is None else joined.patches + (None,) * len(axis)
+        joined = replace(
+            axis,
+            labels=joined.labels + axis.labels,
+            words=joined.words + words,
+            word_labels=joined.word_labels + axis.word_labels,
+            special=joined.special + axis.special,
+            padding=joined.padding + axis.padding,
+            segments=joined.segments + axis.segments,
+            patches=patches,
+        )
+    return joined
+
+
 # --- words of a text
 
 

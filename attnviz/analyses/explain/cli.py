@@ -70,6 +70,14 @@ def explain(
             help="Generate this many tokens greedily and explain the last of them.", min=1
         ),
     ] = 1,
+    decoder: Annotated[
+        str | None,
+        typer.Option(
+            help="Beginning of the target of an encoder-decoder, which the explained token goes "
+            "on.",
+            show_default="an empty target",
+        ),
+    ] = None,
     figure: FigureOptions = FigureOptions("explain.png"),
     model: ModelOptions,
     console: ConsoleOptions,
@@ -97,6 +105,7 @@ def explain(
             methods=method or ("ensemble",),
             heads=heads,
             generate=generate,
+            decoder=decoder,
             model=loaded,
         )
     return report(

@@ -31,10 +31,19 @@ from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.ranking import sum_pieces
 from attnviz.attribution.reference import Reading, encode_after, encode_causal, make_reference, read
+from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.target import Score, Target
 from attnviz.capture import generate_greedily, restoring
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs import expect_one_text
+from attnviz.inputs import (
+    TokenIds,
+    encode,
+    encode_prefix,
+    expect_one_text,
+    expect_tokens_left,
+    generated_text,
+)
+from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.runtime.libraries import silence_logs
@@ -54,6 +63,7 @@ def explain(
     methods: str | Sequence[str] = ("ensemble",),
     heads: bool = False,
     generate: int = 1,
+    decoder: str | None = None,
     model: Model | Loadable | None = None,
 ) -> ExplainResult:
     """Explain a prediction by the words of a text, exactly, beside the effect of changing each.
@@ -62,7 +72,8 @@ def explain(
     ----------
     text : str
         The text. A causal model predicts its next token, a masked language model the first mask
-        token in it, such as [MASK], a classifier its class.
+        token in it, such as [MASK], a classifier its class. An encoder–decoder reads it as the
+        source, and predicts the next token of the target.
     target : str, optional
         The token or class to explain. Of a word of several tokens it is the first. By default the
         most probable one.
@@ -85,8 +96,11 @@ def explain(
         Also measure what the prediction loses without each head, estimated from the gradient and
         exactly for the thirty largest, and compute what each layer would predict (logit lens).
     generate : int, default 1
-        Let a causal model generate this many tokens greedily, and explain the last of them: the
-        text and the tokens before it are what the model reads.
+        Let a causal model or an encoder–decoder generate this many tokens greedily, and explain
+        the last of them: the text and the tokens before it are what the model reads.
+    decoder : str, optional
+        The beginning of the target of an encoder–decoder, which the explained token goes on. By
+        default the target is empty.
     model : Model, str, path or module
         From `load`, or what `load` takes: a model that predicts tokens or classes. The bundled
         model has no such head.
@@ -101,8 +115,8 @@ def explain(
     ------
     InputError
         The text has no mask token, the target is not in the vocabulary or no class, both choices
-        are the same, the reference has another number of tokens, a method is unknown, or the model
-        does not generate so many tokens.
+        are the same, the reference has another number of tokens, a method is unknown, the model
+        does not generate so many tokens, or it has no decoder that reads another text.
     ModelError
         The model predicts neither tokens nor classes, or its blocks cannot be traced.
     """
@@ -114,22 +128,32 @@ def explain(
         raise InputError(f"generate must be 1 token or more, not {generate!r:.60}.")
     names = check_methods(methods)
     model = model if isinstance(model, Model) else load(model)
-    continuation = _continue(model, text, generate - 1) if generate > 1 else ""
-    prediction = find_prediction(
-        model, text + continuation, target, against, log=number == "log-probability"
-    )
+    log = number == "log-probability"
+    written = []
+    if is_two_sided(model):
+        prefix, continuation = _begin(model, text, decoder or "", generate - 1)
+        prediction = find_prediction(model, text, target, against, log=log, decoder=prefix)
+    elif decoder is not None:
+        raise InputError(
+            f"{model.name} has no decoder that reads a text of its own. Leave out --decoder "
+            "(decoder=)."
+        )
+    else:
+        continuation = _continue(model, text, generate - 1) if generate > 1 else ""
+        prediction = find_prediction(model, text + continuation, target, against, log=log)
+    if continuation:
+        written = [f"the model wrote “{continuation.strip()}”"]
     reading, site, choices = prediction.reading, prediction.target, prediction.choices
-    written = [f"the model wrote “{continuation.strip()}”"] if continuation else []
     readout = site.readout
     assert isinstance(readout, Prediction)
     compared = make_reference(site, reference, reading.bos)
-    groups, result = reading.groups, reading.result
+    groups, result, at = reading.groups, reading.result, readout.positions[0]
     unmeasured = tuple(
         index
         for index, rows in enumerate(groups.positions)
         if reading.sink in rows
-        or (readout.kind == "masked token" and readout.rows[0] in rows)
-        or (readout.kind == "next token" and readout.rows[0] in rows and compared.gate is not None)
+        or (readout.kind == "masked token" and at in rows)
+        or (readout.kind == "next token" and at in rows and compared.gate is not None)
     )
     with tracing(model):
         along = torch.ones(1, device="cpu")
@@ -145,7 +169,7 @@ def explain(
             if not special and index not in unmeasured
         ]
         words = [groups.positions[index] for index in others]
-        causal, replacements = _measure(site, words, compared.inputs["input_ids"])
+        causal, replacements = _measure(site, words, token_ids(compared.inputs))
         score = Score(
             **vars(site),
             direction=along,
@@ -179,7 +203,8 @@ def explain(
         words=groups.labels,
         positions=groups.positions,
         special=groups.special,
-        tokens=result.records[0].query_axis.labels,
+        tokens=reading.tokens.labels,
+        stacks=_stacks_of(reading),
         unmeasured=unmeasured,
         reference=compared.description,
         decomposition=split,
@@ -213,17 +238,23 @@ def find_prediction(
     against: str | None = None,
     *,
     log: bool = True,
+    decoder: TokenIds | None = None,
 ) -> FoundPrediction:
-    """Read a text, and find the prediction that is explained: see `explain`."""
-    expect_one_text(model.checkpoint)
+    """Read a text, and find the prediction that is explained: see `explain`.
+
+    decoder : what the decoder of an encoder–decoder reads.
+    """
+    if decoder is None:
+        expect_one_text(model.checkpoint)
     expect_readable(model, text, "The text")
     mask = getattr(model.tokenizer, "mask_token", None)
     if mask is not None and mask in text:
         model = Model(model.checkpoint.reading("parse"))  # it is the token to predict
-    reading = read(model, text)
-    choices = Choices.of(model, text, reading)
+    reading = read(model, text, decoder)
+    before = text if decoder is None else reading.result.provenance.target or ""
+    choices = Choices.of(model, before, reading)
     notes: list[str] = []
-    if mask is not None and text.count(mask) > 1:
+    if mask is not None and choices.kind == "masked token" and text.count(mask) > 1:
         notes.append(f"the text has {text.count(mask)} mask tokens: the first is explained")
     first, *others = choices.top(2)
     second = others[0] if others else None
@@ -245,9 +276,59 @@ def find_prediction(
         against=second,
         kind=choices.kind,
         log=log and choices.is_distribution,
+        stacks=reading.stacks,
     )
     site = Target(model, reading.inputs, reading.special, readout, reading.sink)
     return FoundPrediction(reading, site, choices, notes)
+
+
+def is_two_sided(model: Model) -> bool:
+    """Return whether a model reads a text in its encoder, and writes another in its decoder."""
+    module = model.module
+    return input_kinds(module) == ("text",) and has_text_decoder(module, module.config)
+
+
+def _begin(model: Model, text: str, decoder: str, count: int) -> tuple[TokenIds, str]:
+    """Return what the decoder reads, with so many generated tokens at its end, and their text."""
+    if not isinstance(decoder, str):
+        raise InputError(f"The decoder text must be a string, not {type(decoder).__name__}.")
+    if not model.module.can_generate():
+        raise ModelError(
+            f"{model.name} has a decoder without a head that predicts its next token. Use a model "
+            "with one, such as T5ForConditionalGeneration."
+        )
+    expect_readable(model, text, "The text")
+    prefix = encode_prefix(model.checkpoint, decoder)
+    expect_tokens_left(model.checkpoint, len(prefix.ids), count + 1)
+    if not count:
+        return prefix, ""
+    inputs = encode(model.checkpoint, [text], targets=[prefix]).inputs
+    with restoring(model.module), torch.no_grad():
+        ids = generate_greedily(model.module, inputs, count).tolist()
+    new = ids[len(prefix.ids) :]
+    assert model.tokenizer is not None  # it has tokenized the text
+    _expect_words(model, new, count)
+    read, start = (generated_text(model.tokenizer, torch.tensor(i)) for i in (ids, prefix.ids))
+    return TokenIds(tuple(ids)), read[len(start) :]
+
+
+def _stacks_of(reading: Reading) -> tuple[str, ...]:
+    """Return of each word whether it is in the source or in the target; () for one text."""
+    if reading.stacks is None:
+        return ()
+    source = reading.stacks.source
+    return tuple("source" if rows[0] < source else "target" for rows in reading.groups.positions)
+
+
+def _expect_words(model: Model, new: Sequence[int], count: int) -> None:
+    """Raise InputError unless a model has generated so many tokens, and no special ones."""
+    assert model.tokenizer is not None
+    words = sum(token not in model.tokenizer.all_special_ids for token in new)
+    if words < count:
+        raise InputError(
+            f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "
+            "(generate=)."
+        )
 
 
 def _continue(model: Model, text: str, count: int) -> str:
@@ -264,12 +345,8 @@ def _continue(model: Model, text: str, count: int) -> str:
     before = inputs["input_ids"][0].tolist()
     with restoring(model.module), torch.no_grad():
         ids = generate_greedily(model.module, inputs, count).tolist()
-    new = [token for token in ids[len(before) :] if token not in model.tokenizer.all_special_ids]
-    if len(new) < count:
-        raise InputError(
-            f"{model.name} ends the text after {len(new)} tokens. Ask for fewer with --generate "
-            "(generate=)."
-        )
+    new = ids[len(before) :]
+    _expect_words(model, new, count)
     written, start = (
         str(model.tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
         for tokens in (before + new, before)

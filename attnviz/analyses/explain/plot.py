@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -129,11 +130,17 @@ def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
         [credit[index] for index, special in enumerate(result.special) if not special]
     )
     tall, step = line_height(_WORDS) + 2 * _PAD, line_height(_WORDS) + 2 * _PAD + _LEADING
-    places, end = _place_words(page, result, step)
-    height = end + tall
-    ax = page.axes(page.left, top, page.right - page.left, height)
+    sides = sorted(set(result.stacks))
+    indent = page.ruler.widest(sides, SMALL_SIZE) + 0.08 if sides else 0.0
+    places, downs = _place_words(page, result, page.right - page.left - indent, step)
+    height = places[-1][3] + tall
+    for side, down in zip(sides, downs, strict=True):
+        middle = top + down + (tall - line_height(SMALL_SIZE)) / 2
+        page.write(page.left, middle, [side], color=theme().muted)
+    left_edge = page.left + indent
+    ax = page.axes(left_edge, top, page.right - left_edge, height)
     ax.axis("off")
-    ax.set(xlim=(0, page.right - page.left), ylim=(height, 0))
+    ax.set(xlim=(0, page.right - left_edge), ylim=(height, 0))
     for index, text, left, down, wide in places:
         number = credit[index] if index is not None else float("nan")
         fill = value_colors()(scale(number)) if number == number else theme().ground
@@ -148,37 +155,44 @@ def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
             )
         )  # fmt: skip
         page.write(
-            page.left + left + wide / 2, top + down + _PAD + _DESCENT, [text],
+            left_edge + left + wide / 2, top + down + _PAD + _DESCENT, [text],
             points=_WORDS, color=color, align="center",
         )  # fmt: skip
     return _draw_key(page, result, scale, top + height + 0.06)
 
 
 def _place_words(
-    page: Page, result: ExplainResult, step: float
-) -> tuple[list[tuple[int | None, str, float, float, float]], float]:
-    """Return each word with its place, and the top of the last line; None is the target."""
-    room = page.right - page.left
+    page: Page, result: ExplainResult, room: float, step: float
+) -> tuple[list[tuple[int | None, str, float, float, float]], list[float]]:
+    """Return each word with its place, and where each stack begins; None is the target.
+
+    A word has its left edge, its top and its width. The target of an encoder–decoder begins a line.
+    """
     masked = result.kind == "masked token"
     target = f"{result.target} {result.probability:.0%}"
-    words: list[tuple[int | None, str]] = []
-    for index, word in enumerate(result.words):
+    sides = result.stacks or ("",) * len(result.words)
+    rows: dict[str, list[tuple[int | None, str]]] = {side: [] for side in sorted(set(sides))}
+    for index, (side, word) in enumerate(zip(sides, result.words, strict=True)):
         if masked and index in result.unmeasured:
-            words.append((None, target))
+            rows[side].append((None, target))
         elif not result.special[index]:
-            words.append((index, literal(word, 60)))
+            rows[side].append((index, literal(word, 60)))
     if not masked:
-        words.append((None, f"→ {target}"))
+        rows[sides[-1]].append((None, f"→ {target}"))
     places: list[tuple[int | None, str, float, float, float]] = []
-    left, down = 0.0, 0.0
-    for place, word in words:
-        text = page.ruler.clip(word, room - 2 * _PAD, _WORDS)
-        wide = page.ruler.width(text, _WORDS) + 2 * _PAD
-        if left and left + wide > room:
-            left, down = 0.0, down + step
-        places.append((place, text, left, down, wide))
-        left += wide + _APART
-    return places, down
+    downs, down = [], 0.0
+    for words in rows.values():
+        down += step if places else 0.0
+        left = 0.0
+        downs.append(down)
+        for place, word in words:
+            text = page.ruler.clip(word, room - 2 * _PAD, _WORDS)
+            wide = page.ruler.width(text, _WORDS) + 2 * _PAD
+            if left and left + wide > room:
+                left, down = 0.0, down + step
+            places.append((place, text, left, down, wide))
+            left += wide + _APART
+    return places, downs if result.stacks else []
 
 
 def _draw_key(page: Page, result: ExplainResult, scale: Normalize, top: float) -> float:
@@ -248,7 +262,17 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
         middle = top + (line + 0.5) * _ROW - line_height(SMALL_SIZE) / 2
         page.write(left - 0.05, middle, [name], align="right")
         page.write(page.right, middle, [correlations[line]], align="right")
-    return _write_words(page, result, shown, left, cell, top + _ROW * len(rows) + 0.02)
+    bottom = _write_words(page, result, shown, left, cell, top + _ROW * len(rows) + 0.02)
+    counts = Counter(result.stacks[index] for index in shown if result.stacks)
+    before = 0
+    for side, count in sorted(counts.items()):
+        if before:  # a line between the source and the target
+            ax.axvline(before, color=theme().ink, linewidth=0.9)
+        page.write(
+            left + (before + count / 2) * cell, bottom, [side], color=theme().muted, align="center"
+        )
+        before += count
+    return bottom + line_height(SMALL_SIZE) * bool(counts)
 
 
 def _strongest(result: ExplainResult, most: int) -> list[int]:

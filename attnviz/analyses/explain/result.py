@@ -89,6 +89,9 @@ class ExplainResult(Result):
         What the number loses without each head; None if not requested or not supported.
     lens : LogitLens or None
         What each layer would predict; None if not requested or not supported, and for a class.
+    stacks : tuple of str
+        Whether each word is in the "source" or in the "target" of an encoder–decoder, whose words
+        follow each other; empty for one text.
     """
 
     main_array: ClassVar[str | None] = "credit"
@@ -117,6 +120,7 @@ class ExplainResult(Result):
     methods: Mapping[str, Tensor] = field(default_factory=dict)
     heads: HeadEffects | None = None
     lens: LogitLens | None = None
+    stacks: tuple[str, ...] = ()
 
     def _rules(self) -> Rules:
         """Yield what the fields should have."""
@@ -126,6 +130,7 @@ class ExplainResult(Result):
             (len(self.special) == len(self.positions) == W),
         )
         yield "a contribution of each token", self.decomposition.credit.shape == (T,)
+        yield "a stack of each word", len(self.stacks) in (0, W)
         yield "positions of tokens", all(0 <= row < T for rows in self.positions for row in rows)
         yield "unmeasured words among its words", all(0 <= n < W for n in self.unmeasured)
         by_word = [*self.causal.values(), *self.methods.values(), *self.replacements]
@@ -342,6 +347,7 @@ class ExplainResult(Result):
             "reference": self.reference,
             "positions": [list(positions) for positions in self.positions],
             "special": list(self.special),
+            "stacks": list(self.stacks),
             "unmeasured": list(self.unmeasured),
             "total": split.total,
             "completeness_error": self.completeness_error,
@@ -355,6 +361,8 @@ class ExplainResult(Result):
     def columns_of_table(self) -> Columns:
         """Return one row for each word."""
         columns: Columns = {"position": list(range(len(self.words))), "word": list(self.words)}
+        if self.stacks:
+            columns["stack"] = list(self.stacks)
         for name, numbers in self._quantities():
             columns[name] = numbers.double().numpy()
         return columns

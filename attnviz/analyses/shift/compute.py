@@ -402,7 +402,7 @@ def _verify(
         report, analysis=(*report.analysis, AnalysisCheck("sums of the parts", worst, COMPLETE))
     )
     with restoring(target.model.module, None, seed=2):
-        start, end = trace_run(target.readout, compared.inputs, nullcontext())
+        (start,), end = trace_run(target.readout, compared.inputs, nullcontext())
     first, last = (state.detach().double().cpu() for state in (target.readout(start), end))
     lengths = [(stream.total, (last[1] - first[1]) @ stream.direction.double())]
     if compared.gate is None:

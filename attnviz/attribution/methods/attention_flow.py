@@ -9,6 +9,7 @@ from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor
 
 from attnviz.attribution.methods import method
+from attnviz.attribution.methods.rollout import weights_of
 from attnviz.attribution.target import Score
 
 _UNIT = 10**6  # scipy computes flows of whole numbers
@@ -26,16 +27,17 @@ def attention_flow(score: Score) -> Tensor:
     T, layers = score.ids.shape[1], len(score.result.records)
     identity = np.eye(T)
     starts, ends, capacities = [], [], []
-    for layer, record in enumerate(score.result):
-        mean = (record.weights().mean(0).double().cpu().numpy() + identity) / 2
+    for layer, weights in enumerate(weights_of(score)):
+        mean = (weights.mean(0).double().cpu().numpy() + identity) / 2
         queries, keys = np.nonzero(mean)
         starts.append((layer + 1) * T + queries)
         ends.append(layer * T + keys)
         capacities.append(np.round(mean[queries, keys] * _UNIT).astype(np.int32))
     top, count = (layers + 1) * T, (layers + 1) * T + 1
-    starts.append(np.full(len(score.rows), top))
-    ends.append(layers * T + np.array(score.rows))
-    capacities.append(np.full(len(score.rows), _UNIT, dtype=np.int32))
+    read = np.array(score.readout.positions)
+    starts.append(np.full(len(read), top))
+    ends.append(layers * T + read)
+    capacities.append(np.full(len(read), _UNIT, dtype=np.int32))
     edges = np.concatenate(starts), np.concatenate(ends)
     graph = coo_array((np.concatenate(capacities), edges), shape=(count, count)).tocsr()
     flows = [maximum_flow(graph, top, token).flow_value / _UNIT for token in range(T)]

@@ -17,7 +17,8 @@ def attention_value_norm(score: Score) -> Tensor:
     before the output projection.
     """
     parts = []
-    for record in score.result:
+    for record, place in score.attentions:
         values = record.value.repeat_interleave(record.heads // record.key_heads, 0)
-        parts.append(record.weights() * values.norm(dim=-1)[:, None])
-    return torch.stack([part[:, score.rows].sum(0).mean(0) for part in parts]).sum(0)
+        norms = record.weights() * values.norm(dim=-1)[:, None]
+        parts.append(place.spread(norms[:, score.rows].sum(0).mean(0), score.ids.shape[1]))
+    return torch.stack(parts).sum(0)

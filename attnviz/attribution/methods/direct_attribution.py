@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.attribution.methods import method
-from attnviz.attribution.readout import base_of
 from attnviz.attribution.residual_stream import FrozenNonlinearities
+from attnviz.attribution.stacks import Place
 from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Score
 from attnviz.attribution.tracing import Elementwise, activations, by_head, trace_run
@@ -18,31 +20,33 @@ def direct_attribution(score: Score) -> Tensor:
     """Return what each token adds to the score through one head, without later MLPs and heads.
 
     For a logit this is direct logit attribution: Σ α_ij v_j W_O over layers and heads, through the
-    final norm with its scale fixed, along the unembedding.
+    final norm with its scale fixed, along the unembedding. A decoder reads the words of a source
+    directly through its cross-attention.
 
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
     """
     module = score.readout.module
-    run = StoredRun(base_of(module))
-    mode = _DirectPaths(run)
+    run = StoredRun(score.readout.bases[-1])
+    mode = _DirectPaths(run, score.readout.places)
     with run.record(), activations(module, mode.gated):
         _, numbers = trace_run(score.readout, score.inputs, mode)
     leaves = [mix.mixed for mix in mode.mixes]
     gradients = torch.autograd.grad(score.project(numbers), leaves, allow_unused=True)
-    total = torch.zeros(score.ids.shape[1], dtype=torch.float64, device="cpu")
+    T = score.ids.shape[1]
+    total = torch.zeros(T, dtype=torch.float64, device="cpu")
     for mix, gradient in zip(mode.mixes, gradients, strict=True):
         if gradient is not None:
             g = by_head(gradient, 1)[0][:, score.rows]
             parts = mix.weights[0][:, score.rows] * (g @ mix.values[0].mT)
-            total += parts.sum((0, 1)).double().cpu()
+            total += mix.place.spread(parts.sum((0, 1)), T).double().cpu()
     return total
 
 
 class _DirectPaths(FrozenNonlinearities):
     """Also cuts the paths through the MLPs of blocks, but not through the head of the model."""
 
-    def __init__(self, run: StoredRun) -> None:
-        super().__init__()
+    def __init__(self, run: StoredRun, places: Mapping[nn.Module, Place]) -> None:
+        super().__init__(places)
         self._run = run
 
     def gated(self, f: Elementwise, x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ def ensemble(score: Score) -> Tensor:
     ranked = [
         row
         for row, special in enumerate(score.special)
-        if not special and row != score.sink and row not in score.rows
+        if not special and row != score.sink and row not in score.readout.positions
     ]
     total = torch.zeros(score.ids.shape[1], dtype=torch.float64, device="cpu")
     for name in MEMBERS:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.attribution.methods import method
+from attnviz.attribution.stacks import Place
 from attnviz.attribution.target import Score
 from attnviz.attribution.tracing import AttentionTracer, by_head, trace_run
 from attnviz.errors import ModelError
@@ -17,26 +20,28 @@ def gradient_attention(score: Score) -> Tensor:
 
     The weight of a token for itself is left out.
     """
-    trace = _WeightTracer()
+    trace = _WeightTracer(score.readout.places)
     _, numbers = trace_run(score.readout, score.inputs, trace)
     if not trace.weights:
         raise ModelError("its attention weights cannot be traced")
-    gradients = torch.autograd.grad(score.project(numbers), trace.weights)
-    parts = [
-        by_head((weights * gradient).detach(), 1)[0].sum(0)
-        for weights, gradient in zip(trace.weights, gradients, strict=True)
-    ]
-    total = torch.stack(parts).sum(0)
-    return (total - total.diag().diag()).sum(0)
+    weights = [weights for weights, _ in trace.weights]
+    gradients = torch.autograd.grad(score.project(numbers), weights)
+    parts = []
+    for (weight, place), gradient in zip(trace.weights, gradients, strict=True):
+        product = by_head((weight * gradient).detach(), 1)[0].sum(0)
+        if place.queries == place.keys:
+            product = product - product.diag().diag()
+        parts.append(place.spread(product.sum(0), score.ids.shape[1]))
+    return torch.stack(parts).sum(0)
 
 
 class _WeightTracer(AttentionTracer):
     """Collects the attention weights of a run, in the graph of its gradients."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.weights: list[Tensor] = []
+    def __init__(self, places: Mapping[nn.Module, Place]) -> None:
+        super().__init__(places)
+        self.weights: list[tuple[Tensor, Place]] = []  # with their place among all tokens
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        self.weights.append(weights)
+        self.weights.append((weights, self.place))
         return weights @ values

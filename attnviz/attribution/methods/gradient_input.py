@@ -18,6 +18,7 @@ def gradient_input(score: Score) -> Tensor:
 
     Source: Shrikumar et al. 2016, arXiv:1605.01713.
     """
-    start, numbers = trace_run(score.readout, score.inputs, nullcontext())
-    (gradient,) = torch.autograd.grad(score.project(numbers), start)
-    return (gradient * start.detach())[0].sum(-1)
+    starts, numbers = trace_run(score.readout, score.inputs, nullcontext())
+    gradients = torch.autograd.grad(score.project(numbers), starts)
+    parts = zip(gradients, starts, strict=True)
+    return torch.cat([(gradient * start.detach())[0].sum(-1) for gradient, start in parts])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -14,7 +14,22 @@ from attnviz.attribution.target import Score
 @method("rollout")
 def rollout(score: Score) -> Tensor:
     """Return the attention rollout."""
-    return multiply_layers(record.weights() for record in score.result)[score.rows].mean(0)
+    positions = list(score.readout.positions)
+    return multiply_layers(weights_of(score))[positions].mean(0)
+
+
+def weights_of(score: Score) -> Iterator[Tensor]:
+    """Yield the weights of each attention between all tokens, (H, T, T), from the first layer on.
+
+    In an encoder–decoder those of the encoder come first, then the self-attention and the
+    cross-attention of each layer of the decoder.
+    """
+    stacks = score.readout.stacks
+    if stacks is None:
+        yield from (record.weights() for record in score.result)
+        return
+    for record in score.result:
+        yield stacks.place(record.path).embed(record.weights(), score.ids.shape[1])
 
 
 def multiply_layers(weights: Iterable[Tensor]) -> Tensor:

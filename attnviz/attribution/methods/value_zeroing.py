@@ -13,6 +13,7 @@ from attnviz.attribution.methods.rollout import multiply_layers
 from attnviz.attribution.readout import base_of
 from attnviz.attribution.target import Score
 from attnviz.attribution.tracing import AttentionTracer, blocks_of, by_head
+from attnviz.errors import ModelError
 
 
 @method("value-zeroing")
@@ -24,6 +25,8 @@ def value_zeroing(score: Score) -> Tensor:
 
     Source: Mohebbi et al. 2023, arXiv:2301.12971.
     """
+    if score.readout.stacks is not None:
+        raise ModelError("it has an encoder and a decoder, and the method is that of one stack")
     T = score.ids.shape[1]
     distances: list[Tensor] = []
 

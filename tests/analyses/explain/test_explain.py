@@ -373,6 +373,17 @@ def test_a_result_is_saved_and_tabled(results, tmp_path, kind):
     assert {"credit", "lost by replace", "consensus"} <= set(frame)
 
 
+def test_the_last_word_can_be_deleted_where_a_reference_has_another(models):
+    result = attnviz.explain(
+        "near the old river", target="yes", reference="near the old house", model=models["decoder"]
+    )
+    river, shorter = result.words.index("river"), attnviz.explain(
+        "near the old", target="yes", model=models["decoder"]
+    )  # fmt: skip
+    lost = result.value - shorter.value
+    assert result.causal["delete"][river] == pytest.approx(lost, rel=1e-4)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
