@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from attnviz.inputs.batch import Batch
 from attnviz.inputs.tokens import TokenIds, special_flags
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionResult
-from attnviz.results.axis import TokenGroups, token_groups
+from attnviz.results.axis import Axis, TokenGroups, token_groups
 
 _SAME = 1e-3  # of the norm of a state: a change that is rounding
 
@@ -42,9 +42,19 @@ class Reading:
     notes: tuple[str, ...]
 
     @property
+    def axis(self) -> Axis:
+        """The tokens that are read."""
+        return self.result.records[0].query_axis.at(range(self.inputs["input_ids"].shape[1]))
+
+    @property
     def special(self) -> tuple[bool, ...]:
         """Which tokens are special."""
-        return self.result.records[0].query_axis.special
+        return self.axis.special
+
+    def until(self, end: int) -> Reading:
+        """Return the reading of the first `end` tokens, which later ones do not change."""
+        inputs = {name: tensor[:, :end] for name, tensor in self.inputs.items()}
+        return replace(self, inputs=inputs, groups=token_groups(self.axis.at(range(end))))
 
 
 def read(model: Model, text: str) -> Reading:

@@ -37,6 +37,7 @@ from attnviz.errors import InputError, ModelError
 from attnviz.inputs import expect_one_text
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AgreementReport, AnalysisCheck
+from attnviz.results.attention_result import Provenance
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
@@ -118,9 +119,29 @@ def explain(
     prediction = find_prediction(
         model, text + continuation, target, against, log=number == "log-probability"
     )
-    reading, site, choices = prediction.reading, prediction.target, prediction.choices
     written = [f"the model wrote “{continuation.strip()}”"] if continuation else []
-    readout = site.readout
+    return explain_prediction(
+        prediction, reference=reference, methods=names, heads=heads, notes=written
+    )
+
+
+def explain_prediction(
+    prediction: FoundPrediction,
+    *,
+    reference: str = "gate",
+    methods: Sequence[str] = (),
+    heads: bool = False,
+    measure: bool = True,
+    notes: Sequence[str] = (),
+    provenance: Provenance | None = None,
+) -> ExplainResult:
+    """Explain a prediction: see `explain`.
+
+    methods : names of known methods. measure : change each word in separate runs. notes : on how
+    the text came about. provenance : by default that of the reading.
+    """
+    reading, site, choices = prediction.reading, prediction.target, prediction.choices
+    model, readout = site.model, site.readout
     assert isinstance(readout, Prediction)
     compared = make_reference(site, reference, reading.bos)
     groups, result = reading.groups, reading.result
@@ -145,7 +166,10 @@ def explain(
             if not special and index not in unmeasured
         ]
         words = [groups.positions[index] for index in others]
-        causal, replacements = _measure(site, words, compared.inputs["input_ids"])
+        causal: dict[str, Tensor] = {}
+        replacements = torch.empty(0, len(words), dtype=torch.float64, device="cpu")
+        if measure:
+            causal, replacements = _measure(site, words, compared.inputs["input_ids"])
         score = Score(
             **vars(site),
             direction=along,
@@ -153,7 +177,7 @@ def explain(
             gate=compared.gate,
             computed={"split": split.credit},
         )
-        attributions, left_out = compute_methods(names, score)
+        attributions, left_out = compute_methods(methods, score)
         effects, lens, missing = _measure_heads(score, readout) if heads else (None, None, [])
         value = site.outputs(1).item()
 
@@ -179,7 +203,7 @@ def explain(
         words=groups.labels,
         positions=groups.positions,
         special=groups.special,
-        tokens=result.records[0].query_axis.labels,
+        tokens=reading.axis.labels,
         unmeasured=unmeasured,
         reference=compared.description,
         decomposition=split,
@@ -190,9 +214,9 @@ def explain(
         },
         heads=effects,
         lens=lens,
-        notes=(*written, *prediction.notes, *reading.notes, *compared.notes, *left_out, *missing),
+        notes=(*notes, *prediction.notes, *reading.notes, *compared.notes, *left_out, *missing),
         agreement=_verify(result.agreement, choices, site, split, value),
-        provenance=result.provenance,
+        provenance=provenance or result.provenance,
     )
 
 

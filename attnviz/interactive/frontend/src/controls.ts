@@ -35,7 +35,7 @@ const HELP = [
   ["/", "search for a token"],
 ];
 
-export function controls(payload: Payload, theme: () => string[], actions: Actions): Controls {
+export function controls(payload: Payload, explains: boolean, theme: () => string[], actions: Actions): Controls {
   const { change } = actions;
   const two = payload.results.length > 1;
   const stacks = payload.results[0].stacks;
@@ -61,6 +61,7 @@ export function controls(payload: Payload, theme: () => string[], actions: Actio
     only(choice("special", "Special tokens", [["keep", "keep"], ["hide", "hide"], ["remove", "remove"]], change), ({ view }) => view !== "steps"),
     only(threshold(change), ({ view }) => view !== "steps"),
     only(choice("colors", "Colors", [["shared", "shared"], ["head", "per head"]], change), ({ view }) => view === "grid"),
+    ...(explains ? [pointing(change)] : []),
     search(change, actions.next),
     choice("theme", "Theme", [["auto", "auto"], ["light", "light"], ["dark", "dark"]], change),
     buttons(actions),
@@ -199,6 +200,13 @@ function words(change: Change): Control {
   const select = el("select", { "data-control": "words", change: () => change({ words: select.value === "words" }) },
     el("option", { value: "words" }, "words"), el("option", { value: "pieces" }, "pieces"));
   return { node: field("Tokens", select), follow: (state) => (select.value = state.words ? "words" : "pieces") };
+}
+
+/** What pointing at a generated token shows. */
+function pointing(change: Change): Control {
+  const select = el("select", { "data-control": "explain", change: () => change({ explain: select.value === "contributions" }) },
+    el("option", { value: "contributions" }, "contributions"), el("option", { value: "attention" }, "attention"));
+  return { node: field("Generated tokens", select), follow: (state) => (select.value = state.explain ? "contributions" : "attention") };
 }
 
 function threshold(change: Change): Control {
