@@ -31,7 +31,8 @@ def place_explanations(
     placed = {}
     for explanation in explanations:
         tokens = explanation.tokens
-        position = len(tokens) - (tokens != labels[: len(tokens)])  # without a token before the text
+        has_first = tokens != labels[: len(tokens)]  # a token that is read before the text
+        position = len(tokens) - 1 if has_first else len(tokens)
         if tokens[-position:] != labels[:position]:
             raise InputError(
                 f"{explanation.question} is no token of this result after the same text. Explain "
@@ -84,7 +85,10 @@ def _headline(result: ExplainResult) -> str:
     ]
     if not words:
         return f"{result.question}: no word before it is measured"
-    return f"{result.question}: {', '.join(words)} {result.unit}"
+    numbers = f"{', '.join(words)} {result.unit}"
+    if result.causal and result.strongest is None:
+        return f"{result.question}: methods disagree, {numbers} by the split"
+    return f"{result.question}: {numbers}"
 
 
 def _details(result: ExplainResult) -> str:
@@ -99,9 +103,8 @@ def _details(result: ExplainResult) -> str:
     elif SPLIT in result.rank_correlations:
         rho, low, high = map(signed, result.rank_correlations[SPLIT])
         parts.append(f"Rank correlation with the measured effects {rho} ({low} to {high})")
-        parts.append(result.headline)
     else:
-        parts.append(result.headline)
+        parts.append("Too few words for a rank correlation with the measured effects")
     parts += [
         f"{note[0].upper()}{note[1:]}"
         for note in result.notes

@@ -54,6 +54,7 @@ export function controls(payload: Payload, explains: boolean, theme: () => strin
     only(some("layers", "Layers", actions, (state) => stack(state).layers.map(({ layer }) => layer)), ofSome),
     only(some("only", "Heads", actions, (state) => [...new Set(stack(state).layers.flatMap(({ heads }) => heads))]), ofSome),
     only(averaging(change), inGrid),
+    ...(explains ? [pointing(change)] : []),
   ];
   const more: Control[] = [
     only(choice("by", "Weights", [["query", "outgoing"], ["key", "incoming"]], change), ({ view }) => view === "token"),
@@ -61,7 +62,6 @@ export function controls(payload: Payload, explains: boolean, theme: () => strin
     only(choice("special", "Special tokens", [["keep", "keep"], ["hide", "hide"], ["remove", "remove"]], change), ({ view }) => view !== "steps"),
     only(threshold(change), ({ view }) => view !== "steps"),
     only(choice("colors", "Colors", [["shared", "shared"], ["head", "per head"]], change), ({ view }) => view === "grid"),
-    ...(explains ? [pointing(change)] : []),
     search(change, actions.next),
     choice("theme", "Theme", [["auto", "auto"], ["light", "light"], ["dark", "dark"]], change),
     buttons(actions),

@@ -16,6 +16,8 @@ export interface Explanations {
   find(look: Look, word: Word | null): number | null;
   /** Show the explanation of a token, and return its colors once it is known; null without one. */
   show(look: Look, position: number | null, theme: Theme, isChosen: boolean): Promise<Spread | null>;
+  /** Cancel what was asked of a server. */
+  stop(): void;
 }
 
 export function explanations({ payload, explain }: Source): Explanations {
@@ -57,6 +59,7 @@ export function explanations({ payload, explain }: Source): Explanations {
   }
   return {
     node,
+    stop: () => asking?.control.abort(),
     find(look, word) {
       const start = first(look);
       if (node.hidden || look.signed || !look.state.explain || start === null) return null;

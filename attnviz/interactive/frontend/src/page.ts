@@ -262,6 +262,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     },
     destroy() {
       stop();
+      why.stop();
       clearTimeout(writing);
       resized.disconnect();
       removeEventListener("resize", fit);

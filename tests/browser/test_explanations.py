@@ -1,0 +1,126 @@
+"""Pointing at a generated token shows its explanation, in a page and in the page of a server."""
+
+import copy
+
+import pytest
+from families import tiny
+from playwright.sync_api import expect
+from tokenizers.processors import TemplateProcessing
+
+import attnviz
+from attnviz.figures.scale import signed_norm
+from attnviz.figures.style import value_colors
+from tests.interactive.serve.live_server import serving
+
+TEXT = "the old train left the quiet station today"
+
+
+@pytest.fixture(scope="module")
+def decoder(tokenizer, tmp_path_factory):
+    """Return the folder of a tiny decoder whose texts have no special tokens."""
+    folder = tmp_path_factory.mktemp("decoder")
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
+    tokenizer.save_pretrained(folder)
+    tiny("llama").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def explained(decoder):
+    return attnviz.explain_generation(TEXT, generate=2, measure=True, model=decoder)
+
+
+@pytest.fixture(scope="module")
+def saved(decoder, explained, tmp_path_factory):
+    """Return pages of a generation with and without explanations."""
+    folder, result = (
+        tmp_path_factory.mktemp("pages"),
+        attnviz.attend(TEXT, generate=3, model=decoder),
+    )
+    attnviz.view(result, explain=explained).save(folder / "with.html")
+    attnviz.view(result).save(folder / "without.html")
+    return folder
+
+
+def numbers_of(result):
+    """Return what the page says of the words with the largest contributions."""
+    largest = sorted(result.sources, key=lambda n: -abs(float(result.credit[n])))[:3]
+    return [
+        f"“{result.names[n]}” {float(result.credit[n]):+.2f}".replace("-", "−") for n in largest
+    ]
+
+
+def expect_explained(page, result):
+    """Expect the line, the colors and the marked token of an explanation."""
+    line = page.locator(".why .found")
+    expect(line).to_contain_text(f"{result.question}:")
+    for part in numbers_of(result):
+        expect(line).to_contain_text(part)
+    words = page.locator(".headline .word")
+    expect(words.nth(len(result.tokens))).to_have_class("word explained")
+    scale = signed_norm(result.credit[result.sources].tolist())
+    colors = value_colors()  # of the light theme
+    for n in range(len(result.tokens)):
+        shown = words.nth(n).evaluate("""word => {
+            const context = document.createElement('canvas').getContext('2d');
+            context.fillStyle = getComputedStyle(word).backgroundColor;
+            context.fillRect(0, 0, 1, 1);
+            return [...context.getImageData(0, 0, 1, 1).data];
+        }""")
+        if n not in result.sources:
+            assert shown[3] == 0, result.words[n]
+        else:
+            expected = [255 * part for part in colors(scale(float(result.credit[n])))]
+            assert shown == pytest.approx(expected, abs=4), result.words[n]
+
+
+def test_hover_and_focus_show_the_numbers_of_explain(saved, explained, open_page):
+    page = open_page(saved / "with.html")
+    expect_explained(page, explained[0])  # before anything is pointed at
+    words = page.locator(".headline .word")
+    words.nth(9).hover()
+    expect_explained(page, explained[1])
+    rho, low, high = explained[1].rank_correlations["split"]
+    agreement = f"measured effects {rho:.2f} ({low:.2f} to {high:.2f})".replace("-", "−")
+    expect(page.locator(".why .details")).to_contain_text(agreement)
+    words.nth(1).hover()  # a word of the text has its attention
+    expect(page.locator(".why")).to_contain_text("Point at a generated token")
+    expect(page.locator(".hint")).to_contain_text("→")
+    page.mouse.move(2, 2)
+    words.nth(7).focus()
+    page.keyboard.press("ArrowRight")
+    expect(words.nth(8)).to_be_focused()
+    expect_explained(page, explained[0])
+    page.keyboard.press("ArrowRight")
+    expect_explained(page, explained[1])
+    page.keyboard.press("Enter")  # it stays
+    words.nth(9).blur()
+    expect_explained(page, explained[1])
+    page.locator("[data-control=explain]").select_option("attention")
+    expect(page.locator(".hint")).to_contain_text("→")
+    expect(words.nth(9)).to_have_class("word chosen")
+
+
+def test_a_page_without_explanations_has_none_of_it(saved, open_page):
+    page = open_page(saved / "without.html")
+    expect(page.locator(".why")).to_be_hidden()
+    expect(page.locator("[data-control=explain]")).to_have_count(0)
+    page.locator(".headline .word").nth(8).hover()
+    expect(page.locator(".hint")).to_contain_text("→")
+    assert page.locator(".explained, .unread").count() == 0
+
+
+def test_the_server_explains_a_token_that_is_pointed_at(decoder, explained, open_page):
+    with serving("--model", str(decoder)) as server:
+        page = open_page(server.link, width=400, dark=True)
+        page.get_by_label("Generate").fill("3")
+        page.get_by_label("Sentence").first.fill(TEXT)
+        page.get_by_label("Sentence").first.press("Enter")
+        words = page.locator(".headline .word")
+        expect(words).to_have_count(10)
+        expect(page.locator(".why")).to_contain_text("Point at a generated token")
+        words.nth(9).hover()
+        expect(page.locator(".why .details")).to_contain_text("Not compared with measured effects")
+        assert numbers_of(explained[1])[0] in page.locator(".why .found").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
