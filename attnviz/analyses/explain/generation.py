@@ -34,7 +34,7 @@ def explain_generation(
     """Explain each token that a model generates after a text by the words before it.
 
     The tokens are those of ``attend(text, generate=…)``. Each is compared with the token that is
-    most probable beside it. Source and cost of the contributions are those of `explain`: some five
+    most probable beside it. Source and cost of the contributions are those of `explain`: a few
     forward passes for each token.
 
     Parameters

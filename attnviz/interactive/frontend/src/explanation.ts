@@ -28,38 +28,47 @@ export function explanations({ payload, explain }: Source): Explanations {
   const key = el("p", { class: "key" }, low, bar, high);
   const details = el("p", { class: "details" });
   const node = el("div", { class: "why", "data-control": "why", hidden: !known.size && !explain }, headline, key, details);
-  let asking: { position: number; control: AbortController } | null = null;
+  let asking: { position: number; control: AbortController; answer: Promise<Explanation | null> } | null = null;
 
   const first = ({ result, stack }: Look) => result.axes[stack.queries].generated;
   function tell(line: string): void {
     headline.textContent = line;
     key.hidden = details.hidden = true;
   }
-  /** Return the explanation of a token; ask the server if the pointer rests on it, or at once for a chosen one. */
+  /** Return the explanation of a token, which a server is asked for once; null if it is not known. */
   async function get(position: number, isChosen: boolean): Promise<Explanation | null> {
     const found = known.get(position);
-    if (asking?.position !== position) asking?.control.abort();
+    if (asking?.position !== position) cancel();
     if (found || !explain) return found ?? null;
-    if (asking?.position === position) return null; // its answer is on the way
-    const mine = (asking = { position, control: new AbortController() });
-    const { signal } = mine.control;
+    if (!asking) {
+      const control = new AbortController();
+      asking = { position, control, answer: request(position, isChosen, control.signal) };
+    }
+    return asking.answer;
+  }
+  /** Ask the server: at once for a chosen token, else when the pointer rests on it. */
+  async function request(position: number, isChosen: boolean, signal: AbortSignal): Promise<Explanation | null> {
     try {
       if (!isChosen) await new Promise((done) => setTimeout(done, WAIT));
       if (signal.aborted) return null;
       tell("Explaining this token …");
-      const answer = await explain(position, signal, (line) => mine === asking && tell(line));
+      const answer = await explain!(position, signal, (line) => signal.aborted || tell(line));
       known.set(position, answer);
       return answer;
     } catch (error) {
       if (!signal.aborted) tell(error instanceof Error ? error.message : String(error));
       return null;
     } finally {
-      if (asking === mine) asking = null;
+      if (!signal.aborted) asking = null;
     }
+  }
+  function cancel(): void {
+    asking?.control.abort();
+    asking = null;
   }
   return {
     node,
-    stop: () => asking?.control.abort(),
+    stop: cancel,
     find(look, word) {
       const start = first(look);
       if (node.hidden || look.signed || !look.state.explain || start === null) return null;
@@ -71,7 +80,7 @@ export function explanations({ payload, explain }: Source): Explanations {
     },
     async show(look, position, theme, isChosen) {
       if (position === null) {
-        asking?.control.abort();
+        cancel();
         tell(look.state.explain ? INVITE : "Pointing at a token shows its attention.");
         return null;
       }
