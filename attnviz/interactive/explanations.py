@@ -28,7 +28,7 @@ def place_explanations(
         An explanation is not of a token that the result has after the same tokens.
     """
     labels = result.stack().records[0].query_axis.labels
-    placed = {}
+    placed: dict[int, dict[str, Any]] = {}
     for explanation in explanations:
         tokens = explanation.tokens
         has_first = tokens != labels[: len(tokens)]  # a token that is read before the text
@@ -59,11 +59,11 @@ def describe_explanation(result: ExplainResult, position: int) -> dict[str, Any]
     for word in hidden:
         credit[list(result.positions[word])] = math.nan
     words = result.credit.tolist()
-    top = signed_norm([words[index] for index in result.sources]).vmax
+    top = signed_norm(words[index] for index in result.sources).vmax or 1.0
     return {
         "position": position,
         "credit": [_rounded(number) for number in credit[before:].tolist()],
-        "top": _rounded(float(top)),
+        "top": _rounded(top),
         "headline": _headline(result),
         "lowers": f"lowers {result.question}",
         "unit": result.unit,

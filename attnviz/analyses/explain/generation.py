@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -94,19 +95,16 @@ def explain_tokens(
             logits = model.module(**reading.inputs)[0][0]
     assert model.tokenizer is not None  # it has tokenized the text
     special = model.tokenizer.all_special_ids
+    decode = partial(model.tokenizer.decode, clean_up_tokenization_spaces=False)
     read: list[int] = reading.inputs["input_ids"][0].tolist()
     start = len(read) + 1 - len(ids)
-
-    def decode(end: int) -> str:
-        return str(model.tokenizer.decode(read[:end], clean_up_tokenization_spaces=False))
-
     results = []
     with part(1, 2):
         for number in track(range(len(ids)), "the tokens are explained"):
             if ids[number] in special or only not in (None, number):
                 continue
             end = start + number  # of the tokens before this one
-            written = decode(end)[len(decode(start)) :]
+            written = str(decode(read[:end]))[len(str(decode(read[:start]))) :]
             prediction = _find_choice(model, reading.until(end), logits[end - 1], ids[number])
             notes = [f"the model wrote “{written.strip()}”"] if written else []
             source = replace(reading.result.provenance, text=text + written)
