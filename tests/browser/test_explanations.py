@@ -1,4 +1,4 @@
-"""Pointing at a generated token shows its explanation, in a page and in the page of a server."""
+"""Pointing at a generated token shows its explanation in the page."""
 
 import copy
 import re
@@ -11,20 +11,16 @@ from tokenizers.processors import TemplateProcessing
 import attnviz
 from attnviz.figures.scale import signed_norm
 from attnviz.figures.style import value_colors
-from tests.interactive.serve.live_server import serving
 
 TEXT = "the old train left the quiet station"
 
 
 @pytest.fixture(scope="module")
-def decoder(tokenizer, tmp_path_factory):
-    """Return the folder of a tiny decoder whose texts have no special tokens."""
-    folder = tmp_path_factory.mktemp("decoder")
+def decoder(tokenizer):
+    """Return a tiny decoder whose texts have no special tokens."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
-    tokenizer.save_pretrained(folder)
-    tiny("llama").save_pretrained(folder)
-    return folder
+    return attnviz.load(tiny("llama"), tokenizer=tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -110,18 +106,3 @@ def test_a_page_without_explanations_has_none_of_it(saved, open_page):
     page.locator(".headline .word").nth(7).hover()
     expect(page.locator(".hint")).to_contain_text("→")
     assert page.locator(".explained, .unread").count() == 0
-
-
-def test_the_server_explains_a_token_that_is_pointed_at(decoder, explained, open_page):
-    with serving("--model", str(decoder)) as server:
-        page = open_page(server.link, width=400, dark=True)
-        page.get_by_label("Generate").fill("3")
-        page.get_by_label("Sentence").first.fill(TEXT)
-        page.get_by_label("Sentence").first.press("Enter")
-        words = page.locator(".headline .word")
-        expect(words).to_have_count(9)
-        expect(page.locator(".why")).to_contain_text("Point at a generated token")
-        words.nth(8).hover()
-        expect(page.locator(".why .details")).to_contain_text("Not compared with measured effects")
-        assert numbers_of(explained[1])[0] in page.locator(".why .found").inner_text()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 400
