@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,6 +49,12 @@ class Reading:
     def special(self) -> tuple[bool, ...]:
         """Which tokens are special."""
         return self.tokens.special
+
+    def until(self, end: int) -> Reading:
+        """Return the reading of the first `end` tokens, which later ones do not change."""
+        inputs = {name: tensor[:, :end] for name, tensor in self.inputs.items()}
+        tokens = self.tokens.at(range(end))
+        return replace(self, inputs=inputs, groups=token_groups(tokens), tokens=tokens)
 
 
 def read(model: Model, text: str, decoder: TokenIds | None = None) -> Reading:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -44,6 +45,21 @@ def view(
         ),
     ] = "grid",
     words: Words = True,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Explain each generated token by the words before it. Needs --generate.",
+        ),
+    ] = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Compare each explanation with the effects of changing the words, measured in "
+            "separate runs.",
+        ),
+    ] = False,
     size: Annotated[
         float | None,
         typer.Option(
@@ -70,11 +86,21 @@ def view(
         if texts[0].text is None:
             raise InputError("--compare needs a text to compare with. Type both texts.")
         texts.append(InputOptions(text=compare).checked())
+    tokens = _explained_tokens(texts, explain=explain, measure=measure)
     path = check_output(output, PAGE_SUFFIXES, force=force)
     texts[0].refuse_overwriting(path)
     run.expect_layers(texts[0], [layer])
     exact = None if layer is None else [layer]
     results = [run.attend(text, exact=exact) for text in texts]
+    explanations = None
+    if tokens:
+        from attnviz.analyses.explain.generation import explain_generation
+        from attnviz.terminal.console import progress_bar
+
+        with progress_bar("explaining the tokens"):
+            explanations = explain_generation(
+                texts[0].text or "", generate=tokens, measure=measure, model=run.loaded
+            )
 
     from attnviz.interactive.view import view as make_page
     from attnviz.results import AgreementReport
@@ -87,6 +113,7 @@ def view(
         head=head,
         show=show,
         words=words,
+        explain=explanations,
         size=size,
     )
     page.save(path, force=force)
@@ -95,6 +122,26 @@ def view(
     if open_:
         typer.launch(str(path))
     return code
+
+
+def _explained_tokens(texts: Sequence[InputOptions], *, explain: bool, measure: bool) -> int:
+    """Return how many generated tokens to explain: those that the page shows; 0 for none.
+
+    The model does not read its last token, so the page does not show it.
+    """
+    inputs = texts[0]
+    if not explain:
+        if measure:
+            raise InputError("--measure is for explanations. Add --explain.")
+        return 0
+    if inputs.text is None or (inputs.generate or 1) < 2 or len(texts) > 1:
+        raise InputError(
+            "--explain explains the tokens that a model generates after one text. Type a text, and "
+            "--generate 2 or more."
+        )
+    if inputs.pair is not None or inputs.image is not None or inputs.audio is not None:
+        raise InputError("--explain reads one text and nothing else. Leave the other input out.")
+    return (inputs.generate or 1) - 1
 
 
 @option_groups(without=["mode"])

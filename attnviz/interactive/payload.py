@@ -72,11 +72,15 @@ OVERVIEW_ONLY, VECTORS_ONLY = Encoding(None, False), Encoding(None, True)
 
 
 def make_payload(
-    results: Sequence[AttentionResult], start: dict[str, Any], limit: int
+    results: Sequence[AttentionResult],
+    start: dict[str, Any],
+    limit: int,
+    explanations: Sequence[dict[str, Any]] = (),
 ) -> tuple[dict[str, Any], str]:
     """Return the payload of a page, as types of JSON, and the text of its blocks.
 
-    start : what is shown first. limit : the bytes of payload and blocks, at most.
+    start : what is shown first. limit : the bytes of payload and blocks, at most. explanations : of
+    generated tokens, from `place_explanations`.
 
     Raises
     ------
@@ -114,6 +118,7 @@ def make_payload(
             "notes": _notes(attentions[0], overviews[0], encodings, errors, sampled),
             "scale": {"logarithmicFrom": LOGARITHMIC_FROM, "belowEven": BELOW_EVEN},
             **({"aligned": aligned} if aligned else {}),
+            **({"explanations": list(explanations)} if explanations else {}),
         }
 
     without: list[Mixes] = [{} for _ in results]

@@ -14,9 +14,11 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
+from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
 from attnviz.errors import InputError, true_or_false
+from attnviz.interactive.explanations import place_explanations
 from attnviz.interactive.payload import compact_json, make_payload, shape
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
 from attnviz.results import AttentionResult, expect_vectors, one_result
@@ -42,6 +44,7 @@ def view(
     head: int | None = None,
     show: Show = "grid",
     words: bool = True,
+    explain: Sequence[ExplainResult] | None = None,
     size: float | None = None,
 ) -> View: ...
 def view(
@@ -52,6 +55,7 @@ def view(
     head: int | None = None,
     show: Show = "grid",
     words: bool = True,
+    explain: Sequence[ExplainResult] | None = None,
     size: float | None = None,
 ) -> Page:
     """Return all attentions of a text, or all heads of a model, as one interactive page.
@@ -74,6 +78,9 @@ def view(
         every head; or how a weight is computed.
     words : bool, optional
         Merge word pieces into words at first.
+    explain : sequence of ExplainResult, optional
+        From `explain_generation`: pointing at a generated token colors the words before it by their
+        contributions to it. By default pointing at a token shows its attention.
     size : float, optional
         The largest page, in megabytes; by default 0.5 for a sentence and 8 for a longer text. It
         decides how exact weights are and of how many heads the page holds queries and keys.
@@ -85,19 +92,22 @@ def view(
     Raises
     ------
     InputError
-        The layer, head or view does not exist, the second result has another shape, or the size is
-        too small to show every head.
+        The layer, head or view does not exist, the second result has another shape, the
+        explanations are of other tokens, or the size is too small to show every head.
     """
     if isinstance(result, ExploreResult):
         from attnviz.interactive.explorer_page import ExplorerPage
 
-        if (compare, layer, head, show, words, size) != (None, None, None, "grid", True, None):
+        options = (compare, layer, head, show, words, explain, size)
+        if options != (None, None, None, "grid", True, None, None):
             raise InputError("The page of `explore` has no options. Give only the result.")
         return ExplorerPage(result)
     results = [one_result(r, streamed=True) for r in (result, compare) if r is not None]
     if show not in get_args(Show):
         raise InputError(f"show={show!r} is no view. Choose one of {', '.join(get_args(Show))}.")
     if compare is not None:
+        if explain is not None:
+            raise InputError("A page of two results has no explanations. Leave one out.")
         _expect_same_shape(result, compare)
     layer, heads, _ = choose_head(result, layer, head)
     if show == "steps" and not result.streamed:
@@ -111,7 +121,8 @@ def view(
         "view": show,
         "words": true_or_false(words, "words"),
     }
-    return View(results, start, _data_limit(results, size))
+    placed = [] if explain is None else place_explanations(result, explain)
+    return View(results, start, _data_limit(results, size), placed)
 
 
 class Page:
@@ -147,9 +158,14 @@ class View(Page):
     """An interactive page with all attentions of one result, or of two that are compared."""
 
     def __init__(
-        self, results: Sequence[AttentionResult], start: dict[str, Any], limit: int
+        self,
+        results: Sequence[AttentionResult],
+        start: dict[str, Any],
+        limit: int,
+        explanations: Sequence[dict[str, Any]] = (),
     ) -> None:
         self._results, self._start, self._limit = results, start, limit
+        self._explanations = explanations
 
     def __repr__(self) -> str:
         """Return the results of the page and how to save it."""
@@ -178,7 +194,7 @@ class View(Page):
 
     @cached_property
     def _payload(self) -> tuple[dict[str, Any], str]:
-        return make_payload(self._results, self._start, self._limit)
+        return make_payload(self._results, self._start, self._limit, self._explanations)
 
     @cached_property
     def _page(self) -> str:  # type: ignore[override]

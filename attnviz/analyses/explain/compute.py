@@ -46,6 +46,7 @@ from attnviz.inputs import (
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AgreementReport, AnalysisCheck
+from attnviz.results.attention_result import Provenance
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
@@ -129,7 +130,6 @@ def explain(
     names = check_methods(methods)
     model = model if isinstance(model, Model) else load(model)
     log = number == "log-probability"
-    written = []
     if is_two_sided(model):
         prefix, continuation = _begin(model, text, decoder or "", generate - 1)
         prediction = find_prediction(model, text, target, against, log=log, decoder=prefix)
@@ -141,10 +141,29 @@ def explain(
     else:
         continuation = _continue(model, text, generate - 1) if generate > 1 else ""
         prediction = find_prediction(model, text + continuation, target, against, log=log)
-    if continuation:
-        written = [f"the model wrote “{continuation.strip()}”"]
+    written = [f"the model wrote “{continuation.strip()}”"] if continuation else []
+    return explain_prediction(
+        prediction, reference=reference, methods=names, heads=heads, notes=written
+    )
+
+
+def explain_prediction(
+    prediction: FoundPrediction,
+    *,
+    reference: str = "gate",
+    methods: Sequence[str] = (),
+    heads: bool = False,
+    measure: bool = True,
+    notes: Sequence[str] = (),
+    provenance: Provenance | None = None,
+) -> ExplainResult:
+    """Explain a prediction: see `explain`.
+
+    methods : names of known methods. measure : change each word in separate runs. notes : on how
+    the text came about. provenance : by default that of the reading.
+    """
     reading, site, choices = prediction.reading, prediction.target, prediction.choices
-    readout = site.readout
+    model, readout = site.model, site.readout
     assert isinstance(readout, Prediction)
     compared = make_reference(site, reference, reading.bos)
     groups, result, at = reading.groups, reading.result, readout.positions[0]
@@ -169,7 +188,10 @@ def explain(
             if not special and index not in unmeasured
         ]
         words = [groups.positions[index] for index in others]
-        causal, replacements = _measure(site, words, token_ids(compared.inputs))
+        causal: dict[str, Tensor] = {}
+        replacements = torch.empty(0, len(words), dtype=torch.float64, device="cpu")
+        if measure:
+            causal, replacements = _measure(site, words, token_ids(compared.inputs))
         score = Score(
             **vars(site),
             direction=along,
@@ -177,7 +199,7 @@ def explain(
             gate=compared.gate,
             computed={"split": split.credit},
         )
-        attributions, left_out = compute_methods(names, score)
+        attributions, left_out = compute_methods(methods, score)
         effects, lens, missing = _measure_heads(score, readout) if heads else (None, None, [])
         value = site.outputs(1).item()
 
@@ -215,9 +237,9 @@ def explain(
         },
         heads=effects,
         lens=lens,
-        notes=(*written, *prediction.notes, *reading.notes, *compared.notes, *left_out, *missing),
+        notes=(*notes, *prediction.notes, *reading.notes, *compared.notes, *left_out, *missing),
         agreement=_verify(result.agreement, choices, site, split, value),
-        provenance=result.provenance,
+        provenance=provenance or result.provenance,
     )
 
 

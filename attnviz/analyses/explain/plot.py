@@ -98,10 +98,14 @@ def _caption_parts(result: ExplainResult) -> list[str]:
         source(result.provenance),
         f"colors: contributions over all paths, in {result.unit}; they sum to {split.total:.2f} "
         f"(completeness error {power(result.completeness_error)})",
-        f"{_MEASURED}: what is lost in separate runs, mean of {', '.join(result.causal)}, each in "
-        "units of its deviation",
         f"compared with {result.reference}",
     ]
+    if result.causal:
+        parts.insert(
+            2,
+            f"{_MEASURED}: what is lost in separate runs, mean of {', '.join(result.causal)}, each "
+            "in units of its deviation",
+        )
     if result.rank_correlations:
         parts.append(
             "ρ: rank correlation (Spearman) with the measured effect, and its 95 % interval over "
@@ -219,7 +223,8 @@ def _draw_key(page: Page, result: ExplainResult, scale: Normalize, top: float) -
 
 def _rows(result: ExplainResult) -> Iterator[tuple[str, list[float]]]:
     """Yield the name and the numbers of each row of the table."""
-    yield _MEASURED, result.consensus.tolist()
+    if result.causal:
+        yield _MEASURED, result.consensus.tolist()
     for name, scores in result.attributions.items():
         yield ("contributions" if name == SPLIT else name.replace("-", " ")), scores.tolist()
 
@@ -279,7 +284,8 @@ def _strongest(result: ExplainResult, most: int) -> list[int]:
     """Return the words with the largest contributions or effects, in the order of the text."""
     if not result.sources or most < min(_FEWEST, len(result.sources)):
         return []
-    sizes = torch.stack([result.credit, result.consensus])[:, result.sources].abs()
+    numbers = [result.credit, result.consensus] if result.causal else [result.credit]
+    sizes = torch.stack(numbers)[:, result.sources].abs()
     largest = (sizes / sizes.amax(1, keepdim=True).clamp(min=1e-30)).amax(0)
     order = largest.argsort(descending=True, stable=True)[:most].tolist()
     return sorted(result.sources[n] for n in order)

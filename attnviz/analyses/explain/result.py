@@ -76,7 +76,7 @@ class ExplainResult(Result):
         The difference to the reference, split over layers, heads and tokens.
     causal : mapping of str to Tensor
         By intervention, what the number loses if each word is masked, replaced, knocked out or
-        deleted, (W,). NaN for words that were not changed.
+        deleted, (W,). NaN for words that were not changed. Empty if nothing was measured.
     replacements : Tensor
         What it loses by each of K replacements of a word, (K, W). "replace" is their mean.
     notes : tuple of str
@@ -198,7 +198,12 @@ class ExplainResult(Result):
 
     @property
     def consensus(self) -> Tensor:
-        """The mean of all interventions, each in units of its deviation over the words, (W,)."""
+        """The mean of all interventions, each in units of its deviation over the words, (W,).
+
+        NaN if nothing was measured.
+        """
+        if not self.causal:
+            return torch.full((len(self.words),), torch.nan, dtype=torch.float64, device="cpu")
         return consensus(self.causal, self.sources)
 
     @cached_property
@@ -206,9 +211,9 @@ class ExplainResult(Result):
         """Spearman's ρ of each method with the consensus, and its 95 % interval.
 
         The interval is that of other draws of the words that replace a word. Empty for fewer than
-        six words: ρ of a few words is no statistic.
+        six words: ρ of a few words is no statistic. Empty also if nothing was measured.
         """
-        if len(self.sources) < RANKABLE:
+        if not self.causal or len(self.sources) < RANKABLE:
             return {}
         draws = self._resampled()
         table = {}
@@ -236,17 +241,20 @@ class ExplainResult(Result):
         """The index of the word that moved the number most; None where the methods disagree.
 
         The word is first by its contribution, by the best method and by the consensus of the
-        interventions, and moves the number in the direction of the whole difference.
+        interventions, and moves the number in the direction of the whole difference. It is first by
+        its contribution alone if nothing was measured.
         """
         if not self.sources:
             return None
         sign = 1 if self.decomposition.total >= 0 else -1
-        rankings = (self.credit, self.attributions[self.best_method], self.consensus)
+        measured = (self.attributions[self.best_method], self.consensus) if self.causal else ()
+        rankings = (self.credit, *measured)
         firsts = {
             max(self.sources, key=lambda index: sign * float(scores[index])) for scores in rankings
         }
         first = firsts.pop()
-        confirmed = all(sign * float(scores[first]) > 0 for scores in (self.credit, self.consensus))
+        signs = (self.credit, self.consensus) if self.causal else (self.credit,)
+        confirmed = all(sign * float(scores[first]) > 0 for scores in signs)
         return None if firsts or not confirmed else first
 
     @property
@@ -257,9 +265,11 @@ class ExplainResult(Result):
         word = (
             "" if self.strongest is None else f"“{literal(self.names[self.strongest], _LONGEST)}”"
         )
+        if word and not self.causal:
+            word = f"by its contribution {word}"
         if self.decomposition.total >= 0:
             if word:
-                return f"{word} raises {self.question} most"
+                return f"{word[0].upper()}{word[1:]} raises {self.question} most"
             return f"Methods disagree on which word raises {self.question}"
         lowered = f"The context lowers {self.question}"
         return f"{lowered}, {word} most" if word else f"{lowered}; methods disagree on the word"

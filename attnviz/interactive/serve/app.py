@@ -40,7 +40,7 @@ from attnviz.analyses.senses.sentences import bundled
 from attnviz.errors import AttnvizError, AttnvizWarning, InputError
 from attnviz.inputs import expect_one_text
 from attnviz.interactive.serve.connection import Connection
-from attnviz.interactive.serve.handlers import Handlers, Query, Work, answer
+from attnviz.interactive.serve.handlers import MAX_GENERATED, Handlers, Query, Work, answer
 from attnviz.interactive.serve.queue import JobQueue
 from attnviz.interactive.view import static
 from attnviz.models.checkpoint import BUNDLED
@@ -141,6 +141,7 @@ class Site(AuthenticationBackend):
             Route("/turn/{ticket}", self._turn),
             Route(_PUBLIC, self._health),
             Route("/attention", self._endpoint(self.handlers.attention), methods=["POST"]),
+            Route("/explain", self._endpoint(self.handlers.explain), methods=["POST"]),
             Route("/senses", self._endpoint(self.handlers.senses), methods=["POST"]),
             Route("/shift", self._endpoint(self.handlers.shift), methods=["POST"]),
         ]
@@ -195,7 +196,11 @@ class Site(AuthenticationBackend):
 
     async def _about(self, request: Request) -> Response:
         """Return the models, the words with sentences and the limits."""
-        return JSONResponse({"words": sorted(bundled()), **self._limits()})
+        generating = [
+            name for name, model in self.handlers.models.items() if model.module.can_generate()
+        ]
+        offered = {"words": sorted(bundled()), "generating": generating}
+        return JSONResponse({**offered, "max_generated": MAX_GENERATED, **self._limits()})
 
     async def _turn(self, request: Request) -> Response:
         """Return a job's place in the queue and its progress; null once it has ended."""

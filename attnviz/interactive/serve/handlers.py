@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from attnviz.analyses.explain.generation import explain_tokens
 from attnviz.analyses.senses.compute import senses
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.analyses.shift.compute import parse_pair, shift
 from attnviz.errors import AttnvizWarning, InputError, expect_words
 from attnviz.figures.style import COLUMN_WIDTH, FULL_WIDTH
 from attnviz.inputs import encode
+from attnviz.interactive.explanations import describe_explanation
 from attnviz.interactive.view import view
 from attnviz.pipeline.attend import Model, attend
 from attnviz.runtime.progress import part, track
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
 _MAX_SENTENCES = 64  # of a word
+MAX_GENERATED = 64  # tokens after a text
 Work: TypeAlias = Callable[[], dict[str, Any]]
 
 
@@ -48,11 +51,32 @@ class Handlers:
         model, texts = self._model(query), [_text(query, "text")]
         if query.get("compare"):
             texts.append(_text(query, "compare"))
+        generate = _count(query, "generate", MAX_GENERATED) if query.get("generate") else None
+        if generate is not None and len(texts) > 1:
+            raise InputError("Two texts are compared without generated tokens. Leave one out.")
 
         def work() -> dict[str, Any]:
             self._expect_short(model, texts)
-            results = [attend(text, model=model) for text in track(texts, "the model reads")]
+            results = [
+                attend(text, generate=generate, model=model)
+                for text in track(texts, "the model reads")
+            ]
             return view(results[0], compare=results[1] if len(results) > 1 else None).data()
+
+        return work
+
+    def explain(self, query: Query) -> Work:
+        """Explain the token that the model generates at a position after a text."""
+        model, text = self._model(query), _text(query, "text")
+        position = _count(query, "position", self.max_tokens + MAX_GENERATED)
+
+        def work() -> dict[str, Any]:
+            self._expect_short(model, [text])
+            number = position - len(encode(model.checkpoint, [text]).axes["text"][0])
+            explained = explain_tokens(model, text, number + 1, only=number) if number >= 0 else []
+            if not explained:
+                raise InputError("The model generates no token there. Show the text again.")
+            return describe_explanation(explained[0], position)
 
         return work
 
@@ -137,6 +161,13 @@ def _sentences(query: Query) -> dict[str, list[str]]:
     if count > _MAX_SENTENCES:
         raise InputError(f"{count} sentences are too many here. Type at most {_MAX_SENTENCES}.")
     return sentences
+
+
+def _count(query: Query, name: str, most: int) -> int:
+    value = str(query.get(name))
+    if not value.isdecimal() or len(value) > len(str(most)) or not 1 <= int(value) <= most:
+        raise InputError(f"The {name} must be a whole number from 1 to {most}. Type one.")
+    return int(value)
 
 
 def _occurrences(result: SensesResult) -> dict[str, Any]:

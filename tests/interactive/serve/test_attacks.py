@@ -12,7 +12,7 @@ from attnviz.interactive.serve.handlers import Handlers
 from attnviz.interactive.serve.queue import JobQueue
 
 TEXT = {"text": "the train left"}
-POSTS = ["/attention", "/senses", "/shift"]
+POSTS = ["/attention", "/explain", "/senses", "/shift"]
 PAGES = ["/", "/about", "/static/attnviz.live.js", "/turn/1", *POSTS]
 
 

@@ -35,7 +35,7 @@ const HELP = [
   ["/", "search for a token"],
 ];
 
-export function controls(payload: Payload, theme: () => string[], actions: Actions): Controls {
+export function controls(payload: Payload, explains: boolean, theme: () => string[], actions: Actions): Controls {
   const { change } = actions;
   const two = payload.results.length > 1;
   const stacks = payload.results[0].stacks;
@@ -54,6 +54,7 @@ export function controls(payload: Payload, theme: () => string[], actions: Actio
     only(some("layers", "Layers", actions, (state) => stack(state).layers.map(({ layer }) => layer)), ofSome),
     only(some("only", "Heads", actions, (state) => [...new Set(stack(state).layers.flatMap(({ heads }) => heads))]), ofSome),
     only(averaging(change), inGrid),
+    ...(explains ? [pointing(change)] : []),
   ];
   const more: Control[] = [
     only(choice("by", "Weights", [["query", "outgoing"], ["key", "incoming"]], change), ({ view }) => view === "token"),
@@ -199,6 +200,13 @@ function words(change: Change): Control {
   const select = el("select", { "data-control": "words", change: () => change({ words: select.value === "words" }) },
     el("option", { value: "words" }, "words"), el("option", { value: "pieces" }, "pieces"));
   return { node: field("Tokens", select), follow: (state) => (select.value = state.words ? "words" : "pieces") };
+}
+
+/** What pointing at a generated token shows. */
+function pointing(change: Change): Control {
+  const select = el("select", { "data-control": "explain", change: () => change({ explain: select.value === "contributions" }) },
+    el("option", { value: "contributions" }, "contributions"), el("option", { value: "attention" }, "attention"));
+  return { node: field("Generated tokens", select), follow: (state) => (select.value = state.explain ? "contributions" : "attention") };
 }
 
 function threshold(change: Change): Control {

@@ -11,6 +11,22 @@ export interface Payload {
   scale: { logarithmicFrom: number; belowEven: number };
   /** Of two results whose words differ in pieces or in number: the words that are compared. */
   aligned?: Record<string, Aligned>;
+  /** Why tokens of a generation were generated. */
+  explanations?: Explanation[];
+}
+/** Why a token was generated rather than the most probable other one. */
+export interface Explanation {
+  position: number;
+  /** What each token before it contributed; null where that is not measured. */
+  credit: (number | null)[];
+  /** The largest contribution of a word, where the colors end. */
+  top: number;
+  headline: string;
+  /** What a negative contribution does, in words. */
+  lowers: string;
+  unit: string;
+  details: string;
+  verdict: Result["verdict"];
 }
 /** For the queries and the keys of a stack: the first positions of each pair of words. */
 export type Aligned = [queries: [number, number][], keys: [number, number][]];
@@ -106,6 +122,8 @@ export interface Codes {
 export interface Source {
   payload: Payload;
   block(index: number): Promise<Uint8Array>;
+  /** Compute the explanation of a generated token, and report the progress meanwhile; in the page of a server. */
+  explain?(position: number, signal: AbortSignal, say: (line: string) => void): Promise<Explanation>;
 }
 
 /** Return the inflated bytes of a block; each block is inflated once, on first use. */

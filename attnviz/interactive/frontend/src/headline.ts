@@ -1,6 +1,6 @@
 /** The top of a page: the text with words to click, the model, the verdict, and one line of help. */
 
-import { signedInk, type Theme } from "./colors";
+import { color, DARK, isDark, LIGHT, signedInk, type Theme } from "./colors";
 import type { Axis, Payload, Waveform } from "./data";
 import { el } from "./dom";
 import type { Units } from "./maps";
@@ -54,13 +54,13 @@ interface Sound {
   canvas: HTMLCanvasElement;
 }
 
-export function headline({ results }: Payload, verdict: HTMLElement, on: { point(word: Word | null): void; press(word: Word): void }): Headline {
+export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLElement, on: { point(word: Word | null): void; press(word: Word): void }): Headline {
   const text = el("div", { class: "text" });
   const model = el("span", { class: "model" });
   const help = el("p", { class: "hint", "aria-live": "off" });
   const proof = el("div", { class: "proof" }, model);
   const next = el("p", { class: "next", "data-control": "next", title: "The most probable next tokens, by the run that is shown" });
-  const node = el("header", { class: "headline" }, text, proof, help, next);
+  const node = el("header", { class: "headline" }, text, proof, why, help, next);
   let lines: Line[] = [];
   let drawn: unknown[] = [];
   let base = "";
@@ -163,12 +163,15 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
         if (line.sound) drawSound(line.sound, line, spread, theme);
         line.words.forEach((word, n) => {
           if (!word) return;
-          const { ink, share } = tint(line, n, spread, theme);
-          word.style.background = share ? `color-mix(in srgb, ${ink} ${Math.round(MIXED * share)}%, transparent)` : "";
-          word.style.color = share > 0.6 ? theme.ground : "";
+          const { ink, percent: part, text: letters } = tint(line, n, spread, theme);
+          word.style.background = part ? `color-mix(in srgb, ${ink} ${Math.round(part)}%, transparent)` : "";
+          word.style.color = letters;
+          const token = line.side === "query" ? spread?.token : undefined;
+          word.classList.toggle("explained", token !== undefined && line.units.of[token] === n);
+          word.classList.toggle("unread", token !== undefined && line.units.positions[n][0] > token);
         });
       }
-      help.textContent = spread ? spread.said : base;
+      help.textContent = spread && !spread.scale ? spread.said : base;
     },
     sentence(width) {
       const { spread, theme } = painted ?? {};
@@ -185,12 +188,13 @@ export function headline({ results }: Payload, verdict: HTMLElement, on: { point
             const over = line.sound ? WAVE : 0;
             if (line.sound) outline(pen, line.sound, { x: left, y: start, w: Math.min(width, FRAME * line.units.labels.length), h: WAVE - 4 }, line, spread, theme);
             for (const { n, x, w, row, size } of rows[k]) {
-              const { ink, share } = tint(line, n, spread, theme);
+              const { ink, percent: part, text: letters } = tint(line, n, spread, theme);
               const y = start + over + row * ROW;
-              if (share) pen.rect(left + x, y + 2, w, ROW - 4, ink, (MIXED / 100) * share);
+              if (part) pen.rect(left + x, y + 2, w, ROW - 4, ink, part / 100);
               if (line.words[n]!.classList.contains("frame")) pen.frame(left + x, y + 2, w, ROW - 4, theme.faint, 0.5);
-              else pen.text(literal(line.units.labels[n]), left + x + w / 2, y + ROW / 2, { size, fill: share > 0.6 ? theme.ground : line.units.special[n] ? theme.muted : theme.ink, align: "center" });
-              if (chosen?.side === line.side && line.units.of[chosen.position] === n) pen.frame(left + x, y + 2, w, ROW - 4, theme.accent, 1.5);
+              else pen.text(literal(line.units.labels[n]), left + x + w / 2, y + ROW / 2, { size, fill: letters || (line.units.special[n] ? theme.muted : theme.ink), align: "center" });
+              const marked = spread.token ?? (chosen?.side === line.side ? chosen.position : -1);
+              if (line.units.of[marked] === n) pen.frame(left + x, y + 2, w, ROW - 4, theme.accent, 1.5);
             }
             start += heights[k];
           });
@@ -236,8 +240,8 @@ function drawSound(sound: Sound, line: Line, spread: Spread | null, theme: Theme
 function outline(pen: Pen, { waveform: { seconds, low, high }, seconds: span }: Sound, { x, y, w, h }: Box, line: Line, spread: Spread | null, theme: Theme): void {
   const each = w / line.words.length;
   if (line.words.includes(null)) line.words.forEach((_, n) => {
-    const { ink, share } = tint(line, n, spread, theme);
-    if (share) pen.rect(x + n * each, y, each, h, ink, (MIXED / 100) * share);
+    const { ink, percent: part } = tint(line, n, spread, theme);
+    if (part) pen.rect(x + n * each, y, each, h, ink, part / 100);
   });
   const step = (seconds / low.length / span) * w;
   const drawn = Math.min(low.length, Math.ceil(w / step));
@@ -246,12 +250,18 @@ function outline(pen: Pen, { waveform: { seconds, low, high }, seconds: span }: 
   pen.area([...edge(high, 0.4), ...edge(low, -0.4).reverse()], theme.muted);
 }
 
-/** Return the color of a word, and the share of it. */
-function tint({ side, units }: Line, n: number, spread: Spread | null, theme: Theme): { ink: string; share: number } {
+/** Return the color of a word, how much of it in percent, and the color of its letters, if it changes. */
+function tint({ side, units }: Line, n: number, spread: Spread | null, theme: Theme): { ink: string; percent: number; text: string } {
+  if (spread?.scale) {
+    const value = side === "query" && !units.special[n] ? spread.of(units.positions[n][0]) : NaN;
+    if (Number.isNaN(value)) return { ink: "", percent: 0, text: "" };
+    return { ink: color(spread.scale, value), percent: 100, text: isDark(spread.scale, value) ? DARK.ink : LIGHT.ink };
+  }
   const shown = spread && (side === spread.side || spread.alone) ? spread.of(units.positions[n][0]) : 0;
   const gray = units.special[n] && !spread?.signed;
   const share = Math.min(1, Math.abs(shown) / (gray ? 1 : (spread?.top ?? 1)));
-  return { ink: gray ? theme.muted : spread?.signed ? signedInk(theme, shown < 0) : theme.lines[0], share };
+  const ink = gray ? theme.muted : spread?.signed ? signedInk(theme, shown < 0) : theme.lines[0];
+  return { ink, percent: MIXED * share, text: share > 0.6 ? theme.ground : "" };
 }
 
 /** Return the place of each word in a file: its left edge and width, and its row. */

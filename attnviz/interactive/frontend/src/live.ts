@@ -2,24 +2,31 @@
 
 import "./page.css";
 import "./live.css";
-import { unpack, type Payload } from "./data";
+import { unpack, type Explanation, type Payload } from "./data";
 import { download, el } from "./dom";
 import { mount, type View } from "./page";
 import { senses, type Senses } from "./senses";
 import { shift, type Shift } from "./shift";
 
-interface About { models: string[]; words: string[]; max_tokens: number }
+interface About { models: string[]; generating: string[]; words: string[]; max_tokens: number; max_generated: number }
 interface Turn { ahead: number; doing: string; done: number }
 interface Attention { payload: Payload; blocks: string; warnings: string[] }
 interface Figure { occurrences?: Senses; moved?: Shift; svg: string; verdict: string; summary: string; notes: string[]; warnings: string[] }
 type Asked = Record<string, string>;
 
+interface Field {
+  label: string; value?: string; hint?: string; optional?: boolean; words?: string[]; lines?: number;
+  /** Of a number: the largest. */
+  most?: number;
+  /** The models that have this field; by default all. */
+  models?: string[];
+}
 /** A request form, and how its answer is shown. */
 interface Page {
   path: string;
   title: string;
   /** For each field: its label, initial value and purpose. */
-  fields: Record<string, { label: string; value?: string; hint?: string; optional?: boolean; words?: string[]; lines?: number }>;
+  fields: Record<string, Field>;
   show(answer: unknown, into: HTMLElement, asked: Asked): void;
 }
 
@@ -96,7 +103,7 @@ function keep(changed: Asked): void {
   }
 }
 
-function pages(root: HTMLElement, { words, max_tokens }: About): Page[] {
+function pages(root: HTMLElement, { words, max_tokens, generating, max_generated }: About): Page[] {
   const most = `Up to ${max_tokens.toLocaleString("en")} tokens.`;
   return [
     {
@@ -104,6 +111,7 @@ function pages(root: HTMLElement, { words, max_tokens }: About): Page[] {
       fields: {
         text: { label: "Sentence", value: "the train left the station on time", hint: `${most} Press Enter to show it.` },
         compare: { label: "Compare with", hint: "A second sentence: the page shows the difference.", optional: true },
+        ...(generating.length && { generate: { label: "Generate", hint: "Tokens. Point at one to see why.", optional: true, most: max_generated, models: generating } }),
       },
     },
     {
@@ -127,7 +135,7 @@ function pages(root: HTMLElement, { words, max_tokens }: About): Page[] {
 function panel(page: Page, model: () => string, kept: Asked): { title: string; node: HTMLElement; submit(): void } {
   const inputs = Object.entries(page.fields).map(([name, field]) => {
     const more = { name, "aria-describedby": `${page.path}-${name}`, autocomplete: "off", spellcheck: "false", required: !field.optional };
-    const input = name === "word" ? el("input", field.words ? { ...more, list: `${page.path}-words` } : more) : el("textarea", { ...more, rows: field.lines ?? 1 });
+    const input = field.most ? el("input", { ...more, type: "number", min: 2, max: field.most }) : name === "word" ? el("input", field.words ? { ...more, list: `${page.path}-words` } : more) : el("textarea", { ...more, rows: field.lines ?? 1 });
     input.value = kept[`${page.path} ${name}`] ?? field.value ?? "";
     input.addEventListener("input", () => keep({ [`${page.path} ${name}`]: input.value }));
     return { name, field, input };
@@ -154,7 +162,7 @@ function panel(page: Page, model: () => string, kept: Asked): { title: string; n
   async function submit(): Promise<void> {
     asking?.abort();
     const mine = (asking = new AbortController());
-    const asked = Object.fromEntries([["model", model()], ...inputs.map(({ name, input }) => [name, input.value])]);
+    const asked = Object.fromEntries([["model", model()], ...inputs.map(({ name, field, input }) => [name, field.models?.includes(model()) === false ? "" : input.value])]);
     const tell = (line: string, wrong = false) => mine === asking && say(line, wrong);
     cancel.hidden = false;
     into.setAttribute("aria-busy", "true");
@@ -224,7 +232,7 @@ function told(error: unknown): string {
 function attention(root: HTMLElement): Page["show"] {
   let view: View | null = null;
   let read = "";
-  return (answer, into, { model }) => {
+  return (answer, into, { model, text, generate }) => {
     const { payload, blocks } = answer as Attention;
     const { stack, layer, heads, query, key, lock, range, find, show, layers, only, ...kept } = view?.state ?? ({} as Partial<View["state"]>);
     const state = !view ? {} : model === read ? { ...kept, stack, layer, heads, layers, only } : kept;
@@ -233,7 +241,9 @@ function attention(root: HTMLElement): Page["show"] {
     const inner = el("div");
     new MutationObserver(() => (root.dataset.theme = inner.dataset.theme)).observe(inner, { attributeFilter: ["data-theme"] });
     into.replaceChildren(inner);
-    view = mount(inner, { payload, block: unpack(blocks, payload.blocks) }, { state, fill: true });
+    const explain = (position: number, signal: AbortSignal, say: (line: string) => void) =>
+      ask("/explain", { model, text, position: String(position) }, signal, say) as Promise<Explanation>;
+    view = mount(inner, { payload, block: unpack(blocks, payload.blocks), ...(generate && { explain }) }, { state, fill: true });
   };
 }
 

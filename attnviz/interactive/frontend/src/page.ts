@@ -4,6 +4,7 @@ import { DARK, LIGHT, type Theme } from "./colors";
 import { controls } from "./controls";
 import type { Source } from "./data";
 import { el } from "./dom";
+import { explanations } from "./explanation";
 import { footer, offer } from "./footer";
 import { chosenOf, headline, pressed, wordOf } from "./headline";
 import { CanvasPen } from "./pen";
@@ -74,11 +75,13 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   /** The height from the top of the stage to the end of the window, if the view fills the page. */
   const tall = () => (options.fill || options.hash ? innerHeight - (stage.getBoundingClientRect().top + scrollY) - foot.node.offsetHeight - BELOW : USUAL);
   const fineness = () => Math.max(1, devicePixelRatio);
+  const why = explanations(source);
+  const explains = !why.node.hidden;
   const notice = el("div", { class: "notice", role: "status" });
-  const bars = controls(payload, () => theme().lines, { change, next, save: (kind) => keep(kind), tell: announce });
+  const bars = controls(payload, explains, () => theme().lines, { change, next, save: (kind) => keep(kind), tell: announce });
   const foot = footer(payload);
   const press = (word: Word) => change(pressed(word, state));
-  const title = headline(payload, foot.verdict, { point: hover, press });
+  const title = headline(payload, foot.verdict, why.node, { point: hover, press });
   const seen = picture(payload.results, { ready: () => look && build(look), point: hover, press });
   root.classList.add("attnviz");
   root.replaceChildren(...title.nodes, bars.node, el("div", { class: "body" }, seen.node, stage), notice, foot.node);
@@ -156,9 +159,12 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
       title.paint(found, colors);
       seen.paint(found, hovered, colors);
     };
-    if (word) void spread(reader, look.state, word).then(done);
+    const token = why.find(look, word);
+    const explained = why.show(look, token, colors, !hovered);
+    if (token !== null) void explained.then(done);
+    else if (word) void spread(reader, look.state, word).then(done);
     else done(null);
-    title.predict(look, word);
+    title.predict(look, token === null ? word : { side: "query", position: token - 1 });
   }
   function hover(word: Word | null): void {
     if (JSON.stringify(word) === JSON.stringify(hovered)) return;
@@ -256,6 +262,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     },
     destroy() {
       stop();
+      why.stop();
       clearTimeout(writing);
       resized.disconnect();
       removeEventListener("resize", fit);

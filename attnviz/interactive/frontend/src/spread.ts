@@ -1,5 +1,6 @@
 /** The weights of one word, as a mean over the heads that are shown. */
 
+import type { Scale } from "./colors";
 import type { Units } from "./maps";
 import type { Reader } from "./reader";
 import { quantile } from "./scene";
@@ -25,6 +26,9 @@ export interface Spread {
   signed: boolean;
   /** The largest weights, in words. */
   said: string;
+  /** Of contributions to a generated token: their colors, and the position of the token. */
+  scale?: Scale;
+  token?: number;
 }
 
 export async function spread(reader: Reader, state: State, { side, position }: Word): Promise<Spread> {
