@@ -263,12 +263,12 @@ def _open_folder(
 def _with_progress(parts: Iterable[MeasuredPart], count: int | None) -> Iterator[MeasuredPart]:
     """Report how many texts have been measured, at which rate, of how many."""
     texts, start = 0, time.monotonic()
-    for part in parts:
-        texts += len(part[1])
+    for one in parts:
+        texts += len(one[1])
         rate = texts / max(1e-9, time.monotonic() - start)
-        last = max(text.number for text in part[1]) + 1
+        last = max(text.number for text in one[1]) + 1
         say(f"{texts:,} texts, {rate:,.0f} a second", None if count is None else last / count)
-        yield part
+        yield one
 
 
 def _in_folder(

@@ -48,9 +48,9 @@ def confirm(
 
     A random set has as many heads in each layer. A role is confirmed if the answers of the probe
     lose log-probability without the named heads, and more than without any of twenty random sets,
-    and if the model gives one of ten answers or more, beyond chance where it has a choice. Heads get their mean output over all texts;
-    those that rest on the first token only lose their attention to it. Also compares the answers'
-    numbers with those of the model as loaded.
+    and if the model gives one of ten answers or more, beyond chance where it has a choice. Heads
+    get their mean output over all texts; those that rest on the first token only lose their
+    attention to it. Also compares the answers' numbers with those of the model as loaded.
 
     heads, roles : of the survey.
     """

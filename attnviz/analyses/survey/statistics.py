@@ -436,15 +436,13 @@ class HeadStatistics:
         lengths = torch.tensor([len(mask) for mask in masks], device=ids.device)
         real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         punctuation = torch.isin(ids, self._punctuation_ids) & real & ~special
-        answers = (
-            padded(
-                [encoding.get(name, [0] * len(encoding["input_ids"])) for encoding in encodings], 0
-            )
+        nothing = [[0] * len(mask) for mask in masks]
+        asks, holds = (
+            padded([one.get(name, none) for one, none in zip(encodings, nothing, strict=True)], 0)
             for name in ("asks", "holds")
         )
-        return inputs, Tokens(
-            ids, real, special, punctuation, *(one.to(ids.device) for one in answers)
-        )
+        answers = asks.to(ids.device), holds.to(ids.device)
+        return inputs, Tokens(ids, real, special, punctuation, *answers)
 
     @cached_property
     def _punctuation_ids(self) -> Tensor:

@@ -109,8 +109,8 @@ def answer_or_mask(model: Model, name: str) -> Callable[[str], str]:
         if mask is not None:
             return lambda _: f"{mask}."
     raise InputError(
-        f"The probe {name} needs a model that predicts next or masked tokens, and {model.name} does "
-        "not. Choose another model, such as --model smollm2 (model='smollm2')."
+        f"The probe {name} needs a model that predicts next or masked tokens, and {model.name} "
+        "does not. Choose another model, such as --model smollm2 (model='smollm2')."
     )
 
 
