@@ -352,8 +352,8 @@ class HeadStatistics:
         for column, statistic in enumerate(self.statistics):
             numbers = self.only_on.get(statistic.name)
             if numbers is not None:
-                left_out = torch.tensor([text.number not in numbers for text in texts])
-                value[left_out.to(value.device), :, column] = torch.nan
+                rows = [row for row, text in enumerate(texts) if text.number not in numbers]
+                value[rows, :, column] = torch.nan
         return TextStatistics(
             numbers=tuple(text.number for text in texts),
             tokens=tuple(lengths),
