@@ -53,8 +53,8 @@ class Tokens:
 
     def __getitem__(self, texts: slice) -> Tokens:
         """Return the positions of some of the texts."""
-        values = (getattr(self, one.name) for one in fields(self))
-        return Tokens(*(None if value is None else value[texts] for value in values))
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return Tokens(**{name: one[texts] for name, one in values.items() if one is not None})
 
 
 @dataclass(frozen=True, eq=False)
