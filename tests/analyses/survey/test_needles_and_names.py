@@ -45,6 +45,12 @@ def gpt2(seed, width=WIDTH, heads=HEADS):
     return GPT2LMHeadModel(config).eval()
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Make texts short."""
+    monkeypatch.setattr(retrieval, "SENTENCES", 3)
+
+
 @pytest.fixture(scope="module")
 def planted():
     """Return a GPT-2 whose head 1.0 moves the name that 0.0 has not read, and 1.1 retrieves."""
@@ -59,7 +65,7 @@ def planted():
         embedding[4 + len(WORDS) :, NAME] = 1
         embedding[2, IS] = embedding[3, TO] = 1
         module.transformer.wpe.weight.zero_()[:, PLACE] = 0.02 * torch.arange(LONGEST)
-        module.lm_head.weight.zero_()[4:, ANSWER] = eye
+        module.lm_head.weight.zero_()[4:, ANSWER] = 0.1 * eye  # two needles: no sure choice
         before, after = (block.attn for block in module.transformer.h)
         query, key, value = 0, WIDTH, 2 * WIDTH
         before.c_attn.weight[TO, query] = 1  # reads the last name
@@ -85,7 +91,7 @@ def test_heads_made_by_hand_are_named_and_confirmed(planted):
     assert (needle.role, needle.heads, needle.confirmed) == ("retrieval", ((1, 1),), True)
     assert (mover.role, mover.heads, mover.confirmed) == ("name mover", ((1, 0),), True)
     assert mover.accuracy > 0.9 > 0.7 > mover.accuracy_without
-    assert needle.accuracy > 0.3 > needle.accuracy_without  # it reads both needles
+    assert needle.accuracy > needle.accuracy_without + 0.2  # it reads both needles
     assert min(mover.random_accuracies) == mover.accuracy  # the others are idle
     counts = [int(result.count[0, result.of(name)]) for name in ("induction", "name mover", "self")]
     assert counts == [40, 96, 184]  # each on its own texts
