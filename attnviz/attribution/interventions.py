@@ -163,6 +163,16 @@ def whole_words(model: Model) -> list[int]:
     return common
 
 
+def token_of(model: Model, word: str) -> int:
+    """Return the token of a word in a text; raise ModelError if it is not one token."""
+    assert model.tokenizer is not None
+    for before in (" ", ""):
+        ids = model.tokenizer.encode(before + word, add_special_tokens=False)
+        if len(ids) == 1 and str(model.tokenizer.decode(ids)).strip().lower() == word.lower():
+            return int(ids[0])
+    raise ModelError(f"“{word}” is not one token of {model.name}. Choose another word.")
+
+
 def patch_heads(
     readout: Readout,
     inputs: Mapping[str, Tensor],

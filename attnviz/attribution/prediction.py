@@ -61,15 +61,21 @@ class Prediction(Readout):
 class NextTokens(Readout):
     """The log-probabilities of R tokens, and whether each is the first choice, (N, 2R).
 
-    rows : the positions at which they are predicted.
+    rows : the positions at which they are predicted. others : the only tokens that they are
+    compared with; by default the whole vocabulary.
     """
 
     tokens: tuple[int, ...]
+    others: tuple[int, ...] = ()
 
     def __call__(self, output: Tensor) -> Tensor:
         """Return both for each run, from the logits."""
         logits = output[:, list(self.rows)].float()
         tokens = torch.tensor(self.tokens, device=logits.device).expand(len(logits), -1)
+        if self.others:
+            chosen = logits.gather(-1, tokens[..., None])
+            logits = torch.cat([logits[..., list(self.others)], chosen], dim=-1)
+            tokens = torch.full_like(tokens, len(self.others))
         chosen = logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
         return torch.cat([chosen, (logits.argmax(-1) == tokens).to(chosen)], dim=1)
 

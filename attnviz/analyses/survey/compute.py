@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -25,6 +26,7 @@ from attnviz.analyses.survey.aggregate import (
     cluster,
     head_distances,
 )
+from attnviz.analyses.survey.answers import with_answers
 from attnviz.analyses.survey.confirm import confirm
 from attnviz.analyses.survey.corpus import (
     PART,
@@ -38,16 +40,22 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
-from attnviz.analyses.survey.probes import find_probes
+from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
 from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
-from attnviz.analyses.survey.result import Confirmation, SurveyResult
-from attnviz.analyses.survey.statistics import NAMES, HeadStatistics, TextStatistics
+from attnviz.analyses.survey.result import SurveyResult
+from attnviz.analyses.survey.statistics import (
+    ROLES,
+    HeadStatistics,
+    Statistic,
+    TextStatistics,
+    statistics_for,
+)
 from attnviz.errors import InputError
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
-from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
-from attnviz.runtime.progress import say
+from attnviz.results import AgreementReport, AttentionResult
+from attnviz.runtime.progress import part, say
 from attnviz.runtime.versions import version_of
 
 if TYPE_CHECKING:
@@ -85,10 +93,12 @@ def survey(
     texts : str, Path or iterable of str
         A file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or the texts.
     probe : str or sequence of str, optional
-        In place of texts, those of a probe, made from the tokenizer alone: "induction", "previous",
-        "duplicate" or "sink", whose texts are random words that occur twice. The role that it names
+        In place of texts, those of one or more probes: "induction", "previous", "duplicate" and
+        "sink", whose texts are random words that occur twice; "retrieval", a word in filler that is
+        asked for; "ioi", two names of which one is the indirect object. The role that a probe names
         is then confirmed by ablation: the model must do worse what the role claims without these
-        heads than without any of twenty random sets of as many heads in the same layers.
+        heads than without any of twenty random sets of as many heads in the same layers. The
+        statistic of a role is measured on the texts of its probe only.
     model : Model or what `load` takes, optional
         A model that reads text; by default the bundled one.
     out : path, optional
@@ -125,13 +135,19 @@ def survey(
         raise InputError("Give either texts or a probe.")
     probes = [] if probe is None else find_probes(probe)
     model = load_text_model(model)
-    probe_texts = list(probes[0].make(model, seed)) if probes else []
+    if probes:
+        model = Model(model.checkpoint.reading("parse"))  # texts of probes may have masks
+    groups = make_groups(probes, model, seed)
+    probe_texts = [text for group in groups for text in group.texts]
     if texts is None:
         texts = [one.text for one in probe_texts]
     changes = CorpusChanges()
     on_bad = changes.leave_out if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)
     encoded = tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad)
+    if probes:
+        encoded = with_answers(model, encoded, probe_texts)
+    statistics = statistics_for([one.role for one in probes])
     tokenized = parts(changes.count_cut(encoded), PART)
     if (first := next(tokenized, None)) is None:
         raise changes.empty_corpus()
@@ -140,39 +156,62 @@ def survey(
         cluster = ray_cluster(address, model.module)
         measure = stack.enter_context(cluster) if on_ray else measure_here
         folder = (
-            None if out is None else _open_folder(Path(out), model, truncate, seed, resume, force)
+            None
+            if out is None
+            else _open_folder(Path(out), model, truncate, seed, statistics, resume, force)
         )
         summaries = [] if folder is None else [folder.path / name for name in _SUMMARIES]
         for path in summaries:
             check_output(path, force=force or resume)
         sample = verify_sample(model, first, truncate)
-        heads = HeadStatistics(model.checkpoint, sample[0].records, seed)
+        heads = HeadStatistics(
+            model.checkpoint, sample[0].records, seed, statistics, _texts_of_roles(groups)
+        )
         numbered = enumerate(chain([first], tokenized))
         count = count_rows(texts)
         if folder is None:
             measured = _in_order(_with_progress(measure(heads, numbered), count))
         else:
-            folder = replace(folder, heads=heads.heads)
+            folder = replace(folder, heads=heads.heads, statistics=heads.names)
             measured = _in_folder(folder, partial(measure, heads), numbered, count)
-        totals = aggregate(measured, len(heads.heads), seed=seed)
+        totals = aggregate(measured, len(heads.heads), seed=seed, statistics=statistics)
         result = _result(totals, heads, sample, changes)
-        if probes:
-            result = _with_confirmations(
-                result, *confirm(model, probes, probe_texts, result.heads, result.roles, seed=seed)
-            )
+        for number, group in enumerate(groups):
+            with part(number, len(groups), "confirming roles"):
+                roles = _roles_in(group, groups, totals, statistics)
+                result = _with_confirmations(model, result, group, roles, seed)
         for path in summaries:
             save_result(result, path, force=force or resume)
     return result
 
 
+def _texts_of_roles(groups: Sequence[ProbeGroup]) -> dict[str, range]:
+    """Return the texts on which the statistic of each probe is measured, by its name."""
+    return {ROLES[one.role].name: group.numbers for group in groups for one in group.probes}
+
+
+def _roles_in(
+    group: ProbeGroup,
+    groups: Sequence[ProbeGroup],
+    totals: CorpusStatistics,
+    statistics: Sequence[Statistic],
+) -> list[str]:
+    """Return the role of each head on the texts of some probes: not those of other probes."""
+    others = [one.role for other in groups if other is not group for one in other.probes]
+    left_out = np.array([one.role in others for one in statistics])
+    excess = np.where(left_out, np.nan, totals.excess)
+    return assign_roles(excess, totals.p_held_out, statistics)
+
+
 def _with_confirmations(
-    result: SurveyResult, confirmations: tuple[Confirmation, ...], check: AnalysisCheck | None
+    model: Model, result: SurveyResult, group: ProbeGroup, roles: Sequence[str], seed: int
 ) -> SurveyResult:
     """Return the result with confirmations, whose answers have a check of their own."""
+    confirmations, check = confirm(model, group.probes, group.texts, result.heads, roles, seed=seed)
     report = replace(result.agreement, digest=None)  # the result binds it anew
     if check is not None:
         report = replace(report, analysis=(*report.analysis, check))
-    return replace(result, confirmations=confirmations, agreement=report)
+    return replace(result, confirmations=(*result.confirmations, *confirmations), agreement=report)
 
 
 def check_options(out: str | os.PathLike[str] | None, engine: Engine, address: str | None) -> None:
@@ -196,7 +235,13 @@ def check_options(out: str | os.PathLike[str] | None, engine: Engine, address: s
 
 
 def _open_folder(
-    path: Path, model: Model, truncate: bool, seed: int, resume: bool, force: bool
+    path: Path,
+    model: Model,
+    truncate: bool,
+    seed: int,
+    statistics: Sequence[Statistic],
+    resume: bool,
+    force: bool,
 ) -> Folder:
     """Open the folder of a survey with these options, which change its numbers."""
     from attnviz.analyses.survey.store import Folder
@@ -208,7 +253,7 @@ def _open_folder(
         "truncate": truncate,
         "seed": seed,
         "attnviz": version_of("attnviz"),
-        "statistics": list(NAMES),
+        "statistics": [one.name for one in statistics],
     }
     folder = Folder(path, about)
     folder.open(resume=resume, force=force)
@@ -218,12 +263,12 @@ def _open_folder(
 def _with_progress(parts: Iterable[MeasuredPart], count: int | None) -> Iterator[MeasuredPart]:
     """Report how many texts have been measured, at which rate, of how many."""
     texts, start = 0, time.monotonic()
-    for part in parts:
-        texts += len(part[1])
+    for one in parts:
+        texts += len(one[1])
         rate = texts / max(1e-9, time.monotonic() - start)
-        last = max(text.number for text in part[1]) + 1
+        last = max(text.number for text in one[1]) + 1
         say(f"{texts:,} texts, {rate:,.0f} a second", None if count is None else last / count)
-        yield part
+        yield one
 
 
 def _in_folder(
@@ -264,13 +309,13 @@ def _result(
     changes: CorpusChanges,
 ) -> SurveyResult:
     def by_head(values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(values.reshape(len(heads.heads), len(NAMES)))
+        return torch.from_numpy(values.reshape(len(heads.heads), len(heads.names)))
 
     distances = head_distances([result.records for result in sample])
     verified = AgreementReport.joined(result.agreement for result in sample)
     return SurveyResult(
         heads=heads.heads,
-        statistics=NAMES,
+        statistics=heads.names,
         mean=by_head(totals.value.mean),
         low=by_head(totals.value.low),
         high=by_head(totals.value.high),
@@ -279,7 +324,7 @@ def _result(
         p_even=by_head(totals.p_even),
         p_shuffled=by_head(totals.p_shuffled),
         count=by_head(totals.value.count).long(),
-        roles=tuple(assign_roles(totals.excess, totals.p_held_out)),
+        roles=tuple(assign_roles(totals.excess, totals.p_held_out, heads.statistics)),
         clusters=tuple(cluster(distances.numpy()).tolist()),
         distances=distances,
         sampled=len(sample),
@@ -309,7 +354,7 @@ def add_statistics(
             not_compared.append((record.place, "statistics", why))
             continue
         weights_dtype, _ = dtypes(record)
-        count = totals.compared * record.heads * len(NAMES)
+        count = totals.compared * record.heads * len(heads.names)
         tolerance = PRECISIONS[weights_dtype].weights
         checks.append(bounded_check(record, "statistics", differences, tolerance, compared=count))
     return replace(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attnviz.analyses.shift.compute import tracing
+from attnviz.analyses.survey.answers import Answers
 from attnviz.analyses.survey.probes import Probe, ProbeText
 from attnviz.analyses.survey.result import Confirmation, HeadName
 from attnviz.attribution.heads import Head, measure_without, outputs_of
@@ -21,7 +22,6 @@ from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target
 from attnviz.capture import restoring
-from attnviz.errors import ModelError
 from attnviz.pipeline.attend import Model
 from attnviz.results import AnalysisCheck
 from attnviz.runtime.progress import part
@@ -30,7 +30,7 @@ from attnviz.runtime.progress import part
 _Answers: TypeAlias = tuple[list[Target], list[list[Tensor]]]
 RANDOM_SETS = 20
 _TEXTS = 20  # of a probe
-_LEAST = 0.1  # the share of answers that a model has to give to show the behavior
+_LEAST = 0.1  # the share of answers beyond chance that a model has to give to show the behavior
 _TRIES = 1000  # draws of random sets, of which some may be alike
 _NATS = 0.01  # by which log-probabilities of the model as loaded may differ
 
@@ -48,13 +48,13 @@ def confirm(
 
     A random set has as many heads in each layer. A role is confirmed if the answers of the probe
     lose log-probability without the named heads, and more than without any of twenty random sets,
-    and if the model gives one of ten answers or more. Heads get their mean output over all texts;
-    those that rest on the first token only lose their attention to it. Also compares the answers'
-    numbers with those of the model as loaded.
+    and if the model gives one of ten answers or more, beyond chance where it has a choice. Heads
+    get their mean output over all texts; those that rest on the first token only lose their
+    attention to it. Also compares the answers' numbers with those of the model as loaded.
 
     heads, roles : of the survey.
     """
-    reason = _why_not(model)
+    reason = _why_not(model, texts)
     confirmed, checks = [], []
     answers: _Answers | None = None  # the same for all probes
     for number, probe in enumerate(probes):
@@ -85,11 +85,13 @@ def confirm(
     return tuple(confirmed), max(checks, key=lambda check: check.difference, default=None)
 
 
-def _why_not(model: Model) -> str:
+def _why_not(model: Model, texts: Sequence[ProbeText]) -> str:
     """Return why a model cannot show the behavior of a probe, or ""."""
     embeddings = getattr(model.module, "get_output_embeddings", lambda: None)()
     if embeddings is None:
         return "the model predicts no tokens"
+    if texts[0].copied:  # with masks if it predicts masked tokens
+        return ""
     inputs = read(model, "a text of some words").inputs
     return "" if is_causal(model, inputs) else "the model does not predict next tokens"
 
@@ -138,7 +140,10 @@ def _measure(
     check = AnalysisCheck("log-probabilities of answers", errors.max().item(), _NATS)
     whole, without = before.mean(0)[0], after.mean(0)
     accuracy = float(whole[1])
-    cannot = f"{probe.behavior} is right in {accuracy:.0%} only" if accuracy < _LEAST else ""
+    wrong = getattr(targets[0].readout, "others", ())
+    chance = 1 / (1 + len(wrong)) if wrong else 0.0
+    can = accuracy >= chance + _LEAST
+    cannot = "" if can else f"{probe.behavior} is right in {accuracy:.0%} only"
     confirmation = replace(
         result,
         log_probability=float(whole[0]),
@@ -162,13 +167,7 @@ def _find_all_answers(model: Model, texts: Sequence[ProbeText]) -> _Answers:
 def _find_answers(model: Model, text: ProbeText) -> Target:
     """Read a text, and where its answers are predicted."""
     reading = read(model, text.text)
-    end = max(row for row, special in enumerate(reading.special) if not special) + 1
-    ids = reading.inputs["input_ids"][0].tolist()[:end]
-    first = end - text.answers
-    if first < 1:
-        raise ModelError(
-            f"{model.name} reads a text of the probe in too few tokens. Give a corpus."
-        )
-    rows = tuple(range(first - 1, end - 1))
-    readout = NextTokens(model.module, rows, tuple(ids[first:]))
+    ids = reading.inputs["input_ids"][0].tolist()
+    answers = Answers.find(model, text, ids, reading.special)
+    readout = NextTokens(model.module, answers.rows, answers.tokens, answers.wrong)
     return Target(model, reading.inputs, reading.special, readout, reading.sink)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.survey.result import SURE, HeadName, SurveyResult
-from attnviz.analyses.survey.statistics import STATISTICS, TITLES
+from attnviz.analyses.survey.statistics import ROLES, TITLES
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
@@ -35,7 +35,7 @@ from attnviz.figures.style import (
 )
 from attnviz.results.axis import literal
 
-_RESTING = [one.role for one in STATISTICS if one.resting]
+_RESTING = [role for role, one in ROLES.items() if one.resting]
 _LARGEST_CELL = 0.3  # inches of a head in the grid of roles
 _TALLEST = 2.0  # the height of that cell, in its widths
 _BAR = 0.14  # inches of a named head
@@ -88,7 +88,13 @@ def survey(
         # Statistics without even weights are compared with shuffled tokens.
         p_values = torch.where(result.even.isnan(), result.p_shuffled, result.p_even)
         panels = [
-            Panel(TITLES.get(name, name), name, result.mean[:, column], p_values[:, column] >= SURE)
+            Panel(
+                TITLES.get(name, name),
+                name,
+                result.mean[:, column],
+                p_values[:, column] >= SURE,
+                signed=bool((result.mean[:, column] < 0).any()),
+            )
             for column, name in enumerate(result.statistics)
             if result.count[:, column].any()
         ]
@@ -179,7 +185,9 @@ def _draw_named(
     top: float,
 ) -> float:
     """Draw the heads with a role: their mean weight with its interval, beside even weights."""
-    columns = {one.role: result.of(one.name) for one in STATISTICS if one.role}
+    columns = {
+        role: result.of(one.name) for role, one in ROLES.items() if one.name in result.statistics
+    }
     mean = {n: float(result.mean[n, columns[role]]) for n, role in enumerate(result.roles) if role}
     named = sorted(mean, key=lambda n: (result.roles[n] in _RESTING, -mean[n]))
     shown = named[:_MOST_NAMED]
@@ -217,7 +225,8 @@ def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
     """Draw how often the answers of a probe are right without the heads of each role."""
     shown = [one for one in result.confirmations if one.random_accuracies]
     inner, colors = page.right - page.left, _colors(result)
-    title = f"{shown[0].behavior.capitalize()}, right without the heads of a role"
+    behaviors = dict.fromkeys(one.behavior for one in shown)
+    title = f"{', '.join(behaviors).capitalize()}: right without the heads of a role"
     top = page.subtitle(page.left, top, title, inner) + 0.02
     labels = [
         f"{len(one.heads)} × {one.role}{'' if one.confirmed else ', not confirmed'}"
@@ -225,21 +234,23 @@ def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
     ]
     room = page.ruler.widest(labels, SMALL_SIZE) + 0.08
     height = _CONFIRMED * len(shown)
+    dashed: dict[str, Any] = {"linewidth": 0.8, "linestyle": "--"}
     ax = page.axes(page.left + room, top, inner - room - 0.3, height)
     for y, one in enumerate(shown):
-        ax.barh(y, one.accuracy_without, height=0.6, color=colors[one.role])
+        ax.barh(y, one.accuracy_without, height=0.6, color=colors.get(one.role, theme().muted))
         ax.plot(
             one.random_accuracies, [y] * len(one.random_accuracies), "|",
             color=theme().ink, markersize=5, markeredgewidth=0.6,
         )  # fmt: skip
+        ax.plot([one.accuracy] * 2, [y - 0.5, y + 0.5], color=theme().muted, **dashed)
         middle = top + _CONFIRMED * (y + 0.5) - line_height(SMALL_SIZE) / 2
         page.write(page.left, middle, [labels[y]])
         page.write(page.right, middle, [f"{one.accuracy_without:.0%}"], align="right")
-    ax.axvline(shown[0].accuracy, color=theme().muted, linewidth=0.8, linestyle="--")
     ax.set(xlim=(0, 1), ylim=(len(shown) - 0.5, -0.5), yticks=[], xticks=[0, 0.5, 1])
     ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     ax.tick_params(labelsize=SMALL_SIZE)
-    key = f"dashed: the whole model, {shown[0].accuracy:.0%}; ticks: without as many random heads"
+    whole = ", ".join(dict.fromkeys(f"{one.accuracy:.0%}" for one in shown))
+    key = f"dashed: the whole model, {whole}; ticks: without as many random heads"
     lines = page.ruler.wrap(key, inner, SMALL_SIZE)
     return page.write(page.left, top + height + 0.2, lines, color=theme().muted)
 

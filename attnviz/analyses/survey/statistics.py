@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -39,19 +39,22 @@ class Tokens:
     """The positions of N texts, each tensor (N, T).
 
     ids : token ids. real : False for padding. special : tokens that the tokenizer added.
-    punctuation : periods and commas.
+    punctuation : periods and commas. asks : the number of the answer that is predicted there, from
+    1, or 0. holds : the number of the answer that a token is, or -1 for a wrong answer, or 0. Only
+    texts of a probe have the last two.
     """
 
     ids: Tensor
     real: Tensor
     special: Tensor
     punctuation: Tensor
+    asks: Tensor | None = None
+    holds: Tensor | None = None
 
     def __getitem__(self, texts: slice) -> Tokens:
         """Return the positions of some of the texts."""
-        return Tokens(
-            self.ids[texts], self.real[texts], self.special[texts], self.punctuation[texts]
-        )
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return Tokens(**{name: one[texts] for name, one in values.items() if one is not None})
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +91,26 @@ class TokenPairs:
         """Whether the key is a token of the text, not a special token or padding, (N, 1, T)."""
         return (self.tokens.real & ~self.tokens.special)[:, None]
 
+    @cached_property
+    def answer(self) -> Tensor:
+        """Whether the query asks for an answer of a probe that the key holds, (N, R, T)."""
+        asks, holds = self._answers
+        return (asks == holds) & (asks > 0)
+
+    @cached_property
+    def wrong_answer(self) -> Tensor:
+        """Whether the query asks for an answer, and the key holds a wrong one, (N, R, T)."""
+        asks, holds = self._answers
+        return (asks > 0) & (holds < 0)
+
+    @property
+    def _answers(self) -> tuple[Tensor, Tensor]:
+        """What queries ask for, (N, R, 1), and what keys hold, (N, 1, T)."""
+        asks, holds = self.tokens.asks, self.tokens.holds
+        assert asks is not None  # only statistics of texts of a probe use them
+        assert holds is not None
+        return asks[:, self.rows, None], holds[:, None]
+
 
 @dataclass(frozen=True)
 class Statistic:
@@ -102,7 +125,8 @@ class Statistic:
     to one number, (N, H). limit : the largest possible value for a number of tokens; None for a
     share. role : of a head whose weight clearly exceeds the baseline of even weights. resting : the
     role is assigned only if no other role applies. even_baseline : whether even weights (shuffled
-    keys) are a meaningful baseline.
+    keys) are a meaningful baseline. of_probe : whether only the texts of a probe with this role
+    have it.
     """
 
     name: str
@@ -115,6 +139,7 @@ class Statistic:
     role: str = ""
     resting: bool = False
     even_baseline: bool = True
+    of_probe: bool = False
 
 
 def _follows_same_token(pairs: TokenPairs) -> Tensor:
@@ -123,7 +148,7 @@ def _follows_same_token(pairs: TokenPairs) -> Tensor:
     return pad(before, (1, 0)) & pairs.other  # where a token follows itself, not itself
 
 
-STATISTICS = (
+_DECLARED = (
     Statistic(
         "distance", "mean distance, tokens",
         keys=lambda pairs: pairs.offset.abs(), every_row=True, limit=lambda tokens: tokens - 1,
@@ -158,6 +183,15 @@ STATISTICS = (
         "punctuation", "for periods and commas",
         keys=lambda pairs: pairs.tokens.punctuation[:, None], role="punctuation",
     ),
+    Statistic(  # Wu et al. 2024, arXiv:2404.15574
+        "retrieval", "for the word to retrieve", keys=lambda pairs: pairs.answer,
+        role="retrieval", of_probe=True,
+    ),
+    Statistic(  # Wang et al. 2022, arXiv:2211.00593
+        "name mover", "for the indirect object, minus the subject",
+        keys=lambda pairs: pairs.answer.float() - pairs.wrong_answer.float(),
+        role="name mover", of_probe=True,
+    ),
     # Shuffling the keys of a row does not change its entropy, and spreads what the keys receive.
     Statistic(
         "entropy", "entropy, nats", row=lambda weights: torch.special.entr(weights).sum(-1),
@@ -169,16 +203,22 @@ STATISTICS = (
     ),
 )  # fmt: skip
 """All statistics, in the order of every result: those with `keys`, with `row`, with `received`."""
-_KEYS = [(statistic.keys, statistic.every_row) for statistic in STATISTICS if statistic.keys]
-_ROW = [statistic.row for statistic in STATISTICS if statistic.row]
-_RECEIVED = [statistic.received for statistic in STATISTICS if statistic.received]
+
+
+def statistics_for(roles: Collection[str] = ()) -> tuple[Statistic, ...]:
+    """Return the statistics of any text, and those of probes of some roles."""
+    return tuple(one for one in _DECLARED if not one.of_probe or one.role in roles)
+
+
+STATISTICS = statistics_for()
 NAMES = tuple(statistic.name for statistic in STATISTICS)
-TITLES = {statistic.name: statistic.title for statistic in STATISTICS}
+TITLES = {statistic.name: statistic.title for statistic in _DECLARED}
+ROLES = {statistic.role: statistic for statistic in _DECLARED if statistic.role}
 
 
-def largest(tokens: int) -> Tensor:
+def largest(tokens: int, statistics: Sequence[Statistic] = STATISTICS) -> Tensor:
     """Return the largest possible value of each statistic for a number of tokens, (S,)."""
-    limits = [statistic.limit for statistic in STATISTICS]
+    limits = [statistic.limit for statistic in statistics]
     largest_values = [max(1.0, limit(tokens)) if limit else 1.0 for limit in limits]
     return torch.tensor(largest_values, device="cpu")
 
@@ -191,8 +231,11 @@ def batch_tokens(device: torch.device) -> int:
 class WeightStatistics:
     """Computes the statistics of any weights on a batch of texts, block of rows by block."""
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, statistics: Sequence[Statistic] = STATISTICS) -> None:
         self.tokens = tokens
+        self._of_keys = [(one.keys, one.every_row) for one in statistics if one.keys]
+        self._of_rows = [one.row for one in statistics if one.row]
+        self._of_received = [one.received for one in statistics if one.received]
         self.rows = (tokens.real & ~tokens.special).float()  # those that count, (N, T)
         N, T = tokens.ids.shape
         most = _BLOCK_WEIGHTS.get(tokens.ids.device.type, _BLOCK_WEIGHTS["cuda"])
@@ -209,7 +252,7 @@ class WeightStatistics:
         totals, counts, received = (sum(sums[1:], sums[0]) for sums in zip(*of_blocks, strict=True))
         rows = self.rows.sum(-1)[:, None, None]  # 0 / 0 is NaN: there is nothing to measure
         shares = (received / rows).masked_fill(self.rows[:, None] == 0, 0.0)
-        of_received = torch.stack([received_by(shares) for received_by in _RECEIVED], -1)
+        of_received = torch.stack([received_by(shares) for received_by in self._of_received], -1)
         return torch.cat([totals / counts[:, None], of_received], dim=-1)
 
     def _sums(self, block: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -222,7 +265,7 @@ class WeightStatistics:
             self._cached = block, *self._tables(block)
         _, tables, counts = self._cached
         rows = self.rows[:, None, block]
-        of_rows = torch.stack([(of_row(weights) * rows).sum(-1) for of_row in _ROW], -1)
+        of_rows = torch.stack([(of_row(weights) * rows).sum(-1) for of_row in self._of_rows], -1)
         totals = torch.cat([weights.flatten(2) @ tables, of_rows], dim=-1)
         return totals, counts, (rows.unsqueeze(-2) @ weights).squeeze(-2)
 
@@ -231,7 +274,7 @@ class WeightStatistics:
         pairs = TokenPairs(self.tokens, block)
         N, T = self.tokens.ids.shape
         tables, counted = [], []
-        for keys, every_row in _KEYS:
+        for keys, every_row in self._of_keys:
             table = keys(pairs)
             has_key = torch.ones_like(table[..., 0]) if every_row else table.any(-1)
             tables.append(table.float().expand(N, len(pairs.offset), T))
@@ -239,13 +282,13 @@ class WeightStatistics:
         rows = self.rows[:, None, block]
         used = torch.stack(counted, 1) * rows
         stacked = (torch.stack(tables, 1) * used.unsqueeze(-1)).flatten(2)
-        counts = torch.cat([used, rows.expand(-1, len(_ROW), -1)], dim=1).sum(-1)
+        counts = torch.cat([used, rows.expand(-1, len(self._of_rows), -1)], dim=1).sum(-1)
         return stacked.transpose(1, 2).contiguous(), counts
 
 
 @dataclass(frozen=True, eq=False)
 class TextStatistics:
-    """Statistics of K heads on N texts, each (N, K, S), in the order of `STATISTICS`.
+    """Statistics of K heads on N texts, each (N, K, S), in the order of `HeadStatistics`.
 
     numbers, tokens : the number of each text in its corpus, and of its tokens. value : of the text
     as the model reads it; NaN where a text has no token of the kind. shuffled : of the tokens in
@@ -271,12 +314,15 @@ class TextStatistics:
 class HeadStatistics:
     """Measures the heads of one model.
 
-    records : the attentions of any one text. seed : of the shuffles.
+    records : the attentions of any one text. seed : of the shuffles. statistics : what is measured.
+    only_on : the numbers of the texts that a statistic is measured on, by name; by default all.
     """
 
     checkpoint: Checkpoint
     records: Sequence[AttentionRecord]
     seed: int = 0
+    statistics: Sequence[Statistic] = STATISTICS
+    only_on: Mapping[str, range] = field(default_factory=dict)
 
     @cached_property
     def heads(self) -> tuple[HeadName, ...]:
@@ -286,6 +332,11 @@ class HeadStatistics:
             for record in self.records
             for head in range(record.heads)
         )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the statistics."""
+        return tuple(statistic.name for statistic in self.statistics)
 
     def measure(self, texts: Sequence[TokenizedText]) -> TextStatistics:
         """Measure every head on each text; other texts in the batch change only the rounding."""
@@ -298,6 +349,11 @@ class HeadStatistics:
         release_unused()
         *statistics, differences = zip(*measured, strict=True)
         value, shuffled, even, keys = (torch.cat(batch)[positions] for batch in statistics)
+        for column, statistic in enumerate(self.statistics):
+            numbers = self.only_on.get(statistic.name)
+            if numbers is not None:
+                rows = [row for row, text in enumerate(texts) if text.number not in numbers]
+                value[rows, :, column] = torch.nan
         return TextStatistics(
             numbers=tuple(text.number for text in texts),
             tokens=tuple(lengths),
@@ -322,8 +378,9 @@ class HeadStatistics:
         inputs, tokens = self.batch(plain + mixed)
         N, length = len(texts), len(texts[0])
         numbers = [text.number for text in texts]
-        of_all = WeightStatistics(tokens)
-        of_plain, of_first = WeightStatistics(tokens[:N]), WeightStatistics(tokens[:1])
+        of_all, of_plain, of_first = (
+            WeightStatistics(some, self.statistics) for some in (tokens, tokens[:N], tokens[:1])
+        )
         value: list[Tensor] = []
         even: list[Tensor] = []
         keys: list[Tensor] = []
@@ -360,7 +417,9 @@ class HeadStatistics:
                 return
             model_values = of_first(attention.model_weights).cpu()[0]
             only_one = values[0].isnan() != model_values.isnan()
-            shares = ((values[0] - model_values).abs() / largest(length)).nan_to_num(0.0)
+            shares = (
+                (values[0] - model_values).abs() / largest(length, self.statistics)
+            ).nan_to_num(0.0)
             differences.append(shares.masked_fill(only_one, torch.inf).amax(-1))
 
         capture_batch(self.checkpoint.module, inputs, self.records, add)
@@ -377,7 +436,13 @@ class HeadStatistics:
         lengths = torch.tensor([len(mask) for mask in masks], device=ids.device)
         real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         punctuation = torch.isin(ids, self._punctuation_ids) & real & ~special
-        return inputs, Tokens(ids, real, special, punctuation)
+        nothing = [[0] * len(mask) for mask in masks]
+        asks, holds = (
+            padded([one.get(name, none) for one, none in zip(encodings, nothing, strict=True)], 0)
+            for name in ("asks", "holds")
+        )
+        answers = asks.to(ids.device), holds.to(ids.device)
+        return inputs, Tokens(ids, real, special, punctuation, *answers)
 
     @cached_property
     def _punctuation_ids(self) -> Tensor:

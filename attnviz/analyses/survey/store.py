@@ -47,12 +47,13 @@ class Folder:
     """The parts of a survey on disk.
 
     about : the model, its weights, and the options that change a number: the same for all parts.
-    heads : the heads of the model.
+    heads : the heads of the model. statistics : the names of what is measured.
     """
 
     path: Path
     about: Mapping[str, object]
     heads: Sequence[HeadName] = ()
+    statistics: Sequence[str] = NAMES
 
     def open(self, *, resume: bool, force: bool) -> None:
         """Create the folder, or continue or replace its survey; raise InputError otherwise."""
@@ -119,7 +120,7 @@ class Folder:
             "compared": statistics.compared,
             "differences": statistics.differences.tolist(),
         }
-        table = long_table(statistics, self.heads)
+        table = long_table(statistics, self.heads, self.statistics)
         # Page checksums do not cover the metadata.
         metadata = json.dumps(about | {"digest": _digest(about)})
         table = table.replace_schema_metadata({_ABOUT: metadata})
@@ -145,10 +146,12 @@ class Folder:
                 "another folder."
             )
         for path in paths:
-            yield from_table(pq.read_table(path), self.heads)
+            yield from_table(pq.read_table(path), self.heads, self.statistics)
 
 
-def long_table(statistics: TextStatistics, heads: Sequence[HeadName]) -> pa.Table:
+def long_table(
+    statistics: TextStatistics, heads: Sequence[HeadName], names: Sequence[str]
+) -> pa.Table:
     """Return one row for each sentence, head and statistic that a text has."""
     text, head, statistic = np.nonzero(~statistics.value.isnan().numpy())
     stacks = list(dict.fromkeys(name.stack for name in heads))
@@ -159,25 +162,27 @@ def long_table(statistics: TextStatistics, heads: Sequence[HeadName]) -> pa.Tabl
         pa.DictionaryArray.from_arrays(stack_codes[head], stacks),
         np.array([name.layer for name in heads], np.int16)[head],
         np.array([name.head for name in heads], np.int16)[head],
-        pa.DictionaryArray.from_arrays(statistic.astype(np.int8), list(NAMES)),
+        pa.DictionaryArray.from_arrays(statistic.astype(np.int8), list(names)),
     ]
     for name in _VALUES:
         columns.append(getattr(statistics, name).numpy()[text, head, statistic])
     return pa.table(columns, schema=_SCHEMA)
 
 
-def from_table(table: pa.Table, heads: Sequence[HeadName]) -> TextStatistics:
+def from_table(
+    table: pa.Table, heads: Sequence[HeadName], statistics: Sequence[str]
+) -> TextStatistics:
     """Return the statistics in a part."""
     frame = table.to_pandas()
     names = pd.MultiIndex.from_tuples([(name.stack, name.layer, name.head) for name in heads])
     head = names.get_indexer(pd.MultiIndex.from_frame(frame[["stack", "layer", "head"]]))
-    statistic = pd.Index(NAMES).get_indexer(frame["statistic"])
+    statistic = pd.Index(statistics).get_indexer(frame["statistic"])
     numbers, first, text = np.unique(frame["sentence"], return_index=True, return_inverse=True)
     about = json.loads(table.schema.metadata[_ABOUT])
 
     values = {}
     for name in _VALUES:
-        array = np.full((len(numbers), len(heads), len(NAMES)), np.nan, np.float32)
+        array = np.full((len(numbers), len(heads), len(statistics)), np.nan, np.float32)
         array[text, head, statistic] = frame[name]
         values[name] = torch.from_numpy(array)
     return TextStatistics(

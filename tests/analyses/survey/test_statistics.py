@@ -1,5 +1,6 @@
 """Each statistic compared with its definition, computed weight by weight."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from attnviz.analyses.survey.statistics import (
     HeadStatistics,
     Tokens,
     WeightStatistics,
+    statistics_for,
 )
 from attnviz.capture import BatchedAttention
 
@@ -84,6 +86,30 @@ def test_each_statistic_matches_its_definition(causal, seed, weights_of_a_block,
             for name, value in expected.items():
                 ours = got[n, head, NAMES.index(name)].item()
                 assert ours == pytest.approx(value, abs=2e-6, nan_ok=True), (n, head, name)
+
+
+def test_statistics_of_probes_match_their_definition():
+    generator = torch.Generator().manual_seed(0)
+    N, H, T = 2, 3, 8
+    ids, none = torch.zeros(N, T, dtype=torch.long), torch.zeros(N, T, dtype=torch.bool)
+    asks = torch.tensor([[0, 0, 0, 0, 0, 0, 1, 2], [0, 0, 0, 1, 0, 0, 0, 0]])
+    holds = torch.tensor([[0, 2, -1, 0, 1, -1, 0, 0], [0, 1, 0, 0, -1, 0, 1, 0]])
+    weights = torch.rand(N, H, T, T, generator=generator)
+    statistics = statistics_for(["retrieval", "name mover"])
+    measure = WeightStatistics(Tokens(ids, ~none, none, none, asks, holds), statistics)
+    got = measure(lambda rows: weights[:, :, rows])
+    names = [statistic.name for statistic in statistics]
+    assert set(names) - set(NAMES) == {"retrieval", "name mover"}
+    for n, head in itertools.product(range(N), range(H)):
+        right, wrong = [], []
+        for i in asks[n].nonzero()[:, 0].tolist():
+            row = weights[n, head, i].tolist()
+            right.append(sum(row[j] for j in range(T) if holds[n, j] == asks[n, i]))
+            wrong.append(sum(row[j] for j in range(T) if holds[n, j] == -1))
+        retrieved, minus = sum(right) / len(right), sum(wrong) / len(wrong)
+        ours = got[n, head]
+        assert ours[names.index("retrieval")].item() == pytest.approx(retrieved, abs=1e-6)
+        assert ours[names.index("name mover")].item() == pytest.approx(retrieved - minus, abs=1e-6)
 
 
 def statistics_of(model):

@@ -12,16 +12,25 @@ from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 
+from attnviz.attribution.reference import is_causal
 from attnviz.errors import InputError, expect_names
+from attnviz.inputs import encode
 from attnviz.pipeline.attend import Model
 
 
 @dataclass(frozen=True)
 class ProbeText:
-    """A text whose last tokens a model predicts, if it does what the probe is about."""
+    """A text with tokens that a model predicts, if it does what the probe is about.
+
+    answers : the number of these tokens: the last ones of the text, or its mask tokens. copied :
+    what they are, in order, where the text has them before; one token each. wrong : words of the
+    text that the model could take for the answer. The model then has the choice among these.
+    """
 
     text: str
-    answers: int  # the number of these tokens
+    answers: int
+    copied: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
 
 
 MakeTexts = Callable[[Model, int], Sequence[ProbeText]]  # of a model and a seed
@@ -42,6 +51,15 @@ class Probe:
     hides_sink: bool = False
 
 
+@dataclass(frozen=True)
+class ProbeGroup:
+    """Probes with the same texts, and the numbers of these among the texts of all groups."""
+
+    probes: Sequence[Probe]
+    texts: Sequence[ProbeText]
+    numbers: range
+
+
 PROBES: dict[str, Probe] = {}
 
 
@@ -58,17 +76,42 @@ def probe(
 
 
 def find_probes(names: str | Sequence[str]) -> list[Probe]:
-    """Return probes by name; raise InputError for an unknown one, or for probes of other texts."""
+    """Return probes by name; raise InputError for an unknown one."""
     listed = names.replace(",", " ").split() if isinstance(names, str) else names
     if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
         raise InputError(f"The probe must be a name such as induction, not {names!r:.60}.")
     if not listed:
         raise InputError(f"There is no probe. Choose from {', '.join(PROBES)}.")
     expect_names(listed, PROBES, "a probe")
-    found = [PROBES[name] for name in dict.fromkeys(listed)]
-    if len({one.make for one in found}) > 1:
-        raise InputError(f"{' and '.join(listed)} have different texts. Survey them one by one.")
-    return found
+    return [PROBES[name] for name in dict.fromkeys(listed)]
+
+
+def make_groups(probes: Sequence[Probe], model: Model, seed: int) -> list[ProbeGroup]:
+    """Return the texts of probes, once for those that have the same."""
+    groups: list[ProbeGroup] = []
+    for make in dict.fromkeys(one.make for one in probes):
+        texts, start = make(model, seed), groups[-1].numbers.stop if groups else 0
+        same = [one for one in probes if one.make is make]
+        groups.append(ProbeGroup(same, texts, range(start, start + len(texts))))
+    return groups
+
+
+def answer_or_mask(model: Model, name: str) -> Callable[[str], str]:
+    """Return what ends a text of a probe: the answer, or a mask for it in a model of masked tokens.
+
+    InputError if the model predicts no tokens.
+    """
+    embeddings = getattr(model.module, "get_output_embeddings", lambda: None)()
+    mask = getattr(model.tokenizer, "mask_token", None)
+    if embeddings is not None:
+        if is_causal(model, encode(model.checkpoint, ["a text of some words"]).inputs):
+            return str
+        if mask is not None:
+            return lambda _: f"{mask}."
+    raise InputError(
+        f"The probe {name} needs a model that predicts next or masked tokens, and {model.name} "
+        "does not. Choose another model, such as --model smollm2 (model='smollm2')."
+    )
 
 
 for _module in iter_modules(__path__):

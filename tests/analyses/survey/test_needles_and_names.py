@@ -1,0 +1,144 @@
+"""Heads made by hand that retrieve a word, or move a name, are named and confirmed; others not."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
+
+import attnviz
+from attnviz.analyses.survey.answers import Answers
+from attnviz.analyses.survey.probes import PROBES, retrieval
+from attnviz.errors import InputError
+
+HEADS, HEAD, CONTENT = 21, 32, 28
+WIDTH = HEADS * HEAD
+NAMES = ["Mary", "John", "Tom", "James", "Paul", "Anna", "Robert", "David", "Sarah", "Peter"]
+WORDS = [a + b for a, b in itertools.product("bdf", "aeiouy")]
+VOCABULARY = ["[PAD]", "?", "is", "to", *WORDS, *NAMES]
+TOKEN, COPY, ANSWER = (slice(start, start + CONTENT) for start in (0, 28, 56))
+IS, TO, NAME, WORD, CONSTANT, PLACE = range(84, 90)
+LONGEST = 160
+
+
+def tokenizer():
+    """Return a tokenizer that knows no other word of the texts."""
+    vocabulary = Tokenizer(models.WordLevel({word: n for n, word in enumerate(VOCABULARY)}, "?"))
+    vocabulary.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token="[PAD]")
+
+
+def gpt2(seed, width=WIDTH, heads=HEADS):
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=len(VOCABULARY), n_positions=LONGEST, n_embd=width, n_layer=2, n_head=heads,
+        tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config).eval()
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Make texts short."""
+    monkeypatch.setattr(retrieval, "SENTENCES", 3)
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Return a GPT-2 whose head 1.0 moves the name that 0.0 has not read, and 1.1 retrieves."""
+    module, eye = gpt2(0), torch.eye(CONTENT)
+    with torch.no_grad():
+        for block in module.transformer.h:
+            for part in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_proj):
+                part.weight.zero_()
+        embedding = module.transformer.wte.weight.zero_()
+        embedding[:, CONSTANT] = 1
+        embedding[4:, TOKEN], embedding[4:, WORD] = eye, 1
+        embedding[4 + len(WORDS) :, NAME] = 1
+        embedding[2, IS] = embedding[3, TO] = 1
+        module.transformer.wpe.weight.zero_()[:, PLACE] = 0.02 * torch.arange(LONGEST)
+        module.lm_head.weight.zero_()[4:, ANSWER] = 0.1 * eye  # two needles: no sure choice
+        before, after = (block.attn for block in module.transformer.h)
+        query, key, value = 0, WIDTH, 2 * WIDTH
+        before.c_attn.weight[TO, query] = 1  # reads the last name
+        before.c_attn.weight[NAME, key], before.c_attn.weight[PLACE, key] = 30, 20
+        before.c_attn.weight[TOKEN, value : value + CONTENT] = eye
+        before.c_proj.weight[:CONTENT, COPY] = 0.1 * eye
+        after.c_attn.weight[COPY, query : query + CONTENT] = -0.5 * eye  # another name
+        after.c_attn.weight[TOKEN, key : key + CONTENT] = eye
+        after.c_attn.weight[TO, query + CONTENT] = 0.5
+        after.c_attn.weight[NAME, key + CONTENT] = 1
+        after.c_attn.weight[IS, query + HEAD] = 0.5
+        after.c_attn.weight[WORD, key + HEAD] = 1
+        for head in (0, HEAD):
+            after.c_attn.weight[TOKEN, value + head : value + head + CONTENT] = eye
+            after.c_proj.weight[head : head + CONTENT, ANSWER] = eye
+    return attnviz.load(module, tokenizer=tokenizer())
+
+
+def test_heads_made_by_hand_are_named_and_confirmed(planted):
+    result = attnviz.survey(probe="induction,retrieval,ioi", model=planted)
+    induction, needle, mover = result.confirmations
+    assert not induction.confirmed
+    assert (needle.role, needle.heads, needle.confirmed) == ("retrieval", ((1, 1),), True)
+    assert (mover.role, mover.heads, mover.confirmed) == ("name mover", ((1, 0),), True)
+    assert mover.accuracy > 0.9 > 0.7 > mover.accuracy_without
+    assert needle.accuracy > needle.accuracy_without + 0.2  # it reads both needles
+    assert min(mover.random_accuracies) == mover.accuracy  # the others are idle
+    counts = [int(result.count[0, result.of(name)]) for name in ("induction", "name mover", "self")]
+    assert counts == [40, 96, 184]  # each on its own texts
+    head = [str(one) for one in result.heads].index("1.0")
+    assert result.mean[head, result.of("name mover")] > 0.9
+    assert result.agreement.verdict == "verified"
+    assert result.plot() is not None
+
+
+def test_answers_that_are_one_token_off_name_nothing(planted, monkeypatch):
+    find = Answers.find
+
+    def off_by_one(*arguments):
+        found = find(*arguments)
+        return replace(found, holds=(0, *found.holds[:-1]))
+
+    monkeypatch.setattr(retrieval, "TEXTS", 20)
+    monkeypatch.setattr(Answers, "find", off_by_one)
+    (confirmation,) = attnviz.survey(probe="retrieval", model=planted).confirmations
+    assert confirmation.reason == "no head has the role"
+
+
+def test_no_head_of_a_random_model_is_named():
+    model = attnviz.load(gpt2(1, width=88, heads=22), tokenizer=tokenizer())
+    result = attnviz.survey(probe="retrieval,ioi", model=model)
+    assert not {"retrieval", "name mover"} & set(result.roles)
+    assert not any(one.confirmed for one in result.confirmations)
+
+
+def test_masked_words_are_the_answers_of_an_encoder(model):
+    config = BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    encoder = attnviz.load(BertForMaskedLM(config).eval(), tokenizer=model.tokenizer)
+    text = PROBES["ioi"].make(encoder, 0)[0]
+    assert text.text.endswith(" to [MASK].")
+    ids = encoder.tokenizer(text.text)["input_ids"]
+    found = Answers.find(encoder, text, ids, [1, *[0] * (len(ids) - 2), 1])
+    assert [ids[row] for row in found.rows] == [encoder.tokenizer.mask_token_id]
+    held = [encoder.tokenizer.decode([ids[n]]) for n, one in enumerate(found.holds) if one > 0]
+    assert held == [text.copied[0].lower()]
+    assert sum(one < 0 for one in found.holds) == 2
+    result = attnviz.survey(probe="ioi", model=encoder)
+    assert result.count[:, result.of("name mover")].min() == 96
+
+
+@pytest.mark.parametrize("probe", ["retrieval", "ioi"])
+def test_a_model_that_predicts_no_tokens_is_refused(probe, model):
+    with pytest.raises(InputError, match=f"The probe {probe} needs a model that predicts next"):
+        attnviz.survey(probe=probe, model=model)
