@@ -25,7 +25,9 @@ class HeadExample(Savable):
 
     text : its number in the corpus. row, key : the query, and the token that it attends to most:
     an ordinary one other than itself, but itself too in a head with the role "own token", and
-    special tokens in a head that rests on them. weights : of all tokens of the text.
+    special tokens in a head that rests on them. weights : of all tokens of the text. count : how
+    often the key stands where the query can read it, in all places of the corpus that have these
+    two tokens in one text; 1 for patches and frames.
     """
 
     text: int
@@ -33,6 +35,7 @@ class HeadExample(Savable):
     key: int
     weight: float
     weights: tuple[float, ...]
+    count: int = 1
 
 
 _Kept: TypeAlias = list[tuple[float, HeadExample]]  # with priorities, the largest first
@@ -44,27 +47,36 @@ class Examples:
     def __init__(self, roles: Sequence[str], seed: int) -> None:
         self._strongest: list[_Kept] = [[] for _ in roles]
         self._sample: list[_Kept] = [[] for _ in roles]
-        self._reads_itself = torch.tensor([role == "own token" for role in roles], device="cpu")
+        self._reads_itself = torch.tensor([role.startswith("own ") for role in roles], device="cpu")
         self._rests = torch.tensor([role.startswith("rests") for role in roles], device="cpu")
         self._seed = seed
 
-    def add(self, heads: slice, numbers: Sequence[int], weights: Tensor, tokens: Tokens) -> None:
+    def add(
+        self,
+        heads: slice,
+        numbers: Sequence[int],
+        weights: Tensor,
+        tokens: Tokens,
+        keys_of: Tokens | None = None,
+    ) -> None:
         """Add the weights of some heads in N texts, (N, H, T, T).
 
-        numbers : of the texts in the corpus. tokens : of the texts.
+        numbers : of the texts in the corpus. tokens : of the texts. keys_of : the keys of a
+        cross-attention, whose queries are the tokens.
         """
-        T, ordinary = weights.shape[-1], tokens.real & ~tokens.special
-        itself = torch.eye(T, dtype=torch.bool, device=weights.device)
-        shown = (ordinary[:, None, :] & ~itself)[:, None]  # (N, 1, T, T)
+        ordinary, key_tokens = tokens.real & ~tokens.special, keys_of or tokens
+        itself = torch.eye(*weights.shape[-2:], dtype=torch.bool, device=weights.device)
+        itself = itself & (keys_of is None)
+        shown = ((key_tokens.real & ~key_tokens.special)[:, None, :] & ~itself)[:, None]
         reads_itself, rests = (
             flags[heads].to(weights.device)[:, None, None]
             for flags in (self._reads_itself, self._rests)
         )
-        shown = shown | (reads_itself & itself) | (rests & tokens.special[:, None, None])
+        shown = shown | (reads_itself & itself) | (rests & key_tokens.special[:, None, None])
         strengths, keys = weights.masked_fill(~shown, 0.0).max(-1)
         strengths = strengths.masked_fill(~ordinary[:, None], -1.0).cpu()
         strongest = strengths.argmax(-1)
-        lengths = tokens.real.sum(-1).tolist()
+        lengths = key_tokens.real.sum(-1).tolist()
         on_cpu, keys = weights.cpu(), keys.cpu()
         for n, number in enumerate(numbers):
             rows = (strengths[n] > 0).any(0).nonzero()[:, 0].tolist()  # with another token to read

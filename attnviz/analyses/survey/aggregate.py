@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.survey.statistics import STATISTICS, TextStatistics
+from attnviz.analyses.survey.statistics import STATISTICS, HeadStatistic, TextStatistics
 from attnviz.results import AttentionRecord
 from attnviz.runtime.libraries import release_unused
 from attnviz.runtime.progress import say
@@ -74,13 +74,19 @@ class CorpusStatistics:
         return (f"too few texts to name heads: {self.texts}, at least {fewest}",)
 
 
-def aggregate(parts: Iterable[TextStatistics], heads: int, *, seed: int = 0) -> CorpusStatistics:
+def aggregate(
+    parts: Iterable[TextStatistics],
+    heads: int,
+    *,
+    seed: int = 0,
+    statistics: Sequence[HeadStatistic] = STATISTICS,
+) -> CorpusStatistics:
     """Sum up the parts of a survey, in the order of the corpus.
 
-    seed : of resamples and flips, and of the half of the texts on which heads get their roles.
+    statistics : what the parts hold. seed : of resamples and flips, and of the half of the texts on which heads get their roles.
     """
-    shape = heads, len(STATISTICS)
-    width = heads * len(STATISTICS)
+    shape = heads, len(statistics)
+    width = heads * len(statistics)
     value = Bootstrap(width)
     above_shuffled, role_half, other_half = (SignFlips(width) for _ in range(3))
     means = [Mean(width) for _ in range(4)]
@@ -90,7 +96,7 @@ def aggregate(parts: Iterable[TextStatistics], heads: int, *, seed: int = 0) -> 
         missing = part.value.isnan()
         measured = ~missing.flatten(1).all(1)
         no_baseline = torch.tensor(
-            [not statistic.even_baseline for statistic in STATISTICS], device="cpu"
+            [not statistic.even_baseline for statistic in statistics], device="cpu"
         )
         # If a text does not have a statistic, its baselines are NaN too.
         ours, even, keys, shuffled = (
@@ -144,7 +150,9 @@ def _in_half(number: int, seed: int) -> bool:
     return (Random(f"half {seed} {number // 2}").random() < 0.5) == (number % 2 == 0)
 
 
-def assign_roles(excess: Floats, p_held_out: Floats) -> list[str]:
+def assign_roles(
+    excess: Floats, p_held_out: Floats, statistics: Sequence[HeadStatistic] = STATISTICS
+) -> list[str]:
     """Return the role of each head, or "".
 
     A head gets the role of the statistic that exceeds even weights by most on one half of the
@@ -153,16 +161,16 @@ def assign_roles(excess: Floats, p_held_out: Floats) -> list[str]:
 
     excess : (K, S), the mean on the first half. p_held_out : (K, S), on the other half.
     """
-    named = [column for column, statistic in enumerate(STATISTICS) if statistic.role]
+    named = [column for column, statistic in enumerate(statistics) if statistic.role]
     roles = []
     for head, row in enumerate(np.nan_to_num(excess, nan=-np.inf)):
         role = ""
         for resting in (False, True):
-            candidates = [column for column in named if STATISTICS[column].resting == resting]
+            candidates = [column for column in named if statistics[column].resting == resting]
             best = max(candidates, key=row.__getitem__)
             significant = p_held_out[head, best] < _ROLE_P_VALUE
             if not role and significant and row[best] >= _ROLE_EXCESS[resting]:
-                role = STATISTICS[best].role
+                role = statistics[best].role
         roles.append(role)
     return roles
 
@@ -199,10 +207,25 @@ def head_distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
 
     The square root of the Jensen–Shannon divergence of their rows, in bits, averaged over rows of
     all texts, evenly chosen in long ones. Rows of special tokens are left out, and so are the
-    weights of attention sinks, which are not keys.
+    weights of attention sinks, which are not keys. Heads with other queries or keys, such as those
+    of an encoder and of its decoder, are 1 apart.
 
     texts : the records of each text, the same attentions in the same order.
     """
+    owners = [number for number, record in enumerate(texts[0]) for _ in range(record.heads)]
+    groups: dict[object, list[int]] = {}
+    for number, record in enumerate(texts[0]):
+        groups.setdefault((record.query_axis, record.key_axis), []).append(number)
+    distances = torch.ones(len(owners), len(owners), device="cpu")
+    for group in groups.values():
+        heads = torch.tensor([k for k, n in enumerate(owners) if n in group], device="cpu")
+        alike = _distances([[records[n] for n in group] for records in texts])
+        distances[heads[:, None], heads] = alike
+    return distances
+
+
+def _distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
+    """Return the distances between heads with the same queries and keys."""
     total, count = torch.zeros((), device="cpu"), 0
     for records in texts:
         special = torch.tensor(records[0].query_axis.special, device="cpu")

@@ -32,15 +32,21 @@ from attnviz.analyses.survey.corpus import (
     CorpusChanges,
     check_seed,
     count_rows,
-    load_text_model,
     parts,
     read_corpus,
     tokenize_corpus,
     verify_sample,
 )
+from attnviz.analyses.survey.media import (
+    Kind,
+    MediaCorpus,
+    MediaHeads,
+    changes_of,
+    load_corpus_model,
+)
 from attnviz.analyses.survey.probes import find_probes
 from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
-from attnviz.analyses.survey.result import Confirmation, SurveyResult
+from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
 from attnviz.analyses.survey.statistics import NAMES, HeadStatistics, TextStatistics
 from attnviz.errors import InputError
 from attnviz.io.export import save_result
@@ -82,19 +88,22 @@ def survey(
 
     Parameters
     ----------
-    texts : str, Path or iterable of str
-        A file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or the texts.
+    texts : str, Path or iterable
+        A file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or the texts. For a
+        model that reads images or sounds: a folder of them, a pattern of file names, a .txt file
+        with their names, or a list of them. These have statistics of their own, and no shuffled
+        tokens.
     probe : str or sequence of str, optional
         In place of texts, those of a probe, made from the tokenizer alone: "induction", "previous",
         "duplicate" or "sink", whose texts are random words that occur twice. The role that it names
         is then confirmed by ablation: the model must do worse what the role claims without these
         heads than without any of twenty random sets of as many heads in the same layers.
     model : Model or what `load` takes, optional
-        A model that reads text; by default the bundled one.
+        A model that reads texts, images or sounds; by default the bundled one.
     out : path, optional
         A folder for the long table in parts (sentence, tokens, stack, layer, head, statistic,
         value, even, shuffled, shuffled_keys), a summary, and the result itself, for `load_result`.
-        Needs pyarrow. By default nothing is written.
+        Needs pyarrow. By default nothing is written. For texts only.
     column : str
         The column of the corpus that holds the text.
     truncate : bool
@@ -124,7 +133,14 @@ def survey(
     if (texts is None) == (probe is None):
         raise InputError("Give either texts or a probe.")
     probes = [] if probe is None else find_probes(probe)
-    model = load_text_model(model)
+    model, kind = load_corpus_model(model)
+    if kind != "text":
+        if probe is not None or out is not None or engine != "local":
+            raise InputError(
+                f"{model.name} reads {NOUNS[kind]}: probes, tables (out) and clusters are for "
+                "texts. Leave them out; attnviz explore shows its heads."
+            )
+        return survey_media(MediaCorpus(model, kind, texts, truncate), skip_bad=skip_bad, seed=seed)
     probe_texts = list(probes[0].make(model, seed)) if probes else []
     if texts is None:
         texts = [one.text for one in probe_texts]
@@ -163,6 +179,22 @@ def survey(
         for path in summaries:
             save_result(result, path, force=force or resume)
     return result
+
+
+def survey_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> SurveyResult:
+    """Return the survey of a corpus of images or sounds."""
+    changes = changes_of(corpus, skip_bad)
+    _, sample = corpus.verified_sample()
+    changes.left_out.clear()  # they are read again
+    heads = MediaHeads(corpus, sample[0].records, seed)
+
+    def measured() -> Iterator[TextStatistics]:
+        for done, medium in enumerate(corpus, start=1):
+            yield heads.measure(medium)
+            say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
+
+    totals = aggregate(measured(), len(heads.heads), seed=seed, statistics=heads.statistics)
+    return _result(totals, heads, sample, changes, corpus.kind)
 
 
 def _with_confirmations(
@@ -259,19 +291,22 @@ def _in_order(parts: Iterable[MeasuredPart]) -> Iterator[TextStatistics]:
 
 def _result(
     totals: CorpusStatistics,
-    heads: HeadStatistics,
+    heads: HeadStatistics | MediaHeads,
     sample: Sequence[AttentionResult],
     changes: CorpusChanges,
+    kind: Kind = "text",
 ) -> SurveyResult:
+    names = tuple(statistic.name for statistic in heads.statistics)
+
     def by_head(values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(values.reshape(len(heads.heads), len(NAMES)))
+        return torch.from_numpy(values.reshape(len(heads.heads), len(names)))
 
     distances = head_distances([result.records for result in sample])
     verified = AgreementReport.joined(result.agreement for result in sample)
     checks, not_compared = _checks(heads, totals)
     return SurveyResult(
         heads=heads.heads,
-        statistics=NAMES,
+        statistics=names,
         mean=by_head(totals.value.mean),
         low=by_head(totals.value.low),
         high=by_head(totals.value.high),
@@ -280,7 +315,7 @@ def _result(
         p_even=by_head(totals.p_even),
         p_shuffled=by_head(totals.p_shuffled),
         count=by_head(totals.value.count).long(),
-        roles=tuple(assign_roles(totals.excess, totals.p_held_out)),
+        roles=tuple(assign_roles(totals.excess, totals.p_held_out, heads.statistics)),
         clusters=tuple(cluster(distances.numpy()).tolist()),
         distances=distances,
         sampled=len(sample),
@@ -295,11 +330,12 @@ def _result(
         ),
         provenance=sample[0].provenance,
         left_out=tuple(changes.left_out),
+        kind=kind,
     )
 
 
 def _checks(
-    heads: HeadStatistics, totals: CorpusStatistics
+    heads: HeadStatistics | MediaHeads, totals: CorpusStatistics
 ) -> tuple[list[StageCheck], list[tuple[str, str, str]]]:
     """Return the checks of the statistics, and the attentions whose own weights are unknown."""
     checks, not_compared, start = [], [], 0
@@ -311,7 +347,7 @@ def _checks(
             not_compared.append((record.place, "statistics", why))
             continue
         weights_dtype, _ = dtypes(record)
-        count = totals.compared * record.heads * len(NAMES)
+        count = totals.compared * record.heads * len(heads.statistics)
         tolerance = PRECISIONS[weights_dtype].weights
         checks.append(bounded_check(record, "statistics", differences, tolerance, compared=count))
     return checks, not_compared

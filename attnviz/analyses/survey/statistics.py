@@ -14,6 +14,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -87,6 +88,21 @@ class TokenPairs:
     def word_key(self) -> Tensor:
         """Whether the key is a token of the text, not a special token or padding, (N, 1, T)."""
         return (self.tokens.real & ~self.tokens.special)[:, None]
+
+
+class HeadStatistic(Protocol):
+    """What a survey knows of any statistic; `Statistic` describes it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def resting(self) -> bool: ...
+    @property
+    def even_baseline(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -277,6 +293,11 @@ class HeadStatistics:
     checkpoint: Checkpoint
     records: Sequence[AttentionRecord]
     seed: int = 0
+
+    @property
+    def statistics(self) -> Sequence[HeadStatistic]:
+        """What is measured."""
+        return STATISTICS
 
     @cached_property
     def heads(self) -> tuple[HeadName, ...]:
