@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -127,6 +128,69 @@ def _keep(
         kept.append((priority, example(row)))
         kept.sort(key=lambda pair: -pair[0])
         del kept[most:]
+
+
+Pair: TypeAlias = tuple[int, int, bool, bool]  # token ids, whether causal, whether one token
+OfHeads: TypeAlias = Sequence[Sequence[HeadExample]]
+
+
+def _pair(example: HeadExample, ids: Mapping[int, Sequence[int]], causal: bool) -> Pair:
+    of_text = ids[example.text]
+    return of_text[example.row], of_text[example.key], causal, example.row == example.key
+
+
+def count_pairs(
+    texts: Iterable[Sequence[int]],
+    ids: Mapping[int, Sequence[int]],
+    examples: Sequence[OfHeads],
+    causal: Sequence[bool],
+    of_tokens: Sequence[bool] | None = None,
+) -> Counter[Pair]:
+    """Count in all texts the places where a query can read a key, of the pairs in the examples.
+
+    texts : the token ids of every text. ids : those of the texts of examples, by number. causal :
+    of each head, whether it reads earlier tokens only. of_tokens : of each head, whether tokens
+    attend to tokens; by default they do.
+    """
+    wanted: dict[int, set[Pair]] = {}
+    for of_heads in examples:
+        for k, several in enumerate(of_heads):
+            for one in several if of_tokens is None or of_tokens[k] else ():
+                pair = _pair(one, ids, causal[k])
+                wanted.setdefault(pair[0], set()).add(pair)
+    counts: Counter[Pair] = Counter()
+    for text in texts:
+        places: dict[int, list[int]] = {}
+        for place, token in enumerate(text):
+            places.setdefault(token, []).append(place)
+        for token in places.keys() & wanted.keys():
+            for pair in wanted[token]:
+                _, key, is_causal, is_one = pair
+                counts[pair] += sum(
+                    i == j if is_one else (j < i if is_causal else j != i)
+                    for i in places[token]
+                    for j in places.get(key, ())
+                )
+    return counts
+
+
+def with_counts(
+    examples: OfHeads,
+    ids: Mapping[int, Sequence[int]],
+    counts: Counter[Pair],
+    causal: Sequence[bool],
+    of_tokens: Sequence[bool] | None = None,
+) -> tuple[tuple[HeadExample, ...], ...]:
+    """Return the examples with the counts of their pairs."""
+    return tuple(
+        tuple(
+            replace(one, count=counts[_pair(one, ids, causal[k])])
+            if of_tokens is None or of_tokens[k]
+            else one
+            for one in several
+        )
+        for k, several in enumerate(examples)
+    )
 
 
 def at_deciles(sample: Sequence[HeadExample]) -> list[HeadExample]:

@@ -140,7 +140,8 @@ def survey(
                 f"{model.name} reads {NOUNS[kind]}: probes, tables (out) and clusters are for "
                 "texts. Leave them out; attnviz explore shows its heads."
             )
-        return survey_media(MediaCorpus(model, kind, texts, truncate), skip_bad=skip_bad, seed=seed)
+        corpus_of_media = MediaCorpus(model, kind, texts, truncate)
+        return survey_media(corpus_of_media, skip_bad=skip_bad, seed=seed)[0]
     probe_texts = list(probes[0].make(model, seed)) if probes else []
     if texts is None:
         texts = [one.text for one in probe_texts]
@@ -181,10 +182,12 @@ def survey(
     return result
 
 
-def survey_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> SurveyResult:
-    """Return the survey of a corpus of images or sounds."""
+def survey_media(
+    corpus: MediaCorpus, *, skip_bad: bool, seed: int
+) -> tuple[SurveyResult, list[int], list[AttentionResult]]:
+    """Return the survey of images or sounds; and of a sample, the numbers and verified results."""
     changes = changes_of(corpus, skip_bad)
-    _, sample = corpus.verified_sample()
+    media, sample = corpus.verified_sample()
     changes.left_out.clear()  # they are read again
     heads = MediaHeads(corpus, sample[0].records, seed)
 
@@ -194,7 +197,8 @@ def survey_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> SurveyRes
             say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
 
     totals = aggregate(measured(), len(heads.heads), seed=seed, statistics=heads.statistics)
-    return _result(totals, heads, sample, changes, corpus.kind)
+    result = _result(totals, heads, sample, changes, corpus.kind)
+    return result, [medium.number for medium in media], sample
 
 
 def _with_confirmations(

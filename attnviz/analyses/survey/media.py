@@ -123,7 +123,7 @@ class MediaCorpus:
             return list(source)
         path, endings = Path(source), FILES[self.kind]
         if path.is_dir() or glob.has_magic(str(source)):
-            names = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(source)))
+            names = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(source)))  # noqa: PTH207
             if files := sorted(name for name in names if _ending(name) in endings):
                 return files
             raise InputError(
@@ -290,21 +290,15 @@ Measure: TypeAlias = Callable[[Tensor, AxisPairs], Tensor | None]
 
 
 @dataclass(frozen=True)
-class MediaStatistic:
+class MediaStatistic(HeadStatistic):
     """One number of each head on each medium.
 
     measure : from the weights (H, R, n) of the queries that count to a number for each head, (H,);
-    None where it has no meaning. limit : the largest possible value; None for a share. Other fields
-    are those of a `Statistic` of texts.
+    None where it has no meaning. limit : the largest possible value; None for a share.
     """
 
-    name: str
-    title: str
     measure: Measure
     limit: Callable[[AxisPairs], float] | None = None
-    role: str = ""
-    resting: bool = False
-    even_baseline: bool = True
 
 
 def _share(select: Callable[[AxisPairs], Tensor | None]) -> Measure:

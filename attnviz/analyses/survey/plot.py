@@ -180,9 +180,7 @@ def _draw_named(
     top: float,
 ) -> float:
     """Draw the heads with a role: their mean weight with its interval, beside even weights."""
-    columns = {
-        one.role: result.of(one.name) for one in statistics_of(result.kind) if one.role
-    }
+    columns = {one.role: result.of(one.name) for one in statistics_of(result.kind) if one.role}
     mean = {n: float(result.mean[n, columns[role]]) for n, role in enumerate(result.roles) if role}
     named = sorted(mean, key=lambda n: (result.roles[n].startswith("rests"), -mean[n]))
     shown = named[:_MOST_NAMED]

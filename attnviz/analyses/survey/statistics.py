@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -90,23 +89,24 @@ class TokenPairs:
         return (self.tokens.real & ~self.tokens.special)[:, None]
 
 
-class HeadStatistic(Protocol):
-    """What a survey knows of any statistic; `Statistic` describes it."""
+@dataclass(frozen=True)
+class HeadStatistic:
+    """What any statistic declares.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def role(self) -> str: ...
-    @property
-    def resting(self) -> bool: ...
-    @property
-    def even_baseline(self) -> bool: ...
+    role : of a head whose value clearly exceeds the baseline of even weights. resting : the role is
+    assigned only if no other role applies. even_baseline : whether even weights (shuffled keys) are
+    a meaningful baseline.
+    """
+
+    name: str
+    title: str
+    role: str = field(default="", kw_only=True)
+    resting: bool = field(default=False, kw_only=True)
+    even_baseline: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Statistic:
+class Statistic(HeadStatistic):
     """One number of each head on each text: a mean over the tokens that are not special.
 
     Exactly one of `keys`, `row` and `received` is given.
@@ -116,21 +116,14 @@ class Statistic:
     `every_row` is set. row : from the weights (N, H, R, T) to a number for each row, (N, H, R).
     received : from the share of all weight that each key receives (N, H, T), 0 for special tokens,
     to one number, (N, H). limit : the largest possible value for a number of tokens; None for a
-    share. role : of a head whose weight clearly exceeds the baseline of even weights. resting : the
-    role is assigned only if no other role applies. even_baseline : whether even weights (shuffled
-    keys) are a meaningful baseline.
+    share.
     """
 
-    name: str
-    title: str
     keys: Callable[[TokenPairs], Tensor] | None = None
     row: Callable[[Tensor], Tensor] | None = None
     received: Callable[[Tensor], Tensor] | None = None
     every_row: bool = False
     limit: Callable[[int], float] | None = None
-    role: str = ""
-    resting: bool = False
-    even_baseline: bool = True
 
 
 def _follows_same_token(pairs: TokenPairs) -> Tensor:
