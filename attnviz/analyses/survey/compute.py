@@ -138,7 +138,7 @@ def survey(
         if probe is not None or out is not None or engine != "local":
             raise InputError(
                 f"{model.name} reads {NOUNS[kind]}: probes, tables (out) and clusters are for "
-                "texts. Leave them out; attnviz explore shows its heads."
+                "texts. Leave them out, or run attnviz explore."
             )
         corpus_of_media = MediaCorpus(model, kind, texts, truncate)
         return survey_media(corpus_of_media, skip_bad=skip_bad, seed=seed)[0]

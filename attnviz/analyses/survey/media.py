@@ -38,7 +38,7 @@ POSITIONS = {
     "image": "patches and special tokens",
     "audio": "frames and tokens",
 }
-_SAMPLE = {"image": 8, "audio": 3}  # on which all stages are verified; a sound has many frames
+_SAMPLE = {"image": 8, "audio": 2}  # on which all stages are verified; a sound has many frames
 _NEAR = 0.1  # seconds
 
 

@@ -5,7 +5,7 @@ import { share, type Axis, type Example, type Medium, type Place } from "./data"
 import { svg } from "./svg";
 
 const FULL = 1000; // a weight of 1, in an example of an image or a sound
-const SHADE = 0.86; // opacity of the key with most weight
+const SHADE = 0.75; // opacity of the key with most weight
 const FAINTEST = 0.03; // share of that weight, below which nothing is drawn
 const [WIDE, HIGH] = [1000, 40]; // of the outline of a sound, in its own units
 
