@@ -86,9 +86,7 @@ def test_statistics_of_patches_are_those_of_loops(explored):
             rows["same row"].append(
                 sum(w for w, a in zip(row, away, strict=True) if a and a[0] == 0 and a[1])
             )
-            rows["separators"].append(
-                sum(w for w, a in zip(row, away, strict=True) if a is None)
-            )
+            rows["separators"].append(sum(w for w, a in zip(row, away, strict=True) if a is None))
         for name, values in rows.items():
             expected[name].append(np.mean(values))
     k = layer * 4 + head
