@@ -26,7 +26,7 @@ class BatchedAttention:
 
     known: AttentionRecord  # the same attention of one text: its path, layer, scale, …
     query: Tensor  # (N, H, T, d_k)
-    key: Tensor  # (N, G, T, d_k)
+    key: Tensor  # (N, G, T, d_k); another T in a cross-attention, which one input has
     # The weights of some queries of the first text, (1, H, R, T), by the model's own code; None
     # where it does not return them.
     model_weights: Callable[[slice], Tensor] | None
@@ -53,7 +53,7 @@ class BatchedAttention:
         record = replace(
             self.known,
             query_axis=Axis.numbered(len(positions)),
-            key_axis=Axis.numbered(T),
+            key_axis=Axis.numbered(self.key.shape[2]),
             query=self.query[:, :, rows].flatten(0, 1),
             key=self.key.flatten(0, 1),
             value=self.key[:, :, :0].flatten(0, 1),  # weights need none
@@ -70,8 +70,9 @@ class BatchedAttention:
         """Return which keys the first head of each text may read, (1 or N, R, T)."""
         if self.mask is not None:
             return self.mask[:, 0, rows] > HIDDEN
-        j = torch.arange(self.query.shape[2], device=self.query.device)
-        return (j[rows, None] >= j if self.causal else torch.ones_like(j[rows, None] >= j))[None]
+        i, j = (torch.arange(x.shape[2], device=x.device) for x in (self.query, self.key))
+        earlier = i[rows, None] >= j
+        return (earlier if self.causal else torch.ones_like(earlier))[None]
 
 
 @torch.no_grad()
@@ -87,15 +88,17 @@ def capture_batch(
     nothing is stored. An attention that transformers' interface does not show is recorded as in
     `capture`.
 
-    inputs : the arguments of its forward, N texts padded on the right to one length. known : the
+    inputs : the arguments of its forward, N texts padded on the right to one length, or one image
+    or sound. known : the
     attentions of one text, from `capture`; the model must execute these and no other.
     """
-    texts, length = inputs["input_ids"].shape
+    ids = inputs.get("input_ids")
+    texts, length = (1, 0) if ids is None else ids.shape
     run = minimal_run(model, inputs)
 
     def pass_on(attention: BatchedAttention) -> None:
         (N, _, m, _), n = attention.query.shape, attention.key.shape[2]
-        if (N, m, n) != (texts, length, length):
+        if (N, m, n) != ((texts, length, length) if length else (1, m, n)):
             raise ModelError(
                 f"{attention.known.path} cuts or joins the {texts} texts of a batch, so their "
                 "maps cannot be separated. Choose another model."

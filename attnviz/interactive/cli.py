@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from glob import has_magic
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -150,7 +151,8 @@ def explore(
     corpus: Annotated[
         str,
         typer.Argument(
-            help="File of texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet.",
+            help="File of texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet. For a model "
+            "that reads images or sounds: a folder of them, or a .txt file with their names.",
             show_default=False,
         ),
     ],
@@ -169,14 +171,19 @@ def explore(
 
     The page has every head in a plane of two statistics. Of each it shows the strongest and typical
     examples from the corpus, where its queries and keys meet, the tokens whose logits it raises and
-    lowers, and what is lost without it. It is one file and works offline.
+    lowers, and what is lost without it. It is one file and works offline. Models of images and
+    sounds have pictures and outlines in place of texts.
     """
     from attnviz.analyses.survey.corpus import check_corpus_name
+    from attnviz.analyses.survey.media import is_of_media
 
     path = check_output(output, PAGE_SUFFIXES, force=force)
     if corpus == "-":
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
-    check_corpus_name(corpus)
+    if not Path(corpus).exists() and not has_magic(corpus):
+        raise InputError(f"There is no file or folder {corpus}. Check the name of the corpus.")
+    if not is_of_media(corpus):
+        check_corpus_name(corpus)
     model = run.load()
 
     from attnviz.analyses.explore.compute import explore as compute

@@ -47,5 +47,6 @@ def explorer_page(payload: Mapping[str, Any]) -> str:
         style=style,
         style_hash=digest_of(style),
         payload=compact_json(payload),
+        pictures=any(medium["image"] for medium in payload.get("media", {}).values()),
     )
     return page

@@ -36,6 +36,7 @@ from attnviz.errors import InputError, ModelError, true_or_false, whole_number
 from attnviz.inputs import (
     Batch,
     Inputs,
+    Sound,
     continue_axis,
     encode,
     expect_tokens_left,
@@ -162,7 +163,8 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
     budget = memory_budget(module)
     with translate(budget):
         if _lacks_transcript(checkpoint, inputs):
-            transcript = _transcribe(checkpoint, inputs, options)
+            assert inputs.sounds is not None
+            transcript = transcript_of(checkpoint, inputs.sounds[0], truncate=options.truncate)
             results = run(checkpoint, replace(inputs, targets=[transcript]), options)
             note = "the target is the model's own transcript"
             return [replace(result, notes=(note, *result.notes)) for result in results]
@@ -212,9 +214,9 @@ def _lacks_transcript(checkpoint: Checkpoint, inputs: Inputs) -> bool:
     )
 
 
-def _transcribe(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> str:
-    """Return the text that the model writes for a sound."""
-    batch = _encode(checkpoint, replace(inputs, generate=1), options)
+def transcript_of(checkpoint: Checkpoint, sound: Sound, *, truncate: bool = False) -> str:
+    """Return the text that the model writes for a sound; InputError if it is empty."""
+    batch = encode(checkpoint, sound=sound, truncate=truncate, generating=True)
     assert checkpoint.tokenizer is not None  # no model that writes text is loaded without one
     ids = transcribe(checkpoint.module, batch.inputs)
     # With its first blank, so that the tokenizer divides it as the model wrote it.

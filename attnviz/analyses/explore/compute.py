@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.analyses.explore.examples import Examples
-from attnviz.analyses.explore.result import ExploreResult, QueryKeyPlane, WrittenTokens
+from attnviz.analyses.explore.examples import Examples, count_pairs, with_counts
+from attnviz.analyses.explore.media import explore_media
+from attnviz.analyses.explore.planes import planes_of
+from attnviz.analyses.explore.result import ExploreResult, WrittenTokens
 from attnviz.analyses.shift.compute import tracing
 from attnviz.analyses.survey.compute import survey
 from attnviz.analyses.survey.corpus import (
@@ -20,13 +22,13 @@ from attnviz.analyses.survey.corpus import (
     CorpusChanges,
     TokenizedText,
     batches,
-    load_text_model,
     parts,
     read_corpus,
     sample_of,
     tokenize_corpus,
     verify_sample,
 )
+from attnviz.analyses.survey.media import MediaCorpus, is_of_media, load_corpus_model
 from attnviz.analyses.survey.statistics import HeadStatistics, Tokens, batch_tokens
 from attnviz.attribution.heads import measure_without, outputs_of
 from attnviz.attribution.methods import attempt
@@ -36,7 +38,7 @@ from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Target
 from attnviz.capture import BatchedAttention, capture_batch
-from attnviz.errors import ModelError
+from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode
 from attnviz.pipeline.attend import Loadable, Model
 from attnviz.results import AttentionRecord, AttentionResult
@@ -44,7 +46,6 @@ from attnviz.results.projection import parts_of_output, recompute
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, say
 
-_POINTS = 40  # queries, and keys, of a plane
 _WRITTEN = 6  # tokens that are listed
 _SAME = 1e-4  # of the largest logit: rounding
 
@@ -66,10 +67,12 @@ def explore(
 
     Parameters
     ----------
-    texts : str, Path or iterable of str
-        A file (.txt, .jsonl, .csv, .tsv, .parquet), or the texts.
+    texts : str, Path or iterable
+        A file (.txt, .jsonl, .csv, .tsv, .parquet), or the texts. For a model that reads images or
+        sounds: a folder of them, a pattern of file names, a .txt file with their names, or a list
+        of them.
     model : Model or what `load` takes, optional
-        A model that reads text; by default the bundled one.
+        A model that reads texts, images or sounds; by default the bundled one.
     column : str
         The column of the corpus that holds the text.
     truncate : bool
@@ -84,41 +87,56 @@ def explore(
     ExploreResult
         The survey, and for each head its strongest and its typical examples, a plane of queries
         and keys, the tokens whose logits it raises and lowers, and the log-probability that the
-        next tokens lose without it. The last two need a model that predicts next tokens.
+        next tokens lose without it. The last two need a model of texts that predicts next tokens.
 
     Raises
     ------
     InputError
         An empty corpus, or one that cannot be read.
     """
-    model = load_text_model(model)
+    model, kind = load_corpus_model(model)
     source = texts if isinstance(texts, str | os.PathLike) else list(texts)
+    if kind != "text":
+        corpus_of_media = MediaCorpus(model, kind, source, truncate)
+        return explore_media(corpus_of_media, skip_bad=skip_bad, seed=seed)
+    if is_of_media(source):
+        raise InputError(
+            f"{source} is no corpus of texts, which {model.name} reads. Name a file of texts, or a "
+            "model that reads images or sounds (--model dinov2-small, --model whisper-tiny.en)."
+        )
     with part(0, 3, "survey"):
         surveyed = survey(
             source, model=model, column=column, truncate=truncate, skip_bad=skip_bad, seed=seed
         )
     on_bad = CorpusChanges().leave_out if skip_bad else None
-    corpus = read_corpus(source, column=column, on_bad=on_bad)
-    tokenized = parts(tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad), PART)
+
+    def encoded() -> Iterator[TokenizedText]:
+        corpus = read_corpus(source, column=column, on_bad=on_bad)
+        return tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad)
+
+    tokenized = parts(encoded(), PART)
     first = next(tokenized)
     sample = verify_sample(model, first, truncate)
     heads = HeadStatistics(model.checkpoint, sample[0].records, seed)
     examples = Examples(surveyed.roles, seed)
-    tokens: dict[int, tuple[str, ...]] = {}
+    ids: dict[int, tuple[int, ...]] = {}
     with part(1, 3, "examples"):
         for texts_of_part in (first, *tokenized):
             _add_examples(examples, heads, texts_of_part)
-            tokens = _tokens_of(model, examples, texts_of_part, tokens)
+            ids = _ids_of(examples, texts_of_part, ids)
     with part(2, 3, "each head"):
         written, effects, notes = _of_predictions(model, sample_of(first), sample)
-    strongest, deciles = examples.strongest, examples.deciles
+    kept, causal = (examples.strongest, examples.deciles), _reads_earlier_only(sample)
+    every_text = (text.encoding["input_ids"] for text in encoded())
+    counts = count_pairs(every_text, ids, kept, causal)
+    strongest, deciles = (with_counts(of_heads, ids, counts, causal) for of_heads in kept)
     shown = {one.text for several in (*strongest, *deciles) for one in several}
     return ExploreResult(
         survey=surveyed,
-        tokens={str(number): text for number, text in tokens.items() if number in shown},
+        tokens={str(number): _decoded(model, ids[number]) for number in ids if number in shown},
         examples=strongest,
         deciles=deciles,
-        planes=tuple(plane for record in _by_record(sample) for plane in _planes(record)),
+        planes=tuple(plane for record in _by_record(sample) for plane in planes_of(record)),
         written=written,
         effects=effects,
         notes=notes,
@@ -157,63 +175,36 @@ def _add_attention(
     start[0] = end
 
 
-def _tokens_of(
-    model: Model,
-    examples: Examples,
-    texts: Sequence[TokenizedText],
-    known: dict[int, tuple[str, ...]],
-) -> dict[int, tuple[str, ...]]:
-    """Return the tokens of the texts that examples use, or may come to use."""
+def _ids_of(
+    examples: Examples, texts: Sequence[TokenizedText], known: dict[int, tuple[int, ...]]
+) -> dict[int, tuple[int, ...]]:
+    """Return the token ids of the texts that examples use, or may come to use."""
+    used = examples.texts
+    new = {text.number: tuple(text.encoding["input_ids"]) for text in texts if text.number in used}
+    return {number: ids for number, ids in {**known, **new}.items() if number in used}
+
+
+def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
+    """Return tokens with their blanks."""
     tokenizer = model.tokenizer
     assert tokenizer is not None  # the model reads text
-    used = examples.texts
-    new = {
-        text.number: tuple(
-            str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
-            for token in text.encoding["input_ids"]
-        )
-        for text in texts
-        if text.number in used
-    }
-    return {number: tokens for number, tokens in {**known, **new}.items() if number in used}
+    return tuple(
+        str(tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token in ids
+    )
+
+
+def _reads_earlier_only(sample: Sequence[AttentionResult]) -> list[bool]:
+    """Return of each head whether no query of the sample reads a later key."""
+    causal = []
+    for records in _by_record(sample):
+        later = any(bool(record.weights().triu(1).any()) for record in records)
+        causal += [not later] * records[0].heads
+    return causal
 
 
 def _by_record(sample: Sequence[AttentionResult]) -> list[list[AttentionRecord]]:
     """Return the records of each attention in all texts of the sample."""
     return [list(records) for records in zip(*(one.records for one in sample), strict=True)]
-
-
-def _planes(records: Sequence[AttentionRecord]) -> list[QueryKeyPlane]:
-    """Return a plane for each head of an attention: from the scores of queries and keys.
-
-    The scores, centered for each query, are the inner products of places, as far as two dimensions
-    allow (a biplot of their singular value decomposition, Gabriel 1971).
-    """
-    queries, keys, labels = [], [], []
-    for record in records:
-        ordinary = [n for n, special in enumerate(record.query_axis.special) if not special]
-        Q, K = record.query.double().cpu(), record.key.double().cpu()
-        queries.append(Q[:, ordinary])
-        keys.append(K.repeat_interleave(len(Q) // len(K), dim=0)[:, ordinary])
-        labels += [record.query_axis.labels[n] for n in ordinary]
-    Q, K = torch.cat(queries, dim=1), torch.cat(keys, dim=1)
-    chosen = torch.linspace(0, len(labels) - 1, min(_POINTS, len(labels)), device="cpu").long()
-    names = tuple(labels[n] for n in chosen.tolist())
-    scores = (Q[:, chosen] @ K[:, chosen].mT) * records[0].scale
-    centered = scores - scores.mean(-1, keepdim=True)
-    U, S, V = torch.linalg.svd(centered, full_matrices=False)
-    planes = []
-    for u, s, v in zip(U, S, V, strict=True):
-        size = s[:2].sqrt()
-        planes.append(
-            QueryKeyPlane(
-                tokens=names,
-                queries=u[:, :2] * size,
-                keys=v[:2].mT * size,
-                explained=float((s[:2] ** 2).sum() / (s**2).sum().clamp(min=1e-300)),
-            )
-        )
-    return planes
 
 
 def _of_predictions(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -25,7 +26,9 @@ class HeadExample(Savable):
 
     text : its number in the corpus. row, key : the query, and the token that it attends to most:
     an ordinary one other than itself, but itself too in a head with the role "own token", and
-    special tokens in a head that rests on them. weights : of all tokens of the text.
+    special tokens in a head that rests on them. weights : of all tokens of the text. count : how
+    often the key stands where the query can read it, in all places of the corpus that have these
+    two tokens in one text; 1 for patches and frames.
     """
 
     text: int
@@ -33,6 +36,7 @@ class HeadExample(Savable):
     key: int
     weight: float
     weights: tuple[float, ...]
+    count: int = 1
 
 
 _Kept: TypeAlias = list[tuple[float, HeadExample]]  # with priorities, the largest first
@@ -44,27 +48,36 @@ class Examples:
     def __init__(self, roles: Sequence[str], seed: int) -> None:
         self._strongest: list[_Kept] = [[] for _ in roles]
         self._sample: list[_Kept] = [[] for _ in roles]
-        self._reads_itself = torch.tensor([role == "own token" for role in roles], device="cpu")
+        self._reads_itself = torch.tensor([role.startswith("own ") for role in roles], device="cpu")
         self._rests = torch.tensor([role.startswith("rests") for role in roles], device="cpu")
         self._seed = seed
 
-    def add(self, heads: slice, numbers: Sequence[int], weights: Tensor, tokens: Tokens) -> None:
+    def add(
+        self,
+        heads: slice,
+        numbers: Sequence[int],
+        weights: Tensor,
+        tokens: Tokens,
+        keys_of: Tokens | None = None,
+    ) -> None:
         """Add the weights of some heads in N texts, (N, H, T, T).
 
-        numbers : of the texts in the corpus. tokens : of the texts.
+        numbers : of the texts in the corpus. tokens : of the texts. keys_of : the keys of a
+        cross-attention, whose queries are the tokens.
         """
-        T, ordinary = weights.shape[-1], tokens.real & ~tokens.special
-        itself = torch.eye(T, dtype=torch.bool, device=weights.device)
-        shown = (ordinary[:, None, :] & ~itself)[:, None]  # (N, 1, T, T)
+        ordinary, key_tokens = tokens.real & ~tokens.special, keys_of or tokens
+        itself = torch.eye(*weights.shape[-2:], dtype=torch.bool, device=weights.device)
+        itself = itself & (keys_of is None)
+        shown = ((key_tokens.real & ~key_tokens.special)[:, None, :] & ~itself)[:, None]
         reads_itself, rests = (
             flags[heads].to(weights.device)[:, None, None]
             for flags in (self._reads_itself, self._rests)
         )
-        shown = shown | (reads_itself & itself) | (rests & tokens.special[:, None, None])
+        shown = shown | (reads_itself & itself) | (rests & key_tokens.special[:, None, None])
         strengths, keys = weights.masked_fill(~shown, 0.0).max(-1)
         strengths = strengths.masked_fill(~ordinary[:, None], -1.0).cpu()
         strongest = strengths.argmax(-1)
-        lengths = tokens.real.sum(-1).tolist()
+        lengths = key_tokens.real.sum(-1).tolist()
         on_cpu, keys = weights.cpu(), keys.cpu()
         for n, number in enumerate(numbers):
             rows = (strengths[n] > 0).any(0).nonzero()[:, 0].tolist()  # with another token to read
@@ -115,6 +128,69 @@ def _keep(
         kept.append((priority, example(row)))
         kept.sort(key=lambda pair: -pair[0])
         del kept[most:]
+
+
+Pair: TypeAlias = tuple[int, int, bool, bool]  # token ids, whether causal, whether one token
+OfHeads: TypeAlias = Sequence[Sequence[HeadExample]]
+
+
+def _pair(example: HeadExample, ids: Mapping[int, Sequence[int]], causal: bool) -> Pair:
+    of_text = ids[example.text]
+    return of_text[example.row], of_text[example.key], causal, example.row == example.key
+
+
+def count_pairs(
+    texts: Iterable[Sequence[int]],
+    ids: Mapping[int, Sequence[int]],
+    examples: Sequence[OfHeads],
+    causal: Sequence[bool],
+    of_tokens: Sequence[bool] | None = None,
+) -> Counter[Pair]:
+    """Count in all texts the places where a query can read a key, of the pairs in the examples.
+
+    texts : the token ids of every text. ids : those of the texts of examples, by number. causal :
+    of each head, whether it reads earlier tokens only. of_tokens : of each head, whether tokens
+    attend to tokens; by default they do.
+    """
+    wanted: dict[int, set[Pair]] = {}
+    for of_heads in examples:
+        for k, several in enumerate(of_heads):
+            for one in several if of_tokens is None or of_tokens[k] else ():
+                pair = _pair(one, ids, causal[k])
+                wanted.setdefault(pair[0], set()).add(pair)
+    counts: Counter[Pair] = Counter()
+    for text in texts:
+        places: dict[int, list[int]] = {}
+        for place, token in enumerate(text):
+            places.setdefault(token, []).append(place)
+        for token in places.keys() & wanted.keys():
+            for pair in wanted[token]:
+                _, key, is_causal, is_one = pair
+                counts[pair] += sum(
+                    i == j if is_one else (j < i if is_causal else j != i)
+                    for i in places[token]
+                    for j in places.get(key, ())
+                )
+    return counts
+
+
+def with_counts(
+    examples: OfHeads,
+    ids: Mapping[int, Sequence[int]],
+    counts: Counter[Pair],
+    causal: Sequence[bool],
+    of_tokens: Sequence[bool] | None = None,
+) -> tuple[tuple[HeadExample, ...], ...]:
+    """Return the examples with the counts of their pairs."""
+    return tuple(
+        tuple(
+            replace(one, count=counts[_pair(one, ids, causal[k])])
+            if of_tokens is None or of_tokens[k]
+            else one
+            for one in several
+        )
+        for k, several in enumerate(examples)
+    )
 
 
 def at_deciles(sample: Sequence[HeadExample]) -> list[HeadExample]:

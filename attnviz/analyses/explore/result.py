@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,8 +13,8 @@ from torch import Tensor
 
 import attnviz
 from attnviz.analyses.explore.examples import DECILES, HeadExample
+from attnviz.analyses.survey.media import POSITIONS, TITLES
 from attnviz.analyses.survey.result import SurveyResult
-from attnviz.analyses.survey.statistics import TITLES
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
@@ -36,11 +37,15 @@ class QueryKeyPlane(Savable):
     queries: Tensor  # (n, 2)
     keys: Tensor  # (n, 2)
     explained: float  # the share of the scores, centered for each query, that the plane holds
+    key_tokens: tuple[str, ...] = ()  # those of the keys, where they are others
+    query_places: tuple[tuple[int, int], ...] = ()  # of patches: the number of the image, the patch
+    key_places: tuple[tuple[int, int], ...] = ()  # those of the keys, where they are others
 
     def _rules(self) -> Rules:
         """Yield what the fields should have."""
-        shape = len(self.tokens), 2
-        yield "a query and a key of each token", self.queries.shape == self.keys.shape == shape
+        keys = self.key_tokens or self.tokens
+        yield "a query of each token", self.queries.shape == (len(self.tokens), 2)
+        yield "a key of each token", self.keys.shape == (len(keys), 2)
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,43 @@ class WrittenTokens(Savable):
 
     raises: tuple[tuple[str, float, int], ...]
     lowers: tuple[tuple[str, float, int], ...]
+
+
+@dataclass(frozen=True)
+class ShownMedium(Savable):
+    """An image or a sound of a page.
+
+    image : a JPEG as a data URI, of the picture that the model was given. seconds : how long the
+    sound is. outline : the least and the largest sample of each of its parts.
+    """
+
+    name: str
+    image: str = ""
+    seconds: float = 0.0
+    outline: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class HeadAxis(Savable):
+    """The positions that heads attend from or to.
+
+    kind : "patches", "frames" or "tokens". patches : the row and column of each; None for a special
+    token, whose name is in `specials`. step : the seconds from one frame to the next.
+    """
+
+    kind: str
+    patches: tuple[tuple[int, int] | None, ...] = ()
+    specials: tuple[str, ...] = ()
+    step: float = 0.0
+
+    def name_of(self, position: int, tokens: Sequence[str]) -> str:
+        """Return what a position is called; `tokens` are those of the text."""
+        if self.kind == "tokens":
+            return tokens[position]
+        if self.kind == "frames":
+            return f"{position * self.step:.2f} s"
+        patch = self.patches[position]
+        return self.specials[position] if patch is None else f"r{patch[0]} c{patch[1]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +124,12 @@ class ExploreResult(Result):
         That of the survey.
     provenance : Provenance
         Of the model.
+    media : mapping of str to ShownMedium
+        The images or sounds of examples, by their number in decimals; empty for texts.
+    axes : tuple of HeadAxis
+        What queries and keys are; empty for texts, where all are tokens.
+    reads : tuple of tuple of int
+        Of each head, the indices in `axes` of its queries and of its keys.
     """
 
     survey: SurveyResult
@@ -94,6 +142,9 @@ class ExploreResult(Result):
     notes: tuple[str, ...]
     agreement: AgreementReport
     provenance: Provenance
+    media: Mapping[str, ShownMedium] = field(default_factory=dict)
+    axes: tuple[HeadAxis, ...] = ()
+    reads: tuple[tuple[int, int], ...] = ()
 
     main_array: ClassVar[str] = "mean"
 
@@ -105,6 +156,10 @@ class ExploreResult(Result):
         yield "written tokens of each head or of none", len(self.written) in (0, K)
         yield "an effect of each head", self.effects is None or self.effects.shape == (K,)
         shown = [one for several in (*self.examples, *self.deciles) for one in several]
+        if self.axes:
+            yield "axes of each head", len(self.reads) == K
+            yield "a medium of each example", all(str(one.text) in self.media for one in shown)
+            return
         yield "tokens of each example", all(
             str(one.text) in self.tokens and 0 <= one.row < len(self.tokens[str(one.text)])
             and len(one.weights) <= len(self.tokens[str(one.text)])
@@ -115,7 +170,7 @@ class ExploreResult(Result):
         """Return a summary without the tensors."""
         return (
             f"ExploreResult({self.provenance.model}: {len(self.survey.heads)} heads on "
-            f"{self.survey.texts:,} texts, {self.checked_agreement.verdict})"
+            f"{self.survey.read}, {self.checked_agreement.verdict})"
         )
 
     def to_arrays(self) -> dict[str, Tensor]:
@@ -143,6 +198,24 @@ class ExploreResult(Result):
             **proof(self),
         }
 
+    @property
+    def head_names(self) -> list[str]:
+        """The names of the heads, with the stack where there are several."""
+        heads = self.survey.heads
+        several = len({head.stack for head in heads}) > 1
+        return [f"{one.stack} {one.layer}.{one.head}" if several else str(one) for one in heads]
+
+    def position_names(self, head: int, example: HeadExample) -> tuple[str, str]:
+        """Return what the query and the key of an example are called."""
+        tokens = self.tokens.get(str(example.text), ())
+        if not self.axes:
+            return tokens[example.row], tokens[example.key]
+        row, key = (
+            self.axes[axis].name_of(position, tokens)
+            for axis, position in zip(self.reads[head], (example.row, example.key), strict=True)
+        )
+        return row, key
+
     def page(self) -> Any:
         """Return the interactive page, as `attnviz.view` does: `.save("heads.html")` writes it."""
         return attnviz.view(self)
@@ -162,12 +235,14 @@ class ExploreResult(Result):
             values = table[head, columns].double().tolist()
             return [None if value != value else round(value, 4) for value in values]
 
+        names, stacks = self.head_names, {head.stack for head in survey.heads}
         heads = []
         for k, head in enumerate(survey.heads):
             role = survey.roles[k]
             heads.append(
                 {
-                    "name": str(head),
+                    "name": names[k],
+                    "stack": head.stack if len(stacks) > 1 else "",
                     "layer": head.layer,
                     "head": head.head,
                     "role": role,
@@ -179,9 +254,10 @@ class ExploreResult(Result):
                     "similar": [n for n in survey.distances[k].argsort().tolist() if n != k][
                         :_SIMILAR
                     ],
-                    "examples": [_example_data(one) for one in self.examples[k]],
+                    "axes": list(self.reads[k]) if self.axes else None,
+                    "examples": [self._example_data(k, one) for one in self.examples[k]],
                     "deciles": [
-                        {"decile": decile, **_example_data(one)}
+                        {"decile": decile, **self._example_data(k, one)}
                         for decile, one in zip(DECILES, self.deciles[k], strict=False)
                     ],
                     "plane": _plane_data(self.planes[k]),
@@ -192,7 +268,7 @@ class ExploreResult(Result):
         return {
             "model": self.provenance.model,
             "caption": [
-                f"{survey.texts:,} texts, {survey.tokens:,} tokens",
+                f"{survey.read}, {survey.tokens:,} {POSITIONS[survey.kind]}",
                 *survey.notes,
                 *self.notes,
             ],
@@ -202,8 +278,25 @@ class ExploreResult(Result):
                 {"name": name, "title": TITLES.get(name, name)} for _, name in statistics
             ],
             "texts": {number: list(tokens) for number, tokens in self.tokens.items()},
+            "media": {number: asdict(one) for number, one in self.media.items()},
+            "axes": [asdict(axis) for axis in self.axes],
             "heads": heads,
         }
+
+    def _example_data(self, head: int, example: HeadExample) -> dict[str, Any]:
+        """Return an example with rounded weights; those of an image or a sound in thousandths.
+
+        Frames after the sound are left out, with the sum of their weights in `rest`.
+        """
+        data = {**asdict(example), "weight": round(example.weight, 3)}
+        if not self.axes:
+            return {**data, "weights": [round(weight, 3) for weight in example.weights]}
+        axis, weights = self.axes[self.reads[head][1]], example.weights
+        if axis.kind == "frames":
+            end = math.ceil(self.media[str(example.text)].seconds / axis.step - 1e-6)
+            data["rest"] = round(math.fsum(weights[end:]), 3)
+            weights = weights[:end]
+        return {**data, "weights": [round(1000 * weight) for weight in weights]}
 
     def plot(self, **keywords: Any) -> Figure:
         """Draw the survey: see `attnviz.plot.survey`."""
@@ -216,8 +309,7 @@ class ExploreResult(Result):
 
         survey = self.survey
         yield Text(
-            f"{len(survey.heads)} heads of {literal(self.provenance.model)} on {survey.texts:,} "
-            "texts",
+            f"{len(survey.heads)} heads of {literal(self.provenance.model)} on {survey.read}",
             "bold",
         )
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -226,36 +318,36 @@ class ExploreResult(Result):
         named = [k for k, role in enumerate(survey.roles) if role and "rests" not in role]
         for k in named[:_LISTED]:
             best = self.examples[k][0] if self.examples[k] else None
-            tokens = () if best is None else self.tokens[str(best.text)]
-            pair = "–" if best is None else f"{tokens[best.row]} → {tokens[best.key]}"
+            pair = "–" if best is None else " → ".join(self.position_names(k, best))
             raised = (
                 ", ".join(one[0].strip() for one in self.written[k].raises[:3])
                 if (self.written)
                 else "–"
             )
             lost = "–" if self.effects is None else f"{self.effects[k]:.3f}"
-            table.add_row(str(survey.heads[k]), survey.roles[k], *map(Text, (pair, raised, lost)))
+            table.add_row(self.head_names[k], survey.roles[k], *map(Text, (pair, raised, lost)))
         yield table
         for note in (*survey.notes, *self.notes):
             yield Text(note, "dim")
 
 
-def _example_data(example: HeadExample) -> dict[str, Any]:
-    """Return an example with rounded weights."""
-    weights = [round(weight, 3) for weight in example.weights]
-    return {**asdict(example), "weight": round(example.weight, 3), "weights": weights}
-
-
 def _plane_data(plane: QueryKeyPlane) -> dict[str, Any]:
     """Return the places of queries and keys, rounded."""
 
-    def places(points: Tensor) -> list[list[Any]]:
+    def places(
+        points: Tensor, tokens: Sequence[str], of_images: Sequence[tuple[int, int]]
+    ) -> list[list[Any]]:
         rounded = torch.round(points, decimals=3).tolist()
-        return [[token, *place] for token, place in zip(plane.tokens, rounded, strict=True)]
+        return [
+            [token, *place, *(of_images[n] if of_images else ())]
+            for n, (token, place) in enumerate(zip(tokens, rounded, strict=True))
+        ]
 
     return {
-        "queries": places(plane.queries),
-        "keys": places(plane.keys),
+        "queries": places(plane.queries, plane.tokens, plane.query_places),
+        "keys": places(
+            plane.keys, plane.key_tokens or plane.tokens, plane.key_places or plane.query_places
+        ),
         "explained": round(plane.explained, 3),
     }
 

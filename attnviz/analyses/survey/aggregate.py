@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.survey.statistics import STATISTICS, Statistic, TextStatistics
+from attnviz.analyses.survey.statistics import STATISTICS, HeadStatistic, TextStatistics
 from attnviz.results import AttentionRecord
 from attnviz.runtime.libraries import release_unused
 from attnviz.runtime.progress import say
@@ -79,11 +79,12 @@ def aggregate(
     heads: int,
     *,
     seed: int = 0,
-    statistics: Sequence[Statistic] = STATISTICS,
+    statistics: Sequence[HeadStatistic] = STATISTICS,
 ) -> CorpusStatistics:
     """Sum up the parts of a survey, in the order of the corpus.
 
-    seed : of resamples and flips, and of the half of the texts on which heads get their roles.
+    statistics : what the parts hold. seed : of resamples and flips, and of the half of the texts
+    on which heads get their roles.
     """
     shape = heads, len(statistics)
     width = heads * len(statistics)
@@ -151,7 +152,7 @@ def _in_half(number: int, seed: int) -> bool:
 
 
 def assign_roles(
-    excess: Floats, p_held_out: Floats, statistics: Sequence[Statistic] = STATISTICS
+    excess: Floats, p_held_out: Floats, statistics: Sequence[HeadStatistic] = STATISTICS
 ) -> list[str]:
     """Return the role of each head, or "".
 
@@ -207,10 +208,25 @@ def head_distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
 
     The square root of the Jensen–Shannon divergence of their rows, in bits, averaged over rows of
     all texts, evenly chosen in long ones. Rows of special tokens are left out, and so are the
-    weights of attention sinks, which are not keys.
+    weights of attention sinks, which are not keys. Heads with other queries or keys, such as those
+    of an encoder and of its decoder, are 1 apart.
 
     texts : the records of each text, the same attentions in the same order.
     """
+    owners = [number for number, record in enumerate(texts[0]) for _ in range(record.heads)]
+    groups: dict[object, list[int]] = {}
+    for number, record in enumerate(texts[0]):
+        groups.setdefault((record.query_axis, record.key_axis), []).append(number)
+    distances = torch.ones(len(owners), len(owners), device="cpu")
+    for group in groups.values():
+        heads = torch.tensor([k for k, n in enumerate(owners) if n in group], device="cpu")
+        alike = _distances([[records[n] for n in group] for records in texts])
+        distances[heads[:, None], heads] = alike
+    return distances
+
+
+def _distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
+    """Return the distances between heads with the same queries and keys."""
     total, count = torch.zeros((), device="cpu"), 0
     for records in texts:
         special = torch.tensor(records[0].query_axis.special, device="cpu")

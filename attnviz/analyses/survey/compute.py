@@ -34,15 +34,21 @@ from attnviz.analyses.survey.corpus import (
     CorpusChanges,
     check_seed,
     count_rows,
-    load_text_model,
     parts,
     read_corpus,
     tokenize_corpus,
     verify_sample,
 )
+from attnviz.analyses.survey.media import (
+    Kind,
+    MediaCorpus,
+    MediaHeads,
+    changes_of,
+    load_corpus_model,
+)
 from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
 from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
-from attnviz.analyses.survey.result import SurveyResult
+from attnviz.analyses.survey.result import NOUNS, SurveyResult
 from attnviz.analyses.survey.statistics import (
     ROLES,
     HeadStatistics,
@@ -90,8 +96,11 @@ def survey(
 
     Parameters
     ----------
-    texts : str, Path or iterable of str
-        A file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or the texts.
+    texts : str, Path or iterable
+        A file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or the texts. For a
+        model that reads images or sounds: a folder of them, a pattern of file names, a .txt file
+        with their names, or a list of them. These have statistics of their own, and no shuffled
+        tokens.
     probe : str or sequence of str, optional
         In place of texts, those of one or more probes: "induction", "previous", "duplicate" and
         "sink", whose texts are random words that occur twice; "retrieval", a word in filler that is
@@ -100,11 +109,11 @@ def survey(
         heads than without any of twenty random sets of as many heads in the same layers. The
         statistic of a role is measured on the texts of its probe only.
     model : Model or what `load` takes, optional
-        A model that reads text; by default the bundled one.
+        A model that reads texts, images or sounds; by default the bundled one.
     out : path, optional
         A folder for the long table in parts (sentence, tokens, stack, layer, head, statistic,
         value, even, shuffled, shuffled_keys), a summary, and the result itself, for `load_result`.
-        Needs pyarrow. By default nothing is written.
+        Needs pyarrow. By default nothing is written. For texts only.
     column : str
         The column of the corpus that holds the text.
     truncate : bool
@@ -134,7 +143,15 @@ def survey(
     if (texts is None) == (probe is None):
         raise InputError("Give either texts or a probe.")
     probes = [] if probe is None else find_probes(probe)
-    model = load_text_model(model)
+    model, kind = load_corpus_model(model)
+    if kind != "text":
+        if probe is not None or out is not None or engine != "local":
+            raise InputError(
+                f"{model.name} reads {NOUNS[kind]}: probes, tables (out) and clusters are for "
+                "texts. Leave them out, or run attnviz explore."
+            )
+        corpus_of_media = MediaCorpus(model, kind, texts, truncate)
+        return survey_media(corpus_of_media, skip_bad=skip_bad, seed=seed)[0]
     if probes:
         model = Model(model.checkpoint.reading("parse"))  # texts of probes may have masks
     groups = make_groups(probes, model, seed)
@@ -201,6 +218,25 @@ def _roles_in(
     left_out = np.array([one.role in others for one in statistics])
     excess = np.where(left_out, np.nan, totals.excess)
     return assign_roles(excess, totals.p_held_out, statistics)
+
+
+def survey_media(
+    corpus: MediaCorpus, *, skip_bad: bool, seed: int
+) -> tuple[SurveyResult, list[int], list[AttentionResult]]:
+    """Return the survey of images or sounds; and of a sample, the numbers and verified results."""
+    changes = changes_of(corpus, skip_bad)
+    media, sample = corpus.verified_sample()
+    changes.left_out.clear()  # they are read again
+    heads = MediaHeads(corpus, sample[0].records, seed)
+
+    def measured() -> Iterator[TextStatistics]:
+        for done, medium in enumerate(corpus, start=1):
+            yield heads.measure(medium)
+            say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
+
+    totals = aggregate(measured(), len(heads.heads), seed=seed, statistics=heads.statistics)
+    result = _result(totals, heads, sample, changes, corpus.kind)
+    return result, [medium.number for medium in media], sample
 
 
 def _with_confirmations(
@@ -304,18 +340,21 @@ def _in_order(parts: Iterable[MeasuredPart]) -> Iterator[TextStatistics]:
 
 def _result(
     totals: CorpusStatistics,
-    heads: HeadStatistics,
+    heads: HeadStatistics | MediaHeads,
     sample: Sequence[AttentionResult],
     changes: CorpusChanges,
+    kind: Kind = "text",
 ) -> SurveyResult:
+    names = tuple(statistic.name for statistic in heads.statistics)
+
     def by_head(values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(values.reshape(len(heads.heads), len(heads.names)))
+        return torch.from_numpy(values.reshape(len(heads.heads), len(names)))
 
     distances = head_distances([result.records for result in sample])
     verified = AgreementReport.joined(result.agreement for result in sample)
     return SurveyResult(
         heads=heads.heads,
-        statistics=heads.names,
+        statistics=names,
         mean=by_head(totals.value.mean),
         low=by_head(totals.value.low),
         high=by_head(totals.value.high),
@@ -335,11 +374,12 @@ def _result(
         agreement=add_statistics(verified, heads, totals),
         provenance=sample[0].provenance,
         left_out=tuple(changes.left_out),
+        kind=kind,
     )
 
 
 def add_statistics(
-    report: AgreementReport, heads: HeadStatistics, totals: CorpusStatistics
+    report: AgreementReport, heads: HeadStatistics | MediaHeads, totals: CorpusStatistics
 ) -> AgreementReport:
     """Return a report with the checks of the statistics, and the attentions without such a check.
 
@@ -354,7 +394,7 @@ def add_statistics(
             not_compared.append((record.place, "statistics", why))
             continue
         weights_dtype, _ = dtypes(record)
-        count = totals.compared * record.heads * len(heads.names)
+        count = totals.compared * record.heads * len(heads.statistics)
         tolerance = PRECISIONS[weights_dtype].weights
         checks.append(bounded_check(record, "statistics", differences, tolerance, compared=count))
     return replace(

@@ -68,13 +68,14 @@ class CorpusChanges:
     """How the texts that are read differ from those of the corpus.
 
     left_out : the texts that cannot be read, counted from 1 as in messages; first_error : why the
-    first cannot. cut : how many were cut, to cut_to tokens at most.
+    first cannot. cut : how many were cut, to cut_to tokens at most. noun : what one is called.
     """
 
     left_out: list[int] = field(default_factory=list)
     first_error: str = ""
     cut: int = 0
     cut_to: int = 0
+    noun: str = "text"
 
     def leave_out(self, number: int, error: str) -> None:
         """Add a text that cannot be read."""
@@ -104,17 +105,16 @@ class CorpusChanges:
             listed = ", ".join(f"{number:,}" for number in self.left_out[:_LISTED])
             more = len(self.left_out) - _LISTED
             numbers = f"{listed} and {more:,} more" if more > 0 else listed
-            count, error = _count_texts(len(self.left_out)), self.first_error.rstrip(".")
+            count, error = self._counted(len(self.left_out)), self.first_error.rstrip(".")
             notes.append(
                 f"left out, since it could not be read: {count} ({numbers}), first {error}"
             )
         if self.cut:
-            notes.append(f"{_count_texts(self.cut)} cut to {self.cut_to:,} tokens")
+            notes.append(f"{self._counted(self.cut)} cut to {self.cut_to:,} tokens")
         return tuple(notes)
 
-
-def _count_texts(count: int) -> str:
-    return "1 text" if count == 1 else f"{count:,} texts"
+    def _counted(self, count: int) -> str:
+        return f"{count:,} {self.noun}{'s' * (count != 1)}"
 
 
 def read_corpus(

@@ -18,8 +18,9 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.analyses.survey.media import POSITIONS, TITLES, statistics_of
 from attnviz.analyses.survey.result import SURE, HeadName, SurveyResult
-from attnviz.analyses.survey.statistics import ROLES, TITLES
+from attnviz.analyses.survey.statistics import ROLES
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
@@ -35,7 +36,6 @@ from attnviz.figures.style import (
 )
 from attnviz.results.axis import literal
 
-_RESTING = [role for role, one in ROLES.items() if one.resting]
 _LARGEST_CELL = 0.3  # inches of a head in the grid of roles
 _TALLEST = 2.0  # the height of that cell, in its widths
 _BAR = 0.14  # inches of a named head
@@ -123,7 +123,7 @@ def _title(result: SurveyResult) -> str:
     roles = Counter(role for role in result.roles if role)
     model, texts = (
         literal(result.provenance.model, _LONGEST_NAME),
-        f"on {result.texts:,} text{'s' * (result.texts != 1)}",
+        f"on {result.read}",
     )
     if not roles:
         return f"No head of {model} has a confirmed role {texts}"
@@ -145,7 +145,8 @@ def _colors(result: SurveyResult) -> dict[str, str]:
     """Return the color of each role, the rarest first."""
     roles = Counter(role for role in result.roles if role)
     order = [role for role, _ in reversed(roles.most_common())]
-    resting = dict(zip(_RESTING, (theme().gray, theme().faint), strict=True))
+    at_rest = [one.role for one in statistics_of(result.kind) if one.resting]
+    resting = dict(zip(at_rest, (theme().gray, theme().faint), strict=False))
     cycle = itertools.cycle(theme().cycle[1:4] + theme().cycle[:1] + theme().cycle[5:])
     return {role: resting.get(role) or next(cycle) for role in order}
 
@@ -185,11 +186,14 @@ def _draw_named(
     top: float,
 ) -> float:
     """Draw the heads with a role: their mean weight with its interval, beside even weights."""
+    known = ROLES if result.kind == "text" else {s.role: s for s in statistics_of(result.kind)}
     columns = {
-        role: result.of(one.name) for role, one in ROLES.items() if one.name in result.statistics
+        role: result.of(one.name)
+        for role, one in known.items()
+        if role and one.name in result.statistics
     }
     mean = {n: float(result.mean[n, columns[role]]) for n, role in enumerate(result.roles) if role}
-    named = sorted(mean, key=lambda n: (result.roles[n] in _RESTING, -mean[n]))
+    named = sorted(mean, key=lambda n: (result.roles[n].startswith("rests"), -mean[n]))
     shown = named[:_MOST_NAMED]
     left, right = place
     title = "Mean weight of heads with a role (line: even weights)"
@@ -337,7 +341,7 @@ def _caption(result: SurveyResult) -> list[str]:
     columns = zip(result.statistics, result.count.any(0).tolist(), strict=True)
     missing = [name for name, measured in columns if not measured]
     return [
-        f"{result.texts:,} texts, {result.tokens:,} tokens, read by "
+        f"{result.read}, {result.tokens:,} {POSITIONS[result.kind]}, read by "
         f"{literal(result.provenance.model)}{result.provenance.with_changes}",
         *result.notes,
         "bars with bootstrapped 95% intervals; faint: no significant difference from shuffled keys",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 SURE = 0.01  # a difference with a smaller p-value is sure
+NOUNS = {"text": "texts", "image": "images", "audio": "sounds"}
 _NAMED = 2  # heads of each statistic
 _ROUNDING = 1e-3  # nats: smaller differences of log-probabilities are rounding
 
@@ -166,6 +167,7 @@ class SurveyResult(HeadTable):
         those of the weights that the model's own code returns.
     notes : on texts that were left out or cut, and whether the texts are too few to name heads.
     left_out : which texts were left out, counted from 1.
+    kind : what the corpus consists of: "text", "image" or "audio".
     confirmations : of the roles that a probe is about, whether ablation confirms them.
     agreement : of all stages, on a sample of texts; and "statistics", the largest difference on
         the texts compared, as a share of the most that a statistic can be. provenance : of the
@@ -192,14 +194,21 @@ class SurveyResult(HeadTable):
     provenance: Provenance
     left_out: tuple[int, ...] = ()
     confirmations: tuple[Confirmation, ...] = ()
+    kind: str = "text"
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
         named = sum(map(bool, self.roles))
         return (
             f"SurveyResult({self.provenance.model}: {len(self.heads)} heads on "
-            f"{self.texts:,} texts, {named} named, {self.checked_agreement.verdict})"
+            f"{self.read}, {named} named, {self.checked_agreement.verdict})"
         )
+
+    @property
+    def read(self) -> str:
+        """What was read, in words: "500 texts"."""
+        noun = NOUNS[self.kind]
+        return f"{self.texts:,} {noun if self.texts != 1 else noun[:-1]}"
 
     @property
     def cluster_sizes(self) -> tuple[int, ...]:
@@ -249,7 +258,7 @@ class SurveyResult(HeadTable):
         from rich.text import Text
 
         model = literal(self.provenance.model)
-        yield Text(f"{len(self.heads)} heads of {model} on {self.texts:,} texts", "bold")
+        yield Text(f"{len(self.heads)} heads of {model} on {self.read}", "bold")
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
         table.add_column("statistic")
         for name in ("mean", "shuffled keys", "shuffled tokens"):

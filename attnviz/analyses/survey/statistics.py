@@ -113,7 +113,23 @@ class TokenPairs:
 
 
 @dataclass(frozen=True)
-class Statistic:
+class HeadStatistic:
+    """What any statistic declares.
+
+    role : of a head whose value clearly exceeds the baseline of even weights. resting : the role is
+    assigned only if no other role applies. even_baseline : whether even weights (shuffled keys) are
+    a meaningful baseline.
+    """
+
+    name: str
+    title: str
+    role: str = field(default="", kw_only=True)
+    resting: bool = field(default=False, kw_only=True)
+    even_baseline: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Statistic(HeadStatistic):
     """One number of each head on each text: a mean over the tokens that are not special.
 
     Exactly one of `keys`, `row` and `received` is given.
@@ -123,22 +139,14 @@ class Statistic:
     `every_row` is set. row : from the weights (N, H, R, T) to a number for each row, (N, H, R).
     received : from the share of all weight that each key receives (N, H, T), 0 for special tokens,
     to one number, (N, H). limit : the largest possible value for a number of tokens; None for a
-    share. role : of a head whose weight clearly exceeds the baseline of even weights. resting : the
-    role is assigned only if no other role applies. even_baseline : whether even weights (shuffled
-    keys) are a meaningful baseline. of_probe : whether only the texts of a probe with this role
-    have it.
+    share. of_probe : whether only the texts of a probe with this role have it.
     """
 
-    name: str
-    title: str
     keys: Callable[[TokenPairs], Tensor] | None = None
     row: Callable[[Tensor], Tensor] | None = None
     received: Callable[[Tensor], Tensor] | None = None
     every_row: bool = False
     limit: Callable[[int], float] | None = None
-    role: str = ""
-    resting: bool = False
-    even_baseline: bool = True
     of_probe: bool = False
 
 

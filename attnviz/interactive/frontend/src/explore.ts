@@ -100,10 +100,11 @@ function named(hash: string): string {
 }
 
 /** Return the statistics at first, and the head with a role that exceeds even weights by most in one of them. */
-function start({ heads, statistics }: Payload): Omit<State, "role"> {
+function start({ heads, statistics, axes }: Payload): Omit<State, "role"> {
   const find = (name: string) => statistics.findIndex((statistic) => statistic.name === name);
   const found = [find(ACROSS), find(UP)];
-  const [x, y] = found.includes(-1) ? [0, Math.min(1, statistics.length - 1)] : found;
+  const complete = statistics.flatMap((_, n) => (heads.every(({ values }) => values[n] != null) ? [n] : []));
+  const [x, y] = !found.includes(-1) && !axes?.length ? found : [complete[0] ?? 0, complete[1] ?? Math.min(1, statistics.length - 1)];
   const worth = heads.map(({ values, even, looks, role, examples }) =>
     Math.max(...[x, y].map((column) => (values[column] ?? 0) - (even?.[column] ?? 0))) + (examples.length ? 1e6 : 0) + (role && role === looks && !role.startsWith("rests ") ? 1e3 : 0));
   return { x, y, head: worth.indexOf(Math.max(...worth)) };

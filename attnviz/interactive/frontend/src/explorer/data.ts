@@ -10,11 +10,35 @@ export interface Payload {
   statistics: { name: string; title: string }[];
   /** The tokens of the texts of examples, by number. */
   texts: Record<string, string[]>;
+  /** The images or sounds of examples, by number; none for texts. */
+  media?: Record<string, Medium>;
+  /** What queries and keys are; none for texts, where all are tokens. */
+  axes?: Axis[];
   heads: Head[];
+}
+export interface Medium {
+  name: string;
+  /** A JPEG as a data URI; empty for a sound. */
+  image: string;
+  seconds: number;
+  /** The least and the largest sample of each part. */
+  outline: [low: number, high: number][];
+}
+export interface Axis {
+  kind: "patches" | "frames" | "tokens";
+  patches: ([row: number, column: number] | null)[];
+  /** The names of positions that are no patches, and "". */
+  specials: string[];
+  /** Seconds from one frame to the next. */
+  step: number;
 }
 type Numbers = (number | null)[];
 export interface Head {
   name: string;
+  /** Empty where there is only one. */
+  stack?: string;
+  /** The indices of the axes of its queries and of its keys. */
+  axes?: [queries: number, keys: number] | null;
   layer: number;
   head: number;
   /** Empty if it has none. */
@@ -40,10 +64,14 @@ export interface Example {
   row: number;
   key: number;
   weight: number;
-  /** Of the query, for each token of the text. */
+  /** Of the query, for each token of the text; in thousandths for patches and frames. */
   weights: number[];
+  /** The weight of frames after the sound. */
+  rest?: number;
+  /** In how many places of the corpus a query can read the key, of these two tokens. */
+  count?: number;
 }
-export type Place = [word: string, x: number, y: number];
+export type Place = [word: string, x: number, y: number, medium?: number, patch?: number];
 export interface Plane {
   queries: Place[];
   keys: Place[];

@@ -2,6 +2,7 @@
 
 import { el } from "../dom";
 import { figure, isOpen, share, titleOf, visible, type Example, type Head, type Payload, type State, type Written } from "./data";
+import { nameOf, outlineOf, pictureOf } from "./media";
 import { planeOf } from "./plane";
 import type { Roles } from "./roles";
 
@@ -14,7 +15,7 @@ export interface Shown {
 }
 
 export function headOf(payload: Payload, roles: Roles, select: (head: number) => void): Shown {
-  const { heads, statistics, texts } = payload;
+  const { heads, statistics, texts, media = {}, axes = [] } = payload;
   // Tokens with blanks of their own are joined as they are; others are words.
   const hasBlanks = Object.values(texts).some((tokens) => tokens.some((token) => /^\s\S/u.test(token)));
   const name = el("h2");
@@ -45,26 +46,52 @@ export function headOf(payload: Payload, roles: Roles, select: (head: number) =>
       } }, dot, heads[n].name);
     }));
     examples.replaceChildren(
-      ...list("Strongest examples", "", "strongest", head.examples, () => ""),
-      ...list("Typical examples", "Random queries, with the share of them that is weaker.", "typical", head.deciles, ({ decile }) => `${decile} %`));
+      ...list(head, "Strongest examples", noteOn(head), "strongest", head.examples, () => ""),
+      ...list(head, "Typical examples", "Random queries, with the share of them that is weaker.", "typical", head.deciles, ({ decile }) => `${decile} %`));
     const { plane, writes } = head;
     beside.replaceChildren(
-      ...(plane && plane.queries.length + plane.keys.length ? [planeOf(plane)] : []),
+      ...(plane && plane.queries.length + plane.keys.length ? [planeOf(plane, media, sidesOf(head))] : []),
       ...(writes && writes.raises.length + writes.lowers.length ? [writesOf(writes)] : []));
     examples.hidden = !examples.childNodes.length;
     beside.hidden = !beside.childNodes.length;
   }
 
-  function list<E extends Example>(title: string, note: string, kind: string, all: E[] | null, label: (example: E) => string): HTMLElement[] {
-    const known = (all ?? []).filter((each) => texts[each.text]);
-    if (!known.length) return [];
-    return [el("section", { class: kind }, el("h3", {}, title, ...(note ? [el("small", {}, note)] : [])),
-      el("ol", {}, ...known.map((each) => line(each, label(each)))))];
+  const sidesOf = (head: Head) => (head.axes ? [axes[head.axes[0]], axes[head.axes[1]]] : null);
+  function noteOn(head: Head): string {
+    const [queries, keys] = sidesOf(head)?.map(({ kind }) => kind) ?? ["tokens", "tokens"];
+    if (keys === "patches") return "Outlined: the query. Shaded: its keys, from 0 to the largest weight.";
+    if (keys === "frames") return queries === "frames" ? "Line: the query. Shaded: its keys, from 0 to the largest weight." : "Outlined: the query. Shaded: its frames, from 0 to the largest weight.";
+    return "× how often the corpus has the pair in bold and outline.";
   }
 
-  function line(example: Example, label: string): HTMLElement {
-    const { text, row, key, weight, weights } = example;
+  function list<E extends Example>(head: Head, title: string, note: string, kind: string, all: E[] | null, label: (example: E) => string): HTMLElement[] {
+    const known = (all ?? []).filter((each) => texts[each.text] || media[each.text]);
+    if (!known.length) return [];
+    return [el("section", { class: kind }, el("h3", {}, title, ...(note ? [el("small", {}, note)] : [])),
+      el("ol", { class: sidesOf(head)?.[1].kind ?? "tokens" }, ...known.map((each) => line(head, each, label(each)))))];
+  }
+
+  function line(head: Head, example: Example, label: string): HTMLElement {
+    const { text, weight, count } = example;
+    const sides = sidesOf(head);
+    const medium = media[text];
+    const [queries, keys] = sides?.map(({ kind }) => kind) ?? ["tokens", "tokens"];
+    const parts = sides && medium && keys !== "tokens"
+      ? [...(queries === "tokens" ? [sentence(example, false)] : []), (keys === "patches" ? pictureOf : outlineOf)(example, medium, sides[0], sides[1])]
+      : [sentence(example, true)];
+    const pair = sides && keys !== "tokens" ? `weight from ${nameOf(sides[0], example.row)} to ${nameOf(sides[1], example.key)}` : "weight of the key in bold";
+    const often = keys === "tokens" && count !== undefined
+      ? [el("small", { class: "often", title: `The corpus has ${count} ${count === 1 ? "place" : "places"} where this query can read this key.` }, `×${count.toLocaleString("en-US")}`)] : [];
+    return el("li", {}, ...(label ? [el("span", { class: "decile" }, label)] : []), el("b", { title: pair }, share(weight)),
+      ...(parts.length > 1 ? [el("div", { class: "both" }, ...parts)] : parts), ...often);
+  }
+
+  /** Show a text, with the query outlined, and its keys unless they are elsewhere. */
+  function sentence(example: Example, hasKeys: boolean): HTMLElement {
+    const { text, row, key } = example;
     const tokens = texts[text];
+    const unit = payload.axes?.length ? 1000 : 1;
+    const weights = hasKeys ? example.weights : [];
     const isNear = (n: number) => [row, key].some((at) => n >= at - BEFORE && n <= at + AFTER);
     const parts: (Node | string)[] = [];
     let skipped = false;
@@ -76,17 +103,17 @@ export function headOf(payload: Payload, roles: Roles, select: (head: number) =>
       }
       if (parts.length && !skipped && (!hasBlanks || /^\s\S/u.test(token) || /\S\s$|\n/u.test(tokens[n - 1]))) parts.push(" ");
       skipped = false;
-      const of = weights?.[n] ?? 0;
-      const word = el("bdi", { title: share(of) }, visible(token));
+      const of = (weights[n] ?? 0) / unit;
+      const word = el("bdi", hasKeys ? { title: share(of) } : {}, visible(token));
       if (of >= 0.005) {
         word.style.background = `color-mix(in srgb, var(--key) ${Math.round(MIXED * Math.min(1, of))}%, transparent)`;
         if (of > 0.6) word.style.color = "var(--ground)";
       }
       word.classList.toggle("query", n === row);
-      word.classList.toggle("key", n === key);
+      word.classList.toggle("key", hasKeys && n === key);
       parts.push(word);
     });
-    return el("li", {}, ...(label ? [el("span", { class: "decile" }, label)] : []), el("b", { title: "weight of the key in bold" }, share(weight)), el("p", {}, ...parts));
+    return el("p", {}, ...parts);
   }
 
   return {

@@ -3,12 +3,14 @@
 import { el } from "../dom";
 import { measure } from "../pen";
 import { percent } from "../text";
-import { visible, type Plane } from "./data";
+import { visible, type Axis, type Medium, type Place, type Plane } from "./data";
+import { patchOf } from "./media";
 import { fit, nearest, svg } from "./svg";
 
 const [EDGE, SIZE, REACH] = [16, 12, 18]; // pixels: around the points, of letters, to the pointer
 const [FLATTEST, TALLEST] = [190, 330]; // pixels of height
 const LONGEST = 16; // characters of a label
+const [PATCH, LARGE] = [15, 84]; // pixels of a patch, and of one that is pointed at
 
 interface Dot {
   side: "query" | "key";
@@ -19,19 +21,27 @@ interface Dot {
   left: number;
   top: number;
   node: SVGGElement;
+  /** Draw its patch of an image, if it is one. */
+  patch: (side: number) => SVGElement | null;
 }
 interface Box { x: number; y: number; w: number; h: number }
 
-export function planeOf({ queries, keys, explained }: Plane): HTMLElement {
+export function planeOf({ queries, keys, explained }: Plane, media: Record<string, Medium> = {}, axes: Axis[] | null = null): HTMLElement {
   const plot = svg("svg", { role: "img" });
   const box = el("div", { class: "plot" }, plot as unknown as HTMLElement);
   const said = el("output", { class: "said" });
+  const large = el("div", { class: "large", hidden: true });
+  box.append(large);
   // Only directions and relative lengths matter: a score keeps its order if all queries are scaled.
   const unit = (places: Plane["queries"]) => Math.max(1e-9, ...places.map(([, x, y]) => Math.hypot(x, y)));
   const [ofQueries, ofKeys] = [unit(queries), unit(keys)];
-  const make = (side: Dot["side"], size: number) => ([word, x, y]: Plane["queries"][number]): Dot =>
-    ({ side, word: visible(word), x: x / size, y: y / size, left: 0, top: 0, node: svg("g", { class: side }) });
+  const make = (side: Dot["side"], size: number) => (place: Place): Dot => {
+    const [word, x, y] = place;
+    const axis = axes?.[side === "query" ? 0 : 1];
+    return { side, word: visible(word), x: x / size, y: y / size, left: 0, top: 0, node: svg("g", { class: side }), patch: (wide) => (axis ? patchOf(place, media, axis, wide) : null) };
+  };
   const dots = [...queries.map(make("query", ofQueries)), ...keys.map(make("key", ofKeys))];
+  const hasPatches = dots.some(({ patch }) => patch(1));
   const sides = ([0, 1] as const).map((axis) => dots.map(({ x, y }) => (axis ? y : x)).concat(0));
   const [[west, east], [south, north]] = sides.map((all) => [Math.min(...all), Math.max(...all)]);
   const label = `${queries.length} queries and ${keys.length} keys as points of a plane`;
@@ -53,10 +63,17 @@ export function planeOf({ queries, keys, explained }: Plane): HTMLElement {
     const boxes: Box[] = [];
     for (const dot of dots) {
       [dot.left, dot.top] = [right(dot.x), down(dot.y)];
-      dot.node.replaceChildren(svg("circle", { cx: dot.left.toFixed(1), cy: dot.top.toFixed(1), r: 3 }));
+      const patch = dot.patch(PATCH);
+      if (!patch) {
+        dot.node.replaceChildren(svg("circle", { cx: dot.left.toFixed(1), cy: dot.top.toFixed(1), r: 3 }));
+        continue;
+      }
+      const corner = { x: (dot.left - PATCH / 2).toFixed(1), y: (dot.top - PATCH / 2).toFixed(1) };
+      for (const [name, value] of Object.entries(corner)) patch.setAttribute(name, value);
+      dot.node.replaceChildren(patch, svg("rect", { ...corner, width: PATCH, height: PATCH }));
     }
     // The farthest from the middle get their labels first; one that would cover another is left out.
-    for (const dot of [...dots].sort((a, b) => Math.hypot(b.x, b.y) - Math.hypot(a.x, a.y))) {
+    for (const dot of hasPatches ? [] : [...dots].sort((a, b) => Math.hypot(b.x, b.y) - Math.hypot(a.x, a.y))) {
       const letters = [...dot.word];
       const text = letters.length > LONGEST ? `${letters.slice(0, LONGEST - 1).join("")}…` : dot.word;
       const w = measure(text, SIZE) + 2;
@@ -81,7 +98,11 @@ export function planeOf({ queries, keys, explained }: Plane): HTMLElement {
       node.style.opacity = !one || k === n ? "" : side === one.side ? "0.12" : String(0.12 + 0.88 * Math.max(0, scores[k] / most));
     });
     aim.setAttribute("d", one ? `M${one.left} ${one.top}L${middle[0]} ${middle[1]}` : "");
-    said.textContent = one ? `${one.side} “${one.word}”` : "";
+    const patch = hasPatches && one ? one.patch(LARGE) : null;
+    large.hidden = !patch;
+    large.replaceChildren(...(patch ? [patch] : []));
+    large.style.left = one && one.left < box.clientWidth / 2 ? "auto" : "6px";
+    said.textContent = one ? `${one.side} ${hasPatches ? one.word : `“${one.word}”`}` : "";
   }
   const at = (event: PointerEvent) => {
     const { left, top } = plot.getBoundingClientRect();

@@ -1,0 +1,192 @@
+"""Explore the heads of a model that reads images or sounds."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from PIL import Image
+
+from attnviz.analyses.explore.examples import Examples, HeadExample, count_pairs, with_counts
+from attnviz.analyses.explore.planes import planes_of
+from attnviz.analyses.explore.result import ExploreResult, HeadAxis, ShownMedium
+from attnviz.analyses.survey.compute import survey_media
+from attnviz.analyses.survey.media import MediaCorpus, Medium
+from attnviz.analyses.survey.result import NOUNS
+from attnviz.analyses.survey.statistics import Tokens
+from attnviz.capture import BatchedAttention
+from attnviz.results import AttentionRecord, Axis
+from attnviz.results.axis import literal
+from attnviz.runtime.progress import part, say
+
+_SIDES = (224, 160, 112, 80, 56)  # pixels of a picture in the page
+_PICTURES = 4_000_000  # bytes of all pictures, in base64
+_OUTLINE = 400  # parts of the outline of a sound
+
+
+def explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> ExploreResult:
+    """Return the heads of a model, explored on images or sounds."""
+    with part(0, 3, "survey"):
+        surveyed, numbers, sample = survey_media(corpus, skip_bad=skip_bad, seed=seed)
+    records = sample[0].records
+    examples = Examples(surveyed.roles, seed)
+    with part(1, 3, "examples"):
+        for done, medium in enumerate(corpus, start=1):
+            _add_examples(examples, corpus, medium, records)
+            say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
+    strongest, deciles = examples.strongest, examples.deciles
+    shown = sorted({one.text for several in (*strongest, *deciles) for one in several})
+    with part(2, 3, "each head"):
+        planes = [
+            plane
+            for index in range(len(records))
+            for plane in planes_of([one.records[index] for one in sample], numbers)
+        ]
+        kept = sorted({*shown, *(numbers if corpus.kind == "image" else [])})
+        media, tokens = _shown_media(corpus, kept)
+    axes, reads = _axes(records)
+    if corpus.kind == "audio":
+        strongest, deciles = _counted(corpus, records, (strongest, deciles))
+    return ExploreResult(
+        survey=surveyed,
+        tokens=tokens,
+        examples=strongest,
+        deciles=deciles,
+        planes=tuple(planes),
+        written=(),
+        effects=None,
+        notes=("what heads write, and what is lost without them, is shown for models of texts",),
+        agreement=replace(surveyed.agreement, digest=None),
+        provenance=surveyed.provenance,
+        media=media,
+        axes=axes,
+        reads=reads,
+    )
+
+
+def _add_examples(
+    examples: Examples, corpus: MediaCorpus, medium: Medium, records: Sequence[AttentionRecord]
+) -> None:
+    """Add what every head attends to in a medium."""
+    start = 0
+
+    def add(attention: BatchedAttention, queries: Axis, keys: Axis) -> None:
+        nonlocal start
+        weights = attention.weights(slice(None)).cpu()
+        end = start + weights.shape[1]
+        others = None if queries == keys else _positions(keys)
+        examples.add(slice(start, end), [medium.number], weights, _positions(queries), others)
+        start = end
+
+    corpus.capture(medium, records, add)
+
+
+def _positions(axis: Axis) -> Tokens:
+    """Return an axis as the positions of one text."""
+    special = torch.tensor([axis.special], device="cpu")
+    none = torch.zeros_like(special)
+    return Tokens(none.long(), ~none, special, none)
+
+
+def _axes(
+    records: Sequence[AttentionRecord],
+) -> tuple[tuple[HeadAxis, ...], tuple[tuple[int, int], ...]]:
+    """Return the different axes, and which the queries and the keys of each head have."""
+    axes: list[HeadAxis] = []
+    reads: list[tuple[int, int]] = []
+
+    def index_of(axis: Axis) -> int:
+        shown = _shown_axis(axis)
+        if shown not in axes:
+            axes.append(shown)
+        return axes.index(shown)
+
+    for record in records:
+        reads += [(index_of(record.query_axis), index_of(record.key_axis))] * record.heads
+    return tuple(axes), tuple(reads)
+
+
+def _shown_axis(axis: Axis) -> HeadAxis:
+    if axis.patches is not None:
+        specials = tuple(
+            label if patch is None else ""
+            for label, patch in zip(axis.labels, axis.patches, strict=True)
+        )
+        return HeadAxis("patches", patches=axis.patches, specials=specials)
+    if axis.seconds is not None:
+        return HeadAxis("frames", step=float(axis.seconds[1] or 0) if len(axis) > 1 else 1.0)
+    return HeadAxis("tokens")
+
+
+def _shown_media(
+    corpus: MediaCorpus, numbers: Sequence[int]
+) -> tuple[dict[str, ShownMedium], dict[str, tuple[str, ...]]]:
+    """Return the media with these numbers for the page, and the tokens of their transcripts."""
+    media: dict[str, ShownMedium] = {}
+    tokens: dict[str, tuple[str, ...]] = {}
+    pictures: dict[str, Image.Image] = {}
+    for medium in corpus.some(numbers):
+        number, wave = str(medium.number), medium.batch.waveform
+        if wave is not None:
+            media[number] = ShownMedium(
+                literal(medium.name, 80), seconds=wave.seconds, outline=_outline(wave.extremes)
+            )
+            tokens[number] = _decoded(corpus, medium)
+        elif medium.batch.image is not None:
+            pictures[number] = Image.fromarray(medium.batch.image.cpu().numpy())
+            pictures[number].thumbnail((_SIDES[0], _SIDES[0]))
+            media[number] = ShownMedium(literal(medium.name, 80))
+    encoded: dict[str, str] = {}
+    for side in _SIDES:
+        encoded = {number: _data_uri(picture, side) for number, picture in pictures.items()}
+        if sum(map(len, encoded.values())) <= _PICTURES:
+            break
+    return {
+        number: replace(one, image=encoded.get(number, "")) for number, one in media.items()
+    }, tokens
+
+
+def _data_uri(picture: Image.Image, side: int) -> str:
+    small, file = picture.copy(), io.BytesIO()
+    small.thumbnail((side, side))
+    small.save(file, "JPEG", quality=82, optimize=True)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def _outline(extremes: torch.Tensor) -> tuple[tuple[float, float], ...]:
+    """Return the least and the largest sample of fewer parts."""
+    parts = np.array_split(extremes.numpy(), min(_OUTLINE, len(extremes)))
+    return tuple((round(float(p.min()), 3), round(float(p.max()), 3)) for p in parts)
+
+
+def _decoded(corpus: MediaCorpus, medium: Medium) -> tuple[str, ...]:
+    """Return the tokens of a transcript, with their blanks."""
+    if medium.tokens is None or corpus.model.tokenizer is None:
+        return ()
+    ids = medium.batch.inputs["decoder_input_ids"][0].tolist()
+    return tuple(str(corpus.model.tokenizer.decode([one])) for one in ids)
+
+
+def _counted(
+    corpus: MediaCorpus,
+    records: Sequence[AttentionRecord],
+    examples: tuple[tuple[tuple[HeadExample, ...], ...], ...],
+) -> tuple[tuple[tuple[HeadExample, ...], ...], ...]:
+    """Return the examples, those of pairs of tokens with how often the corpus has the pair."""
+    ids = {
+        medium.number: tuple(medium.batch.inputs["decoder_input_ids"][0].tolist())
+        for medium in corpus
+        if medium.tokens is not None
+    }
+    of_tokens = [
+        record.query_axis == record.key_axis and record.key_axis.seconds is None
+        for record in records
+        for _ in range(record.heads)
+    ]
+    causal = [True] * len(of_tokens)  # a decoder writes from left to right
+    counts = count_pairs(ids.values(), ids, examples, causal, of_tokens)
+    return tuple(with_counts(of_heads, ids, counts, causal, of_tokens) for of_heads in examples)

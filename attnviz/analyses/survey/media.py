@@ -1,0 +1,558 @@
+"""A corpus of images or sounds: its files, what each head does in them, and their sample."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from attnviz.analyses.survey.corpus import Corpus, CorpusChanges, OnBad
+from attnviz.analyses.survey.result import NOUNS, HeadName
+from attnviz.analyses.survey.statistics import STATISTICS, HeadStatistic, TextStatistics, key_order
+from attnviz.analyses.survey.statistics import TITLES as TITLES_OF_TEXTS
+from attnviz.capture import BatchedAttention, capture_batch
+from attnviz.errors import InputError, ModelError
+from attnviz.inputs import Batch, encode
+from attnviz.inputs.audio import Sound, read_sound
+from attnviz.inputs.image import Picture, read_image
+from attnviz.models.pretrained import has_text_decoder, input_kinds
+from attnviz.pipeline.attend import Loadable, Model, attend, load
+from attnviz.pipeline.run import transcript_of
+from attnviz.results import AttentionRecord, AttentionResult, Axis
+
+Kind: TypeAlias = Literal["text", "image", "audio"]
+FILES = {
+    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
+    "audio": (".wav", ".flac", ".ogg", ".mp3"),
+}
+POSITIONS = {
+    "text": "tokens",
+    "image": "patches and special tokens",
+    "audio": "frames and tokens",
+}
+_SAMPLE = {"image": 8, "audio": 2}  # on which all stages are verified; a sound has many frames
+_NEAR = 0.1  # seconds
+
+
+# --- the files
+
+
+def load_corpus_model(model: Model | Loadable | None) -> tuple[Model, Kind]:
+    """Return a model and what its corpus consists of; InputError for one that reads pairs."""
+    model = model if isinstance(model, Model) else load(model)
+    reads = input_kinds(model.module)
+    decodes = has_text_decoder(model.module, model.module.config)
+    if reads == ("audio",) or (reads in (("text",), ("image",)) and not decodes):
+        return model, reads[0]  # type: ignore[return-value]
+    kind = "is an encoder–decoder" if len(reads) == 1 else f"reads {' and '.join(reads)}"
+    raise InputError(f"{model.name} {kind}. Choose a model that reads texts, images or sounds.")
+
+
+def is_of_media(source: Corpus) -> bool:
+    """Whether a corpus is a folder, a pattern of names, or an image or a sound."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    endings = tuple(ending for endings in FILES.values() for ending in endings)
+    return Path(source).is_dir() or glob.has_magic(str(source)) or _ending(source) in endings
+
+
+def _ending(path: Any) -> str:
+    return Path(path).suffix.lower()
+
+
+@dataclass(frozen=True, eq=False)
+class Medium:
+    """An image or a sound of a corpus, as the model reads it.
+
+    number : of the file, counted from 0. axes : of queries and keys, for each attention; empty
+    while these are not known. source, target : what `attend` takes.
+    """
+
+    number: int
+    name: str
+    source: Any
+    batch: Batch
+    target: str | None = None
+
+    @property
+    def tokens(self) -> Axis | None:
+        """The axis of the tokens of a transcript."""
+        axes = self.batch.axes.get("target")
+        return axes[0] if axes else None
+
+    def axes(self, record: AttentionRecord) -> tuple[Axis, Axis]:
+        """Return the axes of queries and keys in an attention that is known from another medium."""
+        return self._axis(record.query_axis), self._axis(record.key_axis)
+
+    def _axis(self, known: Axis) -> Axis:
+        if known.seconds is not None and "audio" in self.batch.axes:
+            return self.batch.axes["audio"][0]
+        if known.patches is None and self.tokens is not None:
+            return self.tokens
+        return known  # all pictures have the same patches
+
+
+@dataclass(eq=False)
+class MediaCorpus:
+    """The images, or the sounds, that a model reads; a sound with its transcript.
+
+    on_bad : called with the number, from 1, and the error of each that cannot be read, which is
+    then left out; by default the first such error is raised.
+    """
+
+    model: Model
+    kind: Kind
+    source: Any
+    truncate: bool = False
+    on_bad: OnBad | None = None
+    _targets: dict[int, str] = field(default_factory=dict)
+
+    @cached_property
+    def sources(self) -> list[Any]:
+        """The files, or what was given in their place."""
+        noun, source = NOUNS[self.kind], self.source
+        if not isinstance(source, str | os.PathLike):
+            return list(source)
+        path, endings = Path(source), FILES[self.kind]
+        if path.is_dir() or glob.has_magic(str(source)):
+            names = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(source)))  # noqa: PTH207
+            if files := sorted(name for name in names if _ending(name) in endings):
+                return files
+            raise InputError(
+                f"{source} has no {noun[:-1]} for {self.model.name}: name a folder of {noun} "
+                f"({', '.join(endings[:3])}, …)."
+            )
+        if not path.is_file():
+            raise InputError(f"There is no folder or file {path}. Check the name of the corpus.")
+        if _ending(path) in endings:
+            return [path]
+        if _ending(path) == ".txt":
+            lines = path.read_text("utf-8", errors="replace").splitlines()
+            named = [line.strip() for line in lines if line.strip()]
+            if named and (path.parent / named[0]).is_file():
+                return [path.parent / name for name in named]
+        raise InputError(
+            f"{self.model.name} reads {noun}, and {path.name} is no list of them. Name a folder of "
+            f"{noun}, or a .txt file with the name of one in each line."
+        )
+
+    def __len__(self) -> int:
+        """Count the files, also those that cannot be read."""
+        return len(self.sources)
+
+    def __iter__(self) -> Iterator[Medium]:
+        """Yield the media that can be read."""
+        return self.some(range(len(self)))
+
+    def some(self, numbers: Iterable[int]) -> Iterator[Medium]:
+        """Yield the media with these numbers."""
+        for number in numbers:
+            try:
+                yield self._read(number)
+            except InputError as error:
+                message = f"{self.kind} {number + 1}: {error}"
+                if self.on_bad is None:
+                    raise InputError(f"{message} Or leave such files out (--skip-bad).") from None
+                self.on_bad(number + 1, message)
+
+    def _read(self, number: int) -> Medium:
+        checkpoint, source = self.model.checkpoint, self.sources[number]
+        name = Path(source).name if isinstance(source, str | os.PathLike) else f"#{number + 1}"
+        if self.kind == "image":
+            picture: Picture = read_image(source)
+            return Medium(number, name, source, encode(checkpoint, image=picture))
+        sound: Sound = read_sound(source)
+        target = None
+        if has_text_decoder(self.model.module, self.model.module.config):
+            if number not in self._targets:
+                self._targets[number] = transcript_of(checkpoint, sound, truncate=self.truncate)
+            target = self._targets[number]
+        targets = None if target is None else [target]
+        batch = encode(checkpoint, targets=targets, sound=sound, truncate=self.truncate)
+        return Medium(number, name, source, batch, target)
+
+    def verified_sample(self) -> tuple[list[Medium], list[AttentionResult]]:
+        """Return a few media, evenly chosen, and their verified results."""
+        step = -(-len(self) // _SAMPLE[self.kind]) or 1
+        media = list(islice(self.some(range(0, len(self), step)), _SAMPLE[self.kind]))
+        media = media or list(islice(self, 1))
+        if not media:
+            raise InputError(
+                f"The corpus has no {self.kind} that can be read. Name a folder of "
+                f"{NOUNS[self.kind]}."
+            )
+        results = [self._attend(medium) for medium in media]
+        return media, [
+            replace(one, provenance=replace(one.provenance, image=None, audio=None, target=None))
+            for one in results
+        ]
+
+    def _attend(self, medium: Medium) -> AttentionResult:
+        if self.kind == "image":
+            return attend(image=medium.source, model=self.model)
+        return attend(
+            audio=medium.source, target=medium.target, model=self.model, truncate=self.truncate
+        )
+
+    def capture(
+        self,
+        medium: Medium,
+        records: Sequence[AttentionRecord],
+        on_attention: Callable[[BatchedAttention, Axis, Axis], None],
+    ) -> None:
+        """Run the model on a medium, and pass on each attention with its axes."""
+
+        def pass_on(attention: BatchedAttention) -> None:
+            queries, keys = medium.axes(attention.known)
+            if (len(queries), len(keys)) != (attention.query.shape[2], attention.key.shape[2]):
+                raise ModelError(
+                    f"{attention.known.path} reads {attention.key.shape[2]} positions of "
+                    f"{medium.name}, not {len(keys)}. Choose a model whose {NOUNS[self.kind]} all "
+                    "have the same size."
+                )
+            on_attention(attention, queries, keys)
+
+        capture_batch(self.model.module, medium.batch.inputs, records, pass_on)
+
+
+# --- the statistics
+
+
+@dataclass(frozen=True, eq=False)
+class AxisPairs:
+    """All pairs of a query and a key, by their axes."""
+
+    queries: Axis
+    keys: Axis
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The queries that count: no special tokens, and no frames after the sound."""
+        special = torch.tensor(self.queries.special, device="cpu")
+        return (~special).nonzero().flatten()
+
+    @cached_property
+    def special(self) -> Tensor:
+        """Whether a key is special, (n,)."""
+        return torch.tensor(self.keys.special, device="cpu")
+
+    @property
+    def is_self(self) -> bool:
+        """Whether queries and keys are the same positions."""
+        return self.queries == self.keys
+
+    @cached_property
+    def offset(self) -> Tensor | None:
+        """How many positions the key is before the query, (R, n); None in a cross-attention."""
+        if not self.is_self:
+            return None
+        return self.rows[:, None] - torch.arange(len(self.keys), device="cpu")
+
+    @cached_property
+    def patches(self) -> tuple[Tensor, Tensor] | None:
+        """How many rows and columns of patches a key is away, (R, n); None without patches.
+
+        NaN for a special token.
+        """
+        if self.keys.patches is None or not self.is_self:
+            return None
+        places = torch.tensor(
+            [(math.nan, math.nan) if p is None else p for p in self.keys.patches], device="cpu"
+        )
+        rows, columns = (places[self.rows, None] - places).abs().unbind(-1)
+        return rows, columns
+
+    @cached_property
+    def seconds(self) -> Tensor | None:
+        """How many seconds a frame is away from another, (R, n)."""
+        if self.keys.seconds is None or not self.is_self:
+            return None
+        times = torch.tensor(
+            [math.nan if second is None else second for second in self.keys.seconds], device="cpu"
+        )
+        return (times[self.rows, None] - times).abs()
+
+    @property
+    def is_text(self) -> bool:
+        """Whether tokens attend to tokens."""
+        return self.is_self and self.keys.patches is None and self.keys.seconds is None
+
+
+Measure: TypeAlias = Callable[[Tensor, AxisPairs], Tensor | None]
+
+
+@dataclass(frozen=True)
+class MediaStatistic(HeadStatistic):
+    """One number of each head on each medium.
+
+    measure : from the weights (H, R, n) of the queries that count to a number for each head, (H,);
+    None where it has no meaning. limit : the largest possible value; None for a share.
+    """
+
+    measure: Measure
+    limit: Callable[[AxisPairs], float] | None = None
+
+
+def _share(select: Callable[[AxisPairs], Tensor | None]) -> Measure:
+    """Return a measure: the mean weight for some keys, over the queries that have such a key."""
+
+    def measure(weights: Tensor, pairs: AxisPairs) -> Tensor | None:
+        selected = select(pairs)
+        if selected is None:
+            return None
+        selected = selected.expand(weights.shape[1:])
+        used = selected.any(-1)
+        return (weights * selected).sum(-1)[:, used].mean(-1)  # NaN without any
+
+    return measure
+
+
+def _mean_of(distance: Callable[[AxisPairs], Tensor | None]) -> Measure:
+    """Return a measure: the mean distance of the keys, special tokens left out."""
+
+    def measure(weights: Tensor, pairs: AxisPairs) -> Tensor | None:
+        table = distance(pairs)
+        if table is None:
+            return None
+        known = ~table.isnan() & ~pairs.special
+        kept = weights * known
+        total = kept.sum(-1).clamp(min=1e-9)
+        return ((kept * table.nan_to_num(0.0)).sum(-1) / total).mean(-1)
+
+    return measure
+
+
+def _euclidean(pairs: AxisPairs) -> Tensor | None:
+    return None if pairs.patches is None else torch.hypot(*pairs.patches)
+
+
+def _farthest(pairs: AxisPairs) -> float:
+    table = _euclidean(pairs)
+    return 1.0 if table is None else float(table.nan_to_num(0.0).max())
+
+
+def _within(pairs: AxisPairs, rows: int | None, columns: int | None) -> Tensor | None:
+    """Return the other patches that are at most so many rows and columns away; None: any."""
+    if pairs.patches is None:
+        return None
+    down, across = pairs.patches
+    near = ~down.isnan() & ((down > 0) | (across > 0))
+    for distance, most in ((down, rows), (across, columns)):
+        near = near if most is None else near & (distance <= most)
+    return near
+
+
+def _near_frames(pairs: AxisPairs) -> Tensor | None:
+    if pairs.seconds is None:
+        return None
+    return (pairs.seconds > 0) & (pairs.seconds <= _NEAR + 1e-6)
+
+
+def _in_order(weights: Tensor, pairs: AxisPairs) -> Tensor | None:
+    """Return the chance that a later token reads a later frame, a tie counting one half, (H,)."""
+    if pairs.keys.seconds is None or pairs.is_self:
+        return None
+    before = weights.cumsum(-1) - weights / 2
+    later = before @ weights.mT  # of row j, the weight after what row i reads
+    pairs_of_rows = torch.ones(later.shape[1:], dtype=torch.bool, device="cpu").triu(1)
+    return later[:, pairs_of_rows].mean(-1)
+
+
+def _entropy(weights: Tensor, pairs: AxisPairs) -> Tensor:
+    return torch.special.entr(weights).sum(-1).mean(-1)
+
+
+def _most_read(weights: Tensor, pairs: AxisPairs) -> Tensor:
+    return weights.mean(1)[:, ~pairs.special].amax(-1)
+
+
+def _special(pairs: AxisPairs) -> Tensor | None:
+    is_frame = pairs.keys.seconds is not None
+    return None if is_frame or not bool(pairs.special.any()) else pairs.special[None]
+
+
+def _silence(pairs: AxisPairs) -> Tensor | None:
+    return None if pairs.keys.seconds is None else pairs.special[None]
+
+
+def _text_offset(distance: int) -> Callable[[AxisPairs], Tensor | None]:
+    def select(pairs: AxisPairs) -> Tensor | None:
+        if not pairs.is_text or pairs.offset is None:
+            return None
+        return (pairs.offset == distance) & ~pairs.special
+
+    return select
+
+
+def _itself(pairs: AxisPairs) -> Tensor | None:
+    return None if pairs.offset is None else pairs.offset == 0
+
+
+def _first(pairs: AxisPairs) -> Tensor | None:
+    if not pairs.is_text:
+        return None
+    return (torch.arange(len(pairs.keys), device="cpu") == 0)[None]
+
+
+_ANY = (
+    MediaStatistic(
+        "entropy", "entropy, nats", _entropy, even_baseline=False,
+        limit=lambda pairs: math.log(len(pairs.keys)),
+    ),
+    MediaStatistic(
+        "most read", "share of the position read most", _most_read, even_baseline=False
+    ),
+)  # fmt: skip
+STATISTICS_OF: Mapping[str, tuple[MediaStatistic, ...]] = {
+    "image": (
+        MediaStatistic(
+            "patch distance", "mean distance, patches", _mean_of(_euclidean),
+            limit=_farthest,
+        ),
+        MediaStatistic("self", "weight for itself", _share(_itself), role="own patch"),
+        MediaStatistic(
+            "neighbors", "for the 8 patches around", _share(lambda pairs: _within(pairs, 1, 1)),
+            role="neighboring patches",
+        ),
+        MediaStatistic(
+            "same row", "for other patches of the row",
+            _share(lambda pairs: _within(pairs, 0, None)), role="same row",
+        ),
+        MediaStatistic(
+            "same column", "for other patches of the column",
+            _share(lambda pairs: _within(pairs, None, 0)), role="same column",
+        ),
+        MediaStatistic(
+            "separators", "for special tokens", _share(_special), role="rests on special tokens",
+            resting=True,
+        ),
+        *_ANY,
+    ),
+    "audio": (
+        *_ANY,
+        MediaStatistic(
+            "time distance", "mean distance, seconds", _mean_of(lambda pairs: pairs.seconds),
+            limit=lambda pairs: max(second or 0.0 for second in pairs.keys.seconds or (1.0,)),
+        ),
+        MediaStatistic("self", "weight for itself", _share(_itself), role="own position"),
+        MediaStatistic(
+            "nearby", "for other frames within 0.1 s", _share(_near_frames), role="nearby frames"
+        ),
+        MediaStatistic(
+            "order", "chance that a later token reads a later frame", _in_order,
+            role="follows the speech",
+        ),
+        MediaStatistic(
+            "previous", "for the previous token", _share(_text_offset(1)), role="previous token"
+        ),
+        MediaStatistic(
+            "first", "for the first token", _share(_first), role="rests on the first token",
+            resting=True,
+        ),
+        MediaStatistic(
+            "silence", "for frames after the sound", _share(_silence),
+            role="rests on the silence", resting=True,
+        ),
+    ),
+}  # fmt: skip
+"""The statistics of a kind of medium, in the order of every result."""
+TITLES = {
+    **{one.name: one.title for several in STATISTICS_OF.values() for one in several},
+    **TITLES_OF_TEXTS,
+}
+
+
+def statistics_of(kind: str) -> Sequence[HeadStatistic]:
+    """Return the statistics of texts, images or sounds."""
+    return STATISTICS if kind == "text" else STATISTICS_OF[kind]
+
+
+@dataclass(frozen=True, eq=False)
+class MediaHeads:
+    """Measures the heads of a model on images or sounds.
+
+    records : the attentions of any one medium. seed : of the shuffles.
+    """
+
+    corpus: MediaCorpus
+    records: Sequence[AttentionRecord]
+    seed: int = 0
+
+    @property
+    def statistics(self) -> tuple[MediaStatistic, ...]:
+        """What is measured."""
+        return STATISTICS_OF[self.corpus.kind]
+
+    @cached_property
+    def heads(self) -> tuple[HeadName, ...]:
+        """The heads, in the order in which the model runs."""
+        return tuple(
+            HeadName(record.stack, record.layer, head)
+            for record in self.records
+            for head in range(record.heads)
+        )
+
+    def measure(self, medium: Medium) -> TextStatistics:
+        """Measure every head on a medium; each of its attentions is compared with the model's."""
+        value, even, shuffled, differences = [], [], [], []
+        orders: dict[tuple[int, int, bool], Tensor] = {}
+
+        def add(attention: BatchedAttention, queries: Axis, keys: Axis) -> None:
+            pairs, rows = AxisPairs(queries, keys), slice(None)
+            weights = attention.weights(rows)[0].cpu()
+            readable = attention.readable(rows)[:1].cpu()
+            if (shape := (*weights.shape[1:], attention.causal)) not in orders:
+                real = torch.ones(1, len(keys), dtype=torch.bool, device="cpu")
+                rows_of = slice(0, len(queries))
+                orders[shape] = key_order(readable, real, rows_of, [medium.number], self.seed)
+            order = orders[shape].expand(weights.shape)
+            uniform = readable / readable.sum(-1, keepdim=True).clamp(min=1)
+            value.append(self._values(weights, pairs))
+            even.append(self._values(uniform * weights.sum(-1, keepdim=True), pairs))
+            shuffled.append(self._values(weights.gather(-1, order), pairs))
+            if attention.model_weights is None:
+                differences.append(torch.full(weights.shape[:1], torch.nan, device="cpu"))
+                return
+            model = self._values(attention.model_weights(rows)[0].cpu(), pairs)
+            limits = [one.limit(pairs) if one.limit else 1.0 for one in self.statistics]
+            largest = torch.tensor(limits, device="cpu").clamp(min=1.0)
+            shares = ((value[-1] - model).abs() / largest).nan_to_num(0.0)
+            only_one = value[-1].isnan() != model.isnan()
+            differences.append(shares.masked_fill(only_one, torch.inf).amax(-1))
+
+        self.corpus.capture(medium, self.records, add)
+        values = torch.cat(value)[None]
+        lengths = [len(axes[0]) for axes in medium.batch.axes.values()]
+        return TextStatistics(
+            numbers=(medium.number,),
+            tokens=(sum(lengths) or self.records[0].query.shape[1],),
+            value=values,
+            shuffled=torch.full_like(values, torch.nan),  # its patches or frames have one order
+            even=torch.cat(even)[None],
+            shuffled_keys=torch.cat(shuffled)[None],
+            differences=torch.cat(differences),
+            compared=1,
+        )
+
+    def _values(self, weights: Tensor, pairs: AxisPairs) -> Tensor:
+        """Return all statistics of some weights, (H, S); NaN where one has no meaning."""
+        of_rows = weights.float()[:, pairs.rows]
+        none = torch.full(weights.shape[:1], torch.nan, device="cpu")
+        measured = [one.measure(of_rows, pairs) for one in self.statistics]
+        return torch.stack([none if one is None else one for one in measured], -1)
+
+
+def changes_of(corpus: MediaCorpus, skip_bad: bool) -> CorpusChanges:
+    """Return the changes of a corpus, into which it writes what cannot be read."""
+    changes = CorpusChanges(noun=corpus.kind)
+    corpus.on_bad = changes.leave_out if skip_bad else None
+    return changes
