@@ -33,6 +33,8 @@ from attnviz.results import (
     AttentionResult,
     Clip,
     HeadProjection,
+    LinearAttention,
+    LinearReference,
     OutputCheck,
     PositionCheck,
     Reference,
@@ -60,8 +62,12 @@ def verify(
     There is one reference for each record, in the order of execution. `in_one_pass` holds, for a
     generation, the weights (H, m, n) of each attention in a single pass.
     """
+    from attnviz.agreement.linear import prove_linear
+
     proofs = [
-        prove(record, model_values(record, reference))
+        prove_linear(record, reference)
+        if isinstance(record, LinearAttention) and isinstance(reference, LinearReference)
+        else prove(record, model_values(record, reference))
         for record, reference in zip(records, references, strict=True)
     ]
     if in_one_pass:
