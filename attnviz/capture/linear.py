@@ -204,7 +204,8 @@ class LinearMixing:
     matrix : (N, H, m, n); None in the run that the first is compared with.
     arguments : the other arguments that are no parameters, by name.
     probes : (n, c), random columns; probed : (N, H, m, c), their mixture.
-    rounded : (N, H, m, c), the same in the model's own precision.
+    exact, rounded : (N, H, m, d_v), the mixture of the values in reverse order, in float32 and in
+        the model's own precision.
     canaries : the result with one argument 1 % off, by its name.
     """
 
@@ -217,6 +218,7 @@ class LinearMixing:
     arguments: dict[str, Tensor]
     probes: Tensor
     probed: Tensor
+    exact: Tensor
     rounded: Tensor
     canaries: dict[str, Tensor]
 
@@ -241,8 +243,8 @@ def read_mixing(
     generator = torch.Generator("cpu").manual_seed(0)
     probes = torch.randn(values.shape[2], columns, generator=generator, device="cpu")
     probes = probes.to(values.device)
-    probed = wide.times(probes)
     is_wide = all(tensor.dtype == torch.float32 for tensor in call.tensors.values())
+    exact = wide.mixed(values.flip(2))
     return LinearMixing(
         path=path,
         module=module,
@@ -252,7 +254,8 @@ def read_mixing(
         matrix=wide.matrix() if with_matrix else None,
         arguments={name: tensor for name, tensor in arguments.items() if name != layout.value},
         probes=probes,
-        probed=probed,
-        rounded=probed if is_wide else own.times(probes.to(own.values.dtype)).float(),
+        probed=wide.times(probes),
+        exact=exact,
+        rounded=exact if is_wide else own.mixed(own.values.flip(2)),
         canaries={} if with_matrix else wide.canaries(),
     )
