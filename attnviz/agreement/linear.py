@@ -27,15 +27,17 @@ from attnviz.runtime.precision import exact_products
 
 _SLOPE = 1e-5  # off by which a slope always passes
 _ERRORS = 6  # standard errors that pass
-_COHERENT = 0.5  # of rounding errors that may be the same
 _SHARE = 0.1  # of an argument that is 1 % off, which passes
 
 
 @exact_products()
 def compare_linear(
     record: LinearAttention, reference: LinearReference
-) -> tuple[tuple[StageCheck, ...], bool]:
-    """Compare a matrix with the model's own run; return whether a canary goes unnoticed too."""
+) -> tuple[tuple[StageCheck, ...], tuple[str, ...]]:
+    """Compare a matrix with the model's own run.
+
+    Returned with the checks are the arguments that could be 1 % off without being noticed.
+    """
     assert reference.head_output is not None
     read = [not padding for padding in record.query_axis.padding]
     M, v, u = record.matrix[:, read].double(), record.value.double(), reference.probes.double()
@@ -50,7 +52,7 @@ def compare_linear(
         own.check(record, "head output", mixed, model, summed),
     ]
     if not reference.canaries:
-        return tuple(checks), True
+        return tuple(checks), tuple(record.arguments)
     # The difference, as a multiple of the change by each canary.
     shares, errors = torch.stack(
         [
@@ -66,7 +68,9 @@ def compare_linear(
             record, "arguments", shares[told_apart].abs(), allowed[told_apart], compared=model.numel()
         )
         checks.append(compared)
-    return tuple(checks), not bool((told_apart & ((shares - 1).abs() > allowed)).all())
+    caught = told_apart & ((shares - 1).abs() > allowed)
+    names = zip(reference.canaries, caught.tolist(), strict=True)
+    return tuple(checks), tuple(name for name, is_caught in names if not is_caught)
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class _Rounding:
         """
         size = (change**2).sum().clamp(min=SMALLEST**2)
         apart = _ERRORS * ((change * summed) ** 2).sum().sqrt() / size
-        together = _COHERENT * summed.square().sum().sqrt() / size.sqrt()
+        together = summed.square().sum().sqrt() / size.sqrt()
         return torch.stack(
             [(change * difference).sum() / size, self.typical * torch.maximum(apart, together)]
         )
