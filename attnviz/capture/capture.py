@@ -23,10 +23,12 @@ from attnviz.capture.projections.match import match_projections
 from attnviz.capture.recorder import AttentionCall, record_runs
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.arrange import Attention
+from attnviz.capture.unshown import unshown_mixers
 from attnviz.capture.watch import (
     Output,
     Outputs,
     expect_same,
+    minimal_run,
     model_errors,
     output_of,
     outputs_beside,
@@ -34,7 +36,14 @@ from attnviz.capture.watch import (
     weights_in_memory,
 )
 from attnviz.errors import ModelError
-from attnviz.results import AttentionRecord, Axis, LinearAttention, LinearReference, Reference
+from attnviz.results import (
+    AttentionRecord,
+    Axis,
+    LinearAttention,
+    LinearReference,
+    MaskRule,
+    Reference,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +92,9 @@ def capture(
         [*_executed(calls), *_mixed(mixtures)],
     )
     compared = outputs_beside(model, forward, outputs[0], between_runs=_between_runs(calls, again))
+    shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
+    unshown = unshown_mixers(model, minimal_run(model, inputs), shown)
+    notes = (*first_run.notes, *_notes_on_unshown(unshown))
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
         return [
@@ -95,7 +107,7 @@ def capture(
                     )
                 ),
                 compared,
-                notes=first_run.notes,
+                notes=notes,
             )
             for text_index in range(texts)
         ]
@@ -183,6 +195,15 @@ def _executed(calls: Sequence[AttentionCall]) -> list[str]:
     return [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
 
 
+def _notes_on_unshown(unshown: Mapping[str, int]) -> tuple[str, ...]:
+    """Return how many layers mix tokens in a way that is not shown, by the class of a module."""
+    return tuple(
+        f"not shown: {count} layer{'s' * (count > 1)} with {name}, which mix{'es' * (count == 1)} "
+        "tokens by no softmax and by no function that is linear in its values"
+        for name, count in unshown.items()
+    )
+
+
 def _mixed(mixtures: Sequence[LinearMixing]) -> list[str]:
     """Return what two runs must have in common: the linear mixtures and their sizes."""
     return [f"{mixing.path} {mixing.function} {tuple(mixing.result.shape)}" for mixing in mixtures]
@@ -220,6 +241,7 @@ def _to_linear_record(
     assert mixing.matrix is not None
     matrix, value = mixing.matrix[text_index], mixing.values[text_index]
     H, m, n = matrix.shape
+    is_causal = m == n and not matrix.triu(1).any()
     empty = value.new_empty(H, m, 0)
     texts = len(mixing.values)
     return LinearAttention(
@@ -238,6 +260,7 @@ def _to_linear_record(
             for name, tensor in mixing.arguments.items()
         },
         through_interface=False,
+        visible=MaskRule(after=0) if is_causal else None,
     )
 
 
