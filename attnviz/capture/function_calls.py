@@ -1,16 +1,20 @@
-"""The functions that a run calls with tensors, each of which can be called again with others.
+"""The functions that a model calls with tensors, each of which can be called again with others.
 
-Python shows every call to a profile function (`sys.setprofile`), so nothing in the model is
-replaced.
+While a run is watched, the functions of the Python modules that define the model, and the methods
+of its classes, are wrapped. The model's own code computes: a wrapper calls it and looks at what it
+took and returned.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import CodeType, FrameType, FunctionType
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -19,50 +23,54 @@ from torch import Tensor, nn
 from attnviz.runtime.compat import outside_dispatch_modes
 
 # Packages whose functions are no part of a model.
-_LIBRARIES = frozenset({"torch", "attnviz", "accelerate", "importlib", "typing", "einops"})
+_LIBRARIES = frozenset({"torch", "attnviz", "accelerate", "peft", "contextlib", "functools"})
 _PLAIN = (Tensor, nn.Module, torch.dtype, torch.device, str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionCall:
-    """A call of a Python function or method, with its arguments.
+    """A call of a function or method.
 
-    code : of the function. arguments : by name. rest : positional arguments without a name. options
-    : keyword arguments without a parameter.
+    arguments : by name, those with a default value among them.
     """
 
-    code: CodeType
-    namespace: dict[str, Any]
+    function: FunctionType
     arguments: dict[str, Any]
-    rest: tuple[Any, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(
+        cls, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> FunctionCall | None:
+        """Return a call; None if it takes fewer than two tensors, or what may be written twice."""
+        given = [*args, *kwargs.values()]
+        if sum(map(_is_real, given)) < 2:
+            return None
+        # A cache, for example, would be written a second time.
+        if not all(isinstance(one, _PLAIN) or _is_plain_tuple(one) for one in given):
+            return None
+        try:
+            bound = inspect.signature(function).bind(*args, **kwargs)
+        except (TypeError, ValueError):
+            return None
+        bound.apply_defaults()
+        return cls(function, bound.arguments)
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The arguments that are tensors of real numbers."""
-        return {
-            name: value
-            for name, value in self.arguments.items()
-            if isinstance(value, Tensor) and value.is_floating_point()
-        }
+        return {name: value for name, value in self.arguments.items() if _is_real(value)}
 
     @torch.no_grad()
     def again(self, **changed: Tensor) -> Tensor:
         """Call the function again with other tensors, and return its (first) result."""
-        count, keywords = self.code.co_argcount, self.code.co_kwonlyargcount
-        names = self.code.co_varnames[: count + keywords]
-        arguments = {**self.arguments, **changed}
-        function = FunctionType(self.code, self.namespace, self.code.co_name)
+        bound = inspect.BoundArguments(
+            inspect.signature(self.function),
+            {**self.arguments, **changed},  # type: ignore[arg-type]
+        )
         with outside_dispatch_modes():
-            result = function(
-                *(arguments[name] for name in names[:count]),
-                *self.rest,
-                **{name: arguments[name] for name in names[count:]},
-                **self.options,
-            )
-        tensor = first_tensor(result)
-        assert tensor is not None  # as in the call that was watched
-        return tensor
+            result = first_tensor(self.function(*bound.args, **bound.kwargs))
+        assert result is not None  # as in the call that was watched
+        return result
 
 
 def first_tensor(result: object) -> Tensor | None:
@@ -71,66 +79,77 @@ def first_tensor(result: object) -> Tensor | None:
     return result if isinstance(result, Tensor) else None
 
 
-class FunctionCallWatcher:
-    """Context in which every call that takes several tensors and returns one is shown.
+@contextmanager
+def watching_functions(
+    model: nn.Module,
+    on_enter: Callable[[], Any],
+    on_return: Callable[[FunctionCall, Tensor, Any], None],
+) -> Iterator[None]:
+    """Show every call of a function of the model that takes several tensors and returns one.
 
     on_enter : called without arguments before such a call; what it returns is passed on. on_return
-    : takes the call, its result and what `on_enter` returned.
+    : takes the call, its result and what `on_enter` returned. Other threads are not watched.
     """
+    thread, is_idle = threading.get_ident(), True
 
-    def __init__(
-        self,
-        on_enter: Callable[[], Any],
-        on_return: Callable[[FunctionCall, Tensor, Any], None],
-    ) -> None:
-        self._on_enter, self._on_return = on_enter, on_return
-        self._running: list[tuple[FrameType, FunctionCall, Any]] = []
-        self._ignored: set[CodeType] = set()
-
-    def __enter__(self) -> FunctionCallWatcher:
-        """Start to watch this thread."""
-        self._before = sys.getprofile()
-        sys.setprofile(self._on_event)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Put back the profile function that was there."""
-        sys.setprofile(self._before if callable(self._before) else None)
-        self._running.clear()
-
-    def _on_event(self, frame: FrameType, event: str, result: Any) -> None:
-        if event == "call":
-            if frame.f_code not in self._ignored and (call := self._read(frame)) is not None:
-                self._running.append((frame, call, self._on_enter()))
-        elif event == "return" and self._running and self._running[-1][0] is frame:
-            _, call, mark = self._running.pop()
+    def wrap(function: FunctionType) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            nonlocal is_idle
+            call = None
+            if is_idle and threading.get_ident() == thread:
+                call = FunctionCall.read(function, args, kwargs)
+            if call is None:
+                return function(*args, **kwargs)
+            mark = on_enter()
+            result = function(*args, **kwargs)
             if (tensor := first_tensor(result)) is not None:
-                sys.setprofile(None)
+                is_idle = False  # calling it again is no part of the run
                 try:
-                    self._on_return(call, tensor, mark)
+                    on_return(call, tensor, mark)
                 finally:
-                    sys.setprofile(self._on_event)
+                    is_idle = True
+            return result
 
-    def _read(self, frame: FrameType) -> FunctionCall | None:
-        """Return the call of a frame; None if it cannot be called again, or takes no tensors."""
-        code, namespace = frame.f_code, frame.f_globals
-        is_of_library = str(namespace.get("__name__", "")).partition(".")[0] in _LIBRARIES
-        flags, count = code.co_flags, code.co_argcount + code.co_kwonlyargcount
-        is_suspended = flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)
-        if is_of_library or is_suspended or code.co_freevars or count < 2:
-            self._ignored.add(code)
-            return None
-        values, names = frame.f_locals, code.co_varnames
-        rest, options = (), {}
-        if flags & inspect.CO_VARARGS:
-            rest = values[names[count]]
-        if flags & inspect.CO_VARKEYWORDS:
-            options = values[names[count + bool(flags & inspect.CO_VARARGS)]]
-        call = FunctionCall(code, namespace, {n: values[n] for n in names[:count]}, rest, options)
-        given = [*call.arguments.values(), *rest, *options.values()]
-        # A cache, for example, would be written a second time.
-        are_plain = all(isinstance(value, _PLAIN) or _is_plain_tuple(value) for value in given)
-        return call if are_plain and len(call.tensors) > 1 else None
+        return watched
+
+    owners = _owners(model)
+    replaced = [
+        (owner, name, function)
+        for owner in owners
+        for name, function in vars(owner).items()
+        if _may_mix(name, function)
+    ]
+    try:
+        for owner, name, function in replaced:
+            setattr(owner, name, wrap(function))
+        yield
+    finally:
+        for owner, name, function in replaced:
+            setattr(owner, name, function)
+
+
+def _owners(model: nn.Module) -> list[Any]:
+    """Return the classes of a model, and the Python modules that define them."""
+    classes = {type(module) for module in model.modules()}
+    own = [kind for kind in classes if kind.__module__.partition(".")[0] not in _LIBRARIES]
+    names = dict.fromkeys(kind.__module__ for kind in own)
+    return [*own, *(sys.modules[name] for name in names if name in sys.modules)]
+
+
+def _may_mix(name: str, function: object) -> bool:
+    """Whether this is a Python function of a model that takes two arguments or more."""
+    if not isinstance(function, FunctionType) or name.startswith("__"):
+        return False
+    if function.__module__.partition(".")[0] in _LIBRARIES:
+        return False
+    flags = inspect.unwrap(function).__code__
+    is_suspended = flags.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)
+    return not is_suspended and flags.co_argcount + flags.co_kwonlyargcount > 1
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _is_plain_tuple(value: object) -> bool:

@@ -10,7 +10,7 @@ the result of the same call with the identity in the place of the values.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from types import CodeType
+from types import FunctionType
 
 import torch
 from torch import Tensor
@@ -65,7 +65,7 @@ class LinearCalls:
 
     def __init__(self, parameters: list[Tensor]) -> None:
         self._constants = {storage_id(tensor.untyped_storage()) for tensor in parameters}
-        self._known: dict[tuple[CodeType, int], Layout | None] = {}
+        self._known: dict[tuple[FunctionType, int], Layout | None] = {}
 
     def layout(self, call: FunctionCall, result: Tensor) -> Layout | None:
         """Return how the values of a call lie; None if its result is not linear in an argument."""
@@ -75,7 +75,7 @@ class LinearCalls:
         ]  # fmt: skip
         if not candidates or result.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             return None
-        key = call.code, result.dim()
+        key = call.function, result.dim()
         if key not in self._known:
             self._known[key] = next(
                 filter(None, (self._test(call, result, name) for name in candidates)), None
@@ -248,7 +248,7 @@ def read_mixing(
     return LinearMixing(
         path=path,
         module=module,
-        function=call.code.co_qualname,
+        function=call.function.__qualname__,
         values=own.values,
         result=layout.by_head(result),
         matrix=wide.matrix() if with_matrix else None,

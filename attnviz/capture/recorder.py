@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import AttentionCallArgs, from_arguments
-from attnviz.capture.function_calls import FunctionCall, FunctionCallWatcher
+from attnviz.capture.function_calls import FunctionCall, watching_functions
 from attnviz.capture.linear import LinearCalls, LinearMixing, read_mixing
 from attnviz.capture.projections.find import AttentionModule, ModuleInputs
 from attnviz.capture.tracing.arrange import Attention, NotExpressibleError, arrange
@@ -111,7 +111,7 @@ class _Recorder(ModuleWatcher):
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        functions = FunctionCallWatcher(self._position, self._on_function)
+        functions = watching_functions(self.model, self._position, self._on_function)
         with self._tracer, functions:
             yield
 
