@@ -16,16 +16,19 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin
 
+from attnviz.capture.linear import LinearMixing
 from attnviz.capture.own_numbers import OwnNumbers
 from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import match_projections
 from attnviz.capture.recorder import AttentionCall, record_runs
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.arrange import Attention
+from attnviz.capture.unshown import unshown_mixers
 from attnviz.capture.watch import (
     Output,
     Outputs,
     expect_same,
+    minimal_run,
     model_errors,
     output_of,
     outputs_beside,
@@ -33,7 +36,14 @@ from attnviz.capture.watch import (
     weights_in_memory,
 )
 from attnviz.errors import ModelError
-from attnviz.results import AttentionRecord, Axis, Reference
+from attnviz.results import (
+    AttentionRecord,
+    Axis,
+    LinearAttention,
+    LinearReference,
+    MaskRule,
+    Reference,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,16 +85,29 @@ def capture(
 
     first_run, second_run = record_runs(model, texts, keep_output, forward)
     calls, again = first_run.calls, second_run.calls
-    expect_same(model, _executed(again), _executed(calls))
+    mixtures, mixed_again = first_run.linear, second_run.linear
+    expect_same(
+        model,
+        [*_executed(again), *_mixed(mixed_again)],
+        [*_executed(calls), *_mixed(mixtures)],
+    )
     compared = outputs_beside(model, forward, outputs[0], between_runs=_between_runs(calls, again))
+    shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
+    unshown = unshown_mixers(model, minimal_run(model, inputs), shown)
+    notes = (*first_run.notes, *_notes_on_unshown(unshown))
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
         return [
             Capture(
-                own.copy(_to_records(calls, text_index, axes or {})),
-                own.copy(tuple(_to_reference(call, text_index) for call in again)),
+                own.copy(_to_records(calls, text_index, axes or {}, mixtures)),
+                own.copy(
+                    (
+                        *(_to_reference(call, text_index) for call in again),
+                        *(_to_linear_reference(mixing, text_index) for mixing in mixed_again),
+                    )
+                ),
                 compared,
-                notes=first_run.notes,
+                notes=notes,
             )
             for text_index in range(texts)
         ]
@@ -172,6 +195,20 @@ def _executed(calls: Sequence[AttentionCall]) -> list[str]:
     return [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
 
 
+def _notes_on_unshown(unshown: Mapping[str, int]) -> tuple[str, ...]:
+    """Return how many layers mix tokens in a way that is not shown, by the class of a module."""
+    return tuple(
+        f"not shown: {count} layer{'s' * (count > 1)} with {name}, which mix{'es' * (count == 1)} "
+        "tokens by no softmax and by no function that is linear in its values"
+        for name, count in unshown.items()
+    )
+
+
+def _mixed(mixtures: Sequence[LinearMixing]) -> list[str]:
+    """Return what two runs must have in common: the linear mixtures and their sizes."""
+    return [f"{mixing.path} {mixing.function} {tuple(mixing.result.shape)}" for mixing in mixtures]
+
+
 def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]) -> float:
     """Return the largest difference between the queries of two runs, relative to their norm."""
     queries = [(a.attention.query, b.attention.query) for a, b in zip(calls, again, strict=True)]
@@ -185,11 +222,57 @@ def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]
 
 
 def _to_records(
-    calls: Sequence[AttentionCall], text_index: int, axes: Mapping[str, Sequence[Axis]]
+    calls: Sequence[AttentionCall],
+    text_index: int,
+    axes: Mapping[str, Sequence[Axis]],
+    mixtures: Sequence[LinearMixing] = (),
 ) -> tuple[AttentionRecord, ...]:
-    """Return the records of one text of a batch."""
+    """Return the records of one text of a batch; those of linear attention follow the others."""
     stacks = StackCounter({kind: batch_axes[text_index] for kind, batch_axes in axes.items()})
-    return tuple(_to_record(call, text_index, stacks) for call in calls)
+    return (
+        *(_to_record(call, text_index, stacks) for call in calls),
+        *(_to_linear_record(mixing, text_index, stacks) for mixing in mixtures),
+    )
+
+
+def _to_linear_record(
+    mixing: LinearMixing, text_index: int, stacks: StackCounter
+) -> LinearAttention:
+    assert mixing.matrix is not None
+    matrix, value = mixing.matrix[text_index], mixing.values[text_index]
+    H, m, n = matrix.shape
+    is_causal = m == n and not matrix.triu(1).any()
+    empty = value.new_empty(H, m, 0)
+    texts = len(mixing.values)
+    return LinearAttention(
+        path=mixing.path,
+        call=0,
+        **stacks.place_linear(mixing.path, m),
+        query=empty,
+        key=value.new_empty(H, n, 0),
+        value=value,
+        scale=1.0,
+        matrix=matrix,
+        module=mixing.module,
+        function=mixing.function,
+        arguments={
+            name: tensor[text_index] if len(tensor) == texts else tensor
+            for name, tensor in mixing.arguments.items()
+        },
+        through_interface=False,
+        visible=MaskRule(after=0) if is_causal else None,
+    )
+
+
+def _to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReference:
+    return LinearReference(
+        weights=mixing.probed[text_index],
+        head_output=mixing.result[text_index],
+        probes=mixing.probes,
+        exact=mixing.exact[text_index],
+        rounded=mixing.rounded[text_index],
+        canaries={name: result[text_index] for name, result in mixing.canaries.items()},
+    )
 
 
 def _to_record(call: AttentionCall, text_index: int, stacks: StackCounter) -> AttentionRecord:

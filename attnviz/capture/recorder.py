@@ -10,7 +10,8 @@ one attention, so none is missed.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -18,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import AttentionCallArgs, from_arguments
+from attnviz.capture.function_calls import FunctionCall, watching_functions
+from attnviz.capture.linear import LinearCalls, LinearMixing, read_mixing
 from attnviz.capture.projections.find import AttentionModule, ModuleInputs
 from attnviz.capture.tracing.arrange import Attention, NotExpressibleError, arrange
 from attnviz.capture.tracing.provenance import Softmax
@@ -54,13 +57,22 @@ class Recording:
 
     calls: list[AttentionCall]
     notes: tuple[str, ...] = ()
+    linear: tuple[LinearMixing, ...] = ()
 
 
 def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tuple[Recording, ...]:
-    """Record several runs on a batch of N texts, each with its own random numbers."""
+    """Record several runs on a batch of N texts, each with its own random numbers.
+
+    The first computes the matrices of linear attention, the others what these are compared with.
+    """
     with model_lock:
         return tuple(
-            watch(model, run, lambda model: _Recorder(model, texts), seed=number).take_recording()
+            watch(
+                model,
+                run,
+                lambda model, number=number: _Recorder(model, texts, is_first=number == 0),
+                seed=number,
+            ).take_recording()
             for number, run in enumerate(runs)
         )
 
@@ -79,10 +91,13 @@ class _Recorded:
 class _Recorder(ModuleWatcher):
     """Collects every attention of a run."""
 
-    def __init__(self, model: nn.Module, texts: int) -> None:
+    def __init__(self, model: nn.Module, texts: int, *, is_first: bool) -> None:
         super().__init__(model, texts)
         constants = [*model.parameters(), *model.buffers()]
-        self.mode = self._tracer = OperatorTracer(constants, self._on_softmax, self._on_unreadable)
+        self._tracer = OperatorTracer(constants, self._on_softmax, self._on_unreadable)
+        self._linear_calls, self._is_first = LinearCalls(constants), is_first
+        self._linear: list[LinearMixing] = []
+        self.mode = self._watching()
         self._recorded: list[_Recorded] = []
         self._unreadable: list[tuple[str, str]] = []
         # Softmaxes whose weights enter no product with values, as far as the run has come.
@@ -93,6 +108,40 @@ class _Recorder(ModuleWatcher):
         self._entries: Counter[nn.Module] = Counter()
         # The input and output of each call of a module that multiplies by W^O.
         self._output_calls: dict[nn.Module | None, list[tuple[Any, Any]]] = defaultdict(list)
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        functions = watching_functions(self.model, self._position, self._on_function)
+        with self._tracer, functions:
+            yield
+
+    def _position(self) -> tuple[int, int]:
+        """Return how many attentions, and how many linear mixtures, were recorded."""
+        return len(self._recorded), len(self._linear)
+
+    def _on_function(self, call: FunctionCall, result: Tensor, before: tuple[int, int]) -> None:
+        """Record a call that mixes values linearly, in place of those that it made itself."""
+        attentions, mixtures = before
+        if not self.running or len(self._recorded) > attentions or len(result) != self.texts:
+            return
+        with outside_dispatch_modes():
+            layout = self._linear_calls.layout(call, result)
+            if layout is None:
+                return
+            module = self._innermost_module()
+            arguments = self._linear_calls.activations(call)
+            del self._linear[mixtures:]
+            self._linear.append(
+                read_mixing(
+                    self.paths[module],
+                    type(module).__name__,
+                    call,
+                    layout,
+                    result,
+                    arguments,
+                    with_matrix=self._is_first,
+                )
+            )
 
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Call the model's own attention function, and record its arguments."""
@@ -127,10 +176,11 @@ class _Recorder(ModuleWatcher):
                 f"{len(self._unreadable)} of the {most} attentions of {name} cannot be read: in "
                 f"{path}, {reason}. Choose another model."
             )
-        if not self._recorded:
+        self._linear = _mixing_tokens(self._linear, {recorded.path for recorded in self._recorded})
+        if not self._recorded and not self._linear:
             raise ModelError(
-                f"{name} executes no softmax over products of queries and keys. There is no "
-                "attention to show: choose another model."
+                f"{name} executes no softmax over products of queries and keys, and no linear "
+                "attention. There is no attention to show: choose another model."
             )
 
     def take_recording(self) -> Recording:
@@ -171,7 +221,7 @@ class _Recorder(ModuleWatcher):
             for call in calls
             if not call.attention.compares_all
         ]
-        return Recording(calls, tuple(dict.fromkeys(notes)))
+        return Recording(calls, tuple(dict.fromkeys(notes)), tuple(self._linear))
 
     def _name(self, path: str) -> str:
         return path or type(self.model).__name__
@@ -275,6 +325,28 @@ class _Recorder(ModuleWatcher):
             return None, None
         # Patches may lie in rows and columns; some models multiply window by window.
         return merged.reshape(heads.shape).transpose(1, 2), output.reshape(texts, queries, -1)
+
+
+def _mixing_tokens(found: Sequence[LinearMixing], attentions: set[str]) -> list[LinearMixing]:
+    """Return the mixtures that take the place of attention in their block.
+
+    A rotation of queries mixes features inside an attention module. A convolution with fixed
+    weights prepares values, unless nothing else in its block mixes tokens.
+    """
+    mixing = [one for one in found if one.path not in attentions]
+    blocks = {_block(path) for path in (*attentions, *(one.path for one in mixing if one.arguments))}
+    return [one for one in mixing if one.arguments or _block(one.path) not in blocks]
+
+
+def _block(path: str) -> str:
+    """Return the path of the block of a model that a module is in.
+
+    >>> _block("model.layers.3.self_attn.k_conv")
+    'model.layers.3'
+    """
+    names = path.split(".")
+    last = max((index for index, name in enumerate(names) if name.isdigit()), default=-1)
+    return ".".join(names[: last + 1])
 
 
 def _to(value: Any, device: torch.device) -> Any:

@@ -55,6 +55,18 @@ class StackCounter:
             key_axis = self._axis(keys, others)
         return {"stack": stack, "layer": layer, "query_axis": query_axis, "key_axis": key_axis}
 
+    def place_linear(self, path: str, positions: int) -> dict[str, Any]:
+        """Return the stack, layer and axes of the next linear attention, as fields of its record.
+
+        Those of a tower are in the stack of its name; else they are in the stack "linear".
+        """
+        place = self.place(path, positions, positions, cross=False, causal=True)
+        if place["stack"] in ("encoder", "decoder"):
+            self._layers[place["stack"]] -= 1
+            place |= {"stack": "linear", "layer": self._layers["linear"]}
+            self._layers["linear"] += 1
+        return place
+
     def _stack(self, path: str, cross: bool, causal: bool) -> str:
         names = path.split(".")
         if cross or any(name in path for name in _CROSS):

@@ -18,9 +18,10 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgba
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
+from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.errors import InputError, did_you_mean
-from attnviz.figures.style import neutral_colors, theme, weight_colors
+from attnviz.figures.style import neutral_colors, theme, value_colors, weight_colors
 
 LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
@@ -35,6 +36,12 @@ def signed_norm(numbers: Iterable[float]) -> Normalize:
     """Return a scale of signed numbers that ends at the largest, on both sides."""
     largest = max((abs(number) for number in numbers if number == number), default=0.0) or 1.0
     return Normalize(-largest, largest)
+
+
+def pool_largest(weights: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return weights (maps, m, n) pooled to a size: the largest of each cell, whatever its sign."""
+    largest, least = adaptive_max_pool2d(weights, size), -adaptive_max_pool2d(-weights, size)
+    return torch.where(largest >= -least, largest, least) if (weights < 0).any() else largest
 
 
 def weight_norm(weights: Tensor) -> Normalize:
@@ -104,6 +111,8 @@ class Maps(Protocol):
     def uninformative(self) -> Tensor: ...  # noqa: D102
     @property
     def uninformative_name(self) -> str: ...  # noqa: D102
+    @property
+    def signed(self) -> bool: ...  # noqa: D102
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,9 +135,15 @@ class WeightScale:
     def of(cls, maps: Maps, weights: Tensor | None = None) -> WeightScale:
         """Return the scale of some maps. If no cell is informative, all count as such.
 
+        Signed weights have one scale, which ends at the largest on both sides.
+
         weights : those of several maps on one scale, in place of the maps' own.
         """
         weights, uninformative = maps.weights if weights is None else weights, maps.uninformative
+        if maps.signed:
+            largest = weights.float().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
+            nothing = torch.zeros_like(uninformative)
+            return cls(signed_norm([largest]), None, nothing, maps.masked, value_colors())
         if uninformative.all() or is_logarithmic(weights.shape[-1]):
             uninformative = torch.zeros_like(uninformative)
         largest = weights.reshape(-1, *uninformative.shape).nan_to_num(0.0, 0.0, 0.0).amax(0)

@@ -50,9 +50,11 @@ from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.next_tokens import next_tokens
 from attnviz.results import (
     AgreementReport,
+    AttentionRecord,
     AttentionResult,
     Axis,
     Computation,
+    LinearAttention,
     PositionCheck,
     Provenance,
     StreamedAttention,
@@ -279,7 +281,7 @@ def _whole_results(
                 report,
                 source,
                 batch.image,
-                notes=(*notes, *captured.notes),
+                notes=(*notes, *captured.notes, *_linear_notes(records)),
                 next_tokens=next_tokens(module, checkpoint.tokenizer, logits[n], records),
                 waveform=batch.waveform,
             )
@@ -296,7 +298,9 @@ def _moved_keys(
 ) -> list[MovedKeys | None]:
     """Return how far the keys of each text moved when its tokens were replaced; None if unknown."""
     module, axes = checkpoint.module, batch.axes.get("text")
-    is_shown = axes is not None and captures[0].records[0].through_interface
+    # Where linear attention mixes tokens first, another token moves the keys of others too.
+    records = captures[0].records
+    is_shown = records[0].through_interface and not any(record.signed for record in records)
     if axes is None or not is_shown or inputs.generate is not None:
         if options.positions == "all":
             raise _no_positions(checkpoint)
@@ -336,6 +340,23 @@ def _notes(checkpoint: Checkpoint, inputs: Inputs, batch: Batch, n: int) -> tupl
         texts = [text for text in given if isinstance(text, str)]
     how = () if isinstance(source, str) else (source.note,)
     return (*batch.notes[n], *how, *checkpoint.notes, *split_tokens_note(checkpoint, *texts))
+
+
+def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:
+    """Return how many layers mix tokens by a softmax, and how many without one, if there are any.
+
+    Nothing is said of models that have one kind only: the stack and the verdict do.
+    """
+    linear = [record for record in records if isinstance(record, LinearAttention)]
+    if not linear or len(linear) == len(records):
+        return ()
+    kinds = " and ".join(dict.fromkeys(record.module for record in linear))
+    softmax = len(records) - len(linear)
+    return (
+        f"{softmax} of {len(records)} layers that mix tokens {'are' if softmax > 1 else 'is'} "
+        f"softmax attention; the other {len(linear)} ({kinds}) are linear attention, "
+        "in the stack “linear”",
+    )
 
 
 def _capture_generation(

@@ -29,6 +29,7 @@ from attnviz.results.attention_result import (
 from attnviz.results.axis import Axis, AxisGeometry, Landmark
 from attnviz.results.computation import Computation
 from attnviz.results.given import GivenAttention, expect_vectors
+from attnviz.results.linear import LinearAttention, LinearReference
 from attnviz.results.projection import (
     Clip,
     Factor,
@@ -57,6 +58,8 @@ __all__ = [
     "HeadProjection",
     "Landmark",
     "Linear",
+    "LinearAttention",
+    "LinearReference",
     "MapSummary",
     "MaskRule",
     "NextTokens",

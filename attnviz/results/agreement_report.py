@@ -10,6 +10,7 @@ from attnviz.errors import InputError
 from attnviz.results.base import Rules, Savable
 
 Verdict = Literal["verified", "failed", "not proven", "not verified"]
+LINEAR = "linear"  # the stack of linear attention
 PROJECTED = ("query", "key", "value", "output")  # the stages that the module's weights make
 
 
@@ -376,12 +377,35 @@ class AgreementReport(Savable):
     @property
     def heads(self) -> int:
         """The number of heads whose weights were compared."""
+        return self._count_heads(linear=False) + self.linear_heads
+
+    @property
+    def linear_heads(self) -> int:
+        """How many of them are of linear attention: their matrix mixes values as the model does."""
+        return self._count_heads(linear=True)
+
+    def _count_heads(self, *, linear: bool) -> int:
         counts = {
             (check.path, check.stack, check.layer): len(check.differences)
             for check in self.checks
-            if check.stage == "weights"
+            if check.stage == "weights" and (check.stack == LINEAR) == linear
         }
         return sum(counts.values())
+
+    def _match(self, texts: str, weights: str) -> str:
+        """Return what matches the model, in words: its weights, or what its matrices mix."""
+        softmax, largest = self._count_heads(linear=False), f"{self.largest_difference():.1e}"
+        several = f"{softmax} heads{texts} match the model's {weights} to {largest}"
+        mixing = f"{self.linear_heads} heads of linear attention{texts}"
+        mixed = f"{mixing} mix random values as the model does, to {largest}"
+        if not self.linear_heads:
+            return several
+        if not softmax:
+            return mixed
+        return (
+            f"{softmax} heads{texts} match the model's {weights}, and {self.linear_heads} of linear "
+            f"attention mix values as the model does, to {largest}"
+        )
 
     def largest_difference(self, stage: str = "weights") -> float:
         """Return the largest difference of a stage over all layers; NaN if not compared."""
@@ -404,7 +428,9 @@ class AgreementReport(Savable):
             f"{self.heads} heads{texts} recomputed in float64 differ from the model's own "
             f"{self.dtype} weights by at most {largest}"
         )
-        if short:
+        if self.linear_heads:
+            compared = self._match(texts, f"own {self.dtype} weights")
+        elif short:
             heads = f"{self.heads} recomputed heads{texts}"
             compared = f"{heads} match the model's own {self.dtype} weights to {largest}"
         return (
@@ -427,8 +453,7 @@ class AgreementReport(Savable):
         when = f" when saved on {self.saved}" if self.saved else ""
         texts = f" on {self.texts} texts" if self.texts > 1 else ""
         brief = (
-            f"verified{when}: {self.heads} heads{texts} match the model's weights to "
-            f"{self.largest_difference():.1e}" + self._of_rows(short=True)
+            f"verified{when}: {self._match(texts, 'weights')}" + self._of_rows(short=True)
         )
         left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
         doubts = (f"; not compared: {left_out}" if left_out else "") + self._of_doubts()

@@ -238,6 +238,11 @@ class AttentionRecord(Savable):
         yield "inputs of its shape", _has(self.input, m) and _has(self.key_input, n)
 
     @property
+    def signed(self) -> bool:
+        """Whether weights may be negative, and rows sum to anything: never after a softmax."""
+        return False
+
+    @property
     def finite(self) -> bool:
         """Whether all queries and keys are numbers, padding aside."""
         return all(

@@ -28,6 +28,7 @@ from attnviz.results.base import (
 from attnviz.results.computation import Computation
 from attnviz.results.digest import digests
 from attnviz.results.given import GivenAttention
+from attnviz.results.linear import LinearAttention
 from attnviz.results.projection import STAGES
 
 if TYPE_CHECKING:
@@ -324,7 +325,7 @@ class AttentionResult(Savable):
     streamed texts. `waveform` is the outline of the sound; None where the model read none.
     """
 
-    records: tuple[AttentionRecord | GivenAttention, ...]
+    records: tuple[AttentionRecord | GivenAttention | LinearAttention, ...]
     agreement: AgreementReport
     provenance: Provenance
     image: Tensor | None = None

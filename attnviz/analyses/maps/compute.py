@@ -110,7 +110,7 @@ def attention_map(
         raise InputError("The layers differ in their positions. Draw them one by one.")
     all_notes = [*result.notes, *notes]
     masked: Tensor | None = None
-    sink = False
+    sink = signed = False
     if streamed := [one for one in attentions if isinstance(one, StreamedAttention)]:
         _check_special(special, streamed=True)
         maps = [_streamed_map(one, heads, rows, columns, all_notes) for one in streamed]
@@ -121,11 +121,14 @@ def attention_map(
         of_layers = [word_weights(record, words=words) for record in records]
         (_, left, across), *_ = of_layers
         weights = torch.stack([one[list(heads)].mean(0) for one, *_ in of_layers]).mean(0)
+        signed = any(record.signed for record in records)
         masked = _masked_in_all(records, left, across)
-        sink = starts_with_sink(masked, across)
+        sink = starts_with_sink(masked, across) and not signed
         all_notes += _merging_note(left, across)
         masked = _without_special(masked, left, across, special)
-        weights, left, across = _treat_special(weights, left, across, special, all_notes)
+        weights, left, across = _treat_special(
+            weights, left, across, special, all_notes, signed=signed
+        )
         if rows is not None or columns is not None:
             m, n = weights.shape
             rows, columns = _check_part(rows, m, "rows"), _check_part(columns, n, "columns")
@@ -155,6 +158,7 @@ def attention_map(
         masked=masked,
         starts_with_sink=sink,
         special=special,
+        signed=signed,
     )
 
 
@@ -192,7 +196,7 @@ def head_maps(
     result, words = one_result(result, streamed=True), true_or_false(words, "words")
     stack, notes = result.stack(), [*result.notes]
     masked: Tensor | None = None
-    sink = False
+    sink = signed = False
     layers: Sequence[AttentionRecord | StreamedAttention] = stack.streamed or stack.records
     if layer is not None:
         layers = (stack.layer(layer),)
@@ -211,10 +215,13 @@ def head_maps(
     stacked = torch.stack(weights)
     if not streamed:
         notes += _merging_note(left, across)
+        signed = any(record.signed for record in records)
         masked = _masked_in_all(records, left, across)
-        sink = starts_with_sink(masked, across)
+        sink = starts_with_sink(masked, across) and not signed
         masked = _without_special(masked, left, across, special)
-        stacked, left, across = _treat_special(stacked, left, across, special, notes)
+        stacked, left, across = _treat_special(
+            stacked, left, across, special, notes, signed=signed
+        )
     return HeadMaps(
         weights=stacked,
         rows=left.labels,
@@ -230,6 +237,7 @@ def head_maps(
         special_columns=across.special,
         masked=masked,
         starts_with_sink=sink,
+        signed=signed,
     )
 
 
@@ -290,23 +298,34 @@ def _check_special(special: Special, *, streamed: bool = False) -> None:
 
 
 def _treat_special(
-    weights: Tensor, rows: TokenGroups, columns: TokenGroups, special: Special, notes: list[str]
+    weights: Tensor,
+    rows: TokenGroups,
+    columns: TokenGroups,
+    special: Special,
+    notes: list[str],
+    *,
+    signed: bool,
 ) -> tuple[Tensor, TokenGroups, TokenGroups]:
-    """Keep, hide or remove special tokens, with a note; padding of a sound is never kept."""
+    """Keep, hide or remove special tokens, with a note; padding of a sound is never kept.
+
+    Signed weights are not renormalized: their rows sum to anything.
+    """
     _check_special(special)
     left, across = _drawn(rows, special), _drawn(columns, special)
     if len(left) == len(rows.labels) and len(across) == len(columns.labels):
         return weights, rows, columns
-    weights = weights[..., left, :][..., across]
+    whole = weights[..., left, :]
+    weights = whole[..., across]
     sums = weights.sum(-1, keepdim=True)
-    lost = f"{1 - sums.mean().item():.0%} of the weight"
+    share = weights.abs().sum() / whole.abs().sum().clamp(min=1e-12) if signed else sums.mean()
+    lost = f"{1 - share.item():.0%} of the weight"
     if special == "keep":
         notes.insert(0, f"padding not drawn ({lost})")
     else:
         labels = zip(rows.labels + columns.labels, rows.special + columns.special, strict=True)
         names = ", ".join(dict.fromkeys(label for label, is_special in labels if is_special))
         how = "hidden", "not renormalized"
-        if special == "remove":
+        if special == "remove" and not signed:
             weights = weights / sums.clamp(min=torch.finfo(sums.dtype).tiny)
             how = "removed", "renormalized to 1"
         notes.append(f"{names} {how[0]} ({lost}), rows {how[1]}")
@@ -470,7 +489,7 @@ def content_mass(record: AttentionRecord) -> Tensor:
     the key itself. Otherwise heads would rank first that always attend to the previous word, to the
     patch itself, or from everywhere to one key. The first word of a causal model does not count.
     """
-    weights, rows, columns = word_weights(record)
+    weights, rows, columns = _shares(record)
     related = content_words(rows)[:, None] & content_words(columns)[None, :]
     if record.stack != "cross":  # attention of a word to itself does not count
         related = related & ~torch.eye(*related.shape, dtype=torch.bool, device="cpu")
@@ -493,11 +512,20 @@ def content_mass(record: AttentionRecord) -> Tensor:
 
 def sink_share(record: AttentionRecord) -> Tensor:
     """Return the mean weight of words on special tokens and a first word that is a sink, (H,)."""
-    weights, rows, columns = word_weights(record)
+    weights, rows, columns = _shares(record)
     sinks = torch.tensor(columns.special, device="cpu")
     sinks[0] |= starts_with_sink(masked_cells(record, rows, columns), columns)
     words = ~torch.tensor(rows.special, device="cpu")
     return weights[:, words][:, :, sinks].sum(2).mean(1).nan_to_num()
+
+
+def _shares(record: AttentionRecord) -> tuple[Tensor, TokenGroups, TokenGroups]:
+    """Return the weights between words; of signed ones, the share of each in the sizes of a row."""
+    weights, rows, columns = word_weights(record)
+    if record.signed:
+        weights = weights.abs()
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo().tiny)
+    return weights, rows, columns
 
 
 def _relates_words(record: AttentionRecord) -> bool:
@@ -610,6 +638,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     first = (stack.streamed or stack.records)[0]
     queries, keys = _noun(first.query_axis), _noun(first.key_axis)
     others = f"other {keys}" if queries == keys else keys
+    keys = f"{keys}, as a share of all sizes," if first.stack == "linear" else keys
     if stack.streamed:
         meaning = f"mean weight from {queries} to {others}, piece by piece"
     elif _relates_words(stack.records[0]) or _relates_patches(stack.records[0]):

@@ -49,6 +49,7 @@ FAMILIES = (
     Family("special", "rest on special tokens", resting=True),
 )
 
+SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
 OTHER_WORDS = "other words"  # what heads without a family attend to
 
 
@@ -67,7 +68,7 @@ class Finding:
 
 def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Family, float] | None]:
     """Return the family of each map, with the mean weight that its keys get; None without any."""
-    weights = maps.weights.reshape(-1, *maps.weights.shape[-2:])
+    weights = _shares(maps).reshape(-1, *maps.weights.shape[-2:])
     words, _ = maps.is_word
     if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
         return [None] * len(weights)
@@ -108,7 +109,7 @@ def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
     Other words are those of no family. None if the maps are not of the words of a text.
     """
     words, _ = maps.is_word
-    weights = maps.weights.flatten(0, 1).float()
+    weights = _shares(maps).flatten(0, 1).float()
     families = head_families(maps)
     if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
         return None
@@ -118,6 +119,14 @@ def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
         (OTHER_WORDS, share[n]) if family is None else (family[0].name, family[1])
         for n, family in enumerate(families)
     ]
+
+
+def _shares(maps: HeadMaps | AttentionMap) -> Tensor:
+    """Return the weights; of signed ones, the share of each in the sizes of its row."""
+    if not maps.signed:
+        return maps.weights
+    sizes = maps.weights.abs()
+    return sizes / sizes.sum(-1, keepdim=True).clamp(min=torch.finfo(sizes.dtype).tiny)
 
 
 def _is_text(maps: HeadMaps | AttentionMap) -> bool:
@@ -143,6 +152,8 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     m, n = drawn.weights.shape
     if any(side.patches or side.seconds for side in drawn.sides):
         return None
+    if drawn.signed:
+        return _of_signed(drawn, asked)
     if any(side.cell > 1 for side in drawn.sides):
         return _of_pooled(drawn)
     weights = drawn.weights.float()
@@ -179,6 +190,20 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
             f"another's attention (evenly {1 / n:.0%})"
         )
     return _of_cell(drawn, row, column)
+
+
+def _of_signed(drawn: AttentionMap, asked: tuple[int, int] | None) -> Finding | None:
+    """Return the largest weight of linear attention between two positions, of either sign."""
+    sizes = drawn.weights.float().abs()
+    if drawn.rows == drawn.columns:
+        sizes = sizes.masked_fill(torch.eye(len(sizes), dtype=torch.bool, device="cpu"), 0.0)
+    if not sizes.isfinite().all() or not sizes.any() or any(s.cell > 1 for s in drawn.sides):
+        return None
+    row, column = divmod(int(sizes.argmax()), sizes.shape[1]) if asked is None else asked
+    query, key = literal(drawn.rows[row]), literal(drawn.columns[column])
+    weight = f"{float(drawn.weights[row, column]):+.2g}".replace("-", "−")
+    largest = "" if asked is not None else ", the largest weight between two words"
+    return Finding(f"“{query}” reads “{key}” with {weight}{largest}", (row, column))
 
 
 def _of_cell(drawn: AttentionMap, row: int, column: int) -> Finding:

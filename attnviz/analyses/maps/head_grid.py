@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import head_maps
-from attnviz.analyses.maps.finding import head_families, of_heads, where_heads_look
+from attnviz.analyses.maps.finding import SIGNED, head_families, of_heads, where_heads_look
 from attnviz.analyses.maps.head_summary import draw_head_summary
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.figures.cells import CellImage
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, color_bar
-from attnviz.figures.scale import WeightScale, bytes_of, is_logarithmic
+from attnviz.figures.scale import WeightScale, bytes_of, is_logarithmic, pool_largest
 from attnviz.figures.style import (
     AXIS_ROOM,
     FULL_WIDTH,
@@ -104,7 +104,9 @@ def heads(
             count = "" if maps.sides[1].cell > 1 else f"{len(maps.rows)} "
             parts += [f"in each tile the {count}queries run down and the keys across"]
         parts += maps.notes
-        if is_logarithmic(maps.weights.shape[-1]):
+        if maps.signed:
+            parts.insert(1, SIGNED)
+        elif is_logarithmic(maps.weights.shape[-1]):
             parts.append("colors on a logarithmic scale")
         return page.finish_with_caption(bottom + GAP, parts, maps.checked_agreement)
 
@@ -267,7 +269,7 @@ def _pooled(maps: Tensor, scale: WeightScale) -> tuple[Tensor, WeightScale]:
 
     masked = None if scale.masked is None else pooled(~scale.masked) == 0
     cells = replace(scale, uninformative=pooled(scale.uninformative) > 0, masked=masked)
-    return adaptive_max_pool2d(maps, size), cells
+    return pool_largest(maps, (size[0], size[1])), cells
 
 
 def marked_heads(maps: HeadMaps, marked: AttentionMap | None) -> list[tuple[int, int]]:

@@ -19,7 +19,6 @@ from matplotlib.collections import PatchCollection
 from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.patches import Rectangle
 from torch import Tensor
-from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import (
     attention_map,
@@ -31,7 +30,7 @@ from attnviz.analyses.maps.compute import (
     numbers_of,
     rank_heads,
 )
-from attnviz.analyses.maps.finding import Finding, cell_of, of_map
+from attnviz.analyses.maps.finding import SIGNED, Finding, cell_of, of_map
 from attnviz.analyses.maps.head_grid import draw_overview
 from attnviz.analyses.maps.image_map import (
     Patch,
@@ -45,7 +44,7 @@ from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadMatches, He
 from attnviz.errors import InputError
 from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, frame, write_numbers
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height
-from attnviz.figures.scale import Look, WeightScale
+from attnviz.figures.scale import Look, WeightScale, pool_largest
 from attnviz.figures.style import (
     BAR_ROOM,
     BAR_WIDTH,
@@ -80,6 +79,7 @@ _BAR_LABELS = 0.5  # inches of the numbers and the label of a color bar
 _NARROWEST = 1.7  # inches of one of several maps side by side
 _TWO_BARS = 1.0  # inches of a map with room for two color bars
 _HATCH = "//////"
+_WRITTEN_SHARE = 0.1  # of the largest signed weight, from which on a number is written
 _MOST_CELLS = 500  # along a side; more would be too small for print
 
 
@@ -489,6 +489,8 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
         place = (caption_left, page.right)
         end = draw_overview(page, overview, place, end, marked=drawn)
     parts = [source(drawn.provenance), *drawn.notes]
+    if drawn.signed:
+        parts.insert(1, SIGNED)
     if drawn.masked is not None:
         parts.insert(1, "hatched: keys that the query may not attend to")
     if finding is not None and finding.reach is not None:
@@ -514,6 +516,8 @@ def _draw_bars(page: Page, scale: WeightScale, left: float, top: float, tall: fl
     others = others if tall > _TWO_BARS else []
     height = min(0.6 * tall, 1.5) if others else min(tall, 1.5)
     labels = f"attention weight {name}".strip(), "attention weight", "weight"
+    if words.norm.vmin < 0:
+        labels = "weight (signed)", "weight", "weight"
     label = page.ruler.longest(labels, height, TEXT_SIZE)
     color_bar(words, page.axes(left, top, BAR_WIDTH, height), label)
     for name, bar in others:
@@ -552,9 +556,11 @@ def _draw_matrix(
     across, down = cell
     pooled: Tensor = weights
     if max(m, n) > _MOST_CELLS:
-        pooled = adaptive_max_pool2d(weights[None], (min(m, _MOST_CELLS), min(n, _MOST_CELLS)))[0]
+        pooled = pool_largest(weights[None], (min(m, _MOST_CELLS), min(n, _MOST_CELLS)))[0]
     write = min(cell) >= _WRITTEN_CELL if look.annot is None else look.annot
     written = weights >= round(1 / n, 2) - 0.005
+    if drawn.signed:
+        written = weights.abs() >= _WRITTEN_SHARE * weights.abs().max()
     if drawn.masked is not None:
         written &= ~drawn.masked
     for cells, norm, colors in (

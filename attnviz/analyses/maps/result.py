@@ -55,6 +55,7 @@ class _LabeledMaps(Result):
     special_columns: tuple[bool, ...]
     masked: Tensor | None
     starts_with_sink: bool
+    signed: bool
 
     @property
     def is_word(self) -> tuple[Tensor, Tensor]:
@@ -175,6 +176,7 @@ class AttentionMap(_LabeledMaps):
     starts_with_sink : whether the first key is the first word of a causal model without special
         tokens: many heads rest on it, whatever it says.
     special : how special tokens were treated.
+    signed : whether weights may be negative and rows need not sum to 1, as in linear attention.
     notes : on merged, removed or renormalized weights, and on the choice of the head.
     agreement, provenance : of the result that the map comes from.
     """
@@ -196,6 +198,7 @@ class AttentionMap(_LabeledMaps):
     masked: Tensor | None = None
     starts_with_sink: bool = False
     special: Special = "keep"
+    signed: bool = False
 
     def _rules(self) -> Rules:
         m, n = len(self.rows), len(self.columns)
@@ -269,7 +272,8 @@ class AttentionMap(_LabeledMaps):
         head = "".join(f" {set_cell_size(name, width - 1)}" for name in names)
         yield Text(f"{'':{indent}}{head}", "dim")
         scale = WeightScale.of(self)
-        shades = scale.norm(weights.numpy()).clip(0, 1).filled(0)
+        sizes = weights.abs() / weights.abs().max().clamp(min=1e-12) if self.signed else None
+        shades = scale.norm(weights.numpy()).clip(0, 1).filled(0) if sizes is None else sizes
         colors = scale.rgba(weights)[..., :3]
         plain = console.no_color or not console.is_terminal
         for number, label in enumerate(labels):
@@ -309,6 +313,7 @@ class HeadMaps(_LabeledMaps):
     special_columns: tuple[bool, ...] = ()
     masked: Tensor | None = None
     starts_with_sink: bool = False
+    signed: bool = False
 
     def _rules(self) -> Rules:
         m, n = len(self.rows), len(self.columns)

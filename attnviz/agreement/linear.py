@@ -1,0 +1,141 @@
+"""Linear attention: its matrix times values, against the model's own result.
+
+The matrix M comes from one run. In another run, M v must be the layer's own output, and M u the
+mixture of random columns u, which a matrix that is wrong anywhere does not give. An argument of the
+function, such as the decay, that is 1 % off moves the result in a known direction: the difference
+from the model's own must not lie along it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnviz.agreement.measures import largest_by_head
+from attnviz.agreement.verdict import (
+    FLOAT32,
+    FLOOR,
+    SMALLEST,
+    SUMMATION,
+    bounded_check,
+    failed_heads,
+)
+from attnviz.results import LinearAttention, LinearReference, StageCheck
+from attnviz.runtime.precision import exact_products
+
+_SLOPE = 1e-5  # off by which a slope always passes
+_ERRORS = 6  # standard errors that pass
+_SHARE = 0.1  # of an argument that is 1 % off, which passes
+
+
+@exact_products()
+def compare_linear(
+    record: LinearAttention, reference: LinearReference
+) -> tuple[tuple[StageCheck, ...], tuple[str, ...]]:
+    """Compare a matrix with the model's own run.
+
+    Returned with the checks are the arguments that could be 1 % off without being noticed.
+    """
+    assert reference.head_output is not None
+    read = [not padding for padding in record.query_axis.padding]
+    M, v, u = record.matrix[:, read].double(), record.value.double(), reference.probes.double()
+    mixed, summed, model = M @ v, M.abs() @ v.abs(), reference.head_output[:, read].double()
+    probed, of_probes = reference.weights[:, read].double(), M.abs() @ u.abs()
+    none = _Rounding.of(probed, probed, of_probes, FLOAT32)
+    exact, rounded = (x[:, read].double() for x in (reference.exact, reference.rounded))
+    eps = torch.finfo(reference.head_output.dtype).eps
+    own = _Rounding.of(exact, rounded, M.abs() @ v.abs().flip(1), eps)
+    checks = [
+        none.check(record, "weights", M @ u, probed, of_probes),
+        own.check(record, "head output", mixed, model, summed),
+    ]
+    if not reference.canaries:
+        return tuple(checks), tuple(record.arguments)
+    # The difference, as a multiple of the change by each canary.
+    shares, errors = torch.stack(
+        [
+            own.share_along(canary[:, read].double() - mixed, model - mixed, summed)
+            for canary in reference.canaries.values()
+        ],
+        dim=1,
+    )
+    allowed = errors.clamp(min=_SHARE)
+    told_apart = allowed <= 0.5  # an argument 1 % off from one that is not
+    if told_apart.any():
+        compared = bounded_check(
+            record, "arguments", shares[told_apart].abs(), allowed[told_apart], compared=model.numel()
+        )
+        checks.append(compared)
+    caught = told_apart & ((shares - 1).abs() > allowed)
+    names = zip(reference.canaries, caught.tolist(), strict=True)
+    return tuple(checks), tuple(name for name, is_caught in names if not is_caught)
+
+
+@dataclass(frozen=True)
+class _Rounding:
+    """How far the model's precision is off where nothing else differs.
+
+    An error is proportional to the sum of the sizes of what is added up.
+
+    largest : the largest error of the layer, relative to that sum. typical : the root mean square.
+    slope : by how much the results are off as a whole. eps : of the dtype of the result.
+    """
+
+    largest: float
+    typical: float
+    slope: float
+    eps: float
+
+    @classmethod
+    def of(cls, exact: Tensor, rounded: Tensor, summed: Tensor, eps: float) -> _Rounding:
+        """Return it for one mixture (H, m, c), in float32 and in the model's precision."""
+        errors = rounded - exact
+        relative = errors / summed.clamp(min=SMALLEST)
+        slope = (exact * errors).sum() / (exact**2).sum().clamp(min=SMALLEST**2)
+        numbers = torch.stack([relative.abs().max(), relative.square().mean().sqrt(), slope.abs()])
+        return cls(*numbers.tolist(), eps)
+
+    def check(
+        self, record: LinearAttention, stage: str, ours: Tensor, model: Tensor, summed: Tensor
+    ) -> StageCheck:
+        """Compare two results (H, m, c); `summed` is the sum of the sizes of what was added up."""
+        largest = largest_by_head(ours).clamp(min=SMALLEST)
+        own_errors = self.largest * largest_by_head(summed)
+        floor = (FLOOR * self.eps + SUMMATION) * largest + SUMMATION * largest_by_head(summed)
+        tolerances, difference = 3 * own_errors + floor, model - ours
+        differences = largest_by_head(difference)
+        spread = (ours**2).sum((1, 2)).clamp(min=SMALLEST**2)
+        slopes = (ours * difference).sum((1, 2)) / spread
+        standard = self.typical * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
+        cancelled = FLOAT32 * (ours.abs() * summed).sum((1, 2)) / spread
+        allowed = (_ERRORS * standard).clamp(min=max(3 * self.slope, _SLOPE)) + cancelled
+        # not (≤), since NaN > tolerance is False
+        failed = ~(differences <= tolerances) | ~(slopes.abs() <= allowed)
+        return StageCheck(
+            stack=record.stack,
+            layer=record.layer,
+            path=record.path,
+            stage=stage,
+            differences=tuple(differences.tolist()),
+            tolerances=tuple(tolerances.tolist()),
+            own_errors=tuple(own_errors.tolist()),
+            compared=ours.numel(),
+            finite=bool(differences.isfinite().all() and largest.isfinite().all()),
+            failed_heads=failed_heads(failed),
+            slope_errors=tuple(slopes.tolist()),
+            slope_tolerances=tuple(allowed.tolist()),
+        )
+
+    def share_along(self, change: Tensor, difference: Tensor, summed: Tensor) -> Tensor:
+        """Return how much of a change is in a difference, and how much rounding may be, (2,).
+
+        Rounding errors are independent of each other, or some are the same: those of a gate.
+        """
+        size = (change**2).sum().clamp(min=SMALLEST**2)
+        apart = _ERRORS * ((change * summed) ** 2).sum().sqrt() / size
+        together = summed.square().sum().sqrt() / size.sqrt()
+        return torch.stack(
+            [(change * difference).sum() / size, self.typical * torch.maximum(apart, together)]
+        )

@@ -1,0 +1,156 @@
+"""The functions that a model calls with tensors, each of which can be called again with others.
+
+While a run is watched, the functions of the Python modules that define the model, and the methods
+of its classes, are wrapped. The model's own code computes: a wrapper calls it and looks at what it
+took and returned.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.runtime.compat import outside_dispatch_modes
+
+# Packages whose functions are no part of a model.
+_LIBRARIES = frozenset({"torch", "attnviz", "accelerate", "peft", "contextlib", "functools"})
+_PLAIN = (Tensor, nn.Module, torch.dtype, torch.device, str, int, float, bool, type(None))
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionCall:
+    """A call of a function or method.
+
+    arguments : by name, those with a default value among them.
+    """
+
+    function: FunctionType
+    arguments: dict[str, Any]
+
+    @classmethod
+    def read(
+        cls, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> FunctionCall | None:
+        """Return a call; None if it takes fewer than two tensors, or what may be written twice."""
+        given = [*args, *kwargs.values()]
+        if sum(map(_is_real, given)) < 2:
+            return None
+        # A cache, for example, would be written a second time.
+        if not all(isinstance(one, _PLAIN) or _is_plain_tuple(one) for one in given):
+            return None
+        try:
+            bound = inspect.signature(function).bind(*args, **kwargs)
+        except (TypeError, ValueError):
+            return None
+        bound.apply_defaults()
+        return cls(function, bound.arguments)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The arguments that are tensors of real numbers."""
+        return {name: value for name, value in self.arguments.items() if _is_real(value)}
+
+    @torch.no_grad()
+    def again(self, **changed: Tensor) -> Tensor:
+        """Call the function again with other tensors, and return its (first) result."""
+        bound = inspect.BoundArguments(
+            inspect.signature(self.function),
+            {**self.arguments, **changed},  # type: ignore[arg-type]
+        )
+        with outside_dispatch_modes():
+            result = first_tensor(self.function(*bound.args, **bound.kwargs))
+        assert result is not None  # as in the call that was watched
+        return result
+
+
+def first_tensor(result: object) -> Tensor | None:
+    """Return a result that is a tensor, or the first of several results if that is one."""
+    result = result[0] if isinstance(result, tuple) and result else result
+    return result if isinstance(result, Tensor) else None
+
+
+@contextmanager
+def watching_functions(
+    model: nn.Module,
+    on_enter: Callable[[], Any],
+    on_return: Callable[[FunctionCall, Tensor, Any], None],
+) -> Iterator[None]:
+    """Show every call of a function of the model that takes several tensors and returns one.
+
+    on_enter : called without arguments before such a call; what it returns is passed on. on_return
+    : takes the call, its result and what `on_enter` returned. Other threads are not watched.
+    """
+    thread, is_idle = threading.get_ident(), True
+
+    def wrap(function: FunctionType) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            nonlocal is_idle
+            call = None
+            if is_idle and threading.get_ident() == thread:
+                call = FunctionCall.read(function, args, kwargs)
+            if call is None:
+                return function(*args, **kwargs)
+            mark = on_enter()
+            result = function(*args, **kwargs)
+            if (tensor := first_tensor(result)) is not None:
+                is_idle = False  # calling it again is no part of the run
+                try:
+                    on_return(call, tensor, mark)
+                finally:
+                    is_idle = True
+            return result
+
+        return watched
+
+    owners = _owners(model)
+    replaced = [
+        (owner, name, function)
+        for owner in owners
+        for name, function in vars(owner).items()
+        if _may_mix(name, function)
+    ]
+    try:
+        for owner, name, function in replaced:
+            setattr(owner, name, wrap(function))
+        yield
+    finally:
+        for owner, name, function in replaced:
+            setattr(owner, name, function)
+
+
+def _owners(model: nn.Module) -> list[Any]:
+    """Return the classes of a model, and the Python modules that define them."""
+    classes = {type(module) for module in model.modules()}
+    own = [kind for kind in classes if kind.__module__.partition(".")[0] not in _LIBRARIES]
+    names = dict.fromkeys(kind.__module__ for kind in own)
+    return [*own, *(sys.modules[name] for name in names if name in sys.modules)]
+
+
+def _may_mix(name: str, function: object) -> bool:
+    """Whether this is a Python function of a model that takes two arguments or more."""
+    if not isinstance(function, FunctionType) or name.startswith("__"):
+        return False
+    if function.__module__.partition(".")[0] in _LIBRARIES:
+        return False
+    flags = inspect.unwrap(function).__code__
+    is_suspended = flags.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)
+    return not is_suspended and flags.co_argcount + flags.co_kwonlyargcount > 1
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _is_plain_tuple(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, _PLAIN) for item in value)

@@ -1,0 +1,94 @@
+"""Attention without a softmax: a signed matrix that mixes values, and what it follows from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from attnviz.errors import InputError
+from attnviz.results.attention_record import AttentionRecord, Reference
+from attnviz.results.base import Rules, fits
+
+
+@dataclass(frozen=True, eq=False)
+class LinearAttention(AttentionRecord):
+    """One layer that mixes values by a matrix M of each head, without a softmax: y = M v.
+
+    Its weights are signed, and a row need not sum to 1. Queries and keys have no features.
+
+    Attributes
+    ----------
+    matrix : M, (H, m, n), in float32 or wider.
+    module : the name of the module's class.
+    function : the name of the function of the model whose result is M v.
+    arguments : the other arguments of that function that depend on the text, by name: gates,
+        decays, queries and keys, as it takes them.
+    """
+
+    matrix: Tensor = field(kw_only=True)
+    module: str = field(kw_only=True)
+    function: str = field(kw_only=True)
+    arguments: dict[str, Tensor] = field(kw_only=True)
+
+    def __repr__(self) -> str:
+        """Return a summary without the tensors."""
+        H, m, n = self.matrix.shape
+        return f"LinearAttention({self.place}, {H} heads, {m} × {n}, {self.function}, {self.path})"
+
+    def _rules(self) -> Rules:
+        H, m, n = self.heads, len(self.query_axis), len(self.key_axis)
+        yield "a matrix for each head", H > 0 and fits(self.matrix, {H}, {m}, {n})
+        are_values = self.value.dim() == 3 and self.value.shape[:2] == (H, n)
+        yield "values for each head", are_values
+        yield "queries and keys without features", not self.query.numel() + self.key.numel()
+
+    @property
+    def signed(self) -> bool:
+        """Whether weights may be negative, and rows sum to anything."""
+        return True
+
+    @property
+    def finite(self) -> bool:
+        """Whether all weights are numbers."""
+        return bool(self.matrix.isfinite().all())
+
+    def scores(
+        self,
+        head: int | None = None,
+        rows: slice | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Raise InputError: there is no softmax, and so there are no scores."""
+        raise InputError(
+            f"Scores need a softmax, but {self.module} has none: its weights are those of "
+            f"{self.function}. Use weights()."
+        )
+
+    def weights(
+        self,
+        head: int | None = None,
+        rows: slice | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Return the matrix: (m, n) for one head, else (H, m, n)."""
+        weights = self.matrix if head is None else self.matrix[head]
+        return weights[..., slice(None) if rows is None else rows, :].to(dtype or weights.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearReference(Reference):
+    """What the untouched model computed for a linear attention, in a separate run.
+
+    weights : (H, m, c), the mixture of `probes` in float32. head_output : (H, m, d_v), its result.
+    probes : (n, c), random columns. exact, rounded : (H, m, d_v), the mixture of the values in
+    reverse order, in float32 and in the model's precision.
+    canaries : (H, m, d_v) each, the result with one argument 1 % off, by its name.
+    """
+
+    probes: Tensor = field(kw_only=True)
+    exact: Tensor = field(kw_only=True)
+    rounded: Tensor = field(kw_only=True)
+    canaries: Mapping[str, Tensor] = field(kw_only=True)
