@@ -122,12 +122,15 @@ def credits(
 ) -> Tensor:
     """Return the contribution of each source token over all paths, (T,).
 
+    inputs : as for `decompose`, or of N references and as many copies of the text, (2N, T) each.
+        The contributions are then the sums over the references.
     unit : the direction along which the difference is measured, of norm 1, (d,).
     """
     mode = DeepLift(cut=False, gate=gate)
     with activations(readout.module, elementwise):
         start, end = trace_run(readout, inputs, mode)
-    (gradient,) = torch.autograd.grad((end[1] * unit.to(end)).sum(), start)
-    from_start = (gradient[1] * (start[1] - start[0])).sum(-1).detach()
+    (gradient,) = torch.autograd.grad((end.chunk(2)[1] * unit.to(end)).sum(), start)
+    before, after = start.chunk(2)
+    from_start = (gradient.chunk(2)[1] * (after - before)).sum((0, -1)).detach()
     opened = [effect.reshape(-1, effect.shape[-1]).sum(0) for effect in mode.opened]
     return from_start + sum(opened, torch.zeros_like(from_start))

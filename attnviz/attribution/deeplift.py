@@ -190,7 +190,8 @@ class DeepLift(AttentionTracer):
     """Replaces derivatives by the multipliers between two runs, while a model computes both.
 
     cut : whether gradients end at the output of each attention.
-    gate : the keys that each query may attend to in run 0, (T, T). None for all.
+    gate : the keys that each query may attend to in run 0, (T, T), or in each of several
+        references, (N, T, T). None for all.
     """
 
     def __init__(self, *, cut: bool, gate: Tensor | None = None) -> None:
@@ -204,10 +205,11 @@ class DeepLift(AttentionTracer):
         if not moves(scores):
             return original(scores)
         scores = scores.to(options.get("dtype") or scores.dtype)
-        if self.gate is None or scores.shape[-2:] != self.gate.shape:
+        if self.gate is None or scores.shape[-2:] != self.gate.shape[-2:]:
             return softmax(scores)
-        hidden = torch.stack([~self.gate, torch.zeros_like(self.gate)])[:, None]
-        gated = by_head(scores, 2).masked_fill(hidden, -torch.inf).reshape_as(scores)
+        closed = ~self.gate.reshape(-1, 1, *self.gate.shape[-2:])
+        hidden = torch.cat([closed, torch.zeros_like(closed)])
+        gated = by_head(scores, len(hidden)).masked_fill(hidden, -torch.inf).reshape_as(scores)
         return softmax(gated, self.opened.append)
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
