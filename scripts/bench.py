@@ -184,13 +184,18 @@ def memory(command: str, variant: list[str]) -> None:
 def faithfulness(
     sentences: Annotated[
         Path | None,
-        typer.Argument(help="JSON list of word, sense and sentence; default: bundled."),
+        typer.Argument(
+            help="JSON list of word, sense and sentence, or a file like the frozen texts of --task."
+        ),
     ] = None,
     task: Annotated[
         Literal["senses", "shift", "next-token"],
         typer.Option(help="Axes of senses in MiniLM; shifts or next tokens in SmolLM2."),
     ] = "senses",
     step: Annotated[int, typer.Option(min=1, help="Take every n-th text.")] = 1,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Also run captum, in SmolLM2 (bench extra).")
+    ] = False,
 ) -> None:
     """Compare attribution methods with interventions."""
     from faithfulness import evaluate_all, read, show
@@ -199,7 +204,8 @@ def faithfulness(
     console = Console()
     wide = Console(width=max(console.width, 150))
     if task != "senses":
-        show_decoder(evaluate(task, step=step), f"{task} in SmolLM2", wide)
+        judged = evaluate(task, sentences, step=step, peers=peers)
+        show_decoder(judged, f"{task} in SmolLM2", wide)
         return
     by_word = read(sentences)
     words = f"{', '.join(by_word)} in {sentences or 'the sentences of senses'}"

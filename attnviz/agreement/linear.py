@@ -64,10 +64,8 @@ def compare_linear(
     allowed = errors.clamp(min=_SHARE)
     told_apart = allowed <= 0.5  # an argument 1 % off from one that is not
     if told_apart.any():
-        compared = bounded_check(
-            record, "arguments", shares[told_apart].abs(), allowed[told_apart], compared=model.numel()
-        )
-        checks.append(compared)
+        off, most = shares[told_apart].abs(), allowed[told_apart]
+        checks.append(bounded_check(record, "arguments", off, most, compared=model.numel()))
     caught = told_apart & ((shares - 1).abs() > allowed)
     names = zip(reference.canaries, caught.tolist(), strict=True)
     return tuple(checks), tuple(name for name, is_caught in names if not is_caught)
@@ -95,7 +93,8 @@ class _Rounding:
         relative = errors / summed.clamp(min=SMALLEST)
         slope = (exact * errors).sum() / (exact**2).sum().clamp(min=SMALLEST**2)
         numbers = torch.stack([relative.abs().max(), relative.square().mean().sqrt(), slope.abs()])
-        return cls(*numbers.tolist(), eps)
+        largest, typical, whole = numbers.tolist()
+        return cls(largest, typical, whole, eps)
 
     def check(
         self, record: LinearAttention, stage: str, ours: Tensor, model: Tensor, summed: Tensor

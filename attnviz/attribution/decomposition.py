@@ -130,16 +130,16 @@ def credits(
 ) -> Tensor:
     """Return the contribution of each source token over all paths, (T,).
 
+    inputs : as for `decompose`, or of N references and as many copies of the text, (2N, T) each.
+        The contributions are then the sums over the references.
     unit : the direction along which the difference is measured, of norm 1, (d,).
     """
     mode = DeepLift(cut=False, gate=gate, places=readout.places)
     with activations(readout.module, elementwise):
         starts, end = trace_run(readout, inputs, mode)
-    gradients = torch.autograd.grad((end[1] * unit.to(end)).sum(), starts)
-    from_start = torch.cat(
-        [
-            (gradient[1] * (start[1] - start[0])).sum(-1).detach()
-            for gradient, start in zip(gradients, starts, strict=True)
-        ]
-    )
-    return from_start + sum(mode.opened, torch.zeros_like(from_start))
+    gradients = torch.autograd.grad((end.chunk(2)[1] * unit.to(end)).sum(), starts)
+    from_start = []
+    for gradient, start in zip(gradients, starts, strict=True):
+        before, after = start.chunk(2)
+        from_start.append((gradient.chunk(2)[1] * (after - before)).sum((0, -1)).detach())
+    return sum(mode.opened, torch.cat(from_start))

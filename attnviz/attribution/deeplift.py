@@ -192,7 +192,8 @@ class DeepLift(AttentionTracer):
     """Replaces derivatives by the multipliers between two runs, while a model computes both.
 
     cut : whether gradients end at the output of each attention.
-    gate : the keys that each query may attend to in run 0, (T, T). None for all.
+    gate : the keys that each query may attend to in run 0, (T, T), or in each of several
+        references, (N, T, T). None for all.
     places : as in `AttentionTracer`.
     """
 
@@ -214,16 +215,17 @@ class DeepLift(AttentionTracer):
             return original(scores)
         scores = scores.to(options.get("dtype") or scores.dtype)
         gate = None if self.gate is None else self.place.within(self.gate)
-        if gate is None or scores.shape[-2:] != gate.shape:
+        if gate is None or scores.shape[-2:] != gate.shape[-2:]:
             return softmax(scores)
-        hidden = torch.stack([~gate, torch.zeros_like(gate)])[:, None]
-        gated = by_head(scores, 2).masked_fill(hidden, -torch.inf).reshape_as(scores)
+        closed = ~gate.reshape(-1, 1, *gate.shape[-2:])
+        hidden = torch.cat([closed, torch.zeros_like(closed)])
+        gated = by_head(scores, len(hidden)).masked_fill(hidden, -torch.inf).reshape_as(scores)
         return softmax(gated, partial(self._record_opened, self.place))
 
     def _record_opened(self, place: Place, effect: Tensor) -> None:
         assert self.gate is not None
         by_key = effect.reshape(-1, effect.shape[-1]).sum(0)
-        self.opened.append(place.spread(by_key, len(self.gate)))
+        self.opened.append(place.spread(by_key, self.gate.shape[-1]))
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
         """Return the product of weights and values, and record it."""

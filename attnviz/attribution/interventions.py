@@ -89,15 +89,11 @@ def knock_out(target: Target, words: Sequence[Sequence[int]]) -> Tensor:
 
     Source: attention knockout (Geva et al. 2023, arXiv:2304.14767).
     """
-    T, size, ends = target.ids.shape[1], batch_size(target.ids), []
+    size, ends = batch_size(target.ids), []
     for start in track(range(0, len(words), size)):
         batch = words[start : start + size]
-        gates = torch.ones(len(batch), 1, T, T, dtype=torch.bool, device=target.ids.device)
-        for gate, positions in zip(gates[:, 0], batch, strict=True):
-            columns = torch.tensor(positions, device=gates.device)
-            gate[:, columns] = False
-            gate[columns[:, None], columns] = True
-        with AttentionKnockout(gates, target.readout.places) as knockout:
+        gates = gates_without(target.ids, [[word] for word in batch])
+        with AttentionKnockout(gates[:, None], target.readout.places) as knockout:
             ends.append(target.outputs(len(batch)))
         if not knockout.count:
             raise ModelError(
@@ -105,6 +101,21 @@ def knock_out(target: Target, words: Sequence[Sequence[int]]) -> Tensor:
                 "out. Run it with eager attention."
             )
     return torch.cat(ends)
+
+
+def gates_without(ids: Tensor, hidden: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+    """Return which keys each query may attend to if words are hidden from all others, (N, T, T).
+
+    hidden : the words that are hidden in each of N copies of a text, the positions of each.
+    """
+    T = ids.shape[1]
+    gates = torch.ones(len(hidden), T, T, dtype=torch.bool, device=ids.device)
+    for gate, words in zip(gates, hidden, strict=True):
+        for positions in words:
+            columns = torch.tensor(positions, device=ids.device)
+            gate[:, columns] = False
+            gate[columns[:, None], columns] = True
+    return gates
 
 
 def delete(target: Target, words: Sequence[Sequence[int]]) -> Tensor:

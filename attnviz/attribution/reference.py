@@ -68,6 +68,7 @@ def read(model: Model, text: str, decoder: TokenIds | None = None) -> Reading:
     inputs, bos, sink, notes = encode_causal(model, text)
     ids: list[int] = inputs["input_ids"][0].tolist()
     result = model.attend(text if bos is None else ids, mode="full")
+    result = result.without_linear("attribution needs")
     tokens = result.records[0].query_axis
     return Reading(inputs, result, token_groups(tokens), bos, sink, notes, tokens)
 

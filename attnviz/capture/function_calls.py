@@ -65,7 +65,7 @@ class FunctionCall:
         """Call the function again with other tensors, and return its (first) result."""
         bound = inspect.BoundArguments(
             inspect.signature(self.function),
-            {**self.arguments, **changed},  # type: ignore[arg-type]
+            {**self.arguments, **changed},
         )
         with outside_dispatch_modes():
             result = first_tensor(self.function(*bound.args, **bound.kwargs))

@@ -65,16 +65,15 @@ def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tu
 
     The first computes the matrices of linear attention, the others what these are compared with.
     """
+
+    def record(number: int, run: Callable[[], object]) -> Recording:
+        def recorder(model: nn.Module) -> _Recorder:
+            return _Recorder(model, texts, is_first=number == 0)
+
+        return watch(model, run, recorder, seed=number).take_recording()
+
     with model_lock:
-        return tuple(
-            watch(
-                model,
-                run,
-                lambda model, number=number: _Recorder(model, texts, is_first=number == 0),
-                seed=number,
-            ).take_recording()
-            for number, run in enumerate(runs)
-        )
+        return tuple(record(number, run) for number, run in enumerate(runs))
 
 
 @dataclass(eq=False)
@@ -334,7 +333,8 @@ def _mixing_tokens(found: Sequence[LinearMixing], attentions: set[str]) -> list[
     weights prepares values, unless nothing else in its block mixes tokens.
     """
     mixing = [one for one in found if one.path not in attentions]
-    blocks = {_block(path) for path in (*attentions, *(one.path for one in mixing if one.arguments))}
+    paths = [*attentions, *(one.path for one in mixing if one.arguments)]
+    blocks = {_block(path) for path in paths}
     return [one for one in mixing if one.arguments or _block(one.path) not in blocks]
 
 

@@ -27,7 +27,8 @@ def unshown_mixers(
     candidates: list[nn.Module] = []
     for path, layers in model.named_modules():
         if isinstance(layers, nn.ModuleList):
-            blocks = {f"{path}.{name}".lstrip("."): block for name, block in layers.named_children()}
+            children = layers.named_children()
+            blocks = {f"{path}.{name}".lstrip("."): block for name, block in children}
             hidden = [
                 block
                 for name, block in blocks.items()

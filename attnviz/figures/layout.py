@@ -396,8 +396,10 @@ def _break_title(figure: Figure, room: float) -> None:
     ruler, title = Ruler(), figure.get_suptitle()
     for text in figure.texts:
         if title and text.get_text() == title:
-            font = text.get_fontsize(), str(text.get_fontweight())
-            lines = [part for line in title.split("\n") for part in ruler.wrap(line, room, *font)]
+            size, weight = float(text.get_fontsize()), str(text.get_fontweight())
+            lines = [
+                part for line in title.split("\n") for part in ruler.wrap(line, room, size, weight)
+            ]
             text.set_text("\n".join(lines))
 
 

@@ -141,9 +141,9 @@ class WeightScale:
         """
         weights, uninformative = maps.weights if weights is None else weights, maps.uninformative
         if maps.signed:
-            largest = weights.float().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
+            size = weights.float().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
             nothing = torch.zeros_like(uninformative)
-            return cls(signed_norm([largest]), None, nothing, maps.masked, value_colors())
+            return cls(signed_norm([size]), None, nothing, maps.masked, value_colors())
         if uninformative.all() or is_logarithmic(weights.shape[-1]):
             uninformative = torch.zeros_like(uninformative)
         largest = weights.reshape(-1, *uninformative.shape).nan_to_num(0.0, 0.0, 0.0).amax(0)
@@ -165,6 +165,11 @@ class WeightScale:
         colors = self.colors if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
         nothing = torch.zeros_like(self.uninformative)
         return WeightScale(norm, None, nothing, self.masked, colors)
+
+    @property
+    def signed(self) -> bool:
+        """Whether the scale is centered at 0."""
+        return float(self.norm.vmin or 0.0) < 0
 
     @property
     def bars(self) -> list[tuple[str, ScalarMappable]]:

@@ -102,7 +102,9 @@ def view(
         if options != (None, None, None, "grid", True, None, None):
             raise InputError("The page of `explore` has no options. Give only the result.")
         return ExplorerPage(result)
-    results = [one_result(r, streamed=True) for r in (result, compare) if r is not None]
+    given = [one_result(r, streamed=True) for r in (result, compare) if r is not None]
+    results = [one.without_linear("the page shows") for one in given]
+    result, compare = results[0], results[1] if len(results) > 1 else None
     if show not in get_args(Show):
         raise InputError(f"show={show!r} is no view. Choose one of {', '.join(get_args(Show))}.")
     if compare is not None:

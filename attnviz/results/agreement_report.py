@@ -403,8 +403,8 @@ class AgreementReport(Savable):
         if not softmax:
             return mixed
         return (
-            f"{softmax} heads{texts} match the model's {weights}, and {self.linear_heads} of linear "
-            f"attention mix values as the model does, to {largest}"
+            f"{softmax} heads{texts} match the model's {weights}, and {self.linear_heads} of "
+            f"linear attention mix values as the model does, to {largest}"
         )
 
     def largest_difference(self, stage: str = "weights") -> float:
@@ -452,9 +452,7 @@ class AgreementReport(Savable):
             return [longest]
         when = f" when saved on {self.saved}" if self.saved else ""
         texts = f" on {self.texts} texts" if self.texts > 1 else ""
-        brief = (
-            f"verified{when}: {self._match(texts, 'weights')}" + self._of_rows(short=True)
-        )
+        brief = f"verified{when}: {self._match(texts, 'weights')}" + self._of_rows(short=True)
         left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
         doubts = (f"; not compared: {left_out}" if left_out else "") + self._of_doubts()
         return [longest, brief + self._of_other_parts(short=True) + doubts, brief + doubts]

@@ -493,11 +493,38 @@ class AttentionResult(Savable):
             )
         if self.stacks == (name,):
             return self
-        part = replace(
-            self,
-            records=tuple(record for record in self.records if record.stack == name),
-            streamed=tuple(entry for entry in self.streamed if entry.stack == name),
+        return self._part(
+            tuple(record for record in self.records if record.stack == name),
+            tuple(entry for entry in self.streamed if entry.stack == name),
         )
+
+    def without_linear(self, what: str) -> AttentionResult:
+        """Return the same result with the records of softmax attention only.
+
+        what : needs a softmax, for the message, as in "steps need".
+
+        Raises
+        ------
+        InputError
+            The model has linear attention only.
+        """
+        softmax = tuple(record for record in self.records if not record.signed)
+        if len(softmax) == len(self.records):
+            return self
+        if softmax:
+            return self._part(softmax, self.streamed)
+        raise InputError(
+            f"{what[0].upper()}{what[1:]} attention with a softmax, but {self.provenance.model} "
+            "has linear attention only. Draw its maps with heatmap or heads."
+        )
+
+    def _part(
+        self,
+        records: tuple[AttentionRecord | GivenAttention | LinearAttention, ...],
+        streamed: tuple[StreamedAttention, ...],
+    ) -> AttentionResult:
+        """Return the same result with some of its attentions, bound as this one is."""
+        part = replace(self, records=records, streamed=streamed)
         if self.agreement.digests.get(_WHOLE) == self._digest():
             part._bind()
         return part

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -54,6 +54,21 @@ class LinearAttention(AttentionRecord):
     def finite(self) -> bool:
         """Whether all weights are numbers."""
         return bool(self.matrix.isfinite().all())
+
+    def at(self, rows: Tensor, columns: Tensor | slice | None = None) -> LinearAttention:
+        """Return the attention of some queries (R,) to some keys (C,), by default the same ones."""
+        columns = rows if columns is None else columns
+        keys = columns if isinstance(columns, Tensor) else torch.arange(len(self.key_axis))[columns]
+        return replace(
+            self,
+            query_axis=self.query_axis.at(rows.tolist()),
+            key_axis=self.key_axis.at(keys.tolist()),
+            query=self.query[:, rows],
+            key=self.key[:, keys],
+            value=self.value[:, keys],
+            matrix=self.matrix[:, rows][..., keys],
+            visible=None,
+        )
 
     def scores(
         self,

@@ -28,12 +28,13 @@ import attnviz
 from attnviz.analyses.explain.compute import find_prediction
 from attnviz.attribution.decomposition import decompose
 from attnviz.attribution.interventions import common_words, intervene
-from attnviz.attribution.methods import METHODS, compute_methods
+from attnviz.attribution.methods import METHODS, Method, compute_methods
 from attnviz.attribution.ranking import consensus, spearman, sum_pieces
 from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import Reading, gate_of, make_reference, read
 from attnviz.attribution.target import Score, Target
 from attnviz.capture import restoring
+from faithfulness.peers import installed
 
 DATA = Path(__file__).parents[2] / "tests" / "data"
 PROMPTS = DATA / "next_token_prompts.json"
@@ -58,23 +59,30 @@ class Judged:
     notes: Sequence[str] = ()
 
 
-def next_token(model: attnviz.Model, entry: Mapping[str, str]) -> Judged | None:
-    """Evaluate all methods on a prompt with its target and its competitor."""
+def next_token(
+    model: attnviz.Model, entry: Mapping[str, str], methods: Mapping[str, Method]
+) -> Judged | None:
+    """Evaluate methods on a prompt with its target and its competitor."""
     prediction = find_prediction(model, entry["prompt"], entry["target"], entry["against"])
-    return judge(model, prediction.reading, prediction.target.readout, torch.ones(1))
+    readout = prediction.target.readout
+    return judge(model, prediction.reading, readout, torch.ones(1), methods)
 
 
-def shifted(model: attnviz.Model, sentence: str) -> Judged | None:
-    """Evaluate all methods on the shift of the last word of a sentence, along its direction."""
+def shifted(model: attnviz.Model, sentence: str, methods: Mapping[str, Method]) -> Judged | None:
+    """Evaluate methods on the shift of the last word of a sentence, along its direction."""
     reading = read(model, sentence)
     rows = _words(reading)[-1]
-    return judge(model, reading, Readout.word(model.module, rows), None)
+    return judge(model, reading, Readout.word(model.module, rows), None, methods)
 
 
 def judge(
-    model: attnviz.Model, reading: Reading, readout: Readout, direction: Tensor | None
+    model: attnviz.Model,
+    reading: Reading,
+    readout: Readout,
+    direction: Tensor | None,
+    methods: Mapping[str, Method],
 ) -> Judged | None:
-    """Return what all methods and the interventions say about a text; None with too few words."""
+    """Return what methods and the interventions say about a text; None with too few words."""
     sources = _words(reading)[:-1]
     if len(sources) < FEWEST:
         return None
@@ -88,9 +96,9 @@ def judge(
         forward, _ = _time(lambda: target.outputs(1), 3)
         attributions, forwards, notes = {}, {}, []
         with tokens_read(readout.module) as tokens:
-            for name in METHODS:
+            for name in methods:
                 alone = replace(score, computed={})
-                took, (scores, left_out) = _time(partial(compute_methods, [name], alone))
+                took, (scores, left_out) = _time(partial(compute_methods, [name], alone, methods))
                 notes += left_out
                 if name in scores:
                     attributions[name] = sum_pieces(scores[name], sources)
@@ -144,15 +152,21 @@ def _time(run: Callable[[], Any], rounds: int = 1) -> tuple[float, Any]:
     return (perf_counter() - start) / rounds, value
 
 
-def evaluate(task: str, *, step: int = 1) -> list[Judged]:
-    """Evaluate every `step`-th text of a task, "next-token" or "shift", on SmolLM2."""
+def evaluate(
+    task: str, path: Path | None = None, *, step: int = 1, peers: bool = False
+) -> list[Judged]:
+    """Evaluate every `step`-th text of a task, "next-token" or "shift", on SmolLM2.
+
+    path : other texts than the frozen ones. peers : whether to run the methods of other tools too.
+    """
     model = attnviz.load("smollm2")
+    methods = {**METHODS, **(installed() if peers else {})}
     if task == "next-token":
-        texts, run = json.loads(PROMPTS.read_text("utf-8"))["prompts"], next_token
+        texts, run = json.loads((path or PROMPTS).read_text("utf-8"))["prompts"], next_token
     else:
-        texts, run = json.loads(SENTENCES.read_text("utf-8"))["sentences"], shifted
+        texts, run = json.loads((path or SENTENCES).read_text("utf-8"))["sentences"], shifted
     progress = track(texts[::step], task, console=Console(stderr=True))
-    return [judged for text in progress if (judged := run(model, text)) is not None]
+    return [judged for text in progress if (judged := run(model, text, methods)) is not None]
 
 
 def correlations(judged: Sequence[Judged], method: str, truth: str = "consensus") -> list[float]:
@@ -178,7 +192,9 @@ def show_decoder(judged: Sequence[Judged], title: str, console: Console) -> None
 
     columns = ("consensus", *TRUTHS)
     table = Table("", *columns, "top-1", "forwards", title=title)
-    names = [name for name in METHODS if all(name in text.attributions for text in judged)]
+    names = [
+        name for name in judged[0].attributions if all(name in text.attributions for text in judged)
+    ]
     names.sort(key=lambda name: -sum(correlations(judged, name)))
     for name in names:
         rhos = [mean_interval(correlations(judged, name, truth)) for truth in columns[:1]]

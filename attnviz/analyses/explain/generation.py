@@ -124,7 +124,7 @@ def _read_generation(model: Model, text: str, generate: int) -> tuple[Reading, l
         ids: list[int] = generate_greedily(model.module, prompt, generate).tolist()
     read = [*inputs["input_ids"][0].tolist(), *ids[length:-1]]
     batch = encode(model.checkpoint, [TokenIds(tuple(read))])
-    result = model.attend(read, mode="full")
+    result = model.attend(read, mode="full").without_linear("attribution needs")
     tokens = result.records[0].query_axis
     groups = token_groups(tokens)
     return Reading(batch.inputs, result, groups, bos, sink, notes, tokens), ids[length:]

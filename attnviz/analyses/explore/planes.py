@@ -22,9 +22,11 @@ def planes_of(
 
     numbers : of the images of the records, whose patches are drawn.
     """
-    sides = []
+    sides: list[tuple[torch.Tensor, tuple[str, ...], tuple[tuple[int, int], ...]]] = []
     for side in ("query", "key"):
-        vectors, labels, places = [], [], []
+        vectors: list[torch.Tensor] = []
+        labels: list[str] = []
+        places: list[tuple[int, int]] = []
         for index, record in enumerate(records):
             axis, X = getattr(record, f"{side}_axis"), getattr(record, side).double().cpu()
             ordinary = [n for n, special in enumerate(axis.special) if not special]
@@ -33,8 +35,9 @@ def planes_of(
             if numbers and axis.patches is not None:
                 places += [(numbers[index], n) for n in ordinary]
         chosen = torch.linspace(0, len(labels) - 1, min(_POINTS, len(labels)), device="cpu").long()
-        of_chosen = [tuple(all_[n] for n in chosen.tolist() if all_) for all_ in (labels, places)]
-        sides.append((torch.cat(vectors, dim=1)[:, chosen], *of_chosen))
+        of_chosen = tuple(labels[n] for n in chosen.tolist())
+        where = tuple(places[n] for n in chosen.tolist() if places)
+        sides.append((torch.cat(vectors, dim=1)[:, chosen], of_chosen, where))
     (Q, query_labels, query_places), (K, key_labels, key_places) = sides
     scores = (Q @ K.mT) * records[0].scale
     centered = scores - scores.mean(-1, keepdim=True)

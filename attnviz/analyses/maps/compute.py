@@ -219,9 +219,7 @@ def head_maps(
         masked = _masked_in_all(records, left, across)
         sink = starts_with_sink(masked, across) and not signed
         masked = _without_special(masked, left, across, special)
-        stacked, left, across = _treat_special(
-            stacked, left, across, special, notes, signed=signed
-        )
+        stacked, left, across = _treat_special(stacked, left, across, special, notes, signed=signed)
     return HeadMaps(
         weights=stacked,
         rows=left.labels,

@@ -516,7 +516,7 @@ def _draw_bars(page: Page, scale: WeightScale, left: float, top: float, tall: fl
     others = others if tall > _TWO_BARS else []
     height = min(0.6 * tall, 1.5) if others else min(tall, 1.5)
     labels = f"attention weight {name}".strip(), "attention weight", "weight"
-    if words.norm.vmin < 0:
+    if scale.signed:
         labels = "weight (signed)", "weight", "weight"
     label = page.ruler.longest(labels, height, TEXT_SIZE)
     color_bar(words, page.axes(left, top, BAR_WIDTH, height), label)

@@ -52,7 +52,7 @@ def load_corpus_model(model: Model | Loadable | None) -> tuple[Model, Kind]:
     reads = input_kinds(model.module)
     decodes = has_text_decoder(model.module, model.module.config)
     if reads == ("audio",) or (reads in (("text",), ("image",)) and not decodes):
-        return model, reads[0]  # type: ignore[return-value]
+        return model, reads[0]
     kind = "is an encoder–decoder" if len(reads) == 1 else f"reads {' and '.join(reads)}"
     raise InputError(f"{model.name} {kind}. Choose a model that reads texts, images or sounds.")
 
@@ -198,8 +198,9 @@ class MediaCorpus:
 
     def _attend(self, medium: Medium) -> AttentionResult:
         if self.kind == "image":
-            return attend(image=medium.source, model=self.model)
-        return attend(
+            result: AttentionResult = attend(image=medium.source, model=self.model)
+            return result
+        result = attend(
             audio=medium.source, target=medium.target, model=self.model, truncate=self.truncate
         )
 
@@ -364,7 +365,8 @@ def _in_order(weights: Tensor, pairs: AxisPairs) -> Tensor | None:
     before = weights.cumsum(-1) - weights / 2
     later = before @ weights.mT  # of row j, the weight after what row i reads
     pairs_of_rows = torch.ones(later.shape[1:], dtype=torch.bool, device="cpu").triu(1)
-    return later[:, pairs_of_rows].mean(-1)
+    mean: Tensor = later[:, pairs_of_rows].mean(-1)
+    return mean
 
 
 def _entropy(weights: Tensor, pairs: AxisPairs) -> Tensor:

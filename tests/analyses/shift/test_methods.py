@@ -8,15 +8,15 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution import methods
-from attnviz.attribution.methods import ensemble
+from attnviz.attribution.methods import ensemble, partial_split
 from attnviz.errors import InputError
 
 CASH = "The bank was full of cash."
 ROW = 2
 NAMES = (
     "attention-flow", "attention-value-norm", "direct-attribution", "ensemble",
-    "gradient-attention", "gradient-input", "integrated-gradients", "raw-attention", "rollout",
-    "split", "value-zeroing",
+    "gradient-attention", "gradient-input", "integrated-gradients", "partial-split",
+    "raw-attention", "rollout", "split", "value-zeroing",
 )  # fmt: skip
 
 
@@ -86,6 +86,26 @@ def test_the_split_is_that_of_the_reference(model):
     )
     assert_close(result.methods["split"], result.decomposition.credit)
     assert result.methods["split"].abs().max() > 0
+
+
+def test_of_two_words_the_partial_split_is_what_knocking_out_each_loses(model):
+    """Each half is then one word, and the contributions of a half add up to its effect."""
+    result = attnviz.shift(
+        "bank", "cash bank river", methods="partial-split", verify_causally=True, model=model
+    )
+    lost = result.causal["knock-out"]
+    words = [1, 3]
+    assert lost[words].abs().min() > 0.01
+    assert_close(result.methods["partial-split"][words], lost[words], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+def test_every_division_hides_each_word_once(count):
+    words = [(2 * word, 2 * word + 1) for word in range(count)]
+    halves = partial_split.divide(words)
+    hidden = [word for half in halves for word in half]
+    assert sorted(hidden) == sorted(partial_split.DIVISIONS * words)
+    assert {len(half) for half in halves} <= {(count + 1) // 2, count // 2} - {0}
 
 
 def test_a_method_is_computed_once(model, monkeypatch):
