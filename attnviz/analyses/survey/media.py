@@ -203,6 +203,7 @@ class MediaCorpus:
         result = attend(
             audio=medium.source, target=medium.target, model=self.model, truncate=self.truncate
         )
+        return result
 
     def capture(
         self,
@@ -370,7 +371,8 @@ def _in_order(weights: Tensor, pairs: AxisPairs) -> Tensor | None:
 
 
 def _entropy(weights: Tensor, pairs: AxisPairs) -> Tensor:
-    return torch.special.entr(weights).sum(-1).mean(-1)
+    entropy: Tensor = torch.special.entr(weights).sum(-1).mean(-1)
+    return entropy
 
 
 def _most_read(weights: Tensor, pairs: AxisPairs) -> Tensor:
