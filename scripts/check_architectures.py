@@ -7,6 +7,7 @@ are done, `attnviz/models/architectures.json` and `gallery/architectures.md` are
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -42,6 +43,9 @@ def main(
     workers: Annotated[int, typer.Option(min=1, help="Number of parallel processes.")] = 2,
     seconds: Annotated[float, typer.Option(help="Time limit per architecture, in seconds.")] = 120,
     gigabytes: Annotated[float, typer.Option(help="Memory limit per architecture, in GiB.")] = 8,
+    update: Annotated[
+        bool, typer.Option(help="Write the rows of these architectures into the table.")
+    ] = False,
     tolerance: Annotated[float, typer.Option(help="Largest accepted difference.")] = 1e-5,
 ) -> None:
     """Check every architecture, or only the ones given."""
@@ -86,7 +90,11 @@ def main(
     summarize(checked, tolerance, "architectures")
     if heads:
         summarize(heads, tolerance, "classes with a head")
-    if len(checked) == len(known):
+    if update:
+        data, page = json.loads(DATA.read_text("utf-8")), TABLE.read_text("utf-8")
+        page, data = results.update(page, data, checked, tolerance)
+        save(results.to_json(data), page)
+    elif len(checked) == len(known):
         write(checked, heads, tolerance)
     else:
         console.print(f"{len(known) - len(checked)} are not checked yet: no table is written")
@@ -99,10 +107,12 @@ def write(checked: list[dict], heads: list[dict], tolerance: float) -> None:
     from architectures.catalogue import owners
 
     data = results.catalogue(checked, owners(), tolerance)
-    for path, content in (
-        (DATA, results.to_json(data)),
-        (TABLE, results.page(checked, heads, data, tolerance)),
-    ):
+    save(results.to_json(data), results.page(checked, heads, data, tolerance))
+
+
+def save(catalogue: str, page: str) -> None:
+    """Write the catalogue of the package and the docs page."""
+    for path, content in ((DATA, catalogue), (TABLE, page)):
         with atomic(path) as file:
             file.write_text(content, encoding="utf-8")
         console.print(f"wrote {path.relative_to(ROOT)}")

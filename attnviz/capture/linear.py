@@ -9,6 +9,7 @@ the result of the same call with the identity in the place of the values.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from types import FunctionType
 
@@ -67,8 +68,12 @@ class LinearCalls:
         self._constants = {storage_id(tensor.untyped_storage()) for tensor in parameters}
         self._known: dict[tuple[FunctionType, int], Layout | None] = {}
 
-    def layout(self, call: FunctionCall, result: Tensor) -> Layout | None:
-        """Return how the values of a call lie; None if its result is not linear in an argument."""
+    def layout(self, call: FunctionCall, result: Tensor, lengths: Collection[int]) -> Layout | None:
+        """Return how the values of a call lie; None if its result is not linear in an argument.
+
+        lengths : the numbers of positions that the model reads. A result may be linear in the
+        queries too, but these are mixed from feature to feature.
+        """
         candidates = [
             name for name, tensor in call.tensors.items()
             if tensor.shape == result.shape and tensor.dim() > 2
@@ -77,11 +82,17 @@ class LinearCalls:
             return None
         key = call.function, result.dim()
         if key not in self._known:
-            self._known[key] = next(
-                filter(None, (self._test(call, result, name) for name in candidates)), None
-            )
+            tested = [self._test(call, result, name) for name in candidates]
+            found = [
+                layout for layout in tested if layout and result.shape[layout.tokens] in lengths
+            ]
+            # One matrix mixes all features of a value, but the features of each query differently.
+            found.sort(key=lambda layout: layout.features is None)
+            self._known[key] = found[0] if found else None
         known = self._known[key]
-        return known if known is not None and known.value in candidates else None
+        if known is None or known.value not in candidates:
+            return None
+        return known if result.shape[known.tokens] in lengths else None
 
     def activations(self, call: FunctionCall) -> dict[str, Tensor]:
         """Return the tensors of a call that are not parameters."""

@@ -124,7 +124,7 @@ class _Recorder(ModuleWatcher):
         if not self.running or len(self._recorded) > attentions or len(result) != self.texts:
             return
         with outside_dispatch_modes():
-            layout = self._linear_calls.layout(call, result)
+            layout = self._linear_calls.layout(call, result, self._lengths())
             if layout is None:
                 return
             module = self._innermost_module()
@@ -141,6 +141,12 @@ class _Recorder(ModuleWatcher):
                     with_matrix=self._is_first,
                 )
             )
+
+    def _lengths(self) -> set[int]:
+        """Return how many positions the inputs of the model have."""
+        _, args, kwargs = self.running[0]
+        tensors = (one for one in [*args, *kwargs.values()] if isinstance(one, Tensor))
+        return {tensor.shape[1] for tensor in tensors if tensor.dim() > 1}
 
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Call the model's own attention function, and record its arguments."""

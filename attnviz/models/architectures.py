@@ -45,7 +45,7 @@ class Architecture:
         uses softmax elsewhere, in routers for example.
     reached : str
         How its attentions are captured: through transformers' attention "interface", among the
-        "operators" that torch executes, or "both".
+        "operators" that torch executes, or "both"; "functions" if all are linear.
     stages : tuple of str
         The stages that are compared in every one of its attentions.
     difference : float or None
@@ -56,7 +56,10 @@ class Architecture:
         model differ, "not run" if it could not run, "no attention", "part" of another model that
         was checked, "not checked" if the check did not know the model.
     reason : str
-        Why it is not read or run, which model it is a part of, or what does not agree; else empty.
+        Why it is not read or run, which model it is a part of, what does not agree, or which layers
+        are not shown; else empty.
+    linear : int
+        How many linear attentions the tiny model executed, beside `attentions` with a softmax.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Architecture:
     difference: float | None = None
     state: str = "not checked"
     reason: str = ""
+    linear: int = 0
 
     def __repr__(self) -> str:
         """Return the model type and the outcome."""

@@ -27,8 +27,9 @@ _INITIALS = {
     "output": "O",
 }  # fmt: skip
 _LEGEND = (
-    "attn: how many attentions were executed; compared in each of them: Q, K, V from the input, "
-    "S scores, A weights, H each head's output, O output; largest: difference of weights"
+    "attn: how many attentions were executed, linear ones among them; compared in each: Q, K, V "
+    "from the input, S scores, A weights, H each head's output, O output; largest: difference of "
+    "weights"
 )
 _COLORS = {"agrees": "green", "differs": "bold red", "not read": "red", "random": "yellow"}
 _WIDTH_OF_FILES = 100  # columns of output that goes to a file or a pipe
@@ -84,7 +85,7 @@ def _print_models(models: Sequence[Architecture]) -> None:
         stages = [initial if name in model.stages else "·" for name, initial in _INITIALS.items()]
         table.add_row(
             Text(model.name),
-            str(model.attentions or ""),
+            str(model.attentions + model.linear or ""),
             model.reached,
             "".join(stages) if model.stages else "",
             "" if model.difference is None else f"{model.difference:.0e}",

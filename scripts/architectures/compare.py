@@ -24,10 +24,12 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
 
     Returns
     -------
-    attentions : number of captured attentions.
-    paths : number of attentions per module.
-    reached : how they were captured: "interface", "operators" or "both".
-    difference : largest |ours - the model's| over all weights, in float32.
+    attentions : number of captured softmax attentions. linear : number of linear ones.
+    paths : number of softmax attentions per module.
+    reached : how they were captured: "interface", "operators" or "both"; "functions" if all are
+        linear.
+    difference : largest |ours - the model's| over all weights, in float32; of linear attention,
+        between M v and the layer's own output, relative to its largest number.
     stages : stages compared in every attention.
     notes : softmaxes that are no attention, and what is not compared.
     random : why two runs of the model differ, if they do.
@@ -44,15 +46,19 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
         for captured in captures
         for pair in zip(captured.records, captured.references, strict=True)
     ]
-    ways = {record.through_interface for record, _ in pairs}
+    softmax = [record for record in captures[0].records if not record.signed]
+    linear = len(captures[0].records) - len(softmax)
+    ways = {record.through_interface for record in softmax}
+    reached = "both" if len(ways) > 1 else "interface" if True in ways else "operators"
     layers = len({record.path for record in captures[0].records})
     outputs = check_output(captures[0].outputs, _axes(inputs), len(captures), layers)
     drawn = [o.reason for o in outputs if o and o.repeated and not o.repeated <= o.tolerance]
     stages, verdict, why = _agreement(captures, outputs)
     return {
-        "attentions": len(captures[0].records),
-        "paths": dict(Counter(record.path for record in captures[0].records)),
-        "reached": "both" if len(ways) > 1 else "interface" if True in ways else "operators",
+        "attentions": len(softmax),
+        "linear": linear,
+        "paths": dict(Counter(record.path for record in softmax)),
+        "reached": reached if softmax else "functions",
         "difference": max(map(difference, *zip(*pairs, strict=True))),
         "stages": stages,
         "notes": list(captures[0].notes),
@@ -72,8 +78,15 @@ def _axes(inputs: dict[str, Any]) -> dict[str, list[Axis]]:
 
 
 def difference(record: AttentionRecord, reference: Reference) -> float:
-    """Return the largest weight difference over all rows with a visible key; inf for nan."""
+    """Return the largest weight difference over all rows with a visible key; inf for nan.
+
+    Of linear attention, that of M v from the layer's own output, relative to its largest number.
+    """
     weights = record.weights()
+    if record.signed:
+        own = reference.head_output.double()
+        off = (weights.double() @ record.value.double() - own).abs().max() / own.abs().max()
+        return float("inf") if off.isnan() else off.item()
     rows = torch.ones(weights.shape[:2], dtype=torch.bool)
     if record.mask is not None:  # a fully masked row is uniform or nan and carries no information
         hidden = record.mask <= torch.finfo(record.mask.dtype).min / 2

@@ -135,6 +135,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
                  "num_time_features": 2},
     "inkling_vision": {"patch_size": 4, "num_hidden_layers": 4},
     "layoutlmv3": {"coordinate_size": 8, "shape_size": 16},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "lilt": {"hidden_size": 48},
     "llava_next": {"image_grid_pinpoints": [[112, 56], [56, 112]]},

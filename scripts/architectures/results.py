@@ -14,7 +14,8 @@ from attnviz.models.architectures import Architecture, summary
 from attnviz.models.architectures import read as read_catalogue
 
 COLUMNS = ["name", "model_class", "attentions", "softmaxes", "reached", "stages", "difference",
-           "state", "reason"]  # fmt: skip
+           "state", "reason", "linear"]  # fmt: skip
+HIDDEN = "not shown:"  # begins the note on layers that mix tokens and are not shown
 MISSING = re.compile(r"requires the (\S+) library but it was not found")
 INITIALS = {"query": "Q", "key": "K", "value": "V", "scores": "S", "weights": "A",
             "head output": "H", "output": "O"}  # fmt: skip
@@ -44,6 +45,9 @@ numbers, so that two of its runs differ.
   heads, pooling, weights that are not computed from queries and keys, or unused weights.
 
 Reached: through transformers' attention interface, or among the operators that torch executes.
+Linear attention is reached at the functions of the model ([guide](guides/linear-attention.md)). Its
+largest difference is that of the matrix times the values from the layer's own output, relative to
+its largest number.
 Stages compared in every attention: Q, K, V from the module's input; S scores; A weights; H each
 head's output; O the module's output. transformers {transformers}, torch {torch}.
 """
@@ -75,7 +79,7 @@ def state(result: dict[str, Any], tolerance: float) -> str:
         return "not run"
     if "unread" in result:
         return "not read"
-    if not result["attentions"]:
+    if not result["attentions"] and not result.get("linear"):
         return "no attention"
     if "random" in result:
         return "random"
@@ -94,27 +98,32 @@ def reason(result: dict[str, Any]) -> str:
         return str(result["random"])
     if result.get("verdict", "verified") != "verified":
         return str(result["why"])
-    return str(message or result.get("unread", ""))
+    hidden = [note for note in result.get("notes", []) if note.startswith(HIDDEN)]
+    return str(message or result.get("unread", "") or "; ".join(hidden))
+
+
+def row(result: dict[str, Any], tolerance: float) -> list[Any]:
+    """Return the row of an architecture in the catalogue."""
+    return [
+        result["architecture"],
+        result.get("class", ""),
+        result.get("attentions", 0),
+        result.get("softmaxes", 0),
+        result.get("reached", ""),
+        result.get("stages", []),
+        float(f"{result['difference']:.2g}") if "difference" in result else None,
+        state(result, tolerance),
+        reason(result),
+        result.get("linear", 0),
+    ]
 
 
 def catalogue(
     results: list[dict[str, Any]], parts: dict[str, str], tolerance: float
 ) -> dict[str, Any]:
     """Return the catalogue that ships with the package: one row per architecture."""
-    rows = [
-        [
-            result["architecture"],
-            result.get("class", ""),
-            result.get("attentions", 0),
-            result.get("softmaxes", 0),
-            result.get("reached", ""),
-            result.get("stages", []),
-            float(f"{result['difference']:.2g}") if "difference" in result else None,
-            state(result, tolerance),
-            reason(result),
-        ]
-        for result in sorted(results, key=lambda result: result["architecture"])
-    ]
+    ordered = sorted(results, key=lambda result: result["architecture"])
+    rows = [row(result, tolerance) for result in ordered]
     versions = {name: version(name).partition("+")[0] for name in ("transformers", "torch")}
     return versions | {"columns": COLUMNS, "architectures": rows, "parts": parts}
 
@@ -153,16 +162,9 @@ def page(
         sharpness=median[len(median) // 2],
         flattest=sharp[len(sharp) // 10],
     )
-    exceptions = [row for row in rows if row.state in ("differs", "not read", "not run", "random")]
-    noted = [row for row in rows if row.state == "agrees" and row.reason]
     sections = [
         header,
-        "## Exceptions\n",
-        *(f"- `{row.name}` ({row.state}): {row.reason}" for row in exceptions),
-        "\n## Notes on some architectures\n",
-        *(f"- `{row.name}`: {row.reason}" for row in noted),
-        "\n## All\n",
-        _table(rows),
+        *_lists(rows),
         *(["\n## Classes with a head\n", _heads(heads, tolerance)] if heads else []),
         "\n## Softmaxes beside attention\n",
         _others([*results, *heads]),
@@ -170,12 +172,44 @@ def page(
     return "\n".join(sections) + "\n"
 
 
+def update(
+    text: str, data: dict[str, Any], results: list[dict[str, Any]], tolerance: float
+) -> tuple[str, dict[str, Any]]:
+    """Return the page and the catalogue with new rows; all else on the page stays."""
+    named = (dict(zip(data["columns"], entry, strict=True)) for entry in data["architectures"])
+    old = {entry["name"]: entry for entry in named}
+    new = {result["architecture"]: row(result, tolerance) for result in results}
+    rows = {name: [one.get(column, 0) for column in COLUMNS] for name, one in old.items()} | new
+    data = data | {"columns": COLUMNS, "architectures": [rows[name] for name in sorted(rows)]}
+    catalogue_data = read_catalogue(data)
+    listed = list(catalogue_data.architectures.values())
+    start, end = text.index("## Exceptions"), text.index("## Classes with a head")
+    header = text[:start].split("\n", 3)
+    header[2] = f"{summary(listed, catalogue_data)}."
+    return "\n".join([*header, *_lists(listed)]) + "\n\n" + text[end:], data
+
+
+def _lists(rows: list[Architecture]) -> list[str]:
+    """Return the sections of exceptions, of notes and of all architectures."""
+    exceptions = [row for row in rows if row.state in ("differs", "not read", "not run", "random")]
+    noted = [row for row in rows if row.state == "agrees" and row.reason]
+    return [
+        "## Exceptions\n",
+        *(f"- `{row.name}` ({row.state}): {row.reason}" for row in exceptions),
+        "\n## Notes on some architectures\n",
+        *(f"- `{row.name}`: {row.reason}" for row in noted),
+        "\n## All\n",
+        _table(rows),
+    ]
+
+
 def _table(rows: list[Architecture]) -> str:
-    heads = ["architecture", "class", "attentions", "softmaxes", "reached", "compared",
+    heads = ["architecture", "class", "attentions", "linear", "softmaxes", "reached", "compared",
              "largest difference", "state"]  # fmt: skip
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for row in rows:
-        counts = [str(row.attentions), str(row.softmaxes)] if row.state != "not run" else ["", ""]
+        numbers = row.attentions, row.linear, row.softmaxes
+        counts = [str(number) if row.state != "not run" else "" for number in numbers]
         difference = "" if row.difference is None else f"{row.difference:.1e}"
         compared = " ".join(INITIALS[stage] for stage in row.stages)
         cells = [f"`{row.name}`", row.model_class, *counts, row.reached, compared, difference,

@@ -17,7 +17,7 @@ def test_a_row_for_each_model_and_a_summary(capsys):
     assert [line[:4] for line in lines[1:4]] == [
         ["bloom", "2", "operators", "QKVSAHO"],
         ["distilbert", "2", "interface", "QKVSAHO"],
-        ["falcon_mamba", "no", "attention"],
+        ["falcon_mamba", "2", "functions", "····AH·"],
     ]
     found = attnviz.architectures(["distilbert", "bloom", "falcon_mamba"])
     assert " ".join(out.split()).endswith(catalogue.summary(found))

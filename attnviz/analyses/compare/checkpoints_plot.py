@@ -178,7 +178,7 @@ def _draw_roles(
     fits = page.ruler.widest([f"{numbers.max():.0f}"], SMALL_SIZE) < cell - 0.03
     for row, column in np.argwhere(numbers > -1) if fits else ():
         value = numbers[row, column]
-        color = theme().readable_on(to_hex(drawn.to_rgba(value)))
+        color = theme().readable_on(to_hex(drawn.to_rgba(value)))  # type: ignore[arg-type]
         style_of_text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL_SIZE}
         ax.text(column, row, f"{value:.0f}", color=color, **style_of_text)
     ax.set_yticks(range(len(counts)), list(counts), fontsize=SMALL_SIZE)

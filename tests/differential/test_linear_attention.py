@@ -1,0 +1,143 @@
+"""Linear attention: its matrices against the papers' recurrences, and planted faults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from linear_models import CHUNK, RECURRENCES, TOKENS, build, hybrid
+from transformers import MiniMaxConfig, MiniMaxModel
+
+import attnviz
+from attnviz import InputError
+from attnviz.agreement import verify
+from attnviz.capture import capture
+from attnviz.results import LinearAttention, LinearReference
+
+FAMILIES = [*RECURRENCES]
+NARROW = ["mamba2", "qwen3_next", "rwkv"]  # whose arguments bfloat16 tells from ones 1 % off
+
+
+@cache
+def captured(
+    family: str, dtype: torch.dtype = torch.float32
+) -> tuple[LinearAttention, LinearReference, torch.nn.Module]:
+    """Return the record of the first linear layer, its reference and its module."""
+    model = build(family).to(dtype)
+    ids = torch.randint(30522, (1, TOKENS[family]), generator=torch.Generator().manual_seed(0))
+    (one,) = capture(model, {"input_ids": ids})
+    pairs = zip(one.records, one.references, strict=True)
+    record, reference = next(pair for pair in pairs if pair[0].signed)
+    assert isinstance(record, LinearAttention)
+    assert isinstance(reference, LinearReference)
+    return record, reference, model.get_submodule(record.path)
+
+
+def verdict(record: LinearAttention, reference: LinearReference) -> str:
+    report = verify([record], [reference], versions={}, weights_sha256="")
+    return report.verdict
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_matrix_is_that_of_the_papers_recurrence(family):
+    record, reference, module = captured(family)
+    expected = RECURRENCES[family](record, module)
+    assert expected.abs().triu(1).max() == 0
+    assert (expected.tril(-1) != 0).any()
+    largest = expected.abs().amax((1, 2), keepdim=True)
+    assert ((record.matrix - expected).abs() / largest).max() < 1e-5
+    mixed = record.matrix.double() @ record.value.double()
+    assert (mixed - reference.head_output).abs().max() <= 1e-5 * mixed.abs().max()
+    assert verdict(record, reference) == "verified"
+
+
+def faults(
+    family: str, record: LinearAttention, module: torch.nn.Module
+) -> dict[str, torch.Tensor]:
+    """Return wrong matrices by what is wrong with them."""
+    M, recurrence = record.matrix, RECURRENCES[family]
+    exact = recurrence(record, module)
+    wrong = {
+        "decay off by 1 %": M + (recurrence(record, module, decay=1.01) - exact).float(),
+        "heads swapped": M.flip(0),
+        "off by one token": M.roll(1, dims=2).tril(),
+    }
+    if family in CHUNK:  # what lies before the chunk of a query is not read
+        chunk = torch.arange(M.shape[1]) // CHUNK[family]
+        wrong["wrong chunk boundary"] = M * (chunk[:, None] == chunk)
+    if family == "qwen3_next":
+        wrong["erase term left out"] = recurrence(record, module, erase=False).float()
+    if family == "mamba":
+        gate = torch.nn.functional.silu(record.arguments["z"])
+        wrong["gate left out"] = M / gate[:, :, None]
+    else:  # as if no decay were applied
+        wrong["gate left out"] = M + (recurrence(record, module, decay=0.0) - exact).float()
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [(name, torch.float32) for name in FAMILIES] + [(name, torch.bfloat16) for name in NARROW],
+)
+def test_planted_faults_are_caught(family, dtype):
+    record, reference, module = captured(family, dtype)
+    assert verdict(record, reference) == "verified"
+    for fault, matrix in faults(family, record, module).items():
+        assert verdict(replace(record, matrix=matrix), reference) == "failed", fault
+
+
+def test_an_argument_that_goes_unnoticed_proves_nothing():
+    record, reference, _ = captured("mamba2")
+    blind = replace(reference, canaries={"dt": reference.head_output})
+    assert verdict(record, blind) != "verified"
+    assert verdict(record, replace(reference, canaries={})) == "not proven"
+
+
+@pytest.fixture(scope="module")
+def mixed(tokenizer):
+    """A result of two linear layers and one of softmax attention."""
+    model = hybrid(["linear_attention", "linear_attention", "full_attention"])
+    before = {name: vars(type(m)).get("forward") for name, m in model.named_modules()}
+    result = attnviz.load(model, tokenizer=tokenizer).attend("the train left the station on time")
+    assert before == {name: vars(type(m)).get("forward") for name, m in model.named_modules()}
+    return result
+
+
+def test_a_hybrid_says_which_layers_are_which(mixed):
+    assert mixed.stacks == ("decoder", "linear")
+    assert [record.signed for record in mixed.records] == [False, True, True]
+    assert any("1 of 3 layers that mix tokens is softmax attention" in n for n in mixed.notes)
+    assert "4 of linear attention" in mixed.agreement.summary()
+    assert mixed.agreement.verdict == "verified"
+    assert len(mixed.without_linear("steps need").records) == 1
+    with pytest.raises(InputError, match="has linear attention only"):
+        mixed.stack("linear").without_linear("the page shows")
+
+
+def test_layers_of_another_kind_are_named(tokenizer):
+    config = MiniMaxConfig(
+        vocab_size=30522, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, num_local_experts=2,
+        layer_types=["full_attention", "linear_attention"],
+    )  # fmt: skip
+    model = attnviz.load(MiniMaxModel(config).eval(), tokenizer=tokenizer)
+    notes = " ".join(model.attend("the train left").notes)
+    assert "not shown: 1 layer with MiniMaxLightningAttention" in notes
+
+
+def test_signed_maps_are_drawn_around_zero(mixed, tmp_path):
+    stack = mixed.stack("linear")
+    ax = attnviz.plot.heatmap(stack, layer=1, head=0)
+    (mesh, *_) = ax.collections
+    assert mesh.norm.vmin == -mesh.norm.vmax == -stack.weights(1, 0).abs().max()
+    assert "largest weight between two words" in ax.figure.texts[0].get_text()
+    drawn = attnviz.attention_map(stack, layer=1, head=0, special="remove")
+    assert torch.equal(drawn.weights, stack.weights(1, 0)[1:-1, 1:-1])  # not renormalized
+    stack.save(tmp_path / "linear.safetensors")
+    again = attnviz.load_result(tmp_path / "linear.safetensors")
+    assert torch.equal(again.weights(1, 0), stack.weights(1, 0))
+    assert again.agreement.verdict == "verified"
+    with pytest.raises(InputError, match="Scores need a softmax"):
+        again.records[0].scores()
