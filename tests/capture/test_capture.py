@@ -9,8 +9,8 @@ import torch
 from families import FAMILIES, TEXTS, tiny
 from torch import nn
 from transformers import (
-    MambaConfig,
-    MambaModel,
+    FNetConfig,
+    FNetModel,
 )
 from transformers.models.bert import modeling_bert
 
