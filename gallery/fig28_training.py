@@ -12,20 +12,14 @@ token.
 """
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from toy import copying_accuracy, train_to_copy
-from transformers import PreTrainedTokenizerFast
+from toy import copying_accuracy, letters_tokenizer, train_to_copy
 
 import attnviz
 
 symbols, period, texts, level = 24, 12, 64, 0.95
 copies = train_to_copy(steps=(0, 50, 100, 150, 200, 250), symbols=symbols)
 
-letters = [chr(ord("a") + number) for number in range(symbols)]
-words = Tokenizer(models.WordLevel({letter: number for number, letter in enumerate(letters)}, "a"))
-words.pre_tokenizer = pre_tokenizers.Whitespace()
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
-
+letters, tokenizer = letters_tokenizer(symbols)
 torch.manual_seed(1)
 ids = torch.rand(texts, symbols).argsort(1)[:, :period].repeat(1, 2)
 accuracy = {f"step {step:,}": copying_accuracy(model, ids) for step, model in copies.items()}

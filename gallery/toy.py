@@ -2,7 +2,8 @@
 
 Two learn to reverse a sequence, for `fig03_recurrent_attention.py`: one joins an encoder and a
 decoder by recurrent attention, the other is one layer of self-attention. A third learns to copy,
-for `fig28_training.py`.
+for `fig28_training.py`, and a fourth copies by three kinds of attention, for
+`fig29_linear_attention.py`.
 """
 
 import copy
@@ -177,3 +178,132 @@ def copying_accuracy(model, texts):
     with torch.no_grad():
         likely = model(texts).logits[:, half:-1].argmax(-1)
     return (likely == texts[:, half + 1 :]).double().mean().item()
+
+
+def make_hybrid(symbols=24, width=48):
+    """Return an untrained decoder of one layer in which three kinds of attention run side by side.
+
+    They are softmax attention, a gated delta network and Mamba-2, as transformers has them. Each
+    token also holds the token before it.
+    """
+    from transformers import Mamba2Config, PreTrainedModel, Qwen3NextConfig
+    from transformers.modeling_outputs import CausalLMOutput
+    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+    from transformers.models.qwen3_next.modeling_qwen3_next import (
+        Qwen3NextAttention,
+        Qwen3NextGatedDeltaNet,
+        Qwen3NextRotaryEmbedding,
+        create_causal_mask,
+    )
+
+    class Hybrid(PreTrainedModel):
+        config_class = Qwen3NextConfig
+        _supports_sdpa = _supports_attention_backend = True
+
+        def __init__(self, config):
+            super().__init__(config)
+            mamba = Mamba2Config(
+                hidden_size=width,
+                num_heads=2,
+                head_dim=width,
+                expand=2,
+                state_size=width,
+                n_groups=1,
+                chunk_size=16,
+                conv_kernel=2,
+            )
+            self.embed = nn.Embedding(symbols, width)
+            self.join = nn.Linear(2 * width, width)
+            self.norm = nn.RMSNorm(width)
+            self.rotary = Qwen3NextRotaryEmbedding(config)
+            self.softmax = Qwen3NextAttention(config, 1)
+            self.delta = Qwen3NextGatedDeltaNet(config, 0)
+            self.mamba = Mamba2Mixer(mamba, 0)
+            self.say = nn.Linear(width, symbols)
+            self.only = None  # the kind that runs alone, in training
+            self.post_init()
+
+        def forward(self, input_ids, attention_mask=None, **_):
+            X = self.embed(input_ids)
+            X = self.join(torch.cat([X, nn.functional.pad(X, (0, 0, 1, -1))], dim=-1))
+            states = self.norm(X)
+            places = torch.arange(input_ids.shape[1], device=X.device)[None]
+            mask = create_causal_mask(
+                config=self.config,
+                inputs_embeds=X,
+                attention_mask=attention_mask,
+                past_key_values=None,
+                position_ids=places,
+            )
+            kinds = {
+                "softmax": lambda: self.softmax(
+                    states, self.rotary(states, places), mask, past_key_values=None
+                )[0],
+                "delta": lambda: self.delta(states),
+                "mamba": lambda: self.mamba(states),
+            }
+            for name, mix in kinds.items():
+                if self.only in (None, name):
+                    X = X + mix()
+            return CausalLMOutput(logits=self.say(X))
+
+    heads = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": width}
+    config = Qwen3NextConfig(
+        vocab_size=symbols,
+        hidden_size=width,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=width,
+        linear_value_head_dim=width,
+        linear_conv_kernel_dim=2,
+        **heads,
+        layer_types=["linear_attention", "full_attention"],
+        num_hidden_layers=2,
+    )
+    config._attn_implementation = "eager"
+    model = Hybrid(config)
+    with torch.no_grad():  # both forget slowly at first
+        model.delta.A_log.fill_(-4)
+        model.mamba.A_log.fill_(-4)
+        model.mamba.dt_bias.fill_(0)
+    return model
+
+
+def train_hybrid(steps=400, symbols=24, longest=12, T=24):
+    """Train each kind of attention of a hybrid alone to copy; return it and their accuracies."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = make_hybrid(symbols)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.008, betas=(0.9, 0.98), weight_decay=0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.008, 3 * steps)
+    kinds = "softmax", "delta", "mamba"
+    for step in range(3 * steps):
+        model.only = kinds[step % 3]
+        period = torch.randint(4, longest + 1, ()).item()
+        ids = torch.rand(32, symbols).argsort(1)[:, :period].repeat(1, 1 + T // period)[:, :T]
+        logits = model(ids).logits[:, period - 1 : -1]
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, period:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    accuracy = {}
+    ids = torch.rand(256, symbols).argsort(1)[:, :longest].repeat(1, 2)
+    for model.only in (*kinds, None):
+        accuracy[model.only] = copying_accuracy(model.eval(), ids)
+    torch.set_num_threads(threads)
+    return model, accuracy
+
+
+def letters_tokenizer(symbols):
+    """Return the letters of some symbols, and a tokenizer that reads them apart by blanks."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = [chr(ord("a") + number) for number in range(symbols)]
+    vocabulary = {letter: number for number, letter in enumerate(letters)}
+    words = Tokenizer(models.WordLevel(vocabulary, "a"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    return letters, PreTrainedTokenizerFast(tokenizer_object=words)

@@ -1,0 +1,45 @@
+"""Three kinds of attention copy alike: each reads what followed the same symbol
+
+One layer of a decoder has softmax attention, a gated delta network and Mamba-2 side by side. Each
+was trained alone to repeat {symbols} symbols, and copies {softmax:.0%}, {delta:.0%} and {mamba:.0%}
+of them right. Weights of the last two are signed and their rows need not sum to 1: the matrix that
+mixes the values, found by calling the function of the layer with the identity in their place. In
+the second half, what followed the same symbol before (outlined) has {of_softmax:.0%},
+{of_delta:.0%} and {of_mamba:.0%} of the sizes of all weights.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+from toy import letters_tokenizer, train_hybrid
+
+import attnviz
+
+symbols, period = 24, 8
+model, accuracy = train_hybrid(symbols=symbols)
+softmax, delta, mamba = accuracy["softmax"], accuracy["delta"], accuracy["mamba"]
+letters, tokenizer = letters_tokenizer(symbols)
+text = " ".join(letters[n] for n in torch.randperm(symbols)[:period].tolist() * 2)
+result = attnviz.attend(text, model=attnviz.load(model, tokenizer=tokenizer))
+assert result.stacks == ("decoder", "linear")
+kinds = {"softmax": ("decoder", 0), "gated delta": ("linear", 0), "Mamba-2": ("linear", 1)}
+    "softmax attention": ("decoder", 0),
+    "gated delta": ("linear", 0),
+    "Mamba-2": ("linear", 1),
+}
+rows, shares = torch.arange(period, 2 * period - 1), []
+with attnviz.plot.style():
+    fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.6), layout="constrained")
+    for ax, (name, (stack, layer)) in zip(axes, kinds.items(), strict=True):
+        part = result.stack(stack)
+        sizes = part.weights(layer).abs()
+        share = (sizes[:, rows, rows - period + 1] / sizes[:, rows].sum(-1)).mean(-1)
+        head, found = int(share.argmax()), float(share.max())
+        shares.append(found)
+        drawn = attnviz.attention_map(part, layer=layer, head=head)
+        attnviz.plot.heatmap(drawn, ax=ax, title=f"{name}: {found:.0%} outlined", annot=False)
+        for row in rows.tolist():
+            ax.add_patch(plt.Rectangle((row - period + 1, row), 1, 1, ec="C1", fc="none", lw=0.8))
+    title = "Three kinds of attention copy alike: each reads what followed the same symbol"
+    fig.suptitle(title, weight="bold")
+of_softmax, of_delta, of_mamba = shares
+fig = attnviz.plot.add_caption(fig, text=f"“{text}”, read by a tiny decoder that was trained to copy", agreement=result.agreement)
