@@ -42,4 +42,5 @@ with attnviz.plot.style():
     title = "Three kinds of attention copy alike: each reads what followed the same symbol"
     fig.suptitle(title, weight="bold")
 of_softmax, of_delta, of_mamba = shares
-fig = attnviz.plot.add_caption(fig, text=f"“{text}”, read by a tiny decoder that was trained to copy", agreement=result.agreement)
+text = f"“{text}”, read by a tiny decoder that was trained to copy"
+fig = attnviz.plot.add_caption(fig, text=text, agreement=result.agreement)
