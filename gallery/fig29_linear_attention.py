@@ -22,10 +22,6 @@ text = " ".join(letters[n] for n in torch.randperm(symbols)[:period].tolist() * 
 result = attnviz.attend(text, model=attnviz.load(model, tokenizer=tokenizer))
 assert result.stacks == ("decoder", "linear")
 kinds = {"softmax": ("decoder", 0), "gated delta": ("linear", 0), "Mamba-2": ("linear", 1)}
-    "softmax attention": ("decoder", 0),
-    "gated delta": ("linear", 0),
-    "Mamba-2": ("linear", 1),
-}
 rows, shares = torch.arange(period, 2 * period - 1), []
 with attnviz.plot.style():
     fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.6), layout="constrained")

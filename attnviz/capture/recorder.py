@@ -121,7 +121,8 @@ class _Recorder(ModuleWatcher):
     def _on_function(self, call: FunctionCall, result: Tensor, before: tuple[int, int]) -> None:
         """Record a call that mixes values linearly, in place of those that it made itself."""
         attentions, mixtures = before
-        if not self.running or len(self._recorded) > attentions or len(result) != self.texts:
+        is_batch = result.dim() > 2 and len(result) == self.texts
+        if not self.running or len(self._recorded) > attentions or not is_batch:
             return
         with outside_dispatch_modes():
             layout = self._linear_calls.layout(call, result, self._lengths())

@@ -697,7 +697,7 @@ def test_the_keyboard_alone_is_sufficient(read):
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
         keys.press(key)
     assert reader.tip().startswith("Layer 1, head 1")
-    expect(reader.page.locator("[aria-live=polite]")).to_contain_text("Layer 1, head 1")
+    expect(reader.page.locator(".spoken")).to_contain_text("Layer 1, head 1")
     keys.press("Enter")
     reader.settle()
     assert [reader.state()[name] for name in ("view", "layer", "heads")] == ["head", 1, [1]]
