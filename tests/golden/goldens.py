@@ -20,6 +20,8 @@ SMALL = 6  # lists up to this length stay readable
 VOLATILE = {"versions", "device", "transformers", "checked_with"}
 # Keys that measure rounding, which differs by processor, and their tolerances.
 NOISE = re.compile(r"(difference|strain|tolerance|error)s?$|^largest_differences$")
+# Keys that count ranks or permutations: where two numbers differ by rounding only, they may swap.
+COUNTED, STEP = re.compile(r"^p_|rank_correlation"), 1e-3
 NUMBER = re.compile(r"(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?")
 POWER = re.compile(r"(?:\d·)?10⁻[⁰¹²³⁴⁵⁶⁷⁸⁹]+")  # rounding errors as printed in figures
 KINDS = {"f": "float", "i": "int", "b": "bool"}
@@ -97,7 +99,8 @@ def differences(golden, actual, rounding, path="", noise=False):
             yield f"{path}: keys gone {sorted(missing)}, new {sorted(new)}"
         for key in golden.keys() & actual.keys():
             is_noise = noise or bool(NOISE.search(key))
-            yield from differences(golden[key], actual[key], rounding, f"{path}.{key}", is_noise)
+            allowed = max(rounding, STEP) if COUNTED.search(key) else rounding
+            yield from differences(golden[key], actual[key], allowed, f"{path}.{key}", is_noise)
     elif isinstance(golden, list):
         if len(golden) != len(actual):
             yield f"{path}: {len(golden)} entries, now {len(actual)}"
