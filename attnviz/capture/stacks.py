@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from attnviz.inputs.image import Grid, find_grid, patch_label
 from attnviz.results import AttentionRecord, Axis
+from attnviz.results.agreement_report import LINEAR
 
 # The names of modules that read an input of their own kind, or relate two sequences.
 _TOWERS = {
@@ -56,16 +57,11 @@ class StackCounter:
         return {"stack": stack, "layer": layer, "query_axis": query_axis, "key_axis": key_axis}
 
     def place_linear(self, path: str, positions: int) -> dict[str, Any]:
-        """Return the stack, layer and axes of the next linear attention, as fields of its record.
-
-        Those of a tower are in the stack of its name; else they are in the stack "linear".
-        """
+        """Return the stack, layer and axes of the next linear attention, as for a record."""
         place = self.place(path, positions, positions, cross=False, causal=True)
-        if place["stack"] in ("encoder", "decoder"):
-            self._layers[place["stack"]] -= 1
-            place |= {"stack": "linear", "layer": self._layers["linear"]}
-            self._layers["linear"] += 1
-        return place
+        self._layers[place["stack"]] -= 1
+        self._layers[LINEAR] += 1
+        return place | {"stack": LINEAR, "layer": self._layers[LINEAR] - 1}
 
     def _stack(self, path: str, cross: bool, causal: bool) -> str:
         names = path.split(".")

@@ -110,7 +110,7 @@ def attention_map(
         raise InputError("The layers differ in their positions. Draw them one by one.")
     all_notes = [*result.notes, *notes]
     masked: Tensor | None = None
-    sink = signed = False
+    sink = False
     if streamed := [one for one in attentions if isinstance(one, StreamedAttention)]:
         _check_special(special, streamed=True)
         maps = [_streamed_map(one, heads, rows, columns, all_notes) for one in streamed]
@@ -158,7 +158,6 @@ def attention_map(
         masked=masked,
         starts_with_sink=sink,
         special=special,
-        signed=signed,
     )
 
 
@@ -196,7 +195,7 @@ def head_maps(
     result, words = one_result(result, streamed=True), true_or_false(words, "words")
     stack, notes = result.stack(), [*result.notes]
     masked: Tensor | None = None
-    sink = signed = False
+    sink = False
     layers: Sequence[AttentionRecord | StreamedAttention] = stack.streamed or stack.records
     if layer is not None:
         layers = (stack.layer(layer),)
@@ -235,7 +234,6 @@ def head_maps(
         special_columns=across.special,
         masked=masked,
         starts_with_sink=sink,
-        signed=signed,
     )
 
 

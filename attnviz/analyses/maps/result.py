@@ -12,6 +12,7 @@ from torch import Tensor
 import attnviz
 from attnviz.errors import true_or_false, whole_number
 from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special
+from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import attributes_of
 from attnviz.results.axis import literal, selection
 from attnviz.results.base import (
@@ -55,7 +56,12 @@ class _LabeledMaps(Result):
     special_columns: tuple[bool, ...]
     masked: Tensor | None
     starts_with_sink: bool
-    signed: bool
+    stack: str
+
+    @property
+    def signed(self) -> bool:
+        """Whether weights may be negative and rows need not sum to 1, as in linear attention."""
+        return self.stack == LINEAR
 
     @property
     def is_word(self) -> tuple[Tensor, Tensor]:
@@ -176,7 +182,6 @@ class AttentionMap(_LabeledMaps):
     starts_with_sink : whether the first key is the first word of a causal model without special
         tokens: many heads rest on it, whatever it says.
     special : how special tokens were treated.
-    signed : whether weights may be negative and rows need not sum to 1, as in linear attention.
     notes : on merged, removed or renormalized weights, and on the choice of the head.
     agreement, provenance : of the result that the map comes from.
     """
@@ -198,7 +203,6 @@ class AttentionMap(_LabeledMaps):
     masked: Tensor | None = None
     starts_with_sink: bool = False
     special: Special = "keep"
-    signed: bool = False
 
     def _rules(self) -> Rules:
         m, n = len(self.rows), len(self.columns)
@@ -313,7 +317,6 @@ class HeadMaps(_LabeledMaps):
     special_columns: tuple[bool, ...] = ()
     masked: Tensor | None = None
     starts_with_sink: bool = False
-    signed: bool = False
 
     def _rules(self) -> Rules:
         m, n = len(self.rows), len(self.columns)
