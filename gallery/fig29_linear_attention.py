@@ -1,6 +1,6 @@
 """Three kinds of attention copy alike: each reads what followed the same symbol
 
-One layer of a decoder has softmax attention, a gated delta network and Mamba-2 side by side. Each
+One layer of a decoder has softmax attention, a gated delta network and {third} side by side. Each
 was trained alone to repeat {symbols} symbols, and copies {softmax:.0%}, {delta:.0%} and {mamba:.0%}
 of them right. Weights of the last two are signed and their rows need not sum to 1: the matrix that
 mixes the values, found by calling the function of the layer with the identity in their place. In
@@ -22,7 +22,7 @@ text = " ".join(letters[n] for n in torch.randperm(symbols)[:period].tolist() * 
 result = attnviz.attend(text, model=attnviz.load(model, tokenizer=tokenizer))
 assert result.stacks == ("decoder", "linear")
 kinds = {"softmax": ("decoder", 0), "gated delta": ("linear", 0), "Mamba-2": ("linear", 1)}
-rows, shares = torch.arange(period, 2 * period - 1), []
+third, rows, shares = [*kinds][-1], torch.arange(period, 2 * period - 1), []
 with attnviz.plot.style():
     fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.6), layout="constrained")
     for ax, (name, (stack, layer)) in zip(axes, kinds.items(), strict=True):
