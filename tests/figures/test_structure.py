@@ -286,7 +286,7 @@ def test_the_heads_of_one_layer_are_drawn_larger_each_with_its_number(train, wid
     assert said[said.index("head 8") + 1] == "next"
     assert len(tiles(mosaic)) == 12
     (image,) = mosaic.images
-    assert image.get_extent() == [0, columns, rows, 0]
+    assert tuple(image.get_extent()) == (0, columns, rows, 0)
     for head in range(12):
         tile = tile_of(image, *divmod(head, columns), 9)[1:-1, 1:-1]
         words = train.weights(2, head)[1:-1, 1:-1]

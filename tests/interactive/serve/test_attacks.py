@@ -273,7 +273,8 @@ def test_invalid_requests(reader, path, content):
     headers = {"Content-Type": "application/json"}
     told = refused(reader.post(path, content=content, headers=headers), 400)
     assert re.search(
-        "not a JSON object|must be a string|at least one word|no bundled|Unicode", told
+        "not a JSON object|must be a string|at least one word|no bundled|Unicode|a whole number",
+        told,
     )
 
 

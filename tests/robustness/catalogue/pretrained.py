@@ -84,7 +84,7 @@ PRETRAINED = {
     **_refused("tokenizer-no-json", "tokenizer"),
     **_refused("tokenizer-empty", "tokenizer"),
     **_refused("larger-tokenizer", "tokenizer"),
-    **_refused("mamba", "attention"),
+    **_refused("fnet", "attention"),
     "an image model without processor": both(
         "heatmap --image photo.png -m vit-without-processor", 3, "no processor that reads image"
     ),
@@ -105,7 +105,7 @@ PRETRAINED = {
     "a target for an encoder": both("verify train --target left -m tiny", 2, "not a target"),
     "senses without attention": both(
         "senses bank --sense a='the bank' --sense a='of bank' --sense b='a bank' "
-        "--sense b='on bank' -m mamba",
+        "--sense b='on bank' -m fnet",
         3,
         "attention",
     ),

@@ -113,7 +113,7 @@ FAMILIES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "bert": _family("Bert"),
     "gpt": _family("GPT2", "LMHeadModel"),
     "llama": _family("Llama", "ForCausalLM", num_key_value_heads=1),
-    "mamba": _family("Mamba", num_hidden_layers=1),
+    "fnet": _family("FNet", num_hidden_layers=1),
     "t5": _t5,
     "vit": _vit,
     "resnet": _resnet,

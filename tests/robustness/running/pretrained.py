@@ -149,7 +149,7 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "t5": copy("t5"),
     "vit": copy("vit"),
     "wav2vec2": copy("wav2vec2"),
-    "mamba": copy("mamba"),
+    "fnet": copy("fnet"),
     "resnet": copy("resnet"),
     "a-file": lambda path: path.write_text("{}"),
     "an-empty-folder": lambda path: path.mkdir(),
