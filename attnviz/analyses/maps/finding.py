@@ -35,7 +35,7 @@ class Family:
     name: str
     rule: str
     resting: bool = False
-    words: str = "word"
+    words: str = "Words"
     fewest: int = 1
 
     @property
@@ -48,7 +48,7 @@ FAMILIES = (
     Family("previous", "attend to the previous word"),
     Family("next", "attend to the next word"),
     Family("itself", "attend to the word itself"),
-    Family("same", "attend to the same word elsewhere", words="repeated word", fewest=8),
+    Family("same", "attend to the same word elsewhere", words="Repeated words", fewest=8),
     Family("first", "rest on the first word", resting=True),
     Family("special", "rest on special tokens", resting=True),
 )
@@ -173,8 +173,8 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     if asked is not None:
         return _of_cell(drawn, *asked)
     if (family := head_families(drawn)[0]) is not None:
-        rule, share = _singular(family[0].rule), f"{family[1]:.0%} of its attention"
-        title = f"Each {family[0].words} {rule}: {share}{_aside(drawn)}"
+        share = f"{family[1]:.0%} of their attention{_aside(drawn)}"
+        title = f"{family[0].words} {family[0].rule}: {share}"
         return Finding(title, examples=_examples(drawn, family[0]))
     rows, columns = drawn.is_word
     related = content_words(_words(drawn.rows, rows))[:, None]
@@ -339,9 +339,3 @@ def of_heads(maps: HeadMaps) -> str:
         said = verb
     the = "the " * (layers * heads > 1)
     return f"Of {the}{count}, {', '.join(parts)}"
-
-
-def _singular(rule: str) -> str:
-    """Return a rule for one word or head: "attends to the next word"."""
-    verb, rest = rule.split(" ", 1)
-    return f"{verb}s {rest}"

@@ -100,7 +100,8 @@ def heads(
             bottom = _draw_examples(page, maps, looks, place, bottom)
             parts += ["name a layer to see the maps of all its heads"]
         else:
-            names = ["" if family is None else family[0].name for family in head_families(maps)]
+            families = head_families(maps)
+            names = ["" if of is None else f"{of[0].name} {of[1]:.0%}" for of in families]
             bottom = draw_head_grid(page, maps, place, top, names=names)
             count = "" if maps.sides[1].cell > 1 else f"{len(maps.rows)} "
             parts += [f"in each tile the {count}queries run down and the keys across"]
@@ -177,9 +178,11 @@ def draw_head_grid(
     room = (right - left - indent) / columns
     is_named = any(names) and room > _NAMED_TILE
     if one_layer:
-        titles = titles or _numbers_of_heads(grid.heads, names, page.ruler, room)
-        widest = page.ruler.widest(titles, SMALL_SIZE) + page.ruler.widest(names, SMALL_SIZE)
-        is_named = any(names) and widest + GAP < room
+        titles = titles or [f"head {number}" for number in grid.heads]
+        titles, names = _fit_titles(titles, names, page.ruler, room)
+        is_named = any(names)
+    else:
+        names = [name.partition(" ")[0] for name in names]
     headroom = 0.3 if one_layer else 0.24 if is_named else 0.12
     tiles = grid.arrange(weights).flatten(0, 1)
     image, (wide, high) = _tile(tiles, scale, rows, columns, headroom=headroom)
@@ -221,8 +224,8 @@ def draw_head_grid(
             across, down = wide / n, high / m
             starts = [row + 1 - high for row in range(rows)]
             queries, keys = words
-            places = tuple(start + down * y for start in starts for y in queries.places)
-            replace(queries, labels=queries.labels * rows, places=places).apply(ax, "y")
+            heights = tuple(start + down * y for start in starts for y in queries.places)
+            replace(queries, labels=queries.labels * rows, places=heights).apply(ax, "y")
             replace(keys, places=tuple(across * x for x in keys.places)).apply(ax, "x")
     else:
         for number, text in enumerate(names if is_named else ()):
@@ -240,13 +243,19 @@ def draw_head_grid(
     return max(bottom + 0.18, top + height + words[1].room)
 
 
-def _numbers_of_heads(
-    heads: Sequence[int], names: Sequence[str], ruler: Ruler, room: float
-) -> list[str]:
-    """Return the numbers of heads, without “head” where a tile has no room for it and a name."""
-    longer = [f"head {number}" for number in heads]
-    fits = ruler.widest(longer, SMALL_SIZE) + ruler.widest(names, SMALL_SIZE) + GAP < room
-    return longer if fits or not any(names) else [str(number) for number in heads]
+def _fit_titles(
+    titles: Sequence[str], names: Sequence[str], ruler: Ruler, room: float
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Shorten the titles and the names of tiles until both have room above one, in inches.
+
+    names : of families, with their share: "next 78%".
+    """
+    numbers = [title.removeprefix("head ") for title in titles]
+    short = [name.partition(" ")[0] for name in names]
+    for choice in ((titles, names), (numbers, names), (numbers, short)):
+        if sum(ruler.widest(texts, SMALL_SIZE) for texts in choice) + GAP < room:
+            return choice
+    return titles, []
 
 
 def _words_beside(maps: HeadMaps, ruler: Ruler, tile: float) -> tuple[Ticks, Ticks] | None:

@@ -470,7 +470,7 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     if finding is not None and finding.cell is not None:
         frame(ax, finding.cell[::-1], (1, 1))
     if finding is not None:
-        _name_cells(ax, drawn, finding.examples)
+        _name_cells(ax, drawn, scale, finding.examples)
     if finding is not None and finding.reach is not None:
         for offset in (-finding.reach, finding.reach):  # the distance that the title names
             ax.plot(
@@ -507,14 +507,18 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     return ax
 
 
-def _name_cells(ax: Axes, drawn: AttentionMap, cells: Sequence[tuple[int, int]]) -> None:
-    """Ring some cells, with the words of their query and key beside them."""
+def _name_cells(
+    ax: Axes, drawn: AttentionMap, scale: WeightScale, cells: Sequence[tuple[int, int]]
+) -> None:
+    """Enlarge some cells, with their weight and the words of their query and key."""
     for row, column in cells:
+        weight = float(drawn.weights[row, column])
+        dot: dict[str, Any] = {"markersize": 6, "clip_on": False}
+        dot |= {"markerfacecolor": scale.colors(scale.norm(weight)), "color": theme().accent}
+        ax.plot(column + 0.5, row + 0.5, "o", **dot)
         is_right = column > len(drawn.columns) / 2
-        ring: dict[str, Any] = {"markersize": 6, "fillstyle": "none", "clip_on": False}
-        ax.plot(column + 0.5, row + 0.5, "o", color=theme().accent, **ring)
         text = ax.annotate(
-            f"{literal(drawn.rows[row])} → {literal(drawn.columns[column])}",
+            f"{literal(drawn.rows[row])} → {literal(drawn.columns[column])} {weight:.0%}",
             (column + 0.5, row + 0.5),
             (-5 if is_right else 5, 0),
             textcoords="offset points",

@@ -28,10 +28,10 @@ def shifted(distance, weight=0.9):
 @pytest.mark.parametrize(
     ("weights", "name", "title"),
     [
-        (shifted(-1), "previous", "Each word attends to the previous word: 90% of its attention"),
-        (shifted(1), "next", "Each word attends to the next word: 90% of its attention"),
-        (shifted(0), "itself", "Each word attends to the word itself: 90% of its attention"),
-        (shifted(8), "special", "Each word rests on special tokens: 91% of its attention"),
+        (shifted(-1), "previous", "Words attend to the previous word: 90% of their attention"),
+        (shifted(1), "next", "Words attend to the next word: 90% of their attention"),
+        (shifted(0), "itself", "Words attend to the word itself: 90% of their attention"),
+        (shifted(8), "special", "Words rest on special tokens: 91% of their attention"),
     ],
 )
 def test_families_by_hand(drawn, weights, name, title):
@@ -224,8 +224,7 @@ def test_a_head_of_repeated_words(long_map):
     drawn = replace(long_map(weights), rows=tuple(words), columns=tuple(words))
     finding = of_map(drawn)
     assert (
-        finding.title
-        == "Each repeated word attends to the same word elsewhere: 60% of its attention"
+        finding.title == "Repeated words attend to the same word elsewhere: 60% of their attention"
     )
     assert 1 < len(finding.examples) <= 4
     for row, column in finding.examples:
