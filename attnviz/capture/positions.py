@@ -33,7 +33,7 @@ from attnviz.results import AttentionRecord, Axis
 
 Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its attention
 _AT_ONCE = 2**14  # positions of one run of the whole model
-_OF_MEDIA = 2**16  # positions of all runs of an image or a sound
+_OF_MEDIA = 2**15  # positions of all runs of an image or a sound
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ def change_every_position(
     """Change all tokens of each of N inputs, and return how far the keys of all attentions moved.
 
     As `change_some_positions`, but the whole model runs, in batches of up to 16,384 positions. Of
-    an image or a sound, as many patches or frames are changed as make 65,536 positions of all
+    an image or a sound, as many patches or frames are changed as make 32,768 positions of all
     runs.
     """
     wanted = _attentions_to(kind, batch, records)
