@@ -9,8 +9,8 @@ heads read that find nothing to read (Xiao et al., “Efficient streaming langua
 attention sinks”).
 """
 
-import matplotlib.pyplot as plt
 import torch
+from panels import panels
 
 import attnviz
 from attnviz.attribution.reference import first_token
@@ -41,7 +41,8 @@ early = float(by_layer[0][:onset].mean())
 assert special > 2 * left
 
 with attnviz.plot.style():
-    fig, ax = plt.subplots(figsize=(4.72, 2.7), layout="constrained")
+    title = "Heads rest on what comes first, whatever it is"
+    fig, ax = panels(title, ("a", (1,), (1,), 0.38), ("a", (1,), (1,), 0.7))
     names = "the first word", "a start token", "the first word,\nafter the start token"
     for name, shares, above in zip(names, by_layer, (0.11, -0.08, 0.09), strict=True):
         (line,) = ax.plot(shares, "o-", ms=3)
@@ -51,7 +52,6 @@ with attnviz.plot.style():
     ax.set(xlabel="layer", xlim=(-0.5, len(first) - 0.5), ylim=(0, 1), ylabel="share of attention")
     ax.set_xticks(range(0, len(first), 5))
     ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    fig.suptitle("Heads rest on what comes first, whatever it is", weight="bold")
 proof = attnviz.AgreementReport.joined(result.agreement for result in [*plain, *with_start])
 text = f"{texts} texts, SmolLM2-135M-Instruct (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)
