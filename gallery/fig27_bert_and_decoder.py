@@ -39,7 +39,7 @@ bars, even = (np.array([shares(one, even) for one in models]) for even in (False
 (minilm, smollm2), even, given, texts = bars, even[:, 0], [], len(models[0])
 assert min(minilm[0], smollm2[0]) > 0.5
 names, heads = ("all-MiniLM-L6-v2", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one in models]
-beside, stacked = ("01;22", (1, 1), (5, 1), 0.61), ("0;1;2", (1,), (6, 6, 1.2), 2.3)
+beside, stacked = ("01;22", (1, 1), (5, 1), 0.61), ("0;1;2", (1,), (6, 6, 1.5), 2.1)
 with attnviz.plot.style():
     fig, *axes = panels("BERT reads both ways, a decoder back; both have a sink", beside, stacked)
     for n, (q, k) in enumerate((("dog", "chased"), ("chased", "dog"))):  # query, key

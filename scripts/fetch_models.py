@@ -20,6 +20,7 @@ from typing import Annotated, Any
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 import typer
+from real_models.source import SourceError
 from rich.console import Console
 from rich.markup import escape
 from transformers.utils import logging as progress_bars
@@ -66,7 +67,8 @@ def main(
             ) from error
         except Exception as error:
             failed = True
-            console.print(f"[red]{name}[/red]: {escape(one_line(error))}")
+            problem = str(error) if isinstance(error, SourceError) else one_line(error)
+            console.print(f"[red]{name}[/red]: {escape(problem)}", soft_wrap=True)
         else:
             console.print(f"{name}: {outcome}\n  {model.folder}")
     raise typer.Exit(failed)

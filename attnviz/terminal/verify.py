@@ -29,7 +29,7 @@ def verify(
         bool,
         typer.Option(
             "--positions",
-            help="Change every token, patch or frame, one at a time, and check in every layer which "
+            help="Change every token, patch or frame, one at a time, and see in every layer which "
             "key moves.",
         ),
     ] = False,
