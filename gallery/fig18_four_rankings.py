@@ -50,7 +50,7 @@ with attnviz.plot.style():
     sides = {"toward tech": "C0", "toward fruit": "C1", "no direction": "C4"}
     patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in sides.values()]
     axes[0, 3].legend(patches, sides, loc="center right")
-    fig.suptitle("Attention has no direction; the decomposition has the effect's", weight="bold")
 agreement = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
 text = f"“I love apple …”, all-MiniLM-L6-v2; attention: mean of heads {layer}.0 to {layer}.{head}"
-fig = attnviz.plot.add_caption(fig, text=text, agreement=agreement)
+title = "Attention has no sign; the decomposition has the sign of the measured effect"
+fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=agreement)

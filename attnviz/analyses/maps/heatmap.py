@@ -18,6 +18,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from attnviz.analyses.maps.compute import (
@@ -468,6 +469,8 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
     if finding is not None and finding.cell is not None:
         frame(ax, finding.cell[::-1], (1, 1))
+    if finding is not None:
+        _name_cells(ax, drawn, finding.examples)
     if finding is not None and finding.reach is not None:
         for offset in (-finding.reach, finding.reach):  # the distance that the title names
             ax.plot(
@@ -502,6 +505,26 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     end = page.caption(end + GAP, parts, drawn.checked_agreement, left=caption_left)
     page.finish(max(bottom, end) + MARGIN)
     return ax
+
+
+def _name_cells(ax: Axes, drawn: AttentionMap, cells: Sequence[tuple[int, int]]) -> None:
+    """Ring some cells, with the words of their query and key beside them."""
+    for row, column in cells:
+        is_right = column > len(drawn.columns) / 2
+        ring: dict[str, Any] = {"markersize": 6, "fillstyle": "none", "clip_on": False}
+        ax.plot(column + 0.5, row + 0.5, "o", color=theme().accent, **ring)
+        text = ax.annotate(
+            f"{literal(drawn.rows[row])} → {literal(drawn.columns[column])}",
+            (column + 0.5, row + 0.5),
+            (-5 if is_right else 5, 0),
+            textcoords="offset points",
+            ha="right" if is_right else "left",
+            va="center",
+            fontsize=SMALL_SIZE,
+            color=theme().accent,
+            parse_math=False,
+        )
+        text.set_path_effects([withStroke(linewidth=2, foreground=theme().ground)])
 
 
 def _share_of_map(drawn: AttentionMap, inner: float) -> float:
