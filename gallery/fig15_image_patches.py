@@ -42,7 +42,7 @@ norm, largest = norms[received.argmax()] / np.median(norms), norms.max() / np.me
 titles = "From [CLS]|From the face|From the wall|From the ribbons|From the face in layer 0"
 glow = colors.LinearSegmentedColormap.from_list("", ["#79b", "#9bc", "#eef", "#f90", "#e01"])
 patches = "[CLS]", (17, 19), (10, 32), (33, 28), (17, 19)
-beside, stacked = ("P01|;234|", (9, 9, 9, 0.4), None, 0.67), ("P0|;12|;34|", (9, 9, 0.5), None, 1.6)
+beside, stacked = ("P01|;234|", (9, 9, 9, 0.4), None, 0.67), ("P0|;12|;34|", (9, 9, 0.5), None, 1.49)
 with attnviz.plot.style():
     finding = "In DINOv2's last layer, patches attend to what they show"
     fig, *axes, photo, bar = panels(finding, beside, stacked)
@@ -51,6 +51,6 @@ with attnviz.plot.style():
         where = (first, sink_head) if ax is axes[-1] else (layer, head)
         place = {"ax": ax, "cbar_ax": bar, "title": title, "vmax": 16, "cmap": glow}
         attnviz.plot.heatmap(result, patch=patch, layer=where[0], head=where[1], **place)
-    ax.text(4.1, 35.2, "sink →", color="w")
+    ax.text(9.8, 35.2, "sink →", color="w", ha="right")
 text = f"colors: layer {layer}, head {head}; in the last panel layer {first}, head {sink_head}"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=result.agreement)
