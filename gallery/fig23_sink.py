@@ -43,10 +43,11 @@ assert special > 2 * left
 with attnviz.plot.style():
     title = "Heads rest on what comes first, whatever it is"
     fig, ax = panels(title, ("a", (1,), (1,), 0.38), ("a", (1,), (1,), 0.7))
-    names = "the first word", "a start token", "the first word,\nafter the start token"
-    for name, shares, above in zip(names, by_layer, (0.11, -0.08, 0.09), strict=True):
+    names = "the first word", "a start token", "the first word, after the start token"
+    places = (6, 0.11), (5, -0.08), (20, 0.11)
+    for name, shares, (at, above) in zip(names, by_layer, places, strict=True):
         (line,) = ax.plot(shares, "o-", ms=3)
-        ax.text(6, shares[6] + above, name, color=line.get_color(), ha="center", va="center")
+        ax.text(at, shares[at] + above, name, color=line.get_color(), ha="center", va="center")
     ax.axhline(even, color="0.5", lw=0.8, ls="--")
     ax.text(len(first) - 0.6, even + 0.04, "uniform weights", color="0.4", ha="right", va="center")
     ax.set(xlabel="layer", xlim=(-0.5, len(first) - 0.5), ylim=(0, 1), ylabel="share of attention")

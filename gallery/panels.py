@@ -16,5 +16,6 @@ def panels(title, beside, stacked, **look):
     look |= {"width_ratios": columns, "height_ratios": rows, "layout": "constrained"}
     size = WIDTH / 25.4, height * WIDTH / 25.4
     figure, axes = plt.subplot_mosaic(mosaic, figsize=size, **look)
-    figure.suptitle(textwrap.fill(title, WIDTH // 2), weight="bold")
+    rows = 1 + 2 * len(title) // WIDTH  # of equal length
+    figure.suptitle(textwrap.fill(title, len(title) // rows + 6), weight="bold")
     return figure, *(axes[letter] for letter in sorted(axes))
