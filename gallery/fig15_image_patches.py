@@ -42,7 +42,7 @@ norm, largest = norms[received.argmax()] / np.median(norms), norms.max() / np.me
 titles = "From [CLS]|From the face|From the wall|From the ribbons|From the face in layer 0"
 glow = colors.LinearSegmentedColormap.from_list("", ["#79b", "#9bc", "#eef", "#f90", "#e01"])
 patches = "[CLS]", (17, 19), (10, 32), (33, 28), (17, 19)
-beside, stacked = ("P01|;234|", (9, 9, 9, 0.4), None, 0.67), ("P0|;12|;34|", (9, 9, 0.5), None, 1.49)
+beside, stacked = ("P01|;234|", (9, 9, 9, 0.4), None, 0.67), ("P0|;12|;34|", (9, 9, 0.5), None, 1.5)
 with attnviz.plot.style():
     finding = "In DINOv2's last layer, patches attend to what they show"
     fig, *axes, photo, bar = panels(finding, beside, stacked)
