@@ -44,7 +44,7 @@ def main(
     every: Annotated[bool, typer.Option("--all", help="Get all of them.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Convert also what is there.")] = False,
 ) -> None:
-    """Download, convert and check models. Those that are there, with the right weights, are left alone."""
+    """Download, convert and check models. Those that are there unchanged are left alone."""
     if not names and not every:
         raise typer.BadParameter(f"Name one of {', '.join(NAMED)}, or give --all.")
     for name in names or ():
