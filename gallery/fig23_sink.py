@@ -43,8 +43,8 @@ assert special > 2 * left
 with attnviz.plot.style():
     title = "Heads rest on what comes first, whatever it is"
     fig, ax = panels(title, ("a", (1,), (1,), 0.38), ("a", (1,), (1,), 0.7))
-    names = "the first word", "a start token", "the first word, after the start token"
-    places = (6, 0.11), (5, -0.08), (20, 0.11)
+    names = "the first word", "a start token", "the first word,\nafter the start token"
+    places = (6, 0.11), (6, -0.09), (21, 0.115)
     for name, shares, (at, above) in zip(names, by_layer, places, strict=True):
         (line,) = ax.plot(shares, "o-", ms=3)
         ax.text(at, shares[at] + above, name, color=line.get_color(), ha="center", va="center")
