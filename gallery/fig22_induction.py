@@ -41,7 +41,7 @@ with attnviz.plot.style():
     attnviz.plot.heatmap(results[0], layer=layer, head=head, ax=ax, annot=False, title="")
     ax.plot([[0, 1], [period, period + 1]], [[period] * 2, [2 * period] * 2], "C1", lw=0.6)
     ax.text(period + 1.4, 2 * period - 0.3, "what followed\nthe same word\nbefore", color="C1")
-    title = f"Head {layer}.{head}: words attend to what followed before"
+    title = f"Head {layer}.{head} attends to what followed"
     ax.set_title(title, loc="left", fontsize=8)
     every, right = np.tile(np.arange(1, 2 * period), texts), right.ravel()
     sns.lineplot(x=every, y=right, errorbar=("ci", 100 * level), seed=0, marker="o", ax=copied)

@@ -47,7 +47,7 @@ with attnviz.plot.style():
         sns.lineplot(x=np.tile(range(layers), texts), y=kind.ravel(), ax=by_layer, **ends)
     for start in range(0, heads, size):
         ax.add_patch(plt.Rectangle((start, start), size, size, ec="C1", fc="none", lw=2))
-    ax.set(xlabel="head", ylabel="head", title="Overlap of two heads (boxes: the same keys)")
+    ax.set(xlabel="head", ylabel="head", title="Overlap (boxes: the same keys)")
     by_layer.set(xlabel="layer", ylim=(0, 1), xlim=(0, layers - 1), title="Overlap by layer")
     by_layer.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)

@@ -38,7 +38,7 @@ def shares(results, even=False):  # of the sink, earlier words, the word itself 
 bars, even = (np.array([shares(one, even) for one in models]) for even in (False, True))
 (minilm, smollm2), even, given, texts = bars, even[:, 0], [], len(models[0])
 assert min(minilm[0], smollm2[0]) > 0.5
-names, heads = ("all-MiniLM-L6-v2", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one in models]
+names, heads = ("MiniLM", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one in models]
 beside, stacked = ("01;22", (1, 1), (5, 1), 0.61), ("0;1;2", (1,), (6, 6, 1.5), 2.1)
 with attnviz.plot.style():
     fig, *axes = panels("BERT reads both ways, a decoder back; both have a sink", beside, stacked)
