@@ -10,7 +10,7 @@ from attnviz.capture.capture import (
     transcribe,
 )
 from attnviz.capture.computation import read_computation
-from attnviz.capture.positions import MovedKeys, replace_every_token, replace_some_tokens
+from attnviz.capture.positions import MovedKeys, change_every_position, change_some_positions
 from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
     ReducedAttention,
@@ -34,6 +34,8 @@ __all__ = [
     "capture_batch",
     "capture_generation",
     "capture_streamed",
+    "change_every_position",
+    "change_some_positions",
     "generate_greedily",
     "hidden_states",
     "memory_budget",
@@ -41,8 +43,6 @@ __all__ = [
     "outputs_of_start",
     "place_windows",
     "read_computation",
-    "replace_every_token",
-    "replace_some_tokens",
     "restoring",
     "transcribe",
 ]

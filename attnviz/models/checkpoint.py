@@ -410,5 +410,7 @@ def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
     except Exception as error:  # no network, a proxy, a timeout: use an older copy
         if isinstance(cached := try_to_load_from_cache(name, "config.json"), str):
             return Path(cached).parent
-        reason = f"{one_line(error)}. {similar or 'Check name and network, or give a folder.'}"
+        has_none = isinstance(error, errors.LocalEntryNotFoundError)
+        problem = "no connection, and no copy in the cache" if has_none else one_line(error)
+        reason = f"{problem}. {similar or 'Check name and network, or give a folder.'}"
     raise ModelError(f"{name!r} is neither a folder nor reachable on the hub: {reason}")

@@ -219,8 +219,9 @@ def attend(
         The layers of a streamed text whose Q, K and V are stored, so that exact parts of the maps
         can be computed later; by default those named in `layers`.
     positions : "sample" or "all"
-        Which tokens to replace, one at a time, to check that the rows of the maps are the tokens:
-        three, with the keys of the first attention, or all, with those of every attention.
+        Which tokens, patches or frames to change, one at a time, to check that the rows of the maps
+        are these: three, with the keys of the first attention, or all, with those of every
+        attention. Of an image or a sound, "all" are as many as 32,768 positions of all runs allow.
 
     Returns
     -------

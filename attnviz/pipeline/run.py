@@ -24,12 +24,12 @@ from attnviz.capture import (
     capture,
     capture_generation,
     capture_streamed,
+    change_every_position,
+    change_some_positions,
     memory_budget,
     outputs_of_start,
     place_windows,
     read_computation,
-    replace_every_token,
-    replace_some_tokens,
     transcribe,
 )
 from attnviz.errors import InputError, ModelError, true_or_false, whole_number
@@ -37,6 +37,7 @@ from attnviz.inputs import (
     Batch,
     Inputs,
     Sound,
+    UnknownPlacesError,
     continue_axis,
     encode,
     expect_tokens_left,
@@ -71,7 +72,7 @@ _MOST_WHOLE_WEIGHTS = 160_000_000  # of all heads: 1,024 tokens of GPT-2
 _MOST_CELLS = 500  # rows and columns of a pooled map by default
 _CELL_BUDGET = 2**23  # cells of all pooled maps together: 64 MB
 _SAMPLED_WEIGHTS = 2**18  # of a layer, compared with the model's own
-_REPLACED = 3  # tokens of each text, to see which key they move
+_CHANGED = 3  # tokens of each text, to see which key they move
 _FEWEST_ROWS = 4  # compared of each head
 
 
@@ -262,9 +263,10 @@ def _whole_results(
         records = tuple(place_windows(module, batch.inputs, record) for record in captured.records)
         notes = _notes(checkpoint, inputs, batch, n)
         doubts = _label_notes(checkpoint, batch, n)
-        positions = PositionCheck(0, doubt=doubts[0]) if doubts else None
-        if (keys := moved[n]) is not None and not doubts:
-            positions = agreement.check_positions(keys, records, batch.axes["text"][n])
+        positions = PositionCheck(doubt=doubts[0]) if doubts else None
+        if moved and not doubts:
+            of_input = {kind: keys[n] for kind, keys in moved.items()}
+            positions = agreement.check_positions(of_input, records)
         report = agreement.verify(
             records,
             captured.references,
@@ -295,30 +297,33 @@ def _moved_keys(
     batch: Batch,
     options: AttendOptions,
     captures: Sequence[Capture],
-) -> list[MovedKeys | None]:
-    """Return how far the keys of each text moved when its tokens were replaced; None if unknown."""
-    module, axes = checkpoint.module, batch.axes.get("text")
-    # Where linear attention mixes tokens first, another token moves the keys of others too.
-    records = captures[0].records
-    is_shown = records[0].through_interface and not any(record.signed for record in records)
-    if axes is None or not is_shown or inputs.generate is not None:
-        if options.positions == "all":
-            raise _no_positions(checkpoint)
-        return [None] * len(captures)
-    if options.positions == "all":
-        moved = replace_every_token(module, batch.inputs, axes)
-        if any(keys is None for keys in moved):
-            raise _no_positions(checkpoint)
-        return moved
-    return replace_some_tokens(module, batch.inputs, axes, _REPLACED)
+) -> dict[str, list[MovedKeys]]:
+    """Return how far the keys of each input moved when it was changed, by its kind.
 
-
-def _no_positions(checkpoint: Checkpoint) -> InputError:
-    return InputError(
-        f"The positions of {checkpoint.name} cannot be checked: tokens of a text are replaced "
-        "where transformers' attention interface shows their keys. Leave --positions "
-        '(positions="all") out.'
-    )
+    Empty if one of the kinds cannot be changed; InputError where all positions are asked for.
+    """
+    module, every = checkpoint.module, options.positions == "all"
+    given = {
+        "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
+        "target": inputs.targets,
+    }  # fmt: skip
+    try:
+        if inputs.generate is not None:
+            raise UnknownPlacesError("the model generates the tokens itself")
+        return {
+            kind: change_every_position(module, batch, kind, captures[0].records)
+            if every
+            else change_some_positions(module, batch, kind, captures[0].records, _CHANGED)
+            for kind, sources in given.items()
+            if sources is not None
+        }
+    except UnknownPlacesError as reason:
+        if every:
+            raise InputError(
+                f"The positions of {checkpoint.name} cannot be checked: {reason}. Leave "
+                '--positions (positions="all") out.'
+            ) from reason
+        return {}
 
 
 def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...]:

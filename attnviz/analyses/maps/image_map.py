@@ -40,7 +40,7 @@ from attnviz.results.axis import literal, source
 Patch: TypeAlias = tuple[int, int] | str
 
 _LARGEST_IMAGE = 3.2  # inches of a side of the image
-_SHADE = 0.5  # of black where the image is black: more would hide the colors
+_SHADE = 0.4  # of black where the image is black: more would hide the colors
 _BRIGHTENED = 0.7  # the exponent of the brightness of the image
 _FINE = 25  # patches along a side: the frames around smaller ones are larger than they are
 _MOST_DOUBLINGS = 5.0  # at which colors end
