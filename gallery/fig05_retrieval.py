@@ -52,7 +52,6 @@ with attnviz.plot.style():
     for ax in axes.flat:
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
-text = f"“{result.provenance.text}”, read by all-MiniLM-L6-v2; layer {best.layer}, head {best.head}"
+text = [f"“{result.provenance.text}”, layer {best.layer}, head {best.head}", *head_map.notes]
 title = f"{mean:.1f} words on average hold {share:.0%} of the weight (blue)"
-texts = [text, *head_map.notes]
-fig = attnviz.plot.add_caption(fig, title=title, text=texts, agreement=result.agreement)
+fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=result.agreement)

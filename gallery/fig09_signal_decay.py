@@ -61,5 +61,4 @@ with attnviz.plot.style():
     ax.yaxis.set_major_formatter(lambda y, _: attnviz.figures.style.power(y))
     ax.minorticks_off()
 title = f"Over {steps[-1]} steps, only self-attention keeps 1% of the gradient"
-text = f"Random networks with {d} features, {seeds} of each kind"
-fig = attnviz.plot.add_caption(fig, title=title, text=text)
+fig = attnviz.plot.add_caption(fig, title=title, text=f"{seeds} random networks of each kind")

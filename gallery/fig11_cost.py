@@ -61,5 +61,4 @@ with attnviz.plot.style():
     axes[0].text(1024, 30, "stored whole", color="C1", ha="right")
     axes[0].text(1024, 0.4, "in blocks", color="C0")
 title = f"At {T:,} tokens, attention in blocks takes {less:.0f} × less memory"
-text = f"Random Q and K; threads: {torch.get_num_threads()}"
-fig = attnviz.plot.add_caption(fig, title=title, text=text)
+fig = attnviz.plot.add_caption(fig, title=title, text=f"Threads: {torch.get_num_threads()}")

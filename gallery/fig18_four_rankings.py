@@ -52,7 +52,6 @@ with attnviz.plot.style():
     axes[0, 3].legend(patches, sides, loc="center right")
 agreement = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
 text = f"“I love apple …”, all-MiniLM-L6-v2; attention: mean of heads {layer}.0 to {layer}.{head}"
-pairs = [(m["decomposition"] * m["measured effect"] > 0) for _, m in shifts]
-agree, count = sum(int(signs.sum()) for signs in pairs), sum(map(len, pairs))
-title = f"Attention has no sign; {agree} of {count} signs of the decomposition match the effect"
+same = [x > 0 for _, m in shifts for x in m["decomposition"] * m["measured effect"]]
+title = f"Attention has no sign; {sum(same)} of {len(same)} signs of the decomposition match the effect"
 fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=agreement)

@@ -17,5 +17,5 @@ def panels(title, beside, stacked, **look):
     size = WIDTH / 25.4, height * WIDTH / 25.4
     figure, axes = plt.subplot_mosaic(mosaic, figsize=size, **look)
     rows = 1 + 2 * len(title) // WIDTH  # of equal length
-    figure.suptitle(textwrap.fill(title, len(title) // rows + 6), weight="bold")
+    figure.suptitle(textwrap.fill(title, len(title) // rows + 6), x=0.01, ha="left")
     return figure, *(axes[letter] for letter in sorted(axes))

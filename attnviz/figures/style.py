@@ -74,6 +74,8 @@ _RC_PARAMS: dict[Any, Any] = {
     "axes.titlesize": TEXT_SIZE,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
+    "figure.titlesize": TITLE_SIZE,
+    "figure.titleweight": "bold",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.5,
