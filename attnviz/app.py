@@ -24,6 +24,7 @@ from attnviz.runtime.stderr import own_stderr
 _ORDER = (
     "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain", "ablate",
     "survey", "explore", "compare", "example", "models", "serve",
+    "doctor",
 )  # fmt: skip
 _MODULES = (
     *filter(
