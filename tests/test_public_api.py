@@ -3,6 +3,8 @@
 import inspect
 import operator
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,13 @@ def test_the_public_names():
     assert attnviz.plot.__all__ == dir(attnviz.plot) == PLOT
     with pytest.raises(AttributeError, match="no attribute 'waterfall'"):
         attnviz.plot.waterfall  # noqa: B018
+
+
+def test_every_public_name_is_in_the_program_that_mypy_reads():
+    program = Path(__file__).with_name("release") / "every_name.py"
+    source = program.read_text(encoding="utf-8")
+    assert {*re.findall(r"attnviz\.(\w+)", source), "plot"} == set(PUBLIC)
+    assert set(re.findall(r"\bplot\.(\w+)", source)) == set(PLOT)
 
 
 @pytest.mark.parametrize("name", PLOT)
