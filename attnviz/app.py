@@ -121,6 +121,8 @@ def _message_and_code(error: BaseException) -> tuple[str, int]:
     if "torch.nn.modules.module" in modules:  # a module of the model was being called
         return f"The model fails with {description}. Add --debug to see where.", 3
     advice = "This is a bug in attnviz or in a library. Report it with the output of --debug."
+    if isinstance(error, ImportError):
+        advice = "Run attnviz doctor to see what is not installed."
     return f"{description}. {advice}", 1
 
 

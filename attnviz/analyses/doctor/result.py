@@ -62,7 +62,8 @@ class DoctorResult:
 
     @property
     def _broken(self) -> list[str]:
-        return [finding.name for finding in self.findings if finding.state == "broken"]
+        names = (finding.name for finding in self.findings if finding.state == "broken")
+        return [*dict.fromkeys(names)]
 
     def about(self) -> dict[str, Any]:
         """Return everything as types of JSON."""
