@@ -91,8 +91,8 @@ def _protected(group: str, probe: Callable[[], Iterator[Finding]]) -> Iterator[F
 def _packages() -> Iterator[Finding]:
     version = version_of("attnviz")
     yield Finding("packages", "attnviz", "ok", version)
-    system = f"{platform.python_version()} ({platform.system()} {platform.machine()})"
-    yield Finding("packages", "Python", "ok", system)
+    yield Finding("packages", "Python", "ok", platform.python_version())
+    yield Finding("packages", "system", "ok", f"{platform.system()} {platform.machine()}")
     required = _required()
     for name in sorted(required, key=lambda name: (name not in _FIRST, name)):
         yield _package(required[name])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 State: TypeAlias = Literal["ok", "advice", "broken"]
 
 _MARKS = {"ok": ("✓", "green"), "advice": ("–", "yellow"), "broken": ("✗", "bold red")}
-_IN_ONE_PARAGRAPH = "packages"  # a group whose entries without a remedy are listed in one paragraph
+_SIDE_BY_SIDE = "packages"  # a group whose entries without a remedy are listed side by side
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class DoctorResult:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print a line for each finding, with its remedy, and the headline."""
+        from rich.columns import Columns
         from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
@@ -93,7 +94,7 @@ class DoctorResult:
             listed = []
             for finding in findings:
                 found = printable(finding.found)
-                if group == _IN_ONE_PARAGRAPH and not finding.remedy:
+                if group == _SIDE_BY_SIDE and not finding.remedy:
                     listed.append(f"{finding.name} {found}")
                     continue
                 text = Text(found)
@@ -102,7 +103,7 @@ class DoctorResult:
                 table.add_row(Text(*_MARKS[finding.state]), finding.name, text)
             yield Text(group, "bold")
             if listed:
-                yield Padding(Text(", ".join(listed)), (0, 0, 0, 3), expand=False)
+                yield Padding(Columns(map(Text, listed), padding=(0, 2)), (0, 0, 0, 3))
             if table.row_count:
                 yield table
             yield Text()
