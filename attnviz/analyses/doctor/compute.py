@@ -65,9 +65,9 @@ def doctor() -> DoctorResult:
 
     Examples
     --------
-    >>> checkup = attnviz.doctor()
-    >>> checkup.works
-    True
+    >>> import attnviz
+    >>> attnviz.doctor().headline  # the result itself prints as a list
+    'attnviz works on this machine.'
     """
     with ThreadPoolExecutor(1) as pool:
         torch = pool.submit(_load_torch)  # which takes longer than all else together

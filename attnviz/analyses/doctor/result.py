@@ -44,7 +44,21 @@ class Finding:
 
 @dataclass(frozen=True)
 class DoctorResult:
-    """What of attnviz works on this machine, what is missing, and how to install it."""
+    """What of attnviz works on this machine, what is missing, and how to install it.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+        In groups: packages, device, models, fonts, pages and extras.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> checkup = attnviz.doctor()
+    >>> [finding.name for finding in checkup.findings if finding.state == "broken"]
+    []
+    >>> remedies = checkup.to_frame()["remedy"]
+    """
 
     findings: tuple[Finding, ...]
 
