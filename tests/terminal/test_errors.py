@@ -623,6 +623,16 @@ def test_unexpected_errors_are_one_line_and_exit_with_1(capsys, monkeypatch, err
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_a_package_that_is_not_installed(capsys, monkeypatch):
+    def fail(*_, **__):
+        raise ModuleNotFoundError("No module named 'pillow'", name="pillow")
+
+    monkeypatch.setattr("attnviz.pipeline.run.capture", fail)
+    code, err = fails(capsys, "heatmap", TEXT)
+    assert code == 1
+    assert err.endswith("'pillow'. Run attnviz doctor to see what is not installed.\n")
+
+
 def test_keyboard_interrupt_propagates_in_python(monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
