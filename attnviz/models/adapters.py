@@ -6,7 +6,7 @@ Weights are read from safetensors only, and all of them must fit the base model.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -62,6 +62,6 @@ def add_adapter(name: str, folder: Path, base: PreTrainedModel) -> PreTrainedMod
             f"{name}: the adapter does not fit {base.config.name_or_path}: {lost[0]:.100} is in "
             "one of them only. Use the base model that it was trained on."
         )
-    module = cast("PreTrainedModel", adapted.get_base_model())
+    module: Any = adapted.get_base_model()
     expect_finite(name, module)
-    return module.eval().requires_grad_(False)
+    return module.eval().requires_grad_(False)  # type: ignore[no-any-return]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -95,14 +94,15 @@ def explore(
         An empty corpus, or one that cannot be read.
     """
     model, kind = load_corpus_model(model)
-    source = texts if isinstance(texts, str | os.PathLike) else list(texts)
+    source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
         corpus_of_media = MediaCorpus(model, kind, source, truncate)
         return explore_media(corpus_of_media, skip_bad=skip_bad, seed=seed)
     if is_of_media(source):
         raise InputError(
-            f"{source} is no corpus of texts, which {model.name} reads. Name a file of texts, or a "
-            "model that reads images or sounds (--model dinov2-small, --model whisper-tiny.en)."
+            f"{str(source)!r:.200} is no corpus of texts, which {model.name} reads. Name a file of "
+            "texts, or a model that reads images or sounds (--model dinov2-small, --model "
+            "whisper-tiny.en)."
         )
     with part(0, 3, "survey"):
         surveyed = survey(

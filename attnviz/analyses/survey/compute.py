@@ -104,10 +104,10 @@ def survey(
     probe : str or sequence of str, optional
         In place of texts, those of one or more probes: "induction", "previous", "duplicate" and
         "sink", whose texts are random words that occur twice; "retrieval", a word in filler that is
-        asked for; "ioi", two names of which one is the indirect object. The role that a probe names
-        is then confirmed by ablation: the model must do worse what the role claims without these
-        heads than without any of twenty random sets of as many heads in the same layers. The
-        statistic of a role is measured on the texts of its probe only.
+        asked for; "ioi" and "inhibition", two names, one of them the indirect object. The role that
+        a probe names is then confirmed by ablation: the model must do worse what the role claims
+        without these heads than without any of twenty random sets of as many heads in the same
+        layers. The statistic of a role is measured on the texts of its probe only.
     model : Model or what `load` takes, optional
         A model that reads texts, images or sounds; by default the bundled one.
     out : path, optional

@@ -85,11 +85,13 @@ def planted():
 
 
 def test_heads_made_by_hand_are_named_and_confirmed(planted):
-    result = attnviz.survey(probe="induction,retrieval,ioi", model=planted)
-    induction, needle, mover = result.confirmations
+    result = attnviz.survey(probe="induction,retrieval,ioi,inhibition", model=planted)
+    induction, needle, mover, inhibition = result.confirmations
     assert not induction.confirmed
     assert (needle.role, needle.heads, needle.confirmed) == ("retrieval", ((1, 1),), True)
     assert (mover.role, mover.heads, mover.confirmed) == ("name mover", ((1, 0),), True)
+    assert (inhibition.role, inhibition.heads) == ("subject inhibition", ((0, 0),))
+    assert inhibition.confirmed
     assert mover.accuracy > 0.9 > 0.7 > mover.accuracy_without
     # It reads both needles, so the right one is not sure.
     assert needle.log_probability_without < needle.log_probability - 0.5
@@ -117,8 +119,8 @@ def test_answers_that_are_one_token_off_name_nothing(planted, monkeypatch):
 
 def test_no_head_of_a_random_model_is_named():
     model = attnviz.load(gpt2(1, width=88, heads=22), tokenizer=tokenizer())
-    result = attnviz.survey(probe="retrieval,ioi", model=model)
-    assert not {"retrieval", "name mover"} & set(result.roles)
+    result = attnviz.survey(probe="retrieval,ioi,inhibition", model=model)
+    assert not {"retrieval", "name mover", "subject inhibition"} & set(result.roles)
     assert not any(one.confirmed for one in result.confirmations)
 
 
@@ -143,7 +145,7 @@ def test_masked_words_are_the_answers_of_an_encoder(model):
     assert result.count[:, result.of("name mover")].min() == 96
 
 
-@pytest.mark.parametrize("probe", ["retrieval", "ioi"])
+@pytest.mark.parametrize("probe", ["retrieval", "ioi", "inhibition"])
 def test_a_model_that_predicts_no_tokens_is_refused(probe, model):
-    with pytest.raises(InputError, match=f"The probe {probe} needs a model that predicts next"):
+    with pytest.raises(InputError, match="A probe of answers needs a model that predicts next"):
         attnviz.survey(probe=probe, model=model)

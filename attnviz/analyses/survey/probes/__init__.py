@@ -96,7 +96,7 @@ def make_groups(probes: Sequence[Probe], model: Model, seed: int) -> list[ProbeG
     return groups
 
 
-def answer_or_mask(model: Model, name: str) -> Callable[[str], str]:
+def answer_or_mask(model: Model) -> Callable[[str], str]:
     """Return what ends a text of a probe: the answer, or a mask for it in a model of masked tokens.
 
     InputError if the model predicts no tokens.
@@ -109,7 +109,7 @@ def answer_or_mask(model: Model, name: str) -> Callable[[str], str]:
         if mask is not None:
             return lambda _: f"{mask}."
     raise InputError(
-        f"The probe {name} needs a model that predicts next or masked tokens, and {model.name} "
+        f"A probe of answers needs a model that predicts next or masked tokens, and {model.name} "
         "does not. Choose another model, such as --model smollm2 (model='smollm2')."
     )
 
