@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 
+from attnviz.attribution.readout import unembedding_of
 from attnviz.attribution.reference import is_causal
 from attnviz.errors import InputError, expect_names
 from attnviz.inputs import encode
@@ -101,9 +102,8 @@ def answer_or_mask(model: Model) -> Callable[[str], str]:
 
     InputError if the model predicts no tokens.
     """
-    embeddings = getattr(model.module, "get_output_embeddings", lambda: None)()
     mask = getattr(model.tokenizer, "mask_token", None)
-    if embeddings is not None:
+    if unembedding_of(model.module) is not None:
         if is_causal(model, encode(model.checkpoint, ["a text of some words"]).inputs):
             return str
         if mask is not None:
