@@ -72,7 +72,7 @@ def draw_head_summary(
 
 def _colors() -> dict[str, str]:
     """Return the color of what heads attend to."""
-    first, _, third, fourth, _, last = theme().cycle
+    first, _, third, fourth, _, last = theme().cycle[:6]
     names = "previous", "next", "itself", "first", "special", OTHER_WORDS
     return dict(zip(names, (first, last, third, theme().gray, theme().muted, fourth), strict=True))
 

@@ -17,6 +17,7 @@ from transformers import (
 import attnviz
 from attnviz.analyses.survey.answers import Answers
 from attnviz.analyses.survey.probes import PROBES, retrieval
+from attnviz.analyses.survey.statistics import STATISTICS
 from attnviz.errors import InputError
 
 HEADS, HEAD, CONTENT = 21, 32, 28
@@ -102,6 +103,15 @@ def test_heads_made_by_hand_are_named_and_confirmed(planted):
     assert result.mean[head, result.of("name mover")] > 0.9
     assert result.agreement.parts["weights"] == "verified"
     assert result.plot() is not None
+
+
+def test_roles_have_different_colors(model):
+    result = attnviz.survey(["The cat saw the dog."], model=model)
+    roles = [one.role for one in STATISTICS if one.role and not one.resting]
+    some = (*roles, *[""] * (len(result.heads) - len(roles)))
+    figure = replace(result, roles=some, agreement=replace(result.agreement, digest=None)).plot()
+    cells = {tuple(cell.get_facecolor()) for cell in figure.axes[0].patches}
+    assert len(cells) == len(roles) + 1  # and that of heads without a role
 
 
 def test_answers_that_are_one_token_off_name_nothing(planted, monkeypatch):
