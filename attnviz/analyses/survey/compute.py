@@ -351,6 +351,7 @@ def _result(
         return torch.from_numpy(values.reshape(len(heads.heads), len(names)))
 
     distances = head_distances([result.records for result in sample])
+    notes = tuple(note.replace("texts", NOUNS[kind]) for note in totals.notes)
     verified = AgreementReport.joined(result.agreement for result in sample)
     return SurveyResult(
         heads=heads.heads,
@@ -370,7 +371,7 @@ def _result(
         compared=totals.compared,
         texts=totals.texts,
         tokens=totals.tokens,
-        notes=(*changes.notes, *totals.notes),
+        notes=(*changes.notes, *notes),
         agreement=add_statistics(verified, heads, totals),
         provenance=sample[0].provenance,
         left_out=tuple(changes.left_out),
