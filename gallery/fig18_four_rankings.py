@@ -50,7 +50,9 @@ with attnviz.plot.style():
     sides = {"toward tech": "C0", "toward fruit": "C1", "no direction": "C4"}
     patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in sides.values()]
     axes[0, 3].legend(patches, sides, loc="center right")
-    fig.suptitle("Attention has no direction; the decomposition has the effect's", weight="bold")
 agreement = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
 text = f"“I love apple …”, all-MiniLM-L6-v2; attention: mean of heads {layer}.0 to {layer}.{head}"
-fig = attnviz.plot.add_caption(fig, text=text, agreement=agreement)
+pairs = [(m["decomposition"] * m["measured effect"] > 0) for _, m in shifts]
+agree, count = sum(int(signs.sum()) for signs in pairs), sum(map(len, pairs))
+title = f"Attention has no sign; {agree} of {count} signs of the decomposition match the effect"
+fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=agreement)

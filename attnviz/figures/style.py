@@ -71,7 +71,8 @@ _RC_PARAMS: dict[Any, Any] = {
     "font.size": TEXT_SIZE,
     "text.parse_math": False,  # a token such as $x$ is literal text
     "axes.labelsize": TEXT_SIZE,
-    "axes.titlesize": TITLE_SIZE,
+    "axes.titlesize": TEXT_SIZE,
+    "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,

@@ -34,6 +34,7 @@ from attnviz.models.pretrained import (
     find_weights,
     has_text_decoder,
     has_vocabulary,
+    head_count,
     input_kinds,
     layer_count,
     load_config,
@@ -192,18 +193,29 @@ def load_checkpoint(
         return Checkpoint(name, module, processors, sha256, _versions(module))
 
 
-def expect_layers(source: Location | None, layers: Sequence[int]) -> None:
-    """Raise InputError for a layer that the config of a checkpoint excludes; read no weights."""
+def expect_heads(
+    source: Location | None, layers: Sequence[int] = (), heads: Sequence[int] = ()
+) -> None:
+    """Raise InputError for layers or heads that the config of a checkpoint excludes.
+
+    No weights are read.
+    """
     with quiet():
         name, folder = _locate(source, _MODEL_FILES)
         if (base := _base_of(name, folder)) is not None:
             name, folder = _locate(base, _MODEL_FILES)
-        count = layer_count(load_config(name, folder)[0])
+        config = load_config(name, folder)[0]
     model = NAMED.get(name)
     title = model.title if model is not None and model.folder == folder else name
-    for layer in layers:
-        if count is not None and not 0 <= layer < count:
-            raise InputError(f"layer {layer} is out of range: {title} has layers 0–{count - 1}.")
+    for kind, numbers, count in (
+        ("layer", layers, layer_count(config)),
+        ("head", heads, head_count(config)),
+    ):
+        for number in numbers:
+            if count is not None and not 0 <= number < count:
+                raise InputError(
+                    f"{kind} {number} is out of range: {title} has {kind}s 0–{count - 1}."
+                )
 
 
 def _base_of(name: str, folder: Path) -> str | None:

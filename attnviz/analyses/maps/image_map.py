@@ -109,7 +109,7 @@ def draw_image_page(
     first, second = (MARGIN, top), (MARGIN + side + GAP, top)
     if is_stacked:
         second = MARGIN, top + under_name + tall + GAP
-    names = "image, as the model reads it", "weight ÷ even (black: most)"
+    names = "image, as the model reads it", "weight ÷ even (framed: most)"
     for (left, above), name in zip((first, second), names, strict=True):
         page.write(left, above, ruler.wrap(name, side, SMALL_SIZE)[:1], color=theme().muted)
     image_axes = page.axes(first[0], first[1] + under_name, side, tall)
