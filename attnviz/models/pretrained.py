@@ -288,7 +288,7 @@ def load_model(
                 raise
             raise InputError(f"{name}: accelerate refuses this device_map: {error}") from error
     module = _expect_complete(name, module, report)
-    _expect_finite(name, module)
+    expect_finite(name, module)
     return module.requires_grad_(False)
 
 
@@ -351,7 +351,7 @@ def _lost_layers(module: torch.nn.Module, prefix: str, unexpected: set[str]) -> 
     return sorted(key for key in unexpected if is_lost(key.removeprefix(prefix)))
 
 
-def _expect_finite(name: str, module: PreTrainedModel) -> None:
+def expect_finite(name: str, module: PreTrainedModel) -> None:
     """Refuse weights that hold NaN or infinity."""
     for key, tensor in module.named_parameters():
         if not (tensor.is_floating_point() and tensor.numel() and tensor.element_size() > 1):

@@ -91,9 +91,10 @@ def load(
     ----------
     name_or_path_or_model : str, path, PreTrainedModel, an object that holds one, or None
         A hub name ("bert-base-uncased"), a local folder, a transformers model that is already
-        loaded (it is not changed), or None for the bundled all-MiniLM-L6-v2. The model is taken
-        out of ``torch.compile(model)``, a `PeftModel`, a `SentenceTransformer`, `DataParallel`, a
-        pipeline or a `Trainer`; `Model.notes` says so.
+        loaded (it is not changed), or None for the bundled all-MiniLM-L6-v2. A folder may hold
+        only a LoRA adapter of peft: its base model is loaded, too. The model is taken out of
+        ``torch.compile(model)``, a `PeftModel`, a `SentenceTransformer`, `DataParallel`, a pipeline
+        or a `Trainer`; `Model.notes` says so.
     tokenizer : str, path, PreTrainedTokenizerBase or None
         By default the one in the object or in the folder of the model.
     processor : str, path, processor, image processor, feature extractor or None

@@ -72,7 +72,7 @@ def draw_head_summary(
 
 def _colors() -> dict[str, str]:
     """Return the color of what heads attend to."""
-    blue, red, orange, green, _, purple = theme().cycle
+    blue, red, orange, green, _, purple = theme().cycle[:6]
     return {
         "previous": blue,
         "next": purple,
