@@ -247,7 +247,7 @@ def _to_linear_record(
     return LinearAttention(
         path=mixing.path,
         call=0,
-        **stacks.place_linear(mixing.path, m),
+        **stacks.place_linear(mixing.path, m, n),
         query=empty,
         key=value.new_empty(H, n, 0),
         value=value,

@@ -9,18 +9,27 @@ the result of the same call with the identity in the place of the values.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import FunctionType
 
 import torch
 from torch import Tensor
 
 from attnviz.capture.function_calls import FunctionCall
+from attnviz.capture.inline_calls import (
+    VALUES,
+    InlineCall,
+    ModuleRun,
+    Span,
+    find_spans,
+    split_heads,
+)
 from attnviz.runtime.compat import storage_id
 
 _ROUNDING = 1e-4  # of a sum of two results, relative to the largest number; 100 times in bfloat16
 _FEWEST_PROBES, _MOST_PROBES = 4, 16  # random columns by which a matrix is compared
+Call = FunctionCall | InlineCall
 CANARY = 1.01  # the factor on an argument that must be noticed
 MATTERS = 1e-3  # by how much of its norm an argument 1 % off changes a result that it matters to
 
@@ -29,11 +38,13 @@ MATTERS = 1e-3  # by how much of its norm an argument 1 % off changes a result t
 class Layout:
     """Where the values of a call are, and what their dimensions are.
 
-    value : the name of the argument. tokens : the dimension of the positions. features : the last
-    dimension if all numbers along it are mixed by one matrix; None where each has its own.
+    value : the name of the argument. texts : N; the first dimension may hold their heads, too.
+    tokens : the dimension of the positions. features : the last dimension if all numbers along it
+    are mixed by one matrix; None where each has its own.
     """
 
     value: str
+    texts: int
     tokens: int
     features: int | None
 
@@ -41,15 +52,14 @@ class Layout:
         """Return values, or results, as (N, H, T, d_v)."""
         order = self._order(tensor.dim())
         features = 1 if self.features is None else tensor.shape[self.features]
-        texts, tokens = tensor.shape[0], tensor.shape[self.tokens]
-        moved = tensor.permute(order).reshape(texts, -1, features, tokens)
+        shape = self.texts, -1, features, tensor.shape[self.tokens]
+        moved = tensor.permute(order).reshape(shape)
         return moved.transpose(2, 3)
 
     def as_argument(self, values: Tensor, like: Tensor) -> Tensor:
         """Return values (N, H, T, d_v) in the shape that the function takes."""
         order = self._order(like.dim())
-        shape = [values.shape[0], *(like.shape[dim] for dim in order[1:])]
-        moved = values.transpose(2, 3).reshape(shape)
+        moved = values.transpose(2, 3).reshape([like.shape[dim] for dim in order])
         return moved.permute([order.index(dim) for dim in range(like.dim())])
 
     def _order(self, dims: int) -> list[int]:
@@ -59,14 +69,16 @@ class Layout:
 
 
 class LinearCalls:
-    """Recognizes calls that are linear in their values; each function is tested once.
+    """Recognizes calls that are linear in their values; the same code is tested once.
 
-    parameters : those of the model, and its buffers.
+    parameters : those of the model, and its buffers. texts : N, the size of the batch.
     """
 
-    def __init__(self, parameters: list[Tensor]) -> None:
+    def __init__(self, parameters: list[Tensor], texts: int) -> None:
+        self._texts = texts
         self._constants = {storage_id(tensor.untyped_storage()) for tensor in parameters}
-        self._known: dict[tuple[FunctionType, int], Layout | None] = {}
+        self._known: dict[object, Layout | None] = {}
+        self._known_inline: dict[object, list[tuple[Span, Layout]]] = {}
 
     def layout(self, call: FunctionCall, result: Tensor, lengths: Collection[int]) -> Layout | None:
         """Return how the values of a call lie; None if its result is not linear in an argument.
@@ -80,9 +92,9 @@ class LinearCalls:
         ]  # fmt: skip
         if not candidates or result.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             return None
-        key = call.function, result.dim()
+        key = call.kind, result.dim()
         if key not in self._known:
-            tested = [self._test(call, result, name) for name in candidates]
+            tested = [_test(call, result, name, self._texts) for name in candidates]
             found = [
                 layout for layout in tested if layout and result.shape[layout.tokens] in lengths
             ]
@@ -94,7 +106,21 @@ class LinearCalls:
             return None
         return known if result.shape[known.tokens] in lengths else None
 
-    def activations(self, call: FunctionCall) -> dict[str, Tensor]:
+    def inline(self, run: ModuleRun, heads: int) -> Iterator[tuple[InlineCall, Layout]]:
+        """Return the parts of a module's own code that mix values by other activations.
+
+        heads : as many as the module has, 0 if it names none.
+        """
+        shapes = [None if tensor is None else tensor.shape for tensor in run.outputs]
+        key = type(run.module), *shapes
+        if key not in self._known_inline:
+            self._known_inline[key] = []
+            with suppress(Exception):  # the code cannot run again, or has no derivatives
+                self._known_inline[key] = list(_spans(run, heads, self._texts))
+        for span, layout in self._known_inline[key]:
+            yield InlineCall(run, span), layout
+
+    def activations(self, call: Call) -> dict[str, Tensor]:
         """Return the tensors of a call that are not parameters."""
         return {
             name: tensor
@@ -102,42 +128,87 @@ class LinearCalls:
             if storage_id(tensor.untyped_storage()) not in self._constants
         }
 
-    def _test(self, call: FunctionCall, result: Tensor, name: str) -> Layout | None:
-        values = call.tensors[name]
-        generator = torch.Generator("cpu").manual_seed(0)
-        noise = torch.randn(values.shape, generator=generator, device="cpu").to(values)
-        try:
-            if not torch.equal(call.again(), result):
-                return None
-            if not torch.equal(call.again(**{name: 2 * values}), 2 * result):
-                return None
-            parts = call.again(**{name: noise}).double() + result.double()
-            difference = (call.again(**{name: values + noise}).double() - parts).abs().max()
-            rounding = _ROUNDING * (1 if values.dtype == torch.float32 else 100)
-            if not difference <= rounding * parts.abs().max():
-                return None
-            spread = [dim for dim in range(values.dim()) if _spreads(call, name, noise, dim)]
-            if len(spread) != 1 or spread[0] == 0:
-                return None
-            last = [dim for dim in range(1, values.dim()) if dim != spread[0]][-1]
-            ones = torch.zeros_like(values)
-            ones.select(spread[0], 0).fill_(1)
-            mixed = call.again(**{name: ones})
-        except Exception:  # the function refuses other values: it is no mixture of them
+
+def _test(call: Call, result: Tensor, name: str, texts: int) -> Layout | None:
+    """Return how values lie in an argument, if the result of a call is linear in it."""
+    values = call.tensors[name]
+    generator = torch.Generator("cpu").manual_seed(0)
+    noise = torch.randn(values.shape, generator=generator, device="cpu").to(values)
+    try:
+        if not torch.equal(call.again(), result):
             return None
-        scale = 1e-5 * mixed.abs().max().item()
-        is_shared = torch.allclose(mixed, mixed.narrow(last, 0, 1).expand_as(mixed), atol=scale)
-        return Layout(name, spread[0], last if is_shared else None)
+        if not torch.equal(call.again(**{name: 2 * values}), 2 * result):
+            return None
+        parts = call.again(**{name: noise}).double() + result.double()
+        difference = (call.again(**{name: values + noise}).double() - parts).abs().max()
+        rounding = _ROUNDING * (1 if values.dtype == torch.float32 else 100)
+        if not difference <= rounding * parts.abs().max():
+            return None
+        spread = [dim for dim in range(values.dim()) if _spreads(call, name, noise, dim)]
+        if len(spread) != 1 or spread[0] == 0:
+            return None
+        last = [dim for dim in range(1, values.dim()) if dim != spread[0]][-1]
+        mixed = _of_first(call, name, spread[0])
+    except Exception:  # the function refuses other values: it is no mixture of them
+        return None
+    return Layout(name, texts, spread[0], last if _is_shared(mixed, last) else None)
 
 
-def _spreads(call: FunctionCall, name: str, noise: Tensor, dim: int) -> bool:
-    """Whether values at the first index of a dimension reach results at others."""
+def _of_first(call: Call, name: str, tokens: int) -> Tensor:
+    """Return the result for values that are 1 at the first position, and 0 at others."""
+    ones = torch.zeros_like(call.tensors[name])
+    ones.select(tokens, 0).fill_(1)
+    return call.again(**{name: ones})
+
+
+def _is_shared(mixed: Tensor, dim: int) -> bool:
+    """Whether results are the same along a dimension."""
+    scale = 1e-5 * mixed.abs().max().item()
+    return torch.allclose(mixed, mixed.narrow(dim, 0, 1).expand_as(mixed), atol=scale)
+
+
+def _spans(run: ModuleRun, heads: int, texts: int) -> Iterator[tuple[Span, Layout]]:
+    """Return the parts of a module's code that are linear in values, and how these lie."""
+    ends = set()
+    for call in find_spans(run):
+        span, result = call.span, call.result
+        layout = None if span.end in ends else _test(call, result, VALUES, texts)
+        # Where it depends on nothing else, it is a fixed mixture.
+        if layout is None or layout.tokens != span.tokens or not span.others:
+            continue
+        width = _width(_of_first(call, VALUES, span.tokens), span.features, heads)
+        if 1 < width < result.shape[span.features]:
+            call = InlineCall(run, replace(span, width=width))
+            layout = _test(call, call.result, VALUES, texts)
+        if layout is not None:
+            ends.add(span.end)
+            yield call.span, layout
+
+
+def _width(mixed: Tensor, features: int, heads: int) -> int:
+    """Return how many features, side by side, are mixed by one matrix."""
+    count = mixed.shape[features]
+    most = count // heads if heads and count % heads == 0 else count
+    for width in range(most, 1, -1):
+        if most % width == 0 and _is_shared(split_heads(mixed, features, width), features + 1):
+            return width
+    return 1
+
+
+def _spreads(call: Call, name: str, noise: Tensor, dim: int) -> bool:
+    """Whether values at the first index of a dimension reach results at others.
+
+    Where there are more or fewer results than values, they reach several.
+    """
     if noise.shape[dim] < 2:
         return False
     values = torch.zeros_like(noise)
     values.select(dim, 0).copy_(noise.select(dim, 0))
-    reached = call.again(**{name: values}).narrow(dim, 1, noise.shape[dim] - 1)
-    return bool(reached.any())
+    result = call.again(**{name: values})
+    if result.shape[dim] == noise.shape[dim]:
+        return bool(result.narrow(dim, 1, noise.shape[dim] - 1).any())
+    reached = result.transpose(0, dim).flatten(1).any(1)
+    return int(reached.sum()) > 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,14 +218,13 @@ class LinearCall:
     call : with arguments of float32. layout : of the values.
     """
 
-    call: FunctionCall
+    call: Call
     layout: Layout
 
     @classmethod
-    def of(cls, call: FunctionCall, layout: Layout) -> LinearCall:
+    def of(cls, call: Call, layout: Layout) -> LinearCall:
         """Return a call with arguments of float32, in which rounding hides less."""
-        wide = {name: tensor.float() for name, tensor in call.tensors.items()}
-        return cls(replace(call, arguments={**call.arguments, **wide}), layout)
+        return cls(call.wide(), layout)
 
     @property
     def _values(self) -> Tensor:
@@ -237,7 +307,7 @@ class LinearMixing:
 def read_mixing(
     path: str,
     module: str,
-    call: FunctionCall,
+    call: Call,
     layout: Layout,
     result: Tensor,
     arguments: dict[str, Tensor],
@@ -259,7 +329,7 @@ def read_mixing(
     return LinearMixing(
         path=path,
         module=module,
-        function=call.function.__qualname__,
+        function=call.name,
         values=own.values,
         result=layout.by_head(result),
         matrix=wide.matrix() if with_matrix else None,
