@@ -269,9 +269,10 @@ def _to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReferen
         weights=mixing.probed[text_index],
         head_output=mixing.result[text_index],
         probes=mixing.probes,
-        exact=mixing.exact[text_index],
-        rounded=mixing.rounded[text_index],
+        exact=mixing.exact[:, text_index],
+        rounded=mixing.rounded[:, text_index],
         canaries={name: result[text_index] for name, result in mixing.canaries.items()},
+        rounded_by={name: shares[:, text_index] for name, shares in mixing.rounded_by.items()},
     )
 
 

@@ -266,12 +266,16 @@ class LinearCall:
         Arguments that hardly change the result are left out.
         """
         exact, changed = self.mixed(self.values), {}
-        for name, tensor in self.call.tensors.items():
+        for name in self.call.tensors:
             if name != self.layout.value:
-                other = self.mixed(self.values, **{name: tensor * CANARY})
+                other = self.with_canary(name, self.values)
                 if (other - exact).norm() > MATTERS * exact.norm():
                     changed[name] = other
         return changed
+
+    def with_canary(self, name: str, values: Tensor) -> Tensor:
+        """Return the result for values where one argument is 1 % off."""
+        return self.mixed(values, **{name: self.call.tensors[name] * CANARY})
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,9 +289,10 @@ class LinearMixing:
     matrix : (N, H, m, n); None in the run that the first is compared with.
     arguments : the other arguments that are no parameters, by name.
     probes : (n, c), random columns; probed : (N, H, m, c), their mixture.
-    exact, rounded : (N, H, m, d_v), the mixture of the values in reverse order, in float32 and in
-        the model's own precision.
+    exact, rounded : (K, N, H, m, d_v), the mixture of the values in K other orders, the first of
+        them reversed, in float32 and in the model's own precision.
     canaries : the result with one argument 1 % off, by its name.
+    rounded_by : (K, N), how much of that change is in the rounding errors of `rounded`, by name.
     """
 
     path: str
@@ -302,6 +307,7 @@ class LinearMixing:
     exact: Tensor
     rounded: Tensor
     canaries: dict[str, Tensor]
+    rounded_by: dict[str, Tensor]
 
 
 def read_mixing(
@@ -325,7 +331,13 @@ def read_mixing(
     probes = torch.randn(values.shape[2], columns, generator=generator, device="cpu")
     probes = probes.to(values.device)
     is_wide = all(tensor.dtype == torch.float32 for tensor in call.tensors.values())
-    exact = wide.mixed(values.flip(2))
+    orders = [torch.randperm(values.shape[2], generator=generator, device="cpu") for _ in range(3)]
+    reverse = torch.arange(values.shape[2], device="cpu").flip(0)
+    orders = [reverse] if is_wide else [reverse, *orders]
+    other_values = torch.stack([own.values[:, :, order.to(values.device)] for order in orders])
+    exact = torch.stack([wide.mixed(one.to(values)) for one in other_values])
+    rounded = exact if is_wide else torch.stack([own.mixed(one) for one in other_values])
+    canaries = {} if with_matrix else wide.canaries()
     return LinearMixing(
         path=path,
         module=module,
@@ -337,6 +349,21 @@ def read_mixing(
         probes=probes,
         probed=wide.times(probes),
         exact=exact,
-        rounded=exact if is_wide else own.mixed(own.values.flip(2)),
-        canaries={} if with_matrix else wide.canaries(),
+        rounded=rounded,
+        canaries=canaries,
+        rounded_by={
+            name: torch.stack(
+                [
+                    _share(wide.with_canary(name, one.to(values)) - right, off - right)
+                    for one, right, off in zip(other_values, exact, rounded, strict=True)
+                ]
+            )
+            for name in canaries
+        },
     )
+
+
+def _share(change: Tensor, difference: Tensor) -> Tensor:
+    """Return how much of a change (N, …) is in a difference, (N,)."""
+    change, difference = change.double().flatten(1), difference.double().flatten(1)
+    return (change * difference).sum(1) / change.square().sum(1).clamp(min=torch.finfo().tiny)

@@ -98,12 +98,14 @@ class LinearReference(Reference):
     """What the untouched model computed for a linear attention, in a separate run.
 
     weights : (H, m, c), the mixture of `probes` in float32. head_output : (H, m, d_v), its result.
-    probes : (n, c), random columns. exact, rounded : (H, m, d_v), the mixture of the values in
-    reverse order, in float32 and in the model's precision.
+    probes : (n, c), random columns. exact, rounded : (K, H, m, d_v), the mixture of the values in
+    K other orders, the first of them reversed, in float32 and in the model's precision.
     canaries : (H, m, d_v) each, the result with one argument 1 % off, by its name.
+    rounded_by : (K,) each, how much of that change is in the rounding errors of `rounded`.
     """
 
     probes: Tensor = field(kw_only=True)
     exact: Tensor = field(kw_only=True)
     rounded: Tensor = field(kw_only=True)
     canaries: Mapping[str, Tensor] = field(kw_only=True)
+    rounded_by: Mapping[str, Tensor] = field(kw_only=True)

@@ -16,7 +16,6 @@ from attnviz.capture import capture
 from attnviz.results import LinearAttention, LinearReference
 
 FAMILIES = [*RECURRENCES]
-NARROW = ["mamba2", "qwen3_next", "rwkv"]  # whose arguments bfloat16 tells from ones 1 % off
 
 
 @cache
@@ -76,10 +75,8 @@ def faults(
     return wrong
 
 
-@pytest.mark.parametrize(
-    ("family", "dtype"),
-    [(name, torch.float32) for name in FAMILIES] + [(name, torch.bfloat16) for name in NARROW],
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_planted_faults_are_caught(family, dtype):
     record, reference, module = captured(family, dtype)
     assert verdict(record, reference) == "verified"
@@ -89,7 +86,11 @@ def test_planted_faults_are_caught(family, dtype):
 
 def test_an_argument_that_goes_unnoticed_proves_nothing():
     record, reference, _ = captured("mamba2")
-    blind = replace(reference, canaries={"dt": reference.head_output})
+    blind = replace(
+        reference,
+        canaries={"dt": reference.head_output},
+        rounded_by={"dt": torch.zeros(1)},
+    )
     assert verdict(record, blind) != "verified"
     assert verdict(record, replace(reference, canaries={})) == "not proven"
 
