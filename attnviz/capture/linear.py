@@ -59,7 +59,8 @@ class Layout:
     def as_argument(self, values: Tensor, like: Tensor) -> Tensor:
         """Return values (N, H, T, d_v) in the shape that the function takes."""
         order = self._order(like.dim())
-        moved = values.transpose(2, 3).reshape([like.shape[dim] for dim in order])
+        sizes = {dim: like.shape[dim] for dim in order} | {self.tokens: values.shape[2]}
+        moved = values.transpose(2, 3).reshape([*sizes.values()])
         return moved.permute([order.index(dim) for dim in range(like.dim())])
 
     def _order(self, dims: int) -> list[int]:
@@ -215,16 +216,18 @@ def _spreads(call: Call, name: str, noise: Tensor, dim: int) -> bool:
 class LinearCall:
     """A call whose result is a mixture of its values, in float32 where the model computes in less.
 
-    call : with arguments of float32. layout : of the values.
+    call : with arguments of float32. layout : of the values. cell : how many positions, side by
+    side, have the same value and the mean of their results; with n and m all of them are counted.
     """
 
     call: Call
     layout: Layout
+    cell: int = 1
 
     @classmethod
-    def of(cls, call: Call, layout: Layout) -> LinearCall:
+    def of(cls, call: Call, layout: Layout, cell: int = 1) -> LinearCall:
         """Return a call with arguments of float32, in which rounding hides less."""
-        return cls(call.wide(), layout)
+        return cls(call.wide(), layout, cell)
 
     @property
     def _values(self) -> Tensor:
@@ -233,12 +236,25 @@ class LinearCall:
     @property
     def values(self) -> Tensor:
         """The values, (N, H, n, d_v)."""
-        return self.layout.by_head(self._values)
+        return self.layout.by_head(self._pooled(self._values))
 
     def mixed(self, values: Tensor, **changed: Tensor) -> Tensor:
         """Return the result (N, H, m, d_v) for other values (N, H, n, d_v)."""
-        argument = self.layout.as_argument(values, self._values)
-        return self.layout.by_head(self.call.again(**{self.layout.value: argument, **changed}))
+        tokens, like = self.layout.tokens, self._values
+        argument = self.layout.as_argument(values, like)
+        if self.cell > 1:
+            argument = argument.repeat_interleave(self.cell, tokens)
+            argument = argument.narrow(tokens, 0, like.shape[tokens])
+        result = self.call.again(**{self.layout.value: argument, **changed})
+        return self.layout.by_head(self._pooled(result))
+
+    def _pooled(self, numbers: Tensor) -> Tensor:
+        """Return the mean of each cell of positions, as the function takes or returns them."""
+        if self.cell == 1:
+            return numbers
+        tokens = self.layout.tokens
+        cells = torch.split(numbers, self.cell, tokens)  # the last may be smaller
+        return torch.cat([cell.mean(tokens, keepdim=True) for cell in cells], dim=tokens)
 
     def matrix(self) -> Tensor:
         """Return M (N, H, m, n): the results for the identity, block of columns by block."""
@@ -319,12 +335,15 @@ def read_mixing(
     arguments: dict[str, Tensor],
     *,
     with_matrix: bool,
+    cell: int = 1,
 ) -> LinearMixing:
     """Return what a call mixes, with its matrix or with what the matrix is compared with.
 
     The function is called while its arguments are as they were.
+
+    cell : as in `LinearCall`; of several positions the result is that of the mean values.
     """
-    wide, own = LinearCall.of(call, layout), LinearCall(call, layout)
+    wide, own = LinearCall.of(call, layout, cell), LinearCall(call, layout, cell)
     values = wide.values
     columns = min(max(values.shape[3], _FEWEST_PROBES), _MOST_PROBES)
     generator = torch.Generator("cpu").manual_seed(0)
@@ -343,7 +362,7 @@ def read_mixing(
         module=module,
         function=call.name,
         values=own.values,
-        result=layout.by_head(result),
+        result=layout.by_head(result) if cell == 1 else own.mixed(own.values),
         matrix=wide.matrix() if with_matrix else None,
         arguments={name: tensor for name, tensor in arguments.items() if name != layout.value},
         probes=probes,

@@ -54,11 +54,15 @@ class AttentionCall:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """All attentions of a run, and notes on what is none or not compared."""
+    """All attentions of a run, and notes on what is none or not compared.
+
+    linear_calls : which calls are linear in their values.
+    """
 
     calls: list[AttentionCall]
-    notes: tuple[str, ...] = ()
-    linear: tuple[LinearMixing, ...] = ()
+    notes: tuple[str, ...]
+    linear: tuple[LinearMixing, ...]
+    linear_calls: LinearCalls
 
 
 def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tuple[Recording, ...]:
@@ -129,10 +133,10 @@ class _Recorder(ModuleWatcher):
         if not self.running or len(self._recorded) > attentions or not is_batch:
             return
         with self._replaying():
-            layout = self._linear_calls.layout(call, result, self._lengths())
+            layout = self._linear_calls.layout(call, result, self.lengths())
             if layout is not None:
                 del self._linear[mixtures:]
-                self._read_mixing(self._innermost_module(), call, layout, result)
+                self._read_mixing(self.innermost_module(), call, layout, result)
 
     def _on_module(self, run: ModuleRun) -> None:
         """Record what the code of a module mixes linearly between its submodules."""
@@ -171,12 +175,6 @@ class _Recorder(ModuleWatcher):
                 yield
         finally:
             self._is_replaying = False
-
-    def _lengths(self) -> set[int]:
-        """Return how many positions the inputs of the model have."""
-        _, args, kwargs = self.running[0]
-        tensors = (one for one in [*args, *kwargs.values()] if isinstance(one, Tensor))
-        return {tensor.shape[1] for tensor in tensors if tensor.dim() > 1}
 
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Call the model's own attention function, and record its arguments."""
@@ -256,7 +254,9 @@ class _Recorder(ModuleWatcher):
             for call in calls
             if not call.attention.compares_all
         ]
-        return Recording(calls, tuple(dict.fromkeys(notes)), tuple(self._linear))
+        return Recording(
+            calls, tuple(dict.fromkeys(notes)), tuple(self._linear), self._linear_calls
+        )
 
     def _name(self, path: str) -> str:
         return path or type(self.model).__name__
@@ -323,20 +323,14 @@ class _Recorder(ModuleWatcher):
         memory_budget(self.model).expect(max(2 * all_maps, all_maps + compared) - size)
 
     def _on_softmax(self, softmax: Softmax) -> None:
-        module = self._innermost_module()
+        module = self.innermost_module()
         inputs = self.inputs_of(module)
         recorded = _Recorded(self.paths[module], inputs, False, self._entries[module])
         self._recorded.append(recorded)
         self._pending.append((recorded, softmax, self._count_heads()))
 
     def _on_unreadable(self, reason: str) -> None:
-        self._unreadable.append((self.paths[self._innermost_module()], reason))
-
-    def _innermost_module(self) -> nn.Module:
-        """Return the innermost module that has parameters: not a softmax by itself."""
-        modules: list[nn.Module] = [module for module, _, _ in reversed(self.running)]
-        with_parameters = (m for m in modules if next(m.parameters(), None) is not None)
-        return next(with_parameters, modules[-1])
+        self._unreadable.append((self.paths[self.innermost_module()], reason))
 
     def _can_read(self, args: AttentionCallArgs) -> bool:
         """Whether the arguments describe the attention; otherwise its operators are traced."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError
 from attnviz.results.attention_record import AttentionRecord, Reference
+from attnviz.results.axis import Axis
 from attnviz.results.base import Rules, fits
 
 
@@ -25,13 +26,18 @@ class LinearAttention(AttentionRecord):
     module : the name of the module's class.
     function : the name of the function of the model whose result is M v.
     arguments : the other arguments of that function that depend on the text, by name: gates,
-        decays, queries and keys, as it takes them.
+        decays, queries and keys, as it takes them; none of a long text.
+    text : the tokens of a long text, whose maps are pooled; None of others.
+    cell : how many tokens each position joins: weights are summed over columns, with their signs,
+        and averaged over rows; values are averaged.
     """
 
     matrix: Tensor = field(kw_only=True)
     module: str = field(kw_only=True)
     function: str = field(kw_only=True)
     arguments: dict[str, Tensor] = field(kw_only=True)
+    text: Axis | None = field(default=None, kw_only=True)
+    cell: int = field(default=1, kw_only=True)
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
