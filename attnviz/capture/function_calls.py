@@ -200,8 +200,7 @@ def _is_real(value: object) -> bool:
 
 def _is_plain(value: object) -> bool:
     """Whether a value is not written by a function that takes it, unless it is a tensor."""
-    if isinstance(value, dict):  # of settings
-        return not any(isinstance(item, Tensor) for item in value.values()) and all(
-            map(_is_plain, value.values())
-        )
+    if isinstance(value, dict | list):  # of settings
+        items = [*value.values()] if isinstance(value, dict) else value
+        return all(_is_plain(item) and not isinstance(item, Tensor) for item in items)
     return all(isinstance(item, PLAIN) for item in (value if isinstance(value, tuple) else [value]))

@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 import torch
 from linear_models import CHUNK, RECURRENCES, TOKENS, build, hybrid
+from transformers import Mamba2Model
 
 import attnviz
 from attnviz import InputError
@@ -93,6 +94,14 @@ def test_an_argument_that_goes_unnoticed_proves_nothing():
     )
     assert verdict(record, blind) != "verified"
     assert verdict(record, replace(reference, canaries={})) == "not proven"
+
+
+def test_settings_of_a_saved_model_may_be_lists(tmp_path):
+    build("mamba2").save_pretrained(tmp_path)
+    model = Mamba2Model.from_pretrained(tmp_path)
+    assert isinstance(model.config.time_step_limit, list)
+    (one,) = capture(model, {"input_ids": torch.arange(20)[None]})
+    assert [record.signed for record in one.records] == [True]
 
 
 @pytest.fixture(scope="module")
