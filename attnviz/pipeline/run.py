@@ -411,9 +411,12 @@ def _pooled_result(
         weights_sha256=checkpoint.current_sha256(),
     )
     source = _provenance(checkpoint, inputs, batch, 0, report, computation, None)
-    notes = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0))
-    result = AttentionResult(records, report, source, notes=notes)
-    return result
+    pooled = (
+        f"each cell joins {cell} × {cell} of the {len(axis):,} × {len(axis):,} weights (columns "
+        "summed with their signs, rows averaged)"
+    )
+    notes = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0), pooled)
+    return AttentionResult(records, report, source, notes=notes)
 
 
 def _streamed_result(

@@ -43,7 +43,7 @@ def test_pooled_maps_are_drawn_with_the_places_of_their_cells(pooled):
     _, result = pooled
     drawn = attnviz.attention_map(result, layer=0, head=0)
     assert drawn.sides[0].cell == result.records[0].cell
-    assert any("columns summed, rows averaged" in note for note in drawn.notes)
+    assert any("columns summed with their signs, rows averaged" in note for note in drawn.notes)
     with pytest.raises(InputError, match="has pooled maps only"):
         attnviz.attention_map(result, layer=0, head=0, rows=slice(0, 2))
 

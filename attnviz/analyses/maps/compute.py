@@ -120,7 +120,7 @@ def attention_map(
         weights = torch.stack([one for one, *_ in maps]).mean(0)
     else:
         records = [one for one in attentions if isinstance(one, AttentionRecord)]
-        of_layers = [_map_of(record, words, all_notes) for record in records]
+        of_layers = [_map_of(record, words) for record in records]
         (_, left, across), *_ = of_layers
         weights = torch.stack([one[list(heads)].mean(0) for one, *_ in of_layers]).mean(0)
         signed = any(record.signed for record in records)
@@ -216,7 +216,7 @@ def head_maps(
             raise InputError(
                 "The layers differ in their heads or positions. Choose one layer at a time."
             )
-        maps = [_map_of(record, words, notes) for record in records]
+        maps = [_map_of(record, words) for record in records]
     weights, (left, *_), (across, *_) = zip(*maps, strict=True)
     stacked = torch.stack(weights)
     if not streamed:
@@ -371,24 +371,14 @@ def _check_part(part: slice | None, length: int, name: str) -> slice:
     return slice(start, stop)
 
 
-def _map_of(
-    record: AttentionRecord, words: bool, notes: list[str]
-) -> tuple[Tensor, TokenGroups, TokenGroups]:
+def _map_of(record: AttentionRecord, words: bool) -> tuple[Tensor, TokenGroups, TokenGroups]:
     """Return the weights between words; of a long text's linear attention, between cells."""
     weights, left, across = word_weights(record, words=words)
     if isinstance(record, LinearAttention) and record.text is not None:
         length = len(record.text)
         groups = _pooled_groups(record.text, slice(0, length), record.cell)
         left = across = replace(groups, positions=left.positions)
-        notes.append(_note_on_cells(record.cell, length, length))
     return weights, left, across
-
-
-def _note_on_cells(cell: int, m: int, n: int) -> str:
-    return (
-        f"each cell joins {cell} × {cell} of the {m:,} × {n:,} weights (columns summed, rows "
-        "averaged)"
-    )
 
 
 def _streamed_map(
@@ -437,7 +427,10 @@ def pooled(
     cell = summary.cell * factor
     weights = _sum_cells(area, factor) / cell_sizes(m, cell)[:, None]
     if cell > 1:
-        notes.append(_note_on_cells(cell, m, n))
+        notes.append(
+            f"each cell joins {cell} × {cell} of the {m:,} × {n:,} weights (columns "
+            "summed, rows averaged)"
+        )
     left, across = (_pooled_groups(axis, slice(0, len(axis)), cell) for axis in axes)
     return weights, left, across
 
