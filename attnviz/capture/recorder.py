@@ -139,10 +139,15 @@ class _Recorder(ModuleWatcher):
                 self._read_mixing(self.innermost_module(), call, layout, result)
 
     def _on_module(self, run: ModuleRun) -> None:
-        """Record what the code of a module mixes linearly between its submodules."""
-        path = self.paths[run.module]
-        mixing = {one.path for one in self._linear} | self._attending()
+        """Record what the code of a module mixes linearly between its submodules.
+
+        Not in a block with softmax attention, nor of a module that holds another mixture.
+        """
+        path, attending = self.paths[run.module], self._attending()
+        mixing = {one.path for one in self._linear} | attending
         if any(one == path or one.startswith(f"{path}.") for one in mixing):
+            return
+        if _block(path) in {_block(one) for one in attending}:
             return
         with self._replaying():
             for call, layout in self._linear_calls.inline(run, self._count_heads() or 0):
