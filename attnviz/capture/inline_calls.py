@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture.function_calls import PLAIN, first_tensor
-from attnviz.runtime.compat import outside_dispatch_modes
+from attnviz.runtime.compat import outside_dispatch_modes, without_hooks
 
 VALUES = "values"
 _FEWEST_REACHED = 4  # one feature in so many of a result must depend on a value
@@ -113,8 +113,9 @@ class ModuleRun:
             for name, value in self.arguments.items()
         }
         bound = inspect.BoundArguments(inspect.signature(self.module.forward), arguments)
-        replaced = _instead_of_forward([call.module for call in self.calls], submodule)
-        with outside_dispatch_modes(), replaced, suppress(_ReachedError):
+        modules = [call.module for call in self.calls]
+        replaced = _instead_of_forward(modules, submodule)
+        with outside_dispatch_modes(), without_hooks(modules), replaced, suppress(_ReachedError):
             taken.append(first_tensor(self.module.forward(*bound.args, **bound.kwargs)))
         return taken
 

@@ -130,7 +130,8 @@ class _Recorder(ModuleWatcher):
         """Record a call that mixes values linearly, in place of those that it made itself."""
         attentions, mixtures = before
         is_batch = result.dim() > 2 and len(result) % self.texts == 0
-        if not self.running or len(self._recorded) > attentions or not is_batch:
+        is_watched = bool(self.running) and not self._is_replaying
+        if not is_watched or len(self._recorded) > attentions or not is_batch:
             return
         with self._replaying():
             layout = self._linear_calls.layout(call, result, self.lengths())

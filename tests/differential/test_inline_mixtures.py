@@ -153,6 +153,16 @@ def test_queries_may_read_other_positions():
     assert shapes["decoder.layers.0.encoder_attn"] == (8, 14)
 
 
+def test_hooks_of_the_user_run_as_often_as_the_model():
+    model, inputs = minimax()
+    seen = []
+    model.layers[0].self_attn.act_fn.register_forward_hook(lambda *_: seen.append(1))
+    counted = []
+    model.register_forward_hook(lambda *_: counted.append(1))
+    capture(model.eval(), inputs)
+    assert len(seen) == len(counted) > 0
+
+
 def test_the_model_is_restored():
     model, inputs = yoso()
     from transformers.models.yoso.modeling_yoso import YosoCumulation
