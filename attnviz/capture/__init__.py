@@ -10,6 +10,8 @@ from attnviz.capture.capture import (
     transcribe,
 )
 from attnviz.capture.computation import read_computation
+from attnviz.capture.linear import LinearCalls
+from attnviz.capture.pooled import capture_pooled, linear_calls
 from attnviz.capture.positions import MovedKeys, change_every_position, change_some_positions
 from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
@@ -24,6 +26,7 @@ from attnviz.capture.watch import Output, Outputs, memory_budget, model_lock, re
 __all__ = [
     "BatchedAttention",
     "Capture",
+    "LinearCalls",
     "MovedKeys",
     "Output",
     "Outputs",
@@ -33,11 +36,13 @@ __all__ = [
     "capture",
     "capture_batch",
     "capture_generation",
+    "capture_pooled",
     "capture_streamed",
     "change_every_position",
     "change_some_positions",
     "generate_greedily",
     "hidden_states",
+    "linear_calls",
     "memory_budget",
     "model_lock",
     "outputs_of_start",

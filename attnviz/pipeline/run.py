@@ -17,15 +17,18 @@ from torch import Tensor
 from attnviz import agreement
 from attnviz.capture import (
     Capture,
+    LinearCalls,
     MovedKeys,
     ReducedAttention,
     ReductionOptions,
     Sample,
     capture,
     capture_generation,
+    capture_pooled,
     capture_streamed,
     change_every_position,
     change_some_positions,
+    linear_calls,
     memory_budget,
     outputs_of_start,
     place_windows,
@@ -384,10 +387,49 @@ def _capture_generation(
     return captured, generated_text(tokenizer, ids[prompt_length:])
 
 
+def _pooled_result(
+    checkpoint: Checkpoint,
+    inputs: Inputs,
+    batch: Batch,
+    options: AttendOptions,
+    known: LinearCalls,
+    heads: int,
+) -> AttentionResult:
+    """Return the pooled maps of one text's linear attention; `heads` are those of all layers."""
+    if options.top:
+        raise InputError(
+            "top is for a streamed text with softmax attention, but "
+            f"{checkpoint.name} has linear attention only. Leave it out."
+        )
+    module, axis = checkpoint.module, batch.axes["text"][0]
+    computation = read_computation(module)
+    cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // heads)))
+    cell = -(-len(axis) // cells)
+    records, references = capture_pooled(module, batch.inputs, axis, known, cell)
+    outputs = outputs_of_start(module, batch.inputs)
+    (output,) = agreement.check_output(outputs, {}, 1, len(records))
+    report = agreement.verify(
+        records,
+        references,
+        output=output,
+        versions=package_versions(),
+        weights_sha256=checkpoint.current_sha256(),
+    )
+    source = _provenance(checkpoint, inputs, batch, 0, report, computation, None)
+    pooled = (
+        f"each cell joins {cell} × {cell} of the {len(axis):,} × {len(axis):,} weights (columns "
+        "summed with their signs, rows averaged)"
+    )
+    notes = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0), pooled)
+    return AttentionResult(records, report, source, notes=notes)
+
+
 def _streamed_result(
     checkpoint: Checkpoint, inputs: Inputs, batch: Batch, options: AttendOptions
 ) -> AttentionResult:
     """Return the reduced attentions of one text, compared in some rows with the model's own."""
+    if (linear := linear_calls(checkpoint.module, batch.inputs)) is not None:
+        return _pooled_result(checkpoint, inputs, batch, options, *linear)
     if options.positions == "all":
         raise InputError(
             "The positions of a streamed text cannot be checked. Leave --positions "
