@@ -207,6 +207,10 @@ def faithfulness(
     peers: Annotated[
         bool, typer.Option("--peers", help="Also run captum, in SmolLM2 (bench extra).")
     ] = False,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="JSON lines, one a text: an interrupted --task goes on from there."),
+    ] = None,
 ) -> None:
     """Compare attribution methods with interventions."""
     from faithfulness import evaluate_all, read, show
@@ -215,7 +219,7 @@ def faithfulness(
     console = Console()
     wide = Console(width=max(console.width, 150))
     if task != "senses":
-        judged = evaluate(task, sentences, step=step, peers=peers)
+        judged = evaluate(task, sentences, step=step, peers=peers, store=store)
         show_decoder(judged, f"{task} in SmolLM2", wide)
         return
     by_word = read(sentences)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.attribution.interventions import HeadPatching, batch_size
-from attnviz.attribution.readout import Readout, base_of, unembedding_of
+from attnviz.attribution.readout import base_of
 from attnviz.attribution.reference import encode_after
 from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Score, Target
@@ -295,8 +295,7 @@ def run_without(
 ) -> Tensor:
     """Ablate each set of heads and return what is measured of the output, (N, …).
 
-    Runs start at the block of the first ablated head, from the stored residual stream, and
-    compute the logits of the read positions only.
+    Runs start at the block of the first ablated head, from the stored residual stream.
 
     measure : from what is read in some runs, (n, d), to their numbers, (n, …). hidden : keys that
     the heads may not read, in place of a replacement of their outputs. fixed : the outputs of all
@@ -317,7 +316,7 @@ def run_without(
         block = run.mixes[min(batch[0])[0]][0] if can_start else None
         first = sum(index is not None and index < block for index, _ in run.mixes) if block else 0
         patching = HeadPatching(batch, replacement, rows, fixed, None, layer=first, hidden=hidden)
-        skipping = _shortened(target, run, block or 0, len(batch)) if can_start else nullcontext()
+        skipping = run.stored.skip(block or 0, len(batch)) if can_start else nullcontext()
         with skipping, patching:
             parts.append(measure(target.outputs(len(batch))))
         if hidden and not patching.hides:
@@ -362,49 +361,9 @@ def measure_without(
     return torch.stack(before), torch.stack(after)
 
 
-@contextmanager
-def _shortened(target: Target, run: HeadRun, block: int, copies: int) -> Iterator[None]:
-    """Run copies of the text from a block on, with the logits of the read positions only."""
-    with run.stored.skip(block, copies), _reading(target.readout, target.ids.shape[1]):
-        yield
-
-
-@contextmanager
-def _reading(readout: Readout, T: int) -> Iterator[None]:
-    """Leave the logits of positions that are not read undefined.
-
-    The unembedding takes longer than many blocks.
-    """
-    unembedding, rows = unembedding_of(readout.module), list(readout.rows)
-    if unembedding is None:
-        yield
-        return
-
-    def select(_: nn.Module, args: tuple[Any, ...]) -> Any:
-        (states,) = args
-        return (states[:, rows],) if states.dim() == 3 and states.shape[1] == T else None
-
-    def place(_: nn.Module, args: tuple[Any, ...], logits: Tensor) -> Tensor:
-        if args[0].shape[1] != len(rows) or len(rows) == T:
-            return logits
-        every = logits.new_empty(logits.shape[0], T, logits.shape[-1])
-        every[:, rows] = logits
-        return every
-
-    hooks = [
-        unembedding.register_forward_pre_hook(select),
-        unembedding.register_forward_hook(place),
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def _same_from_the_last_block(target: Target, run: HeadRun) -> bool:
     """Return whether the last block alone gives what the whole model gives."""
-    with _shortened(target, run, len(run.stored.blocks) - 1, 1):
+    with run.stored.skip(len(run.stored.blocks) - 1, 1):
         numbers = target.outputs(1)
     error = (numbers - run.numbers.detach()).norm()
     return bool((error <= _SAME * run.numbers.detach().norm()).item())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,8 +67,43 @@ class Readout:
 
     def run(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Run the model and return what is read of each text, (N, d)."""
-        with torch.no_grad():
+        with torch.no_grad(), self.alone():
             return self(self.module(**inputs)[0])
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Leave the logits of all positions that are not read undefined while the model runs.
+
+        The unembedding takes longer than many blocks.
+        """
+        get = getattr(self.module, "get_output_embeddings", lambda: None)
+        unembedding, rows, T = get(), list(self.rows), 0
+        if unembedding is None:
+            yield
+            return
+
+        def select(_: nn.Module, args: tuple[Any, ...]) -> Any:
+            nonlocal T
+            (states,) = args
+            T = states.shape[1] if states.dim() == 3 else 0
+            return (states[:, rows],) if len(rows) < T else None
+
+        def place(_: nn.Module, __: tuple[Any, ...], logits: Tensor) -> Tensor:
+            if len(rows) >= T:
+                return logits
+            every = logits.new_empty(logits.shape[0], T, logits.shape[-1])
+            every[:, rows] = logits
+            return every
+
+        hooks = [
+            unembedding.register_forward_pre_hook(select),
+            unembedding.register_forward_hook(place),
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def without(self, positions: Sequence[int]) -> Readout:
         """Return the same readout in a text without the tokens at some positions.

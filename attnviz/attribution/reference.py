@@ -18,7 +18,7 @@ from attnviz.inputs.batch import Batch
 from attnviz.inputs.tokens import TokenIds, special_flags
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionResult
-from attnviz.results.axis import Axis, TokenGroups, join_axes, token_groups
+from attnviz.results.axis import READ_WITH, Axis, TokenGroups, join_axes, token_groups
 
 _SAME = 1e-3  # of the norm of a state: a change that is rounding
 
@@ -106,7 +106,7 @@ def encode_causal(
         else:
             assert model.tokenizer is not None  # it has tokenized the text
             token = model.tokenizer.convert_ids_to_tokens(bos)
-            batch, notes = encode_after(model, text, bos), (f"read with {token} before it",)
+            batch, notes = encode_after(model, text, bos), (f"{READ_WITH}{token} before it",)
     return batch.inputs, bos, sink, notes
 
 

@@ -178,7 +178,7 @@ def trace_run(
     try:
         for parameter in trainable:
             parameter.requires_grad_(False)
-        with torch.enable_grad(), mode:
+        with torch.enable_grad(), readout.alone(), mode:
             end = readout(module(**inputs)[0])
     finally:
         for hook in hooks:

@@ -467,6 +467,9 @@ def ranges(numbers: Sequence[int]) -> str:
     return ", ".join(texts)
 
 
+READ_WITH = "read with "  # begins a note on the token before a text
+
+
 def source(provenance: Provenance) -> str:
     """Return the text, image or sound that was read, and the model that read it."""
     longest = 60 if provenance.pair is None and provenance.target is None else 30
@@ -480,3 +483,13 @@ def source(provenance: Provenance) -> str:
     model = literal(provenance.model, 80) + provenance.with_changes
     target = "" if provenance.target is None else f" to say {quoted(provenance.target)}"
     return f"{' + '.join(inputs)}, read by {model}{target}"
+
+
+def source_and_notes(provenance: Provenance, notes: Sequence[str]) -> list[str]:
+    """Return the source, with the token that was read before the text, and the other notes.
+
+    A short caption begins with the source, and may leave out notes.
+    """
+    before = [note for note in notes if note.startswith(READ_WITH)]
+    others = [note for note in notes if note not in before]
+    return [source(provenance) + "".join(note.removeprefix("read") for note in before), *others]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import torch
@@ -58,6 +58,26 @@ class Judged:
     error: float
     notes: Sequence[str] = ()
 
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> Judged:
+        """Return a text that `to_json` wrote."""
+        scores = {
+            field: {
+                name: torch.tensor(numbers, dtype=torch.float64)
+                for name, numbers in stored[field].items()
+            }
+            for field in ("attributions", "effects")
+        }
+        return cls(**{**stored, **scores})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its fields, with lists in place of tensors."""
+        scores = {
+            field: {name: scores.tolist() for name, scores in getattr(self, field).items()}
+            for field in ("attributions", "effects")
+        }
+        return {**vars(self), **scores}
+
 
 def next_token(
     model: attnviz.Model, entry: Mapping[str, str], methods: Mapping[str, Method]
@@ -92,8 +112,8 @@ def judge(
         pair = make_reference(target, "gate", reading.bos).inputs
         split = decompose(readout, pair, direction=direction, gate=gate)
         score = Score(**vars(target), direction=split.direction, result=reading.result, gate=gate)
-        target.outputs(1)
-        forward, _ = _time(lambda: target.outputs(1), 3)
+        run_whole(target)
+        forward, _ = _time(lambda: run_whole(target), 3)
         attributions, forwards, notes = {}, {}, []
         with tokens_read(readout.module) as tokens:
             for name in methods:
@@ -134,6 +154,12 @@ def expect_separate(foreign: set[int], draws: Sequence[int]) -> None:
         raise ValueError(f"A method and the truth share the replacements {shared}.")
 
 
+@torch.no_grad()
+def run_whole(target: Target) -> None:
+    """Run the model on the text, as anyone would: the unit of time."""
+    target.readout.module(**target.inputs)
+
+
 def _words(reading: Reading) -> list[tuple[int, ...]]:
     """Return the positions of the pieces of each ordinary word."""
     groups = reading.groups
@@ -145,19 +171,26 @@ def _words(reading: Reading) -> list[tuple[int, ...]]:
 
 
 def _time(run: Callable[[], Any], rounds: int = 1) -> tuple[float, Any]:
-    """Return the seconds that a function takes, and what it returns."""
-    start = perf_counter()
+    """Return the processor seconds that a function takes, and what it returns."""
+    start = process_time()
     for _ in range(rounds):
         value = run()
-    return (perf_counter() - start) / rounds, value
+    return (process_time() - start) / rounds, value
 
 
 def evaluate(
-    task: str, path: Path | None = None, *, step: int = 1, peers: bool = False
+    task: str,
+    path: Path | None = None,
+    *,
+    step: int = 1,
+    peers: bool = False,
+    store: Path | None = None,
 ) -> list[Judged]:
     """Evaluate every `step`-th text of a task, "next-token" or "shift", on SmolLM2.
 
     path : other texts than the frozen ones. peers : whether to run the methods of other tools too.
+    store : a file of JSON lines, to which each text is added at once. Texts that it has are read
+        from there, so that an interrupted run goes on.
     """
     model = attnviz.load("smollm2")
     methods = {**METHODS, **(installed() if peers else {})}
@@ -165,8 +198,30 @@ def evaluate(
         texts, run = json.loads((path or PROMPTS).read_text("utf-8"))["prompts"], next_token
     else:
         texts, run = json.loads((path or SENTENCES).read_text("utf-8"))["sentences"], shifted
-    progress = track(texts[::step], task, console=Console(stderr=True))
-    return [judged for text in progress if (judged := run(model, text, methods)) is not None]
+    stored = {} if store is None else read_stored(store)
+    for text in track(texts[::step], task, console=Console(stderr=True)):
+        key = json.dumps(text)
+        if key not in stored:
+            stored[key] = run(model, text, methods)
+            if store is not None:
+                add_stored(store, key, stored[key])
+    judged = [stored[json.dumps(text)] for text in texts[::step]]
+    return [text for text in judged if text is not None]
+
+
+def read_stored(store: Path) -> dict[str, Judged | None]:
+    """Return the evaluated texts in a file of JSON lines, by the JSON of each text."""
+    lines = store.read_text("utf-8").splitlines() if store.exists() else []
+    return {
+        key: None if judged is None else Judged.of_json(judged)
+        for key, judged in map(json.loads, lines)
+    }
+
+
+def add_stored(store: Path, key: str, judged: Judged | None) -> None:
+    """Add an evaluated text to a file of JSON lines."""
+    with store.open("a", encoding="utf-8") as file:
+        file.write(json.dumps([key, None if judged is None else judged.to_json()]) + "\n")
 
 
 def correlations(judged: Sequence[Judged], method: str, truth: str = "consensus") -> list[float]:

@@ -5,6 +5,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from families import tiny
 from playwright.sync_api import expect
 
 import attnviz
@@ -247,3 +248,36 @@ def test_a_page_on_another_port_cannot_frame_request_or_read(served, browser):
         after = asking.get("/health").json()
         assert (after["served"], after["running"]) == (before, 0)
         other.shutdown()
+
+
+@pytest.fixture(scope="module")
+def decoder(tokenizer, tmp_path_factory):
+    """A server of a tiny decoder."""
+    folder = tmp_path_factory.mktemp("decoder")
+    tiny("llama").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    with serving("--model", str(folder)) as server:
+        yield server
+
+
+def test_a_generated_token_is_explained_when_a_reader_points_at_it(decoder, open_page):
+    page, held = open_page(decoder.link), []
+    page.get_by_label("Sentence").first.fill("the old train left the quiet station")
+    page.get_by_label("Generate").fill("4")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.locator("footer .source")).to_contain_text("the old train left")
+    words, line = page.locator(".headline .word"), page.locator(".why .found")
+    last = words.count() - 1
+    expect(line).to_contain_text("Point at a generated token")
+    words.nth(last - 1).hover()
+    expect(line).to_contain_text(" over “")
+    expect(page.locator(".headline .explained")).to_have_text(words.nth(last - 1).inner_text())
+    assert page.locator(".headline .word[style*=background]").count() >= 5
+    page.route("**/explain", lambda route: held.append(route))
+    words.nth(last).hover()
+    expect(line).to_have_text("Explaining this token …")
+    expect(page.locator(".headline .explained")).to_have_count(0)  # nor the other token's colors
+    assert page.locator(".headline .word[style*=color-mix]").count() == 0
+    held[0].continue_()
+    expect(line).to_contain_text(" over “")
+    expect(page.locator(".headline .explained")).to_have_text(words.nth(last).inner_text())

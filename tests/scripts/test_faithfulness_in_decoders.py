@@ -67,3 +67,27 @@ def test_a_method_that_reads_the_words_of_the_truth_is_refused():
     decoders.expect_separate(tokens - {1, 2}, [3, 9])
     with pytest.raises(ValueError, match=r"share the replacements \[7\]"):
         decoders.expect_separate(tokens - {1, 2}, [3, 7])
+
+
+def test_an_interrupted_run_goes_on_from_its_store(tmp_path, monkeypatch):
+    prompts, store, runs = tmp_path / "prompts.json", tmp_path / "store.jsonl", []
+    entries = [{"prompt": name} for name in ("first", "short", "third")]
+    prompts.write_text(json.dumps({"prompts": entries}), "utf-8")
+
+    def evaluate_text(_, entry, __):
+        runs.append(entry["prompt"])
+        if runs == ["first", "short", "third"]:
+            raise KeyboardInterrupt
+        return None if entry["prompt"] == "short" else planted(len(entry["prompt"]))[0]
+
+    monkeypatch.setattr(decoders.attnviz, "load", lambda _: None)
+    monkeypatch.setattr(decoders, "next_token", evaluate_text)
+    with pytest.raises(KeyboardInterrupt):
+        decoders.evaluate("next-token", prompts, store=store)
+    judged = decoders.evaluate("next-token", prompts, store=store)
+    assert runs == ["first", "short", "third", "third"]
+    assert len(judged) == 2
+    again = decoders.evaluate("next-token", prompts, store=store)
+    for one, other in zip(judged, again, strict=True):
+        assert torch.equal(one.attributions["planted"], other.attributions["planted"])
+        assert decoders.correlations([one], "planted") == decoders.correlations([other], "planted")

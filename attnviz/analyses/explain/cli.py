@@ -54,7 +54,7 @@ def explain(
         typer.Option(
             help="Attribution method to compare, such as gradient-attention. Repeat it for "
             "several.",
-            show_default="ensemble",
+            show_default="partial-split",
         ),
     ] = None,
     heads: Annotated[
@@ -102,7 +102,7 @@ def explain(
             against=against,
             number=number.value,
             reference=reference,
-            methods=method or ("ensemble",),
+            methods=method or ("partial-split",),
             heads=heads,
             generate=generate,
             decoder=decoder,

@@ -61,7 +61,7 @@ def explain(
     against: str | None = None,
     number: Literal["log-probability", "logit"] = "log-probability",
     reference: str = "gate",
-    methods: str | Sequence[str] = ("ensemble",),
+    methods: str | Sequence[str] = ("partial-split",),
     heads: bool = False,
     generate: int = 1,
     decoder: str | None = None,
@@ -92,7 +92,7 @@ def explain(
         "attention-value-norm", "direct-attribution", "ensemble", "gradient-attention",
         "gradient-input", "integrated-gradients", "partial-split", "raw-attention", "rollout" or
         "value-zeroing". A method that the model does not support is left out, with a note. By
-        default "ensemble", the mean of the decomposition and two others.
+        default "partial-split", the mean over references in which some words are hidden.
     heads : bool, default False
         Also measure what the prediction loses without each head, estimated from the gradient and
         exactly for the thirty largest, and compute what each layer would predict (logit lens).

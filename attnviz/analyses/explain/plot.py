@@ -32,7 +32,7 @@ from attnviz.figures.style import (
     value_colors,
     weight_colors,
 )
-from attnviz.results.axis import literal, source
+from attnviz.results.axis import literal, source_and_notes
 
 _MEASURED = "measured effect"
 # Inches, and points.
@@ -94,8 +94,9 @@ def explain(
 
 def _caption_parts(result: ExplainResult) -> list[str]:
     split = result.decomposition
+    first, *notes = source_and_notes(result.provenance, result.notes)
     parts = [
-        source(result.provenance),
+        first,
         f"colors: contributions over all paths, in {result.unit}; they sum to {split.total:.2f} "
         f"(completeness error {power(result.completeness_error)})",
         f"compared with {result.reference}",
@@ -124,7 +125,7 @@ def _caption_parts(result: ExplainResult) -> list[str]:
             "layers: the final norm and the unembedding applied to the residual stream after each "
             "layer (logit lens)"
         )
-    return [*parts, *result.notes]
+    return [*parts, *notes]
 
 
 def _draw_text(page: Page, result: ExplainResult, top: float) -> float:

@@ -286,10 +286,11 @@ class ExplainResult(Result):
         }[self.number]
         text += f"; probability {self.probability:.0%}."
         if (first := self.strongest) is not None:
+            credit, total = float(self.credit[first]), self.decomposition.total
+            among = "of" if credit <= total else "and all words together"
             text += (
-                f" “{literal(self.names[first], _LONGEST)}” brings "
-                f"{signed(float(self.credit[first]))} of {signed(self.decomposition.total)} "
-                f"{self.unit}."
+                f" “{literal(self.names[first], _LONGEST)}” brings {signed(credit)} {among} "
+                f"{signed(total)} {self.unit}."
             )
         return text
 

@@ -28,7 +28,7 @@ from attnviz.figures.style import (
     style,
     theme,
 )
-from attnviz.results.axis import literal, source
+from attnviz.results.axis import literal, source, source_and_notes
 
 _NUMBERED = 3  # words with numbers at their bars, of each kind
 _WORTH = 0.1  # of the longest bar: a shorter one has no number
@@ -109,7 +109,8 @@ def _draw_panels(page: Page, result: ShiftResult, top: float) -> tuple[float, Ax
 def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
     split = result.decomposition
     is_all = result.contributions[0] == "all paths"
-    parts = [source(result.provenance)]
+    first, *notes = source_and_notes(result.provenance, result.notes)
+    parts = [first]
     if details or result.without != "alone":
         parts.append(f"compared with {result.reference}")
     else:
@@ -118,7 +119,7 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
         many = f" ({', '.join(result.causal)}: mean and range)" if len(result.causal) > 1 else ""
         parts.append(f"{result.changing}: what is lost in a separate run{many}")
     if details:
-        return [*parts, *details_caption(result), *result.notes]
+        return [*parts, *details_caption(result), *notes]
     if result.regions:
         first, second = map(literal, result.regions)
         parts.append(f"colored dots: the ends of the texts of {second} and {first}")
@@ -137,7 +138,7 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
             "the shift and on the direction orthogonal to it along which the paths extend most "
             f"({result.plane.explained:.0%} of the rest)"
         )
-    return [*parts, *result.notes]
+    return [*parts, *notes]
 
 
 def _draw_path(

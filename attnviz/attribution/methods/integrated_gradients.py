@@ -35,7 +35,7 @@ def integrated_gradients(score: Score) -> Tensor:
     total = torch.zeros_like(end)
     for batch in torch.split(fractions, batch_size(score.ids)):
         path = (start + batch * (end - start)).requires_grad_()
-        with torch.enable_grad(), _embedded(score, path):
+        with torch.enable_grad(), score.readout.alone(), _embedded(score, path):
             copies = {name: tensor.expand(len(batch), -1) for name, tensor in score.inputs.items()}
             numbers = score.readout(score.readout.module(**copies)[0])
             (gradient,) = torch.autograd.grad(score.project(numbers) / STEPS, path)

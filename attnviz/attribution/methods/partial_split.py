@@ -1,8 +1,7 @@
-"""The split relative to references in which half of the words are hidden."""
+"""The split relative to references in which some of the words are hidden."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 import torch
@@ -12,51 +11,51 @@ from attnviz.attribution.decomposition import credits
 from attnviz.attribution.interventions import batch_size, gates_without
 from attnviz.attribution.methods import method
 from attnviz.attribution.target import Score
-from attnviz.errors import ModelError
-from attnviz.results.axis import token_groups
+from attnviz.results.axis import join_axes, token_groups
 
-DIVISIONS = 2  # of the words into two halves
+DIVISIONS = 2, 3, 4  # how many parts the words are divided into, one division after the other
 
 
 @method("partial-split")
 def partial_split(score: Score) -> Tensor:
-    """Return the mean contribution of each token over references without half of the words.
+    """Return the mean contribution of each token over references without some of the words.
 
-    The words are divided into two halves at random, twice. In each of the four references the other
-    tokens cannot attend to the words of one half. The contributions of these words add up to the
-    difference from the text. A reference without any context, as that of the split, is further from
-    the text than one without half of it, and than the change of a single word.
+    The words are divided into two, three and four parts: every second word, every third and every
+    fourth. Each of these nine parts has a reference, in which the other tokens cannot attend to its
+    words. Their contributions add up to the difference from the text. In a reference without any
+    context, as that of the split, a word that passes on what it has read from another one counts
+    nothing. Such words are mostly neighbors, so here one is hidden where the other can be read.
 
     Sources: DeepLIFT multipliers (Shrikumar et al. 2017, arXiv:1704.02685), averaged over partial
     texts as in Shapley values (Lundberg & Lee 2017, arXiv:1705.07874).
     """
-    if score.readout.stacks is not None:
-        raise ModelError("it has an encoder and a decoder, and the method is that of one stack")
     total = torch.zeros(score.ids.shape[1], dtype=torch.float64, device="cpu")
-    halves = divide(_hidden_words(score))
+    parts = divide(_hidden_words(score))
     size = max(1, batch_size(score.ids) // 2)
-    for start in range(0, len(halves), size):
-        gates = gates_without(score.ids, halves[start : start + size])
+    for start in range(0, len(parts), size):
+        gates = gates_without(score.ids, parts[start : start + size])
         copies = {name: x.expand(2 * len(gates), -1) for name, x in score.inputs.items()}
         total += credits(score.readout, copies, score.direction, gates).double().cpu()
-    return total / DIVISIONS
+    return total / len(DIVISIONS)
 
 
 def divide(words: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
-    """Return the words of each half, in each division; the same every time."""
-    draw = random.Random(0)
-    halves = []
-    for _ in range(DIVISIONS):
-        shuffled = draw.sample(words, len(words))
-        halves += [half for half in (shuffled[::2], shuffled[1::2]) if half]
-    return halves
+    """Return the words of each part, in each division."""
+    parts = [list(words[start::count]) for count in DIVISIONS for start in range(count)]
+    return [part for part in parts if part]
 
 
 def _hidden_words(score: Score) -> list[tuple[int, ...]]:
     """Return the positions of each word that is neither explained nor kept by every reference."""
-    groups = token_groups(score.result.records[0].query_axis)
+    records = score.result.records
+    tokens = records[0].query_axis
+    if score.readout.stacks is not None:
+        tokens = join_axes(tokens, records[-1].query_axis)
+    groups = token_groups(tokens)
     return [
         positions
         for positions, special in zip(groups.positions, groups.special, strict=True)
-        if not special and score.sink not in positions and not {*positions} & {*score.rows}
+        if not special
+        and score.sink not in positions
+        and not {*positions} & {*score.readout.positions}
     ]

@@ -22,8 +22,8 @@ PREFIX = "a tree stood by the stone and it was"  # as long, and the shapes of al
 D = 16
 READ, HELD, WRITTEN = 0, 1, 2  # dimensions of the residual stream
 COMPARED = ["attention-flow", "attention-value-norm", "direct-attribution", "ensemble",
-            "gradient-attention", "gradient-input", "integrated-gradients", "raw-attention",
-            "rollout"]  # fmt: skip
+            "gradient-attention", "gradient-input", "integrated-gradients", "partial-split",
+            "raw-attention", "rollout"]  # fmt: skip
 
 
 def handmade(tokenizer, word, *, through):
@@ -81,7 +81,7 @@ def results(models):
 @pytest.mark.parametrize("case", CASES)
 def test_the_word_is_found_in_its_stack(results, models, case):
     unbound = replace(results[case].agreement, digest=None)
-    default = {"ensemble": results[case].methods["ensemble"]}
+    default = {"partial-split": results[case].methods["partial-split"]}
     result, word = replace(results[case], methods=default, agreement=unbound), CASES[case]
     assert result.headline == f"“{word}” raises “yes” over “no” most"
     assert result.completeness_error < 1e-5
@@ -101,7 +101,7 @@ def test_methods_follow_both_stacks(results, case):
     result, word = results[case], CASES[case]
     assert set(result.methods) == set(COMPARED)
     place = result.words.index(word)
-    for name in ("ensemble", "gradient-attention", "integrated-gradients"):
+    for name in ("ensemble", "gradient-attention", "integrated-gradients", "partial-split"):
         assert result.methods[name].argmax() == place, name
     # Directly, the decoder reads only what its own attention reads.
     direct = result.methods["direct-attribution"]

@@ -1,5 +1,7 @@
 """Attribution methods compared with plain transformers; clear errors for unsupported models."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from families import tiny
@@ -100,12 +102,14 @@ def test_of_two_words_the_partial_split_is_what_knocking_out_each_loses(model):
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6])
-def test_every_division_hides_each_word_once(count):
+def test_every_division_hides_each_word_once_and_no_neighbors_together(count):
     words = [(2 * word, 2 * word + 1) for word in range(count)]
-    halves = partial_split.divide(words)
-    hidden = [word for half in halves for word in half]
-    assert sorted(hidden) == sorted(partial_split.DIVISIONS * words)
-    assert {len(half) for half in halves} <= {(count + 1) // 2, count // 2} - {0}
+    parts = partial_split.divide(words)
+    hidden = [word for part in parts for word in part]
+    assert sorted(hidden) == sorted(len(partial_split.DIVISIONS) * words)
+    for part in parts:
+        for word, other in pairwise(part):
+            assert other[0] - word[0] > 2
 
 
 def test_a_method_is_computed_once(model, monkeypatch):

@@ -14,6 +14,8 @@ export interface Explanations {
   node: HTMLElement;
   /** Return the position of the token that is explained for a word; null if it has no explanation. */
   find(look: Look, word: Word | null): number | null;
+  /** Return whether the explanation of a token is known, so that no server is asked for it. */
+  has(position: number): boolean;
   /** Show the explanation of a token, and return its colors once it is known; null without one. */
   show(look: Look, position: number | null, theme: Theme, isChosen: boolean): Promise<Spread | null>;
   /** Cancel what was asked of a server. */
@@ -69,6 +71,7 @@ export function explanations({ payload, explain }: Source): Explanations {
   return {
     node,
     stop: cancel,
+    has: (position) => known.has(position),
     find(look, word) {
       const start = first(look);
       if (node.hidden || look.differs || !look.state.explain || start === null) return null;

@@ -161,6 +161,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     };
     const token = why.find(look, word);
     const explained = why.show(look, token, colors, !hovered);
+    if (token !== null && !why.has(token)) done(null); // the colors of another token do not stay
     if (token !== null) void explained.then(done);
     else if (word) void spread(reader, look.state, word).then(done);
     else done(null);
