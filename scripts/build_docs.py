@@ -23,16 +23,16 @@ from typing import Annotated
 
 import matplotlib as mpl
 import typer
+from build_gallery import Entry, package, picture, scripts
+from docs import api, architectures, cheatsheet, commands, errors, figures, llms, notebooks
+from docs.examples import NAMES, docstring, models, run, shrink
+from docs.text import formulas, frame, links
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 from rich.console import Console
 
 import attnviz
-from build_gallery import Entry, package, picture, scripts
-from docs import api, architectures, cheatsheet, commands, errors, figures, llms, notebooks
-from docs.examples import NAMES, docstring, models, run, shrink
-from docs.text import formulas, frame, links
 
 ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "gallery"
@@ -102,7 +102,8 @@ def computed_pages() -> dict[str, str]:
     for name in NAMES:
         if name != "plot":
             files = kept(f"api-{name}", docstring(name) + version, lambda to, n=name: run(n, to))
-            shown |= {name: file for file in files}
+            if files:
+                shown[name] = files[-1]
     built = json.loads((GALLERY / "built.json").read_text(encoding="utf-8"))
     entries = {name: Entry(**entry) for name, entry in built.items()}
     available = {script.stem: script for script in scripts()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import textwrap
 from pathlib import Path
 
 import attnviz
@@ -11,11 +12,11 @@ from docs.examples import NAMES, docstring
 from docs.text import frame, plain, table
 
 GROUPS = {
-    "Run and verify": "load attend verify from_weights check architectures".split(),
-    "Maps of heads": "attention_map head_maps rank_heads find_heads steps".split(),
-    "Explain": "senses shift explain explain_generation ablate example".split(),
-    "Whole models": "survey explore compare".split(),
-    "Show and keep": "view save_result load_result".split(),
+    "Run and verify": ["load", "attend", "verify", "from_weights", "check", "architectures"],
+    "Maps of heads": ["attention_map", "head_maps", "rank_heads", "find_heads", "steps"],
+    "Explain": ["senses", "shift", "explain", "explain_generation", "ablate", "example"],
+    "Whole models": ["survey", "explore", "compare"],
+    "Show and keep": ["view", "save_result", "load_result"],
     "Draw": [name for name in NAMES if name.startswith("plot.")],
 }  # fmt: skip
 GROUPS["Results and other types"] = [
@@ -28,6 +29,18 @@ GROUPS["Errors"] = ["AttnvizError", "InputError", "ModelError", "OutputError", "
 def summary(name: str) -> str:
     """Return the first line of a docstring."""
     return docstring(name).partition("\n")[0]
+
+
+def signature(name: str) -> str:
+    """Return how a function is called, without types; a class is only named."""
+    thing = operator.attrgetter(name)(attnviz)
+    if not inspect.isfunction(thing):
+        return f"attnviz.{name}"
+    bare = [
+        one.replace(annotation=inspect.Parameter.empty)
+        for one in inspect.signature(thing).parameters.values()
+    ]
+    return f"attnviz.{name}{inspect.Signature(bare)}"
 
 
 def pages(shown: dict[str, Path]) -> dict[str, str]:
@@ -49,8 +62,11 @@ def pages(shown: dict[str, Path]) -> dict[str, str]:
 
 def _page(name: str, shown: Path | None) -> str:
     thing = inspect.unwrap(operator.attrgetter(name)(attnviz))
+    call = ""
+    if len(signature(name)) > len(f"attnviz.{name}"):
+        call = f"```python\n{_wrapped(signature(name))}\n```\n\n"
     text = (
-        f"# attnviz.{name}\n\n::: {thing.__module__}.{thing.__qualname__}\n    options:\n"
+        f"# attnviz.{name}\n\n{call}::: {thing.__module__}.{thing.__qualname__}\n    options:\n"
         f"      heading: attnviz.{name}\n      show_root_heading: false\n      heading_level: 2\n"
     )
     if shown is None:
@@ -58,3 +74,10 @@ def _page(name: str, shown: Path | None) -> str:
     if shown.suffix == ".html":
         return f"{text}\n{frame(f'../views/{shown.name}', f'What the example shows: {name}', 760)}"
     return f"{text}\n![What the example of {name} draws](../drawn/{shown.stem}.webp)\n"
+
+
+def _wrapped(call: str) -> str:
+    """Break a long call after its commas."""
+    if len(call) <= 88:
+        return call
+    return textwrap.fill(call, 88, subsequent_indent="    ", break_long_words=False)

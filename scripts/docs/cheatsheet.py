@@ -6,7 +6,6 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-
 _MARGIN, _ROW, _TASK, _COMMAND, _FUNCTION = 0.035, 0.0285, 0.035, 0.185, 0.595
 _INK, _MUTED, _RULE, _SIZE = "#1a1a1a", "#5c5c5c", "#d9d9e0", 6.7
 
@@ -47,8 +46,8 @@ def draw(page: Path, target: Path) -> None:
             line = plt.Line2D((_TASK, 1 - _MARGIN), (y + _ROW / 2,) * 2, color=_RULE, linewidth=0.5)
             figure.add_artist(line)
         foot = (
-            "Start with import attnviz. Layers and heads count from 0. The ending of -o chooses the "
-            "format: png, svg, pdf, html, json, npz, safetensors, parquet. "
+            "Start with import attnviz. Layers and heads count from 0. The ending of -o chooses "
+            "the format: png, svg, pdf, html, json, npz, safetensors, parquet. "
             "attnviz COMMAND --help lists all options."
         )
         text(_TASK, 0.035, foot, size=7.6, color=_MUTED, va="center")

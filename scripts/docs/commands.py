@@ -25,8 +25,8 @@ def pages() -> dict[str, str]:
     written = {f"commands/{name}.md": _page(name, one) for name, one in _commands().items()}
     rows = [(f"[`attnviz {name}`]({name}.md)", plain(line)) for name, line in summaries().items()]
     index = (
-        "# Commands\n\nA command calls the function of the same name. The ending of `-o` chooses the "
-        "format of the file, and `--json` prints the data. [The cheat sheet](../cheat-sheet.md) "
+        "# Commands\n\nA command calls the function of the same name. The ending of `-o` chooses "
+        "the format of the file, and `--json` prints the data. [The cheat sheet](../cheat-sheet.md) "
         "lists them by task.\n\n" + table(["command", "what it does"], rows)
     )
     return {"commands/index.md": index, **written}

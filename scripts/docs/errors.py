@@ -55,8 +55,9 @@ def messages() -> Iterator[Message]:
             text = _text(call.args[0])
             if name not in kinds or not text.endswith((".", "?", "…")):
                 continue  # a part of another message
-            if len(re.findall(r"[a-z]{2,}", text)) >= 4:
-                yield Message(name, *_parts(text), file.relative_to(PACKAGE).as_posix())
+            what, fix = _parts(text)
+            if len(re.findall(r"[A-Za-z]{2,}", what)) >= 3:
+                yield Message(name, what, fix, file.relative_to(PACKAGE).as_posix())
 
 
 def page() -> str:
@@ -69,8 +70,8 @@ def page() -> str:
         topics[title, more].setdefault(message.what, message)
     count = sum(map(len, topics.values()))
     parts = [
-        "---\nhide: [toc]\n---\n# Errors\n\nAn error is one line: what is wrong, then how to fix it. "
-        f"These are the {count} messages in the source of attnviz; … stands for what you typed, "
+        "---\nhide: [navigation, toc]\n---\n# Errors\n\nAn error is one line: what is wrong, "
+        f"then how to fix it. These are the {count} messages in the source of attnviz; … stands for what you typed, "
         "or for a number. In Python they are [exceptions](api/AttnvizError.md); on the command "
         "line they end the command with an exit code:\n",
         "| exception | exit code | what cannot be used |\n|---|---|---|\n"
@@ -90,7 +91,7 @@ def page() -> str:
         parts.append(f"## {title}\n\nSee [{_title(more)}]({more}).\n")
         parts += [
             f'<div class="message" markdown>\n### {plain(one.what)}\n\n{plain(one.fix)} '
-            f"{{{one.kind}}}\n\n</div>\n".replace(f"{{{one.kind}}}", f"<small>{one.kind}</small>")
+            f"<small>{one.kind}</small>\n\n</div>\n"
             for one in sorted(found.values(), key=lambda one: one.what.strip("… ").lower())
         ]
     return "\n".join(parts)

@@ -7,9 +7,10 @@ import html
 import re
 from pathlib import Path
 
+from build_gallery import Entry, models_of
+
 import attnviz
 from attnviz.results import AttentionResult
-from build_gallery import Entry, models_of, picture
 from docs.text import frame, plain
 
 
@@ -21,8 +22,8 @@ def pages(entries: dict[str, Entry], scripts: dict[str, Path], views: set[str]) 
         for name, entry in entries.items()
     ]
     index = (
-        "---\nhide: [toc]\n---\n# Gallery\n\nEvery figure is drawn by the script on its page, which "
-        'computes the numbers of its caption.\n\n<div class="thumbnails">\n'
+        "---\nhide: [toc]\n---\n# Gallery\n\nEvery figure is drawn by the script on its page, "
+        'which computes the numbers of its caption.\n\n<div class="thumbnails">\n'
         + "\n".join(cards) + "\n</div>\n"
     )  # fmt: skip
     written = {"gallery.md": index}
@@ -55,14 +56,14 @@ def result_of(script: Path) -> AttentionResult | None:
     if models_of(script):
         return None
     statements = ast.parse(source).body
-    for number, statement in enumerate(statements):
+    for statement in statements:
         code = ast.unparse(statement)
         if code.startswith("result = attnviz.attend(") and "model=" not in code:
             break
     else:
         return None
     names: dict[str, object] = {"__file__": str(script), "__name__": "__main__"}
-    module = ast.Module(statements[: number + 1], type_ignores=[])
+    module = ast.Module(statements[: statements.index(statement) + 1], type_ignores=[])
     exec(compile(module, str(script), "exec"), names)
     result = names["result"]
     assert isinstance(result, attnviz.AttentionResult)

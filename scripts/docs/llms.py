@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-import operator
 import re
 
-import attnviz
 from docs import api, commands
 from docs.examples import docstring
 
@@ -27,12 +24,12 @@ def text(cheat_sheet: str, pages: dict[str, str]) -> str:
         "- Functions of `attnviz` compute and return a result; functions of `attnviz.plot` draw "
         'it, and so does `result.plot()`. `attnviz.plot.save(figure, "a.pdf")` writes a figure '
         "(`axes.figure` of axes). Only the first argument is positional, mostly.\n"
-        "- Every result has `.to_frame()` (pandas), `.to_arrays()`, `.save(path)`, `.agreement` "
-        "(`.verdict`, `.summary()`) and `numpy.asarray(result)`.\n"
+        "- Every result has `.to_frame()` (pandas), `.save(path)`, `.agreement` (`.verdict`, "
+        "`.summary()`) and `numpy.asarray(result)`.\n"
         '- Layers and heads count from 0. `words=True` merges word pieces; `special="remove"` '
         "removes special tokens and renormalizes rows.\n"
-        "- Errors are `attnviz.InputError`, `ModelError` and `OutputError`, of `AttnvizError`. Exit "
-        "codes: 0 done, 2 input, 3 model, 4 output, 5 not verified.\n",
+        "- Errors are `attnviz.InputError`, `ModelError` and `OutputError`, of `AttnvizError`. "
+        "Exit codes: 0 done, 2 input, 3 model, 4 output, 5 not verified.\n",
         "# Tasks\n",
         tables,
         "# Functions\n",
@@ -49,15 +46,6 @@ def text(cheat_sheet: str, pages: dict[str, str]) -> str:
 
 def _entry(name: str) -> str:
     """Return a name with its signature, its summary and its example."""
-    thing = operator.attrgetter(name)(attnviz)
-    signature = ""
-    if inspect.isfunction(thing):
-        parameters = inspect.signature(thing).parameters.values()
-        shown = [str(one.replace(annotation=inspect.Parameter.empty)) for one in parameters]
-        keyword = [n for n, one in enumerate(parameters) if one.kind is one.KEYWORD_ONLY]
-        if keyword and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
-            shown.insert(keyword[0], "*")
-        signature = f"({', '.join(shown)})"
     example = re.findall(r"^(?:>>>|\.\.\.) ?(.*)$", docstring(name), re.MULTILINE)
     code = "\n".join(line for line in example if line != "import attnviz")
-    return f"### attnviz.{name}{signature}\n\n{api.summary(name)}\n\n```python\n{code}\n```\n"
+    return f"### {api.signature(name)}\n\n{api.summary(name)}\n\n```python\n{code}\n```\n"

@@ -69,10 +69,9 @@ def links(text: str, file: Path, page: str, place: Callable[[Path], str | None])
 
     def change(match: re.Match[str]) -> str:
         before, target, anchor = match[1], match[2], match[3] or ""
-        found = (
-            target and "://" not in target and place(Path(os.path.normpath(file.parent / target)))
-        )
-        if not found:
+        if not target or "://" in target:
+            return match[0]
+        if not (found := place(Path(os.path.normpath(file.parent / target)))):
             return match[0]
         return before + os.path.relpath(found, PurePosixPath(page).parent) + anchor
 
