@@ -55,6 +55,19 @@ WRITTEN = {
     "CHANGELOG.md": "changelog.md",
 }
 COMPUTED = {"gallery/README.md": "gallery.md", "gallery/architectures.md": "architectures.md"}
+# What stands beside a page elsewhere; and which pages the search finds first.
+HIDDEN = {
+    "index.md": ("navigation", "toc"),
+    "errors.md": ("navigation", "toc"),
+    "architectures.md": ("navigation", "toc"),
+    "lessons.md": ("navigation",),
+    "gallery.md": ("toc",),
+    "cheat-sheet.md": ("toc",),
+}
+RANKS = {
+    "concepts/glossary": 4, "concepts/": 2, "guides/proof": 1, "guides/": 2, "notebooks/index": 2,
+    "contributing": 2, "readme": 2, "figures/": 0.5, "errors": 0.4, "changelog": 0.2,
+}  # fmt: skip
 console = Console(stderr=True, highlight=False)
 
 
@@ -188,6 +201,8 @@ def written_page(file: Path, address: str) -> str:
     """Return a page that people write, as it is on the site."""
     text = file.read_text(encoding="utf-8")
     text = links(text, file, address, place)
+    if address == "cheat-sheet.md":
+        text = f'<div class="stacked" markdown>\n\n{text}\n</div>\n'
     return formulas(re.sub(r"<!-- view: (.*?) -->", lambda match: view_of(match[1]), text))
 
 
@@ -238,7 +253,10 @@ def write(address: str, text: str) -> None:
     """Write a page."""
     target = PAGES / address
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
+    hidden = ", ".join(HIDDEN.get(address, ()))
+    boost = next((rank for start, rank in RANKS.items() if address.startswith(start)), 1)
+    head = f"---\nhide: [{hidden}]\nsearch:\n  boost: {boost}\n---\n"
+    target.write_text(head + text, encoding="utf-8")
 
 
 def addresses() -> list[Path]:

@@ -31,7 +31,7 @@ def page(date: str) -> str:
     names = ("name", "state", "reached", "attentions", "linear", "difference", "stages", "reason")
     header = "".join(f'<th scope="col">{name}</th>' for name in names)
     return (
-        "---\nhide: [navigation, toc]\n---\n# Architectures\n\n"
+        "# Architectures\n\n"
         f"{summary(rows, check)} and torch {check.torch} on {date}.\n\n"
         "A tiny random model of each architecture is built, and every attention that it executes "
         "is compared with the model's own. An architecture agrees if the weights of all heads do. "

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-_MARGIN, _ROW, _TASK, _COMMAND, _FUNCTION = 0.035, 0.0285, 0.035, 0.185, 0.595
-_INK, _MUTED, _RULE, _SIZE = "#1a1a1a", "#5c5c5c", "#d9d9e0", 6.7
+_MARGIN, _ROW, _TASK, _COMMAND, _FUNCTION = 0.035, 0.0305, 0.035, 0.205, 0.605
+_INK, _MUTED, _RULE, _SIZE = "#1a1a1a", "#5c5c5c", "#d9d9e0", 7.2
 
 
 def rows(text: str) -> list[tuple[str, ...]]:
@@ -39,7 +39,7 @@ def draw(page: Path, target: Path) -> None:
                         text(x, y, name, size=8, color=_MUTED, va="center")
             else:
                 task, command, function = cells
-                text(_TASK, y, task, size=7.6, color=_INK, va="center")
+                text(_TASK, y, task, size=8, color=_INK, va="center")
                 for x, code in ((_COMMAND, command), (_FUNCTION, function)):
                     text(x, y, code, size=_SIZE, family="DejaVu Sans Mono", color=_INK, va="center")
             y -= _ROW

@@ -26,8 +26,9 @@ def pages() -> dict[str, str]:
     rows = [(f"[`attnviz {name}`]({name}.md)", plain(line)) for name, line in summaries().items()]
     index = (
         "# Commands\n\nA command calls the function of the same name. The ending of `-o` chooses "
-        "the format of the file, and `--json` prints the data. [The cheat sheet](../cheat-sheet.md) "
-        "lists them by task.\n\n" + table(["command", "what it does"], rows)
+        "the format of the file, and `--json` prints the data. "
+        "[The cheat sheet](../cheat-sheet.md) lists them by task.\n\n"
+        + table(["command", "what it does"], rows)
     )
     return {"commands/index.md": index, **written}
 

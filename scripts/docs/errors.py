@@ -30,6 +30,7 @@ TOPICS = {
     "terminal/|app": ("The command line", "commands/index.md"),
     "": ("Layers, heads and words", "guides/heatmaps.md"),
 }  # fmt: skip
+_NAMED = "The message names what helps."
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,10 @@ def page() -> str:
         topics[title, more].setdefault(message.what, message)
     count = sum(map(len, topics.values()))
     parts = [
-        "---\nhide: [navigation, toc]\n---\n# Errors\n\nAn error is one line: what is wrong, "
-        f"then how to fix it. These are the {count} messages in the source of attnviz; … stands for what you typed, "
-        "or for a number. In Python they are [exceptions](api/AttnvizError.md); on the command "
-        "line they end the command with an exit code:\n",
+        "# Errors\n\nAn error is one line: what is wrong, "
+        f"then how to fix it. These are the {count} messages in the source of attnviz; "
+        "… stands for what you typed, or for a number. In Python they are "
+        "[exceptions](api/AttnvizError.md); a command ends with an exit code:\n",
         "| exception | exit code | what cannot be used |\n|---|---|---|\n"
         "| [`InputError`](api/InputError.md) | 2 | the text, a selection or an option |\n"
         "| [`ModelError`](api/ModelError.md) | 3 | the model |\n"
@@ -117,10 +118,10 @@ def _parts(text: str) -> tuple[str, str]:
     text = re.sub(r"…[ …]*…", "…", " ".join(text.split()))
     what, end, fix = text.partition(". ")
     if end:
-        return f"{what}.", fix
+        return f"{what}.", fix if re.search("[a-z]", fix) else _NAMED
     if ": " in what:
         what, _, fix = what.partition(": ")
         return f"{what}.", fix[0].upper() + fix[1:]
     if match := re.search(r"\b(must|should) be (.*?)(, not ….*)?\.?$", what):
-        return what, f"Use {match[2]}." if "…" not in match[2] else "Use what the message names."
-    return what, "Use what the message names."
+        return what, f"Use {match[2]}." if "…" not in match[2] else _NAMED
+    return what, _NAMED

@@ -22,7 +22,7 @@ def pages(entries: dict[str, Entry], scripts: dict[str, Path], views: set[str]) 
         for name, entry in entries.items()
     ]
     index = (
-        "---\nhide: [toc]\n---\n# Gallery\n\nEvery figure is drawn by the script on its page, "
+        "# Gallery\n\nEvery figure is drawn by the script on its page, "
         'which computes the numbers of its caption.\n\n<div class="thumbnails">\n'
         + "\n".join(cards) + "\n</div>\n"
     )  # fmt: skip
