@@ -54,7 +54,11 @@ WRITTEN = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
-COMPUTED = {"gallery/README.md": "gallery.md", "gallery/architectures.md": "architectures.md"}
+COMPUTED = {
+    "gallery/README.md": "gallery.md",
+    "gallery/architectures.md": "architectures.md",
+    "gallery/notebooks": "notebooks/index.md",
+}
 # What stands beside a page elsewhere; and which pages the search finds first.
 HIDDEN = {
     "index.md": ("navigation", "toc"),
