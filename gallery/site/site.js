@@ -16,10 +16,12 @@ for (const field of document.querySelectorAll("input[data-filters]")) {
 }
 
 const paint = () => {
-  const dark = document.body.dataset.mdColorScheme === "slate";
-  for (const frame of document.querySelectorAll("iframe.view")) {
-    frame.style.colorScheme = dark ? "dark" : "light"; // is prefers-color-scheme inside
-  }
+  const theme = document.body.dataset.mdColorScheme === "slate" ? "dark" : "light";
+  for (const frame of document.querySelectorAll("iframe.view"))
+    if (frame.dataset.theme !== theme) {
+      frame.dataset.theme = theme;
+      frame.src = `${frame.src.split("#")[0]}#theme=${theme}`; // as the page writes its address
+    }
 };
 new MutationObserver(paint).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
 paint();

@@ -78,6 +78,6 @@ def _page(name: str, shown: Path | None) -> str:
 
 def _wrapped(call: str) -> str:
     """Break a long call after its commas."""
-    if len(call) <= 88:
+    if len(call) <= 70:
         return call
-    return textwrap.fill(call, 88, subsequent_indent="    ", break_long_words=False)
+    return textwrap.fill(call, 70, subsequent_indent="    ", break_long_words=False)

@@ -13,7 +13,7 @@ from attnviz.models.named import NAMED
 from tests.docs.test_readme import MODEL, ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
-from docs.cheatsheet import draw, rows  # noqa: E402
+from docs.cheatsheet import draw, rows
 
 PAGE = ROOT / "gallery" / "cheat-sheet.md"
 ROWS = [row for row in rows(PAGE.read_text(encoding="utf-8")) if len(row) == 3]
