@@ -38,17 +38,14 @@ ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "gallery"
 PAGES, CACHE = ROOT / "build" / "docs", ROOT / "build" / "docs-cache"
 # The pages that people write: where they are in the repository, and where on the site.
-GUIDES = (
-    "heatmaps", "data", "steps", "senses", "shift", "explain", "ablate", "faithfulness", "explore",
-    "survey", "linear-attention", "long-texts", "images-and-audio", "page-and-server", "models",
-    "gpu",
-)  # fmt: skip
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDES = tuple(dict.fromkeys(re.findall(r"\| \[.*\]\(gallery/guides/([\w-]+)\.md\)", README)))
 CONCEPTS = ("glossary", "capture", "verified", "splits")
 WRITTEN = {
     "gallery/site/index.md": "index.md",
     "gallery/lessons.md": "lessons.md",
     "gallery/cheat-sheet.md": "cheat-sheet.md",
-    **{f"gallery/guides/{name}.md": f"guides/{name}.md" for name in (*GUIDES, "proof")},
+    **{f"gallery/guides/{name}.md": f"guides/{name}.md" for name in GUIDES},
     **{f"gallery/concepts/{name}.md": f"concepts/{name}.md" for name in CONCEPTS},
     "README.md": "readme.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -82,6 +79,9 @@ def main(
     mpl.use("agg")
     if missing := sorted(model.name for model in models() if not model.is_here):
         sys.exit(f"Models are missing. Run 'python scripts/fetch_models.py {' '.join(missing)}'.")
+    every = {file.stem for file in (GALLERY / "guides").glob("*.md")}
+    if every != set(GUIDES):
+        sys.exit(f"Not in README's table of guides: {', '.join(every ^ set(GUIDES))}.")
     shutil.rmtree(PAGES, ignore_errors=True)
     pages = computed_pages()
     for address, text in pages.items():
@@ -277,8 +277,7 @@ def title_of(address: str) -> str:
 
 def guides_index() -> str:
     """Return the page of all guides: the table of the README."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (lines,) = re.findall(r"^\| guide \|.*?(?=\n\n)", readme, re.DOTALL | re.MULTILINE)
+    (lines,) = re.findall(r"^\| guide \|.*?(?=\n\n)", README, re.DOTALL | re.MULTILINE)
     return "# Guides\n\n" + links(lines, ROOT / "README.md", "guides/index.md", place) + "\n"
 
 
@@ -286,7 +285,7 @@ def navigation(titles: dict[str, str]) -> list[dict[str, object]]:
     """Return the navigation: every page in its place."""
 
     def items(*pages: str) -> list[object]:
-        return [{titles[page]: page} if titles[page] else page for page in pages]
+        return [{titles[page]: page} for page in pages]
 
     def short(page: str) -> dict[str, str]:
         return {titles[page].removeprefix("attnviz.").removeprefix("attnviz "): page}
@@ -296,11 +295,12 @@ def navigation(titles: dict[str, str]) -> list[dict[str, object]]:
     ]
     commands_ = [short(f"commands/{name}.md") for name in commands.summaries()]
     drawn = [{titles[page]: page} for page in sorted(titles) if page.startswith("figures/")]
+    how_to = [f"guides/{name}.md" for name in GUIDES if name != "proof"]  # that is a concept
     more = [page for page in titles if page.startswith("notebooks/") and "index" not in page]
     return [
         {"Start": ["index.md", *items("quickstart.md", "cheat-sheet.md"),
                    {"Notebooks": ["notebooks/index.md", *items(*more)]}, {"About": "readme.md"}]},
-        {"Guides": ["guides/index.md", *items(*(f"guides/{name}.md" for name in GUIDES))]},
+        {"Guides": ["guides/index.md", *items(*how_to)]},
         {"Concepts": items(*(f"concepts/{name}.md" for name in CONCEPTS), "guides/proof.md")},
         {"Gallery": ["gallery.md", *drawn]},
         {"Lessons": "lessons.md"},
