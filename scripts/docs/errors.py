@@ -30,7 +30,6 @@ TOPICS = {
     "terminal/|app": ("The command line", "commands/index.md"),
     "": ("Layers, heads and words", "guides/heatmaps.md"),
 }  # fmt: skip
-_NAMED = "The message names what helps."
 
 
 @dataclass(frozen=True)
@@ -118,10 +117,15 @@ def _parts(text: str) -> tuple[str, str]:
     text = re.sub(r"…[ …]*…", "…", " ".join(text.split()))
     what, end, fix = text.partition(". ")
     if end:
-        return f"{what}.", fix if re.search("[a-z]", fix) else _NAMED
+        return f"{what}.", _helpful(fix)
     if ": " in what:
         what, _, fix = what.partition(": ")
-        return f"{what}.", fix[0].upper() + fix[1:]
+        return f"{what}.", _helpful(fix[0].upper() + fix[1:])
     if match := re.search(r"\b(must|should) be (.*?)(, not ….*)?\.?$", what):
-        return what, f"Use {match[2]}." if "…" not in match[2] else _NAMED
-    return what, _NAMED
+        return what, _helpful("" if "…" in match[2] else f"Use {match[2]}.")
+    return what, _helpful("")
+
+
+def _helpful(fix: str) -> str:
+    """Return the advice of a message, where it is not computed as a whole."""
+    return fix if re.search("[a-z]", fix) else "The message names what helps."

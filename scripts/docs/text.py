@@ -22,7 +22,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def plain(text: str) -> str:
     """Escape the markup of HTML and Markdown in a text."""
-    return re.sub(r"([\\`*_\[\]#{}|])", r"\\\1", html.escape(text, quote=False))
+    return re.sub(r"([\\`*_\[\]#{}])", r"\\\1", html.escape(text, quote=False))
 
 
 def filter_line(label: str, rows: str) -> str:
