@@ -24,6 +24,7 @@ from attnviz.runtime.stderr import own_stderr
 _ORDER = (
     "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain", "ablate",
     "survey", "explore", "compare", "example", "models", "serve",
+    "doctor",
 )  # fmt: skip
 _MODULES = (
     *filter(
@@ -120,6 +121,8 @@ def _message_and_code(error: BaseException) -> tuple[str, int]:
     if "torch.nn.modules.module" in modules:  # a module of the model was being called
         return f"The model fails with {description}. Add --debug to see where.", 3
     advice = "This is a bug in attnviz or in a library. Report it with the output of --debug."
+    if isinstance(error, ImportError):
+        advice = "Run attnviz doctor to see what is not installed."
     return f"{description}. {advice}", 1
 
 

@@ -52,6 +52,6 @@ with attnviz.plot.style():
     for ax in axes.flat:
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
-    fig.suptitle(f"{share:.0%} of the weight (blue) is spread over {mean:.1f} words", weight="bold")
-text = f"“{result.provenance.text}”, read by all-MiniLM-L6-v2; layer {best.layer}, head {best.head}"
-fig = attnviz.plot.add_caption(fig, text=[text, *head_map.notes], agreement=result.agreement)
+text = [f"“{result.provenance.text}”, layer {best.layer}, head {best.head}", *head_map.notes]
+title = f"{mean:.1f} words on average hold {share:.0%} of the weight (blue)"
+fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=result.agreement)

@@ -58,5 +58,5 @@ with attnviz.plot.style():
     d.set(title="d  Entropy in real heads", xlabel="with scale", ylabel="without", ylim=(0, 1))
     for axis in (a.xaxis, a.yaxis, b.xaxis, c.xaxis, c.yaxis):
         axis.set_major_formatter("{x:g}")
-    fig.suptitle("Without its scale, attention rests on one key and stops reacting", weight="bold")
-fig = attnviz.plot.add_caption(fig, text=f"(d) {run.model}: {run.text}", agreement=result.agreement)
+title = "Without the scale √dₖ, one key gets all the attention and the gradient vanishes"
+fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=result.agreement)

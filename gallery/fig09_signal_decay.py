@@ -60,5 +60,5 @@ with attnviz.plot.style():
     ax.set_xticks(steps, steps)
     ax.yaxis.set_major_formatter(lambda y, _: attnviz.figures.style.power(y))
     ax.minorticks_off()
-    fig.suptitle(f"At {steps[-1]} steps only self-attention has 1% of the gradient", weight="bold")
-fig = attnviz.plot.add_caption(fig, text=f"Random networks with {d} features, {seeds} of each kind")
+title = f"Over {steps[-1]} steps, only self-attention keeps 1% of the gradient"
+fig = attnviz.plot.add_caption(fig, title=title, text=f"{seeds} random networks of each kind")

@@ -50,6 +50,6 @@ with attnviz.plot.style(words):
     for ax in (a, b):
         ax.set_ylim(T - 0.5, -1.3)
         ax.spines[:].set_visible(False)
-    fig.suptitle("Without positions, another word order changes no vector", weight="bold")
-source = f"Last hidden states of {model.name}, with its positions and without"
-fig = attnviz.plot.add_caption(fig, text=f"{source}, on “{text}”. No attention is shown.")
+source = f"Last hidden states of {model.name} on “{text}”"
+title = "Without positions, shuffling the words changes no vector"
+fig = attnviz.plot.add_caption(fig, title=title, text=[source, "No attention is shown"])

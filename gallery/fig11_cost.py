@@ -58,7 +58,7 @@ with attnviz.plot.style():
         ax.loglog(lengths, measured["whole"], "C1o-", lengths, measured["blocks"], "C0o-", base=2)
         ax.set(title=title, xlabel="tokens T", xticks=lengths, xticklabels=lengths)
         ax.yaxis.set_major_formatter("{x:g}")
-    axes[0].text(1024, 30, "kept whole", color="C1", ha="right")
+    axes[0].text(1024, 30, "stored whole", color="C1", ha="right")
     axes[0].text(1024, 0.4, "in blocks", color="C0")
-    fig.suptitle(f"At {T:,} tokens, blocks need {less:.0f} × less memory", weight="bold")
-fig = attnviz.plot.add_caption(fig, text=f"Random Q and K; threads: {torch.get_num_threads()}")
+title = f"At {T:,} tokens, attention in blocks takes {less:.0f} × less memory"
+fig = attnviz.plot.add_caption(fig, title=title, text=f"Threads: {torch.get_num_threads()}")

@@ -49,8 +49,8 @@ with attnviz.plot.style():
         ax.plot(ys, "o-", color=colour)
         ax.text(6.1, ys[-1], name, color=colour, va="center")
     ax.set(xlabel="entering layer", xlim=(-0.2, 8.0), ylabel="place from fruit to tech")
-    fig.suptitle("“phones” pulls “apple” toward tech", weight="bold")
     ax.set_xticks(range(7), [*range(6), "end"])
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["fruit = 0", ".25", ".5", ".75", "tech = 1"])
 proof = attnviz.AgreementReport.joined(one.agreement for one in results)
-fig = attnviz.plot.add_caption(fig, text="Third words, all-MiniLM-L6-v2", agreement=proof)
+title = "“phones” pulls “apple” toward technology"
+fig = attnviz.plot.add_caption(fig, title=title, text="all-MiniLM-L6-v2", agreement=proof)

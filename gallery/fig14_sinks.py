@@ -47,6 +47,6 @@ with attnviz.plot.style():
     by_layer.plot.barh(stacked=True, width=0.7, ax=right)
     right.set(xlabel="mean over heads, %", xlim=(0, 100), ylabel="layer", ylim=(5.5, -0.5))
     right.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.03, 1), handlelength=1)
-    fig.suptitle(f"{share:.0%} of the weight goes to tokens without content", weight="bold")
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
-fig = attnviz.plot.add_caption(fig, text=f"{len(results)} texts, all-MiniLM-L6-v2", agreement=proof)
+title = f"{share:.0%} of all attention goes to tokens without content"
+fig = attnviz.plot.add_caption(fig, title=title, text="all-MiniLM-L6-v2", agreement=proof)

@@ -10,9 +10,9 @@ registers: its norm after the last layer is {norm:.1f} times the median of all p
 exceeds {largest:.1f} times. (Photo: James S. Davis, U.S. Navy, public domain, from matplotlib.)
 """
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib import colors, get_data_path
+from panels import panels
 from transformers import AutoImageProcessor
 
 import attnviz
@@ -42,15 +42,15 @@ norm, largest = norms[received.argmax()] / np.median(norms), norms.max() / np.me
 titles = "From [CLS]|From the face|From the wall|From the ribbons|From the face in layer 0"
 glow = colors.LinearSegmentedColormap.from_list("", ["#79b", "#9bc", "#eef", "#f90", "#e01"])
 patches = "[CLS]", (17, 19), (10, 32), (33, 28), (17, 19)
+beside, stacked = ("P01|;234|", (9, 9, 9, 0.4), None, 0.67), ("P0|;12|;34|", (9, 9, 0.5), None, 1.5)
 with attnviz.plot.style():
-    look = {"width_ratios": (1, 1, 1, 0.04), "figsize": (7.2, 4.85), "layout": "constrained"}
-    fig, axes = plt.subplot_mosaic("P01|;234|", **look)
-    axes["P"].imshow(result.image.numpy(), aspect="auto").axes.set_axis_off()
-    for name, patch, title in zip("01234", patches, titles.split("|"), strict=True):
-        where = (first, sink_head) if name == "4" else (layer, head)
-        place = {"ax": axes[name], "cbar_ax": axes["|"], "title": title, "vmax": 16, "cmap": glow}
+    finding = "In DINOv2's last layer, patches attend to what they show"
+    fig, *axes, photo, bar = panels(finding, beside, stacked)
+    photo.imshow(result.image.numpy(), aspect="auto").axes.set_axis_off()
+    for ax, patch, title in zip(axes, patches, titles.split("|"), strict=True):
+        where = (first, sink_head) if ax is axes[-1] else (layer, head)
+        place = {"ax": ax, "cbar_ax": bar, "title": title, "vmax": 16, "cmap": glow}
         attnviz.plot.heatmap(result, patch=patch, layer=where[0], head=where[1], **place)
-    axes["4"].text(4.1, 35.2, "sink →", color="w")
-    fig.suptitle("In DINOv2's last layer, patches attend to what they show", weight="bold")
+    ax.text(9.8, 35.2, "sink →", color="w", ha="right")
 text = f"colors: layer {layer}, head {head}; in the last panel layer {first}, head {sink_head}"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=result.agreement)

@@ -52,6 +52,6 @@ with attnviz.plot.style():
         ax.vlines(begin, row - 0.5, row + 0.5, color="C3", lw=1.5)
     ax.set(xlabel="sound, s", ylabel="word written", yticks=range(count), yticklabels=words)
     above.axis("off")
-    fig.suptitle("Whisper reads each word where it is spoken", weight="bold")
 note = "Lines: where each word begins. Colors: attention of a head to the sound"
-fig = attnviz.plot.add_caption(fig, text=["Whisper tiny.en", note], agreement=result.agreement)
+title = "Whisper reads each word where it is spoken"
+fig = attnviz.plot.add_caption(fig, title=title, text=note, agreement=result.agreement)

@@ -44,13 +44,13 @@ with attnviz.plot.style():
             ax.bar_label(ax.barh(words, values.tolist(), color=colors), fmt="{:.2f}", padding=2)
             ax.set(title=name * (ax in axes[0]), xlim=(-0.6, 0.6) if signed else (0, 0.4))
             ax.axvline(0, color="0.5", lw=0.5)
-            ax.set_xlabel(("share of the way" if signed else "weight") * (ax in axes[1]))
+            ax.set_xlabel("" if ax in axes[0] else "share of the way" if signed else "weight")
         row[0].set(ylabel=f"“apple {words[-1]}”", ylim=(len(words) - 0.5, -0.5))
     fig.align_ylabels(axes[:, 0])
     sides = {"toward tech": "C0", "toward fruit": "C1", "no direction": "C4"}
     patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in sides.values()]
     axes[0, 3].legend(patches, sides, loc="center right")
-    fig.suptitle("Attention has no direction; the decomposition has the effect's", weight="bold")
-agreement = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
-text = f"“I love apple …”, all-MiniLM-L6-v2; attention: mean of heads {layer}.0 to {layer}.{head}"
-fig = attnviz.plot.add_caption(fig, text=text, agreement=agreement)
+proof = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
+same = [x > 0 for _, m in shifts for x in m["decomposition"] * m["measured effect"]]
+title = f"Attention has no sign; {sum(same)} of {len(same)} decomposed signs match the effects"
+fig = attnviz.plot.add_caption(fig, title=title, text="“I love apple …”", agreement=proof)

@@ -12,8 +12,8 @@ atom.
 
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import numpy as np
+from panels import panels
 from reactions import PUBLISHED, atoms_of, draw_reaction
 
 import attnviz
@@ -39,17 +39,17 @@ weights = drawn.weights[product][:, reactants]
 used = range(4), range(9, 17)
 rest = 1 - sum(weights[:, part].sum() for part in used) / weights.sum()
 
+beside, stacked = (".R;PM", (1, 3), (4, 11), 0.54), ("R;M;P", (1,), (2, 5, 3), 1.3)
 with attnviz.plot.style():
-    look = {"width_ratios": (1, 3), "height_ratios": (4, 11), "layout": "constrained"}
-    fig, axes = plt.subplot_mosaic(".R;PM", figsize=(7.2, 3.9), **look)
+    title = "Each atom of the product attends to the atom it comes from"
+    fig, matrix, product_axes, top = panels(title, beside, stacked)
     names = "a thiol", "solvent", "difluoropyridine", "base", "", ""
     origins = weights.argmax(1).tolist()
-    rows, columns = map(tuple, draw_reaction(axes["P"], axes["R"], reaction, origins, names))
+    rows, columns = map(tuple, draw_reaction(product_axes, top, reaction, origins, names))
     plain = {"special_rows": (), "special_columns": (), "sides": (AxisGeometry(),) * 2}
     atoms = replace(drawn, weights=weights, rows=rows, columns=columns, **plain)
-    attnviz.plot.heatmap(atoms, ax=axes["M"], title="")
-    axes["P"].text(0, -3.1, "the product", ha="center", color="0.35")
-    fig.suptitle("Each atom of the product attends to the atom it comes from", weight="bold")
+    attnviz.plot.heatmap(atoms, ax=matrix, title="")
+    product_axes.text(0, -3.1, "the product", ha="center", color="0.35")
 text = (
     f"RXNMapper, layer {layer}, head {head}",
     "same number and color: where its weight is largest",

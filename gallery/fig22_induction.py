@@ -10,10 +10,10 @@ give more than half of their weight to that word. That the head causes the copyi
 not shown here.
 """
 
-import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 import torch
+from panels import panels
 
 import attnviz
 
@@ -34,13 +34,14 @@ right = (likely == tokens[:, 1:]).float().numpy()  # (texts, places)
 first, second = right[:, : period - 1].mean(), right[:, period:].mean()
 assert second > first
 
+beside, stacked = ("MC", (3, 2), (1,), 0.54), ("M;C", (1,), (2, 1), 1.6)
 with attnviz.plot.style():
-    fig = plt.figure(figsize=(7.2, 3.9), layout="constrained")
-    ax, copied = fig.subplots(1, 2, width_ratios=(3, 2))
+    title = "An induction head finds what came next, and the model copies it"
+    fig, copied, ax = panels(title, beside, stacked)
     attnviz.plot.heatmap(results[0], layer=layer, head=head, ax=ax, annot=False, title="")
     ax.plot([[0, 1], [period, period + 1]], [[period] * 2, [2 * period] * 2], "C1", lw=0.6)
     ax.text(period + 1.4, 2 * period - 0.3, "what followed\nthe same word\nbefore", color="C1")
-    title = f"Head {layer}.{head}: each word attends to what followed it before"
+    title = f"Head {layer}.{head} attends to what followed"
     ax.set_title(title, loc="left", fontsize=8)
     every, right = np.tile(np.arange(1, 2 * period), texts), right.ravel()
     sns.lineplot(x=every, y=right, errorbar=("ci", 100 * level), seed=0, marker="o", ax=copied)
@@ -49,7 +50,6 @@ with attnviz.plot.style():
     copied.set(xlabel="place of the predicted word", ylim=(0, 1.02), yticks=[0, 0.5, 1])
     copied.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     copied.set_title("The model copies: right next words", loc="left", fontsize=8)
-    fig.suptitle("An induction head finds what came next, and the model copies it", weight="bold")
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
 text = f"{texts} texts of {period} random words twice, SmolLM2-135M-Instruct (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

@@ -9,8 +9,8 @@ heads read that find nothing to read (Xiao et al., “Efficient streaming langua
 attention sinks”).
 """
 
-import matplotlib.pyplot as plt
 import torch
+from panels import panels
 
 import attnviz
 from attnviz.attribution.reference import first_token
@@ -41,17 +41,18 @@ early = float(by_layer[0][:onset].mean())
 assert special > 2 * left
 
 with attnviz.plot.style():
-    fig, ax = plt.subplots(figsize=(4.72, 2.7), layout="constrained")
+    title = "Heads rest on what comes first, whatever it is"
+    fig, ax = panels(title, ("a", (1,), (1,), 0.38), ("a", (1,), (1,), 0.7))
     names = "the first word", "a start token", "the first word,\nafter the start token"
-    for name, shares, above in zip(names, by_layer, (0.11, -0.08, 0.09), strict=True):
+    places = (6, 0.11), (6, -0.09), (21, 0.115)
+    for name, shares, (at, above) in zip(names, by_layer, places, strict=True):
         (line,) = ax.plot(shares, "o-", ms=3)
-        ax.text(6, shares[6] + above, name, color=line.get_color(), ha="center", va="center")
+        ax.text(at, shares[at] + above, name, color=line.get_color(), ha="center", va="center")
     ax.axhline(even, color="0.5", lw=0.8, ls="--")
     ax.text(len(first) - 0.6, even + 0.04, "uniform weights", color="0.4", ha="right", va="center")
     ax.set(xlabel="layer", xlim=(-0.5, len(first) - 0.5), ylim=(0, 1), ylabel="share of attention")
     ax.set_xticks(range(0, len(first), 5))
     ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    fig.suptitle("Heads rest on what comes first, whatever it is", weight="bold")
 proof = attnviz.AgreementReport.joined(result.agreement for result in [*plain, *with_start])
 text = f"{texts} texts, SmolLM2-135M-Instruct (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

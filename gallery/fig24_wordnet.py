@@ -57,5 +57,5 @@ with attnviz.plot.style():
         ax.set(title=model, xlabel="layer that the vector enters (last: output)", ylim=(0.34, 0.78))
         ax.set_ylabel("AUC, same against other sense" * (ax is axes[0]))
         ax.legend(loc="lower right")
-    fig.suptitle("No vector clearly beats the other words; both together do", weight="bold")
-fig = attnviz.plot.add_caption(fig, text="Example sentences of WordNet 3.0")
+title = "No vector clearly beats the other words; both together do"
+fig = attnviz.plot.add_caption(fig, title=title, text="Example sentences of WordNet 3.0")

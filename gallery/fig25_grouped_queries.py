@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 import torch
+from panels import panels
 
 import attnviz
 
@@ -25,8 +26,7 @@ The dog that chased the cat ran across the road and into the park.""".replace("\
 model, level = attnviz.load("smollm2"), 0.95
 results, config = model.attend(TEXTS.split("|")), model.module.config
 heads, groups, texts = config.num_attention_heads, config.num_key_value_heads, len(results)
-weights = [result.weights()[..., 2:, 1:] for result in results]  # without the first word
-weights = [w / w.sum(-1, keepdim=True) for w in weights]
+weights = [w / w.sum(-1, keepdim=True) for w in (one.weights()[..., 2:, 1:] for one in results)]
 overlap = np.stack([torch.minimum(w[:, :, None], w[:, None]).sum(-1).mean(-1) for w in weights])
 size, layers, group = heads // groups, overlap.shape[1], np.arange(heads) * groups // heads
 other_keys, itself = group != group[:, None], np.eye(heads, dtype=bool)
@@ -36,8 +36,9 @@ gain, more, most = gains.mean(), (gains.mean(0) > 0).sum(), gains.mean(0).max()
 low, high = sns.utils.ci(sns.algorithms.bootstrap(gains.mean(1), seed=0), 100 * level)
 assert 0 < low < high < 0.1
 
+beside, stacked = ("ML", (1, 1), (1,), 0.43), ("M;L", (1,), (3, 2), 1.5)
 with attnviz.plot.style():
-    fig, (ax, by_layer) = plt.subplots(1, 2, figsize=(7.2, 3.1), layout="constrained")
+    fig, by_layer, ax = panels("Heads that share keys attend little more alike", beside, stacked)
     look = {"annot": True, "fmt": ".0%", "cbar": False, "cmap": "Blues", "annot_kws": {"size": 6.5}}
     image = sns.heatmap(overlap.mean((0, 1)), vmin=0.4, vmax=1, mask=itself, ax=ax, **look)
     image.tick_params(axis="y", rotation=0)
@@ -46,10 +47,9 @@ with attnviz.plot.style():
         sns.lineplot(x=np.tile(range(layers), texts), y=kind.ravel(), ax=by_layer, **ends)
     for start in range(0, heads, size):
         ax.add_patch(plt.Rectangle((start, start), size, size, ec="C1", fc="none", lw=2))
-    ax.set(xlabel="head", ylabel="head", title="Overlap of two heads (boxes: the same keys)")
+    ax.set(xlabel="head", ylabel="head", title="Overlap (boxes: the same keys)")
     by_layer.set(xlabel="layer", ylim=(0, 1), xlim=(0, layers - 1), title="Overlap by layer")
     by_layer.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    fig.suptitle("Heads that share their keys attend little more alike", weight="bold", size=10)
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
 text = f"{texts} texts, SmolLM2-135M-Instruct (4-bit weights), first word left out"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

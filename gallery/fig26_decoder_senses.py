@@ -13,7 +13,7 @@ and in {smollm2.beyond} of SmolLM2. The sentences were written for this figure a
 
 from types import SimpleNamespace
 
-import matplotlib.pyplot as plt
+from panels import panels
 
 import attnviz
 
@@ -32,8 +32,7 @@ chance, count, level = results[0].chance, len(results[0].occurrences), 0.95
 BAND = "accuracy", "low", "high"
 
 
-def summary(result):
-    """Return the numbers of the caption."""
+def summary(result):  # the numbers of the caption
     output, words, layers = result.scores[-1], result.context.accuracy, len(result.scores) - 1
     beyond = f"{sum(one.low > words for one in result.scores)} of {layers + 1} states"
     numbers = {"low": output.low, "high": output.high, "words": words, "since": result.since}
@@ -42,8 +41,10 @@ def summary(result):
 
 
 minilm, smollm2 = map(summary, results)
+beside, stacked = ("ab", (1, 1), (1,), 0.39), ("a;b", (1,), (1, 1), 1.3)
 with attnviz.plot.style():
-    fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.8), sharey=True, layout="constrained")
+    title = "A decoder, too, separates the senses of a last “bank”"
+    fig, *axes = panels(title, beside, stacked)
     for ax, result, name in zip(axes, results, ("all-MiniLM-L6-v2", "SmolLM2"), strict=True):
         accuracy, low, high = ([getattr(s, of) for s in result.scores] for of in BAND)
         ax.plot(accuracy, label="vector of “bank”")
@@ -51,10 +52,9 @@ with attnviz.plot.style():
         ax.axhline(result.context.accuracy, color="C1", ls="--", label="other words, static")
         ax.axhline(chance, color="0.5", lw=0.8, label="guessing")
         ax.set(title=name, xlabel="layer that “bank” enters (last: output)", ylim=(0, 1.02))
-    axes[0].set_ylabel("correct sense")
-    axes[0].yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    axes[1].legend(loc="lower right")
-    fig.suptitle("A decoder, too, separates the senses of a last “bank”", weight="bold", size=10)
+        ax.set_ylabel("correct sense")
+        ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    ax.legend(loc="lower right")
 proof, other = (result.agreement for result in reversed(results))
 text = f"{count} sentences. MiniLM is {other.verdict}; the next line is on SmolLM2 (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

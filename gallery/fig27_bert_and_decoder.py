@@ -13,6 +13,7 @@ the sinks {even[0]:.0%} and {even[1]:.0%}.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from panels import WIDTH, panels
 
 import attnviz
 
@@ -37,23 +38,22 @@ def shares(results, even=False):  # of the sink, earlier words, the word itself 
 bars, even = (np.array([shares(one, even) for one in models]) for even in (False, True))
 (minilm, smollm2), even, given, texts = bars, even[:, 0], [], len(models[0])
 assert min(minilm[0], smollm2[0]) > 0.5
-names, heads = ("all-MiniLM-L6-v2", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one in models]
+names, heads = ("MiniLM", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one in models]
+beside, stacked = ("01;22", (1, 1), (5, 1), 0.61), ("0;1;2", (1,), (6, 6, 1.5), 2.1)
 with attnviz.plot.style():
-    page = {"figsize": (7.2, 4.4), "height_ratios": (5, 1), "layout": "constrained"}
-    fig, axes = plt.subplot_mosaic("01;22", **page)
+    fig, *axes = panels("BERT reads both ways, a decoder back; both have a sink", beside, stacked)
     for n, (q, k) in enumerate((("dog", "chased"), ("chased", "dog"))):  # query, key
         drawn = attnviz.attention_map(models[n][0], layer=heads[n].layer, head=heads[n].head)
         cell = drawn.columns.index(k), drawn.rows.index(q)
         given.append(drawn.weights[cell[::-1]])
         name = f"{names[n]} head {heads[n].layer}.{heads[n].head}: “{q}” gives “{k}” {given[n]:.0%}"
-        ax = attnviz.plot.heatmap(drawn, ax=axes[str(n)], vmin=0, vmax=0.6, title=name, annot=False)
+        ax = attnviz.plot.heatmap(drawn, ax=axes[n], vmin=0, vmax=0.6, title=name, annot=False)
         ax.add_patch(plt.Rectangle(cell, 1, 1, ec="C1", fc="none", lw=1.5))
     for n, name in enumerate(("[CLS], [SEP] or first word", "earlier words", "itself", "later")):
-        drawn = axes["2"].barh(names, bars[:, n], 0.7, bars[:, :n].sum(1), label=name, alpha=0.5)
-        axes["2"].bar_label(drawn, fmt=lambda x: f"{x:.0%}" if x else "", label_type="center")
-    axes["2"].set(xlim=(0, 1), xticks=[], ylim=(1.5, -0.5), xlabel="attention, mean of all heads")
-    axes["2"].legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
-    fig.suptitle("BERT attends both ways, a decoder only back; both have a sink", weight="bold")
+        drawn = axes[2].barh(names, bars[:, n], 0.7, bars[:, :n].sum(1), label=name, alpha=0.5)
+        axes[2].bar_label(drawn, fmt=lambda x: f"{x:.0%}" if x else "", label_type="center")
+    axes[2].set(xlim=(0, 1), xticks=[], ylim=(1.5, -0.5), xlabel="attention, mean of all heads")
+    axes[2].legend(ncols=4 if WIDTH > 127 else 2, loc="lower left", bbox_to_anchor=(0, 1))
 proof, other = (attnviz.AgreementReport.joined(r.agreement for r in one) for one in models[::-1])
 text = f"MiniLM is {other.verdict}; the next line is on SmolLM2 (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

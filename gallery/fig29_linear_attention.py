@@ -36,7 +36,6 @@ with attnviz.plot.style():
         for row in rows.tolist():
             ax.add_patch(plt.Rectangle((row - period + 1, row), 1, 1, ec="C1", fc="none", lw=0.8))
     title = "Three kinds of attention copy alike: each reads what followed the same symbol"
-    fig.suptitle(title, weight="bold")
 of_softmax, of_delta, of_mamba = shares
 text = f"“{text}”, read by a tiny decoder that was trained to copy"
-fig = attnviz.plot.add_caption(fig, text=text, agreement=result.agreement)
+fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=result.agreement)

@@ -93,6 +93,17 @@ def capture(
 
 
 @app.command()
+def linear(tokens: Lengths = [16_384], rounds: int = 1) -> None:  # noqa: B006
+    """Pool the maps of one Mamba-2 layer of a long text; compare with the model alone.
+
+    CPU time; memory is the growth of a separate process over the loaded model.
+    """
+    from benchmarks.linear import measure
+
+    measure(tokens, rounds)
+
+
+@app.command()
 def html(
     rounds: Annotated[int, typer.Option(help="Number of times each page is opened.")] = 5,
     patience: Annotated[float, typer.Option(help="Time limit per page, in seconds.")] = 60,

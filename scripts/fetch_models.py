@@ -20,6 +20,7 @@ from typing import Annotated, Any
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 import typer
+from real_models.source import SourceError
 from rich.console import Console
 from rich.markup import escape
 from transformers.utils import logging as progress_bars
@@ -43,7 +44,7 @@ def main(
     every: Annotated[bool, typer.Option("--all", help="Get all of them.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Convert also what is there.")] = False,
 ) -> None:
-    """Download, convert and check models. Those that are there already are left alone."""
+    """Download, convert and check models. Those that are there unchanged are left alone."""
     if not names and not every:
         raise typer.BadParameter(f"Name one of {', '.join(NAMED)}, or give --all.")
     for name in names or ():
@@ -55,7 +56,7 @@ def main(
     failed = False
     for name in NAMED if every else dict.fromkeys(names or ()):
         model = NAMED[name]
-        if model.is_here and not again:
+        if model.is_here and not again and sha256_of(model.folder) == model.sha256:
             console.print(f"{name} is in {model.folder}")
             continue
         try:
@@ -66,10 +67,17 @@ def main(
             ) from error
         except Exception as error:
             failed = True
-            console.print(f"[red]{name}[/red]: {escape(one_line(error))}")
+            problem = str(error) if isinstance(error, SourceError) else one_line(error)
+            console.print(f"[red]{name}[/red]: {escape(problem)}", soft_wrap=True)
         else:
             console.print(f"{name}: {outcome}\n  {model.folder}")
     raise typer.Exit(failed)
+
+
+def sha256_of(folder: Path) -> str:
+    """Return the SHA-256 of the weights in a folder."""
+    with (folder / "model.safetensors").open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def fetch(model: NamedModel, source: Any) -> str:
@@ -83,9 +91,7 @@ def fetch(model: NamedModel, source: Any) -> str:
         folder.mkdir()
         with console.status(f"{model.name}: converting"):
             source.convert(files, folder)
-        with (folder / "model.safetensors").open("rb") as stream:
-            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        if sha256 != model.sha256:
+        if (sha256 := sha256_of(folder)) != model.sha256:
             raise AssertionError(
                 f"the converted weights have SHA-256 {sha256}, not {model.sha256}. Use the "
                 "versions in constraints.txt."

@@ -54,6 +54,7 @@ HEAVY = ("torch", "transformers", "matplotlib", "seaborn", "pandas", "numpy")
         "from attnviz.app import run; run(['example', '--help'])",
         "from attnviz.app import run; run(['example', 'phnes'])",
         "from attnviz.app import run; run(['senses', '--help'])",
+        "from attnviz.app import run; run(['doctor', '--help'])",
         "from attnviz.app import run; run(['senses', 'bnak'])",
     ],
 )

@@ -3,6 +3,8 @@
 import inspect
 import operator
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,12 +12,12 @@ import attnviz
 
 PUBLIC = """
     AblationResult AgreementReport Architecture AttentionMap AttentionRecord AttentionResult
-    AttnvizError AttnvizWarning CheckResult CheckpointsResult CompareResult ExampleResult
-    ExplainResult ExploreResult HeadMaps InputError MapSummary Model ModelError OutputError
-    SensesResult ShiftResult StepsResult StreamedAttention SurveyResult View ablate
-    architectures attend attention_map check compare example explain explain_generation explore
-    find_heads from_weights head_maps load load_result plot rank_heads save_result senses shift
-    steps survey verify view
+    AttnvizError AttnvizWarning CheckResult CheckpointsResult CompareResult DoctorResult
+    ExampleResult ExplainResult ExploreResult HeadMaps InputError MapSummary Model ModelError
+    OutputError SensesResult ShiftResult StepsResult StreamedAttention SurveyResult View ablate
+    architectures attend attention_map check compare doctor example explain explain_generation
+    explore find_heads from_weights head_maps load load_result plot rank_heads save_result senses
+    shift steps survey verify view
 """.split()  # noqa: SIM905
 PLOT = """
     ablate add_caption attention_vector check compare example explain heads heatmap save senses
@@ -29,6 +31,13 @@ def test_the_public_names():
     assert attnviz.plot.__all__ == dir(attnviz.plot) == PLOT
     with pytest.raises(AttributeError, match="no attribute 'waterfall'"):
         attnviz.plot.waterfall  # noqa: B018
+
+
+def test_every_public_name_is_in_the_program_that_mypy_reads():
+    program = Path(__file__).with_name("release") / "every_name.py"
+    source = program.read_text(encoding="utf-8")
+    assert {*re.findall(r"attnviz\.(\w+)", source), "plot"} == set(PUBLIC)
+    assert set(re.findall(r"\bplot\.(\w+)", source)) == set(PLOT)
 
 
 @pytest.mark.parametrize("name", PLOT)

@@ -27,6 +27,7 @@ from attnviz.runtime.precision import exact_products
 
 _SLOPE = 1e-5  # off by which a slope always passes
 _ERRORS = 6  # standard errors that pass
+_RANGES = 3  # of four measurements, whose range is two standard errors
 _SHARE = 0.1  # of an argument that is 1 % off, which passes
 
 
@@ -43,8 +44,8 @@ def compare_linear(
     M, v, u = record.matrix[:, read].double(), record.value.double(), reference.probes.double()
     mixed, summed, model = M @ v, M.abs() @ v.abs(), reference.head_output[:, read].double()
     probed, of_probes = reference.weights[:, read].double(), M.abs() @ u.abs()
-    none = _Rounding.of(probed, probed, of_probes, FLOAT32)
-    exact, rounded = (x[:, read].double() for x in (reference.exact, reference.rounded))
+    none = _Rounding.of(probed[None], probed[None], of_probes, FLOAT32)
+    exact, rounded = (x[:, :, read].double() for x in (reference.exact, reference.rounded))
     eps = torch.finfo(reference.head_output.dtype).eps
     own = _Rounding.of(exact, rounded, M.abs() @ v.abs().flip(1), eps)
     checks = [
@@ -56,8 +57,13 @@ def compare_linear(
     # The difference, as a multiple of the change by each canary.
     shares, errors = torch.stack(
         [
-            own.share_along(canary[:, read].double() - mixed, model - mixed, summed)
-            for canary in reference.canaries.values()
+            own.share_along(
+                canary[:, read].double() - mixed,
+                model - mixed,
+                summed,
+                reference.rounded_by[name].double(),
+            )
+            for name, canary in reference.canaries.items()
         ],
         dim=1,
     )
@@ -75,26 +81,34 @@ def compare_linear(
 class _Rounding:
     """How far the model's precision is off where nothing else differs.
 
-    An error is proportional to the sum of the sizes of what is added up.
+    An error is proportional to the sum of the sizes of what is added up. Rounded gates are off in
+    the same way for all values: this part is measured with the values in K other orders, and
+    subtracted.
 
     largest : the largest error of the layer, relative to that sum. typical : the root mean square.
-    slope : by how much the results are off as a whole. eps : of the dtype of the result.
+    slope : by how much the results are off as a whole. slopes : (H,), those of each head. eps : of
+    the dtype of the result.
     """
 
     largest: float
     typical: float
     slope: float
+    slopes: Tensor
     eps: float
 
     @classmethod
     def of(cls, exact: Tensor, rounded: Tensor, summed: Tensor, eps: float) -> _Rounding:
-        """Return it for one mixture (H, m, c), in float32 and in the model's precision."""
-        errors = rounded - exact
-        relative = errors / summed.clamp(min=SMALLEST)
-        slope = (exact * errors).sum() / (exact**2).sum().clamp(min=SMALLEST**2)
+        """Return it for mixtures (K, H, m, c), in float32 and in the model's precision.
+
+        summed : (H, m, c), that of the first.
+        """
+        products, squares = exact * (rounded - exact), exact**2
+        relative = (rounded[0] - exact[0]) / summed.clamp(min=SMALLEST)
+        slope = products[0].sum() / squares[0].sum().clamp(min=SMALLEST**2)
+        slopes = products.sum((2, 3)) / squares.sum((2, 3)).clamp(min=SMALLEST**2)
         numbers = torch.stack([relative.abs().max(), relative.square().mean().sqrt(), slope.abs()])
         largest, typical, whole = numbers.tolist()
-        return cls(largest, typical, whole, eps)
+        return cls(largest, typical, whole, slopes.mean(0), eps)
 
     def check(
         self, record: LinearAttention, stage: str, ours: Tensor, model: Tensor, summed: Tensor
@@ -106,7 +120,7 @@ class _Rounding:
         tolerances, difference = 3 * own_errors + floor, model - ours
         differences = largest_by_head(difference)
         spread = (ours**2).sum((1, 2)).clamp(min=SMALLEST**2)
-        slopes = (ours * difference).sum((1, 2)) / spread
+        slopes = (ours * difference).sum((1, 2)) / spread - self.slopes
         standard = self.typical * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
         cancelled = FLOAT32 * (ours.abs() * summed).sum((1, 2)) / spread
         allowed = (_ERRORS * standard).clamp(min=max(3 * self.slope, _SLOPE)) + cancelled
@@ -127,14 +141,19 @@ class _Rounding:
             slope_tolerances=tuple(allowed.tolist()),
         )
 
-    def share_along(self, change: Tensor, difference: Tensor, summed: Tensor) -> Tensor:
-        """Return how much of a change is in a difference, and how much rounding may be, (2,).
+    def share_along(
+        self, change: Tensor, difference: Tensor, summed: Tensor, rounded: Tensor
+    ) -> Tensor:
+        """Return how much of a change is in a difference, and how much may be by rounding, (2,).
 
-        Rounding errors are independent of each other, or some are the same: those of a gate.
+        Rounding errors are independent of each other, or some are the same: those of a gate. Of
+        these, as much may be left as differs between other values.
+
+        rounded : (K,), how much of the change was in the rounding errors with other values.
         """
         size = (change**2).sum().clamp(min=SMALLEST**2)
+        share = (change * difference).sum() / size - rounded.mean()
         apart = _ERRORS * ((change * summed) ** 2).sum().sqrt() / size
         together = summed.square().sum().sqrt() / size.sqrt()
-        return torch.stack(
-            [(change * difference).sum() / size, self.typical * torch.maximum(apart, together)]
-        )
+        left = (_RANGES * (rounded.amax() - rounded.amin())).minimum(self.typical * together)
+        return torch.stack([share, left.maximum(self.typical * apart)])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attribution.interventions import HeadPatching, batch_size
-from attnviz.attribution.readout import Readout, base_of
+from attnviz.attribution.readout import Readout, base_of, unembedding_of
 from attnviz.attribution.reference import encode_after
 from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Score, Target
@@ -375,8 +375,7 @@ def _reading(readout: Readout, T: int) -> Iterator[None]:
 
     The unembedding takes longer than many blocks.
     """
-    get = getattr(readout.module, "get_output_embeddings", lambda: None)
-    unembedding, rows = get(), list(readout.rows)
+    unembedding, rows = unembedding_of(readout.module), list(readout.rows)
     if unembedding is None:
         yield
         return

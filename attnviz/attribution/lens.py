@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnviz.attribution.readout import unembedding_of
 from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Target
 from attnviz.errors import InputError, ModelError
@@ -45,7 +46,7 @@ def logit_lens(target: Target, row: int, *, k: int = 5) -> LogitLens:
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
     module = target.model.module
-    unembedding = getattr(module, "get_output_embeddings", lambda: None)()
+    unembedding = unembedding_of(module)
     if unembedding is None:
         raise ModelError(
             f"{target.model.name} has no unembedding, so its layers predict no tokens. Choose a "

@@ -89,3 +89,9 @@ def base_of(module: nn.Module) -> nn.Module:
     """Return a model without its head."""
     base: nn.Module = getattr(module, "base_model", module)
     return base
+
+
+def unembedding_of(module: nn.Module) -> nn.Module | None:
+    """Return the layer that gives the logits of tokens; None if the model predicts no tokens."""
+    unembedding: nn.Module | None = getattr(module, "get_output_embeddings", lambda: None)()
+    return unembedding

@@ -10,7 +10,9 @@ from attnviz.capture.capture import (
     transcribe,
 )
 from attnviz.capture.computation import read_computation
-from attnviz.capture.positions import MovedKeys, replace_every_token, replace_some_tokens
+from attnviz.capture.linear import LinearCalls
+from attnviz.capture.pooled import capture_pooled, linear_calls
+from attnviz.capture.positions import MovedKeys, change_every_position, change_some_positions
 from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
     ReducedAttention,
@@ -24,6 +26,7 @@ from attnviz.capture.watch import Output, Outputs, memory_budget, model_lock, re
 __all__ = [
     "BatchedAttention",
     "Capture",
+    "LinearCalls",
     "MovedKeys",
     "Output",
     "Outputs",
@@ -33,16 +36,18 @@ __all__ = [
     "capture",
     "capture_batch",
     "capture_generation",
+    "capture_pooled",
     "capture_streamed",
+    "change_every_position",
+    "change_some_positions",
     "generate_greedily",
     "hidden_states",
+    "linear_calls",
     "memory_budget",
     "model_lock",
     "outputs_of_start",
     "place_windows",
     "read_computation",
-    "replace_every_token",
-    "replace_some_tokens",
     "restoring",
     "transcribe",
 ]

@@ -103,7 +103,7 @@ def capture(
                 own.copy(
                     (
                         *(_to_reference(call, text_index) for call in again),
-                        *(_to_linear_reference(mixing, text_index) for mixing in mixed_again),
+                        *(to_linear_reference(mixing, text_index) for mixing in mixed_again),
                     )
                 ),
                 compared,
@@ -231,13 +231,14 @@ def _to_records(
     stacks = StackCounter({kind: batch_axes[text_index] for kind, batch_axes in axes.items()})
     return (
         *(_to_record(call, text_index, stacks) for call in calls),
-        *(_to_linear_record(mixing, text_index, stacks) for mixing in mixtures),
+        *(to_linear_record(mixing, text_index, stacks) for mixing in mixtures),
     )
 
 
-def _to_linear_record(
+def to_linear_record(
     mixing: LinearMixing, text_index: int, stacks: StackCounter
 ) -> LinearAttention:
+    """Return the record of one text of a batch."""
     assert mixing.matrix is not None
     matrix, value = mixing.matrix[text_index], mixing.values[text_index]
     H, m, n = matrix.shape
@@ -247,7 +248,7 @@ def _to_linear_record(
     return LinearAttention(
         path=mixing.path,
         call=0,
-        **stacks.place_linear(mixing.path, m),
+        **stacks.place_linear(mixing.path, m, n),
         query=empty,
         key=value.new_empty(H, n, 0),
         value=value,
@@ -264,14 +265,16 @@ def _to_linear_record(
     )
 
 
-def _to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReference:
+def to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReference:
+    """Return the reference of one text of a batch."""
     return LinearReference(
         weights=mixing.probed[text_index],
         head_output=mixing.result[text_index],
         probes=mixing.probes,
-        exact=mixing.exact[text_index],
-        rounded=mixing.rounded[text_index],
+        exact=mixing.exact[:, text_index],
+        rounded=mixing.rounded[:, text_index],
         canaries={name: result[text_index] for name, result in mixing.canaries.items()},
+        rounded_by={name: shares[:, text_index] for name, shares in mixing.rounded_by.items()},
     )
 
 

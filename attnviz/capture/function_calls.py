@@ -13,18 +13,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from attnviz.runtime.compat import outside_dispatch_modes
 
 # Packages whose functions are no part of a model.
 _LIBRARIES = frozenset({"torch", "attnviz", "accelerate", "peft", "contextlib", "functools"})
-_PLAIN = (Tensor, nn.Module, torch.dtype, torch.device, str, int, float, bool, type(None))
+PLAIN = (Tensor, nn.Module, torch.dtype, torch.device, str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class FunctionCall:
         if sum(map(_is_real, given)) < 2:
             return None
         # A cache, for example, would be written a second time.
-        if not all(isinstance(one, _PLAIN) or _is_plain_tuple(one) for one in given):
+        if not all(map(_is_plain, given)):
             return None
         try:
             bound = inspect.signature(function).bind(*args, **kwargs)
@@ -56,9 +57,24 @@ class FunctionCall:
         return cls(function, bound.arguments)
 
     @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.function.__qualname__
+
+    @property
+    def kind(self) -> object:
+        """What all calls of the same code have in common."""
+        return self.function
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """The arguments that are tensors of real numbers."""
         return {name: value for name, value in self.arguments.items() if _is_real(value)}
+
+    def wide(self) -> FunctionCall:
+        """Return the call with arguments of float32."""
+        wide = {name: tensor.float() for name, tensor in self.tensors.items()}
+        return replace(self, arguments={**self.arguments, **wide})
 
     @torch.no_grad()
     def again(self, **changed: Tensor) -> Tensor:
@@ -114,34 +130,64 @@ def watching_functions(
         return watched
 
     owners = _owners(model)
-    replaced = [
+    functions = [
         (owner, name, function)
         for owner in owners
         for name, function in vars(owner).items()
         if _may_mix(name, function)
     ]
+    values = [value for owner in owners for value in vars(owner).values()]
+    operators: set[Any] = {value for value in values if _is_operator(value)}
     try:
-        for owner, name, function in replaced:
+        for owner, name, function in functions:
             setattr(owner, name, wrap(function))
+        for operator in operators:
+            operator.apply = wrap(_apply(operator))
         yield
     finally:
-        for owner, name, function in replaced:
+        for owner, name, function in functions:
             setattr(owner, name, function)
+        for operator in operators:
+            del operator.apply
+
+
+def _is_operator(value: object) -> bool:
+    """Whether this is an operator of a model with derivatives of its own."""
+    is_operator = isinstance(value, type) and issubclass(value, Function) and _is_own(value)
+    return is_operator and "apply" not in vars(value)
+
+
+def _apply(function: Any) -> Any:
+    """Return what calls a function that has derivatives of its own, with its argument names."""
+    original = function.apply
+
+    def apply(*args: Any) -> Any:
+        return original(*args)
+
+    signature = inspect.signature(function.forward)
+    has_context = function.setup_context is Function.setup_context
+    parameters = [*signature.parameters.values()][has_context:]
+    vars(apply)["__signature__"] = signature.replace(parameters=parameters)
+    apply.__qualname__ = function.__qualname__
+    return apply
 
 
 def _owners(model: nn.Module) -> list[Any]:
     """Return the classes of a model, and the Python modules that define them."""
     classes = {type(module) for module in model.modules()}
-    own = [kind for kind in classes if kind.__module__.partition(".")[0] not in _LIBRARIES]
+    own = [kind for kind in classes if _is_own(kind)]
     names = dict.fromkeys(kind.__module__ for kind in own)
     return [*own, *(sys.modules[name] for name in names if name in sys.modules)]
 
 
+def _is_own(value: type | FunctionType) -> bool:
+    """Whether a class or function is part of a model."""
+    return value.__module__.partition(".")[0] not in _LIBRARIES
+
+
 def _may_mix(name: str, function: object) -> bool:
     """Whether this is a Python function of a model that takes two arguments or more."""
-    if not isinstance(function, FunctionType) or name.startswith("__"):
-        return False
-    if function.__module__.partition(".")[0] in _LIBRARIES:
+    if not isinstance(function, FunctionType) or name.startswith("__") or not _is_own(function):
         return False
     flags = inspect.unwrap(function).__code__
     is_suspended = flags.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)
@@ -152,5 +198,9 @@ def _is_real(value: object) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _is_plain_tuple(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(item, _PLAIN) for item in value)
+def _is_plain(value: object) -> bool:
+    """Whether a value is not written by a function that takes it, unless it is a tensor."""
+    if isinstance(value, dict | list):  # of settings
+        items = [*value.values()] if isinstance(value, dict) else value
+        return all(_is_plain(item) and not isinstance(item, Tensor) for item in items)
+    return all(isinstance(item, PLAIN) for item in (value if isinstance(value, tuple) else [value]))

@@ -9,18 +9,27 @@ the result of the same call with the identity in the place of the values.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import FunctionType
 
 import torch
 from torch import Tensor
 
 from attnviz.capture.function_calls import FunctionCall
+from attnviz.capture.inline_calls import (
+    VALUES,
+    InlineCall,
+    ModuleRun,
+    Span,
+    find_spans,
+    split_heads,
+)
 from attnviz.runtime.compat import storage_id
 
 _ROUNDING = 1e-4  # of a sum of two results, relative to the largest number; 100 times in bfloat16
 _FEWEST_PROBES, _MOST_PROBES = 4, 16  # random columns by which a matrix is compared
+Call = FunctionCall | InlineCall
 CANARY = 1.01  # the factor on an argument that must be noticed
 MATTERS = 1e-3  # by how much of its norm an argument 1 % off changes a result that it matters to
 
@@ -29,11 +38,13 @@ MATTERS = 1e-3  # by how much of its norm an argument 1 % off changes a result t
 class Layout:
     """Where the values of a call are, and what their dimensions are.
 
-    value : the name of the argument. tokens : the dimension of the positions. features : the last
-    dimension if all numbers along it are mixed by one matrix; None where each has its own.
+    value : the name of the argument. texts : N; the first dimension may hold their heads, too.
+    tokens : the dimension of the positions. features : the last dimension if all numbers along it
+    are mixed by one matrix; None where each has its own.
     """
 
     value: str
+    texts: int
     tokens: int
     features: int | None
 
@@ -41,15 +52,15 @@ class Layout:
         """Return values, or results, as (N, H, T, d_v)."""
         order = self._order(tensor.dim())
         features = 1 if self.features is None else tensor.shape[self.features]
-        texts, tokens = tensor.shape[0], tensor.shape[self.tokens]
-        moved = tensor.permute(order).reshape(texts, -1, features, tokens)
+        shape = self.texts, -1, features, tensor.shape[self.tokens]
+        moved = tensor.permute(order).reshape(shape)
         return moved.transpose(2, 3)
 
     def as_argument(self, values: Tensor, like: Tensor) -> Tensor:
         """Return values (N, H, T, d_v) in the shape that the function takes."""
         order = self._order(like.dim())
-        shape = [values.shape[0], *(like.shape[dim] for dim in order[1:])]
-        moved = values.transpose(2, 3).reshape(shape)
+        sizes = {dim: like.shape[dim] for dim in order} | {self.tokens: values.shape[2]}
+        moved = values.transpose(2, 3).reshape([*sizes.values()])
         return moved.permute([order.index(dim) for dim in range(like.dim())])
 
     def _order(self, dims: int) -> list[int]:
@@ -59,14 +70,16 @@ class Layout:
 
 
 class LinearCalls:
-    """Recognizes calls that are linear in their values; each function is tested once.
+    """Recognizes calls that are linear in their values; the same code is tested once.
 
-    parameters : those of the model, and its buffers.
+    parameters : those of the model, and its buffers. texts : N, the size of the batch.
     """
 
-    def __init__(self, parameters: list[Tensor]) -> None:
+    def __init__(self, parameters: list[Tensor], texts: int) -> None:
+        self._texts = texts
         self._constants = {storage_id(tensor.untyped_storage()) for tensor in parameters}
-        self._known: dict[tuple[FunctionType, int], Layout | None] = {}
+        self._known: dict[object, Layout | None] = {}
+        self._known_inline: dict[object, list[tuple[Span, Layout]]] = {}
 
     def layout(self, call: FunctionCall, result: Tensor, lengths: Collection[int]) -> Layout | None:
         """Return how the values of a call lie; None if its result is not linear in an argument.
@@ -80,9 +93,9 @@ class LinearCalls:
         ]  # fmt: skip
         if not candidates or result.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             return None
-        key = call.function, result.dim()
+        key = call.kind, result.dim()
         if key not in self._known:
-            tested = [self._test(call, result, name) for name in candidates]
+            tested = [_test(call, result, name, self._texts) for name in candidates]
             found = [
                 layout for layout in tested if layout and result.shape[layout.tokens] in lengths
             ]
@@ -94,7 +107,21 @@ class LinearCalls:
             return None
         return known if result.shape[known.tokens] in lengths else None
 
-    def activations(self, call: FunctionCall) -> dict[str, Tensor]:
+    def inline(self, run: ModuleRun, heads: int) -> Iterator[tuple[InlineCall, Layout]]:
+        """Return the parts of a module's own code that mix values by other activations.
+
+        heads : as many as the module has, 0 if it names none.
+        """
+        shapes = [None if tensor is None else tensor.shape for tensor in run.outputs]
+        key = type(run.module), *shapes
+        if key not in self._known_inline:
+            self._known_inline[key] = []
+            with suppress(Exception):  # the code cannot run again, or has no derivatives
+                self._known_inline[key] = list(_spans(run, heads, self._texts))
+        for span, layout in self._known_inline[key]:
+            yield InlineCall(run, span), layout
+
+    def activations(self, call: Call) -> dict[str, Tensor]:
         """Return the tensors of a call that are not parameters."""
         return {
             name: tensor
@@ -102,59 +129,105 @@ class LinearCalls:
             if storage_id(tensor.untyped_storage()) not in self._constants
         }
 
-    def _test(self, call: FunctionCall, result: Tensor, name: str) -> Layout | None:
-        values = call.tensors[name]
-        generator = torch.Generator("cpu").manual_seed(0)
-        noise = torch.randn(values.shape, generator=generator, device="cpu").to(values)
-        try:
-            if not torch.equal(call.again(), result):
-                return None
-            if not torch.equal(call.again(**{name: 2 * values}), 2 * result):
-                return None
-            parts = call.again(**{name: noise}).double() + result.double()
-            difference = (call.again(**{name: values + noise}).double() - parts).abs().max()
-            rounding = _ROUNDING * (1 if values.dtype == torch.float32 else 100)
-            if not difference <= rounding * parts.abs().max():
-                return None
-            spread = [dim for dim in range(values.dim()) if _spreads(call, name, noise, dim)]
-            if len(spread) != 1 or spread[0] == 0:
-                return None
-            last = [dim for dim in range(1, values.dim()) if dim != spread[0]][-1]
-            ones = torch.zeros_like(values)
-            ones.select(spread[0], 0).fill_(1)
-            mixed = call.again(**{name: ones})
-        except Exception:  # the function refuses other values: it is no mixture of them
+
+def _test(call: Call, result: Tensor, name: str, texts: int) -> Layout | None:
+    """Return how values lie in an argument, if the result of a call is linear in it."""
+    values = call.tensors[name]
+    generator = torch.Generator("cpu").manual_seed(0)
+    noise = torch.randn(values.shape, generator=generator, device="cpu").to(values)
+    try:
+        if not torch.equal(call.again(), result):
             return None
-        scale = 1e-5 * mixed.abs().max().item()
-        is_shared = torch.allclose(mixed, mixed.narrow(last, 0, 1).expand_as(mixed), atol=scale)
-        return Layout(name, spread[0], last if is_shared else None)
+        if not torch.equal(call.again(**{name: 2 * values}), 2 * result):
+            return None
+        parts = call.again(**{name: noise}).double() + result.double()
+        difference = (call.again(**{name: values + noise}).double() - parts).abs().max()
+        rounding = _ROUNDING * (1 if values.dtype == torch.float32 else 100)
+        if not difference <= rounding * parts.abs().max():
+            return None
+        spread = [dim for dim in range(values.dim()) if _spreads(call, name, noise, dim)]
+        if len(spread) != 1 or spread[0] == 0:
+            return None
+        last = [dim for dim in range(1, values.dim()) if dim != spread[0]][-1]
+        mixed = _of_first(call, name, spread[0])
+    except Exception:  # the function refuses other values: it is no mixture of them
+        return None
+    return Layout(name, texts, spread[0], last if _is_shared(mixed, last) else None)
 
 
-def _spreads(call: FunctionCall, name: str, noise: Tensor, dim: int) -> bool:
-    """Whether values at the first index of a dimension reach results at others."""
+def _of_first(call: Call, name: str, tokens: int) -> Tensor:
+    """Return the result for values that are 1 at the first position, and 0 at others."""
+    ones = torch.zeros_like(call.tensors[name])
+    ones.select(tokens, 0).fill_(1)
+    return call.again(**{name: ones})
+
+
+def _is_shared(mixed: Tensor, dim: int) -> bool:
+    """Whether results are the same along a dimension."""
+    scale = 1e-5 * mixed.abs().max().item()
+    return torch.allclose(mixed, mixed.narrow(dim, 0, 1).expand_as(mixed), atol=scale)
+
+
+def _spans(run: ModuleRun, heads: int, texts: int) -> Iterator[tuple[Span, Layout]]:
+    """Return the parts of a module's code that are linear in values, and how these lie."""
+    ends = set()
+    for call in find_spans(run):
+        span, result = call.span, call.result
+        layout = None if span.end in ends else _test(call, result, VALUES, texts)
+        # Where it depends on nothing else, it is a fixed mixture.
+        if layout is None or layout.tokens != span.tokens or not span.others:
+            continue
+        width = _width(_of_first(call, VALUES, span.tokens), span.features, heads)
+        if 1 < width < result.shape[span.features]:
+            call = InlineCall(run, replace(span, width=width))
+            layout = _test(call, call.result, VALUES, texts)
+        if layout is not None:
+            ends.add(span.end)
+            yield call.span, layout
+
+
+def _width(mixed: Tensor, features: int, heads: int) -> int:
+    """Return how many features, side by side, are mixed by one matrix."""
+    count = mixed.shape[features]
+    most = count // heads if heads and count % heads == 0 else count
+    for width in range(most, 1, -1):
+        if most % width == 0 and _is_shared(split_heads(mixed, features, width), features + 1):
+            return width
+    return 1
+
+
+def _spreads(call: Call, name: str, noise: Tensor, dim: int) -> bool:
+    """Whether values at the first index of a dimension reach results at others.
+
+    Where there are more or fewer results than values, they reach several.
+    """
     if noise.shape[dim] < 2:
         return False
     values = torch.zeros_like(noise)
     values.select(dim, 0).copy_(noise.select(dim, 0))
-    reached = call.again(**{name: values}).narrow(dim, 1, noise.shape[dim] - 1)
-    return bool(reached.any())
+    result = call.again(**{name: values})
+    if result.shape[dim] == noise.shape[dim]:
+        return bool(result.narrow(dim, 1, noise.shape[dim] - 1).any())
+    reached = result.transpose(0, dim).flatten(1).any(1)
+    return int(reached.sum()) > 1
 
 
 @dataclass(frozen=True, eq=False)
 class LinearCall:
     """A call whose result is a mixture of its values, in float32 where the model computes in less.
 
-    call : with arguments of float32. layout : of the values.
+    call : with arguments of float32. layout : of the values. cell : how many positions, side by
+    side, have the same value and the mean of their results; with n and m all of them are counted.
     """
 
-    call: FunctionCall
+    call: Call
     layout: Layout
+    cell: int = 1
 
     @classmethod
-    def of(cls, call: FunctionCall, layout: Layout) -> LinearCall:
+    def of(cls, call: Call, layout: Layout, cell: int = 1) -> LinearCall:
         """Return a call with arguments of float32, in which rounding hides less."""
-        wide = {name: tensor.float() for name, tensor in call.tensors.items()}
-        return cls(replace(call, arguments={**call.arguments, **wide}), layout)
+        return cls(call.wide(), layout, cell)
 
     @property
     def _values(self) -> Tensor:
@@ -163,12 +236,25 @@ class LinearCall:
     @property
     def values(self) -> Tensor:
         """The values, (N, H, n, d_v)."""
-        return self.layout.by_head(self._values)
+        return self.layout.by_head(self._pooled(self._values))
 
     def mixed(self, values: Tensor, **changed: Tensor) -> Tensor:
         """Return the result (N, H, m, d_v) for other values (N, H, n, d_v)."""
-        argument = self.layout.as_argument(values, self._values)
-        return self.layout.by_head(self.call.again(**{self.layout.value: argument, **changed}))
+        tokens, like = self.layout.tokens, self._values
+        argument = self.layout.as_argument(values, like)
+        if self.cell > 1:
+            argument = argument.repeat_interleave(self.cell, tokens)
+            argument = argument.narrow(tokens, 0, like.shape[tokens])
+        result = self.call.again(**{self.layout.value: argument, **changed})
+        return self.layout.by_head(self._pooled(result))
+
+    def _pooled(self, numbers: Tensor) -> Tensor:
+        """Return the mean of each cell of positions, as the function takes or returns them."""
+        if self.cell == 1:
+            return numbers
+        tokens = self.layout.tokens
+        cells = torch.split(numbers, self.cell, tokens)  # the last may be smaller
+        return torch.cat([cell.mean(tokens, keepdim=True) for cell in cells], dim=tokens)
 
     def matrix(self) -> Tensor:
         """Return M (N, H, m, n): the results for the identity, block of columns by block."""
@@ -196,12 +282,16 @@ class LinearCall:
         Arguments that hardly change the result are left out.
         """
         exact, changed = self.mixed(self.values), {}
-        for name, tensor in self.call.tensors.items():
+        for name in self.call.tensors:
             if name != self.layout.value:
-                other = self.mixed(self.values, **{name: tensor * CANARY})
+                other = self.with_canary(name, self.values)
                 if (other - exact).norm() > MATTERS * exact.norm():
                     changed[name] = other
         return changed
+
+    def with_canary(self, name: str, values: Tensor) -> Tensor:
+        """Return the result for values where one argument is 1 % off."""
+        return self.mixed(values, **{name: self.call.tensors[name] * CANARY})
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,9 +305,10 @@ class LinearMixing:
     matrix : (N, H, m, n); None in the run that the first is compared with.
     arguments : the other arguments that are no parameters, by name.
     probes : (n, c), random columns; probed : (N, H, m, c), their mixture.
-    exact, rounded : (N, H, m, d_v), the mixture of the values in reverse order, in float32 and in
-        the model's own precision.
+    exact, rounded : (K, N, H, m, d_v), the mixture of the values in K other orders, the first of
+        them reversed, in float32 and in the model's own precision.
     canaries : the result with one argument 1 % off, by its name.
+    rounded_by : (K, N), how much of that change is in the rounding errors of `rounded`, by name.
     """
 
     path: str
@@ -232,41 +323,66 @@ class LinearMixing:
     exact: Tensor
     rounded: Tensor
     canaries: dict[str, Tensor]
+    rounded_by: dict[str, Tensor]
 
 
 def read_mixing(
     path: str,
     module: str,
-    call: FunctionCall,
+    call: Call,
     layout: Layout,
     result: Tensor,
     arguments: dict[str, Tensor],
     *,
     with_matrix: bool,
+    cell: int = 1,
 ) -> LinearMixing:
     """Return what a call mixes, with its matrix or with what the matrix is compared with.
 
     The function is called while its arguments are as they were.
+
+    cell : as in `LinearCall`; of several positions the result is that of the mean values.
     """
-    wide, own = LinearCall.of(call, layout), LinearCall(call, layout)
+    wide, own = LinearCall.of(call, layout, cell), LinearCall(call, layout, cell)
     values = wide.values
     columns = min(max(values.shape[3], _FEWEST_PROBES), _MOST_PROBES)
     generator = torch.Generator("cpu").manual_seed(0)
     probes = torch.randn(values.shape[2], columns, generator=generator, device="cpu")
     probes = probes.to(values.device)
     is_wide = all(tensor.dtype == torch.float32 for tensor in call.tensors.values())
-    exact = wide.mixed(values.flip(2))
+    orders = [torch.randperm(values.shape[2], generator=generator, device="cpu") for _ in range(3)]
+    reverse = torch.arange(values.shape[2], device="cpu").flip(0)
+    orders = [reverse] if is_wide else [reverse, *orders]
+    other_values = torch.stack([own.values[:, :, order.to(values.device)] for order in orders])
+    exact = torch.stack([wide.mixed(one.to(values)) for one in other_values])
+    rounded = exact if is_wide else torch.stack([own.mixed(one) for one in other_values])
+    canaries = {} if with_matrix else wide.canaries()
     return LinearMixing(
         path=path,
         module=module,
-        function=call.function.__qualname__,
+        function=call.name,
         values=own.values,
-        result=layout.by_head(result),
+        result=layout.by_head(result) if cell == 1 else own.mixed(own.values),
         matrix=wide.matrix() if with_matrix else None,
         arguments={name: tensor for name, tensor in arguments.items() if name != layout.value},
         probes=probes,
         probed=wide.times(probes),
         exact=exact,
-        rounded=exact if is_wide else own.mixed(own.values.flip(2)),
-        canaries={} if with_matrix else wide.canaries(),
+        rounded=rounded,
+        canaries=canaries,
+        rounded_by={
+            name: torch.stack(
+                [
+                    _share(wide.with_canary(name, one.to(values)) - right, off - right)
+                    for one, right, off in zip(other_values, exact, rounded, strict=True)
+                ]
+            )
+            for name in canaries
+        },
     )
+
+
+def _share(change: Tensor, difference: Tensor) -> Tensor:
+    """Return how much of a change (N, …) is in a difference, (N,)."""
+    change, difference = change.double().flatten(1), difference.double().flatten(1)
+    return (change * difference).sum(1) / change.square().sum(1).clamp(min=torch.finfo().tiny)

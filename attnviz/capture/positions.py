@@ -1,160 +1,204 @@
-"""Which token a row of a map is, by experiment: another token there changes that key.
+"""Which token, patch or frame a row of a map is, by experiment: other content moves its key.
 
-Labels come from the tokenizer, and nothing in the weights of a map shows whether they stand at the
-right rows. So some tokens are replaced, and the keys of the attentions tell which row moved.
+Labels come from the tokenizer, or from the sizes of an image or a sound. Nothing in the weights of
+a map shows whether they stand at the right rows. So the content of some positions is changed, and
+the keys of the attentions tell which row moved.
 """
 
 from __future__ import annotations
 
+import inspect
+import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from transformers.modeling_outputs import BaseModelOutput
 
 from attnviz.capture.attention_interface import AttentionCallArgs
-from attnviz.capture.watch import AttentionWatcher, EndRunError, minimal_run, watch
-from attnviz.results import Axis
+from attnviz.capture.watch import (
+    AttentionWatcher,
+    EndRunError,
+    minimal_run,
+    model_errors,
+    restoring,
+    watch,
+)
+from attnviz.inputs import UNITS, Batch, UnknownPlacesError, changed_batch
+from attnviz.results import AttentionRecord, Axis
 
-_TOKENS = 2**14  # of one run of the whole model
+Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its attention
+_AT_ONCE = 2**14  # positions of one run of the whole model
+_OF_MEDIA = 2**15  # positions of all runs of an image or a sound
 
 
 @dataclass(frozen=True, eq=False)
 class MovedKeys:
-    """How far the keys of a text moved when some of its T tokens were replaced, one at a time.
+    """How far the keys of an input moved when P of its T positions were changed, one at a time.
 
     Attributes
     ----------
-    replaced : the positions of the P tokens, (P,).
-    distances : by the path of an attention, (P, T), relative to the norm of the longest key.
+    changed : the positions, (P,).
+    distances : by attention, (P, n), relative to the norm of the longest key.
+    reach : how many keys before and after a position are computed from a part of what it is.
     """
 
-    replaced: Tensor
-    distances: dict[str, Tensor]
+    changed: Tensor
+    distances: dict[Call, Tensor]
+    reach: int = 0
 
 
-def replace_some_tokens(
-    model: nn.Module, inputs: Mapping[str, Tensor], axes: Sequence[Axis], count: int
-) -> list[MovedKeys | None]:
-    """Replace `count` tokens of each of N texts, and return how far the first keys moved.
+def change_some_positions(
+    model: nn.Module, batch: Batch, kind: str, records: Sequence[AttentionRecord], count: int
+) -> list[MovedKeys]:
+    """Change `count` positions of each of N inputs, and return how far the first keys moved.
 
-    Every replacement is one more row of a single batch, which runs up to its first attention. None
-    for a text of which the attention interface does not show a key for each token.
+    Every change is one more row of a single batch, which runs up to the first attention to these
+    positions.
+
+    kind : of the input. records : of the first of the N inputs.
+
+    Raises
+    ------
+    UnknownPlacesError
+        The positions cannot be changed, or the attention interface does not show their keys.
     """
-    if not _have_ids(inputs, axes):
-        return [None] * len(axes)
-    chosen = [_spread(axis, count) for axis in axes]
-    return _moved(model, inputs, list(enumerate(chosen)), every=False)
+    wanted = _attentions_to(kind, batch, records)[:1]
+    chosen = [(n, _some_of(axis, count)) for n, axis in enumerate(batch.axes[kind])]
+    return _moved(model, batch, kind, chosen, wanted)
 
 
-def replace_every_token(
-    model: nn.Module, inputs: Mapping[str, Tensor], axes: Sequence[Axis]
-) -> list[MovedKeys | None]:
-    """Replace all tokens of each of N texts, and return how far the keys of all attentions moved.
+def change_every_position(
+    model: nn.Module, batch: Batch, kind: str, records: Sequence[AttentionRecord]
+) -> list[MovedKeys]:
+    """Change all tokens of each of N inputs, and return how far the keys of all attentions moved.
 
-    As `replace_some_tokens`, but the whole model runs, in batches of up to 16,384 tokens.
+    As `change_some_positions`, but the whole model runs, in batches of up to 16,384 positions. Of
+    an image or a sound, as many patches or frames are changed as make 32,768 positions of all
+    runs.
     """
-    if not _have_ids(inputs, axes):
-        return [None] * len(axes)
-    rows = max(1, _TOKENS // inputs["input_ids"].shape[1] - 1)
-    moved: list[MovedKeys | None] = []
-    for text_index, axis in enumerate(axes):
-        parts = [
-            _moved(model, inputs, [(text_index, part)], every=True)[0]
-            for part in torch.split(_ordinary(axis), rows)
-        ]
-        moved.append(_joined([part for part in parts if part is not None]))
+    wanted = _attentions_to(kind, batch, records)
+    moved: list[MovedKeys] = []
+    for number, axis in enumerate(batch.axes[kind]):
+        length = max(len(axes[0]) for axes in batch.axes.values())
+        count = len(axis) if UNITS[kind] == "tokens" else max(1, _OF_MEDIA // length)
+        parts = torch.split(_some_of(axis, count), max(1, _AT_ONCE // length - 1))
+        moved.append(_joined([_moved(model, batch, kind, [(number, p)], wanted)[0] for p in parts]))
     return moved
 
 
-def _have_ids(inputs: Mapping[str, Tensor], axes: Sequence[Axis]) -> bool:
-    ids = inputs.get("input_ids")
-    return (
-        ids is not None
-        and all(len(tensor) == len(axes) for tensor in inputs.values())
-        and all(len(axis) == ids.shape[1] for axis in axes)
-    )
+def _attentions_to(kind: str, batch: Batch, records: Sequence[AttentionRecord]) -> list[Call]:
+    """Return the attentions whose keys are the positions of a kind, in the order of execution."""
+    units = UNITS[kind]
+    if kind not in batch.axes:
+        raise UnknownPlacesError(f"it is not known how the model divides its {kind}")
+    if any(record.signed for record in records):
+        raise UnknownPlacesError("linear attention mixes its tokens before other layers read them")
+    axis, is_divided = batch.axes[kind][0], "target" in batch.axes
+    known = [
+        record
+        for record in records
+        if record.key_axis == axis
+        and not (is_divided and (record.stack == "decoder") != (kind == "target"))
+    ]
+    if not known:
+        raise UnknownPlacesError(f"no attention has one key for each of its {units}")
+    if not known[0].through_interface:
+        raise UnknownPlacesError(
+            f"transformers' attention interface does not show the keys of its {units}"
+        )
+    return [(record.path, record.call) for record in known]
+
+
+def _some_of(axis: Axis, count: int) -> Tensor:
+    """Return some of the positions that are not special, at random but the same in every run."""
+    ordinary = (~torch.tensor(axis.special, device="cpu")).nonzero().flatten()
+    generator = torch.Generator("cpu").manual_seed(len(axis))
+    order = torch.randperm(len(ordinary), generator=generator, device="cpu")
+    return ordinary[order[:count].sort().values]
 
 
 def _moved(
     model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    replaced: Sequence[tuple[int, Tensor]],
-    *,
-    every: bool,
-) -> list[MovedKeys | None]:
-    """Run texts as they are and with each of some tokens replaced, as one batch."""
-    ids = inputs["input_ids"]
-    counts = [1 + len(positions) for _, positions in replaced]
-    rows = torch.cat(
-        [torch.full((n,), text) for n, (text, _) in zip(counts, replaced, strict=True)]
-    ).to(ids.device)
-    batch = {name: tensor[rows] for name, tensor in inputs.items()}
-    starts = torch.tensor([0, *counts], device="cpu").cumsum(0).tolist()
-    for start, (text, positions) in zip(starts, replaced, strict=False):
-        places = positions.to(ids.device)
-        rows_of_text = start + 1 + torch.arange(len(places), device=ids.device)
-        batch["input_ids"][rows_of_text, places] = _others(ids[text], places)
-    watcher = watch(model, minimal_run(model, batch), lambda model: _Keys(model, every=every))
-    shape = len(rows), ids.shape[1]
-    keys = {path: key for path, key in watcher.keys.items() if (len(key), key.shape[2]) == shape}
-    if not keys:
-        return [None] * len(replaced)
-    return [
-        MovedKeys(positions, {path: _distances(key[a:b]) for path, key in keys.items()})
-        for a, b, (_, positions) in zip(starts, starts[1:], replaced, strict=False)
-    ]
+    batch: Batch,
+    kind: str,
+    chosen: Sequence[tuple[int, Tensor]],
+    wanted: Sequence[Call],
+) -> list[MovedKeys]:
+    """Run inputs as they are and with each of some positions changed, as one batch."""
+    tensors, ends = changed_batch(batch, kind, chosen)
+    inputs: dict[str, Any] = {**tensors}
+    if kind == "target" and "encoder_outputs" in inspect.signature(model.forward).parameters:
+        source = torch.cat([torch.full((1 + len(p),), n) for n, p in chosen])
+        inputs["encoder_outputs"] = _encoded(model, batch.inputs, source)
+    spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
+    watcher = watch(model, minimal_run(model, inputs), lambda model: _Keys(model, wanted, spans))
+    reach = batch.steps.reach if kind == "audio" and batch.steps is not None else 0
+    moved = []
+    for n, (_, positions) in enumerate(chosen):
+        distances = {call: of_inputs[n] for call, of_inputs in watcher.distances.items()}
+        moved.append(MovedKeys(positions, distances, reach))
+    return moved
+
+
+def _encoded(model: Any, inputs: Mapping[str, Tensor], source: Tensor) -> BaseModelOutput:
+    """Return what the encoder makes of N inputs, for a decoder that reads some more than once."""
+    states: list[Tensor] = []
+
+    def end(module: nn.Module, args: Any, output: Any) -> None:
+        states.append(output[0])
+        raise EndRunError
+
+    with restoring(model), torch.no_grad(), model_errors(model):
+        hook = model.get_encoder().register_forward_hook(end)
+        try:
+            with suppress(EndRunError):
+                model(**inputs)
+        finally:
+            hook.remove()
+    return BaseModelOutput(last_hidden_state=states[0][source.to(states[0].device)])
 
 
 def _distances(keys: Tensor) -> Tensor:
-    """Return how far keys (1 + P, G, T, d_k) are from the first of them, (P, T)."""
+    """Return how far keys (1 + P, G, n, d_k) are from the first of them, (P, n)."""
     original = keys[0].double()
     longest = original.norm(dim=(0, 2)).amax().clamp(min=1e-30)
     distances: Tensor = (keys[1:] - keys[0]).double().norm(dim=(1, 3)) / longest
     return distances.cpu()
 
 
-def _joined(parts: Sequence[MovedKeys]) -> MovedKeys | None:
-    """Return several replacements of one text as one."""
-    if not parts:
-        return None
+def _joined(parts: Sequence[MovedKeys]) -> MovedKeys:
+    """Return several changes of one input as one."""
     return MovedKeys(
-        torch.cat([part.replaced for part in parts]),
-        {path: torch.cat([p.distances[path] for p in parts]) for path in parts[0].distances},
+        torch.cat([part.changed for part in parts]),
+        {call: torch.cat([p.distances[call] for p in parts]) for call in parts[0].distances},
+        parts[0].reach,
     )
 
 
-def _ordinary(axis: Axis) -> Tensor:
-    """Return the positions of the tokens of a text that are not special."""
-    return (~torch.tensor(axis.special, device="cpu")).nonzero().flatten()
-
-
-def _spread(axis: Axis, count: int) -> Tensor:
-    """Return some of the tokens of a text, spread over it."""
-    ordinary = _ordinary(axis)
-    count = min(count, len(ordinary))
-    return ordinary[torch.linspace(0, len(ordinary) - 1, count, device="cpu").round().long()]
-
-
-def _others(ids: Tensor, places: Tensor) -> Tensor:
-    """Return for each place another token of the same text, or a neighbor in the vocabulary."""
-    differs = ids[None] != ids[places, None]  # (P, T)
-    neighbors = torch.where(ids[places] > 0, ids[places] - 1, 1)
-    return torch.where(differs.any(1), ids[differs.int().argmax(1)], neighbors)
-
-
 class _Keys(AttentionWatcher):
-    """Takes the keys of the first attention, or of every one, by the path of its module."""
+    """Takes how far the keys of some attentions moved, and ends the run after the last of them.
 
-    def __init__(self, model: nn.Module, *, every: bool) -> None:
+    spans : the rows of each input, the first of which is unchanged.
+    """
+
+    def __init__(self, model: nn.Module, wanted: Sequence[Call], spans: Sequence[slice]) -> None:
         super().__init__(model)
-        self.keys: dict[str, Tensor] = {}
-        self._every = every
+        self.distances: dict[Call, list[Tensor]] = {}
+        self._wanted, self._spans = wanted, spans
+        self._calls: Counter[str] = Counter()
 
     def on_call(self, args: AttentionCallArgs) -> Any:
-        """Keep the keys; end the run if no others are needed."""
-        self.keys.setdefault(self.paths[args.module], args.key)
-        if not self._every:
+        """Compare the keys; end the run if no others are needed."""
+        path = self.paths[args.module]
+        call = path, self._calls[path]
+        self._calls[path] += 1
+        if call in self._wanted:
+            self.distances[call] = [_distances(args.key[span]) for span in self._spans]
+        if len(self.distances) == len(self._wanted):
             raise EndRunError
         return args.call()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import AttentionCallArgs, from_arguments
 from attnviz.capture.function_calls import FunctionCall, watching_functions
-from attnviz.capture.linear import LinearCalls, LinearMixing, read_mixing
+from attnviz.capture.inline_calls import ModuleRun, SubmoduleCall, tensor_taken
+from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing, read_mixing
 from attnviz.capture.projections.find import AttentionModule, ModuleInputs
 from attnviz.capture.tracing.arrange import Attention, NotExpressibleError, arrange
 from attnviz.capture.tracing.provenance import Softmax
@@ -53,11 +54,15 @@ class AttentionCall:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """All attentions of a run, and notes on what is none or not compared."""
+    """All attentions of a run, and notes on what is none or not compared.
+
+    linear_calls : which calls are linear in their values.
+    """
 
     calls: list[AttentionCall]
-    notes: tuple[str, ...] = ()
-    linear: tuple[LinearMixing, ...] = ()
+    notes: tuple[str, ...]
+    linear: tuple[LinearMixing, ...]
+    linear_calls: LinearCalls
 
 
 def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tuple[Recording, ...]:
@@ -94,8 +99,11 @@ class _Recorder(ModuleWatcher):
         super().__init__(model, texts)
         constants = [*model.parameters(), *model.buffers()]
         self._tracer = OperatorTracer(constants, self._on_softmax, self._on_unreadable)
-        self._linear_calls, self._is_first = LinearCalls(constants), is_first
+        self._linear_calls, self._is_first = LinearCalls(constants, texts), is_first
         self._linear: list[LinearMixing] = []
+        # The calls of submodules by each running module; None if its own code is of no interest.
+        self._called: list[list[SubmoduleCall] | None] = []
+        self._is_replaying = False
         self.mode = self._watching()
         self._recorded: list[_Recorded] = []
         self._unreadable: list[tuple[str, str]] = []
@@ -121,33 +129,58 @@ class _Recorder(ModuleWatcher):
     def _on_function(self, call: FunctionCall, result: Tensor, before: tuple[int, int]) -> None:
         """Record a call that mixes values linearly, in place of those that it made itself."""
         attentions, mixtures = before
-        is_batch = result.dim() > 2 and len(result) == self.texts
-        if not self.running or len(self._recorded) > attentions or not is_batch:
+        is_batch = result.dim() > 2 and len(result) % self.texts == 0
+        is_watched = bool(self.running) and not self._is_replaying
+        if not is_watched or len(self._recorded) > attentions or not is_batch:
             return
-        with outside_dispatch_modes():
-            layout = self._linear_calls.layout(call, result, self._lengths())
-            if layout is None:
-                return
-            module = self._innermost_module()
-            arguments = self._linear_calls.activations(call)
-            del self._linear[mixtures:]
-            self._linear.append(
-                read_mixing(
-                    self.paths[module],
-                    type(module).__name__,
-                    call,
-                    layout,
-                    result,
-                    arguments,
-                    with_matrix=self._is_first,
-                )
-            )
+        with self._replaying():
+            layout = self._linear_calls.layout(call, result, self.lengths())
+            if layout is not None:
+                del self._linear[mixtures:]
+                self._read_mixing(self.innermost_module(), call, layout, result)
 
-    def _lengths(self) -> set[int]:
-        """Return how many positions the inputs of the model have."""
-        _, args, kwargs = self.running[0]
-        tensors = (one for one in [*args, *kwargs.values()] if isinstance(one, Tensor))
-        return {tensor.shape[1] for tensor in tensors if tensor.dim() > 1}
+    def _on_module(self, run: ModuleRun) -> None:
+        """Record what the code of a module mixes linearly between its submodules.
+
+        Not in a block with softmax attention, nor of a module that holds another mixture.
+        """
+        path, attending = self.paths[run.module], self._attending()
+        mixing = {one.path for one in self._linear} | attending
+        if any(one == path or one.startswith(f"{path}.") for one in mixing):
+            return
+        if _block(path) in {_block(one) for one in attending}:
+            return
+        with self._replaying():
+            for call, layout in self._linear_calls.inline(run, self._count_heads() or 0):
+                self._read_mixing(run.module, call, layout, call.result)
+
+    def _attending(self) -> set[str]:
+        """Return the paths of the modules whose weights were multiplied by values."""
+        unmixed = [recorded for recorded, softmax, _ in self._pending if not softmax.mixtures]
+        return {recorded.path for recorded in self._recorded if recorded not in unmixed}
+
+    def _read_mixing(self, module: nn.Module, call: Call, layout: Layout, result: Tensor) -> None:
+        self._linear.append(
+            read_mixing(
+                self.paths[module],
+                type(module).__name__,
+                call,
+                layout,
+                result,
+                self._linear_calls.activations(call),
+                with_matrix=self._is_first,
+            )
+        )
+
+    @contextmanager
+    def _replaying(self) -> Iterator[None]:
+        """Let the model's code run again, which is no part of the run that is watched."""
+        self._is_replaying = True
+        try:
+            with outside_dispatch_modes():
+                yield
+        finally:
+            self._is_replaying = False
 
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Call the model's own attention function, and record its arguments."""
@@ -227,14 +260,19 @@ class _Recorder(ModuleWatcher):
             for call in calls
             if not call.attention.compares_all
         ]
-        return Recording(calls, tuple(dict.fromkeys(notes)), tuple(self._linear))
+        return Recording(
+            calls, tuple(dict.fromkeys(notes)), tuple(self._linear), self._linear_calls
+        )
 
     def _name(self, path: str) -> str:
         return path or type(self.model).__name__
 
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run."""
+        if self._is_replaying:
+            return
         super().on_enter(module, args, kwargs)
+        self._called.append([] if _has_own_code(module) else None)
         self._entries[module] += 1
         self._tracer.provenance.depth = len(self.running)
 
@@ -244,6 +282,15 @@ class _Recorder(ModuleWatcher):
 
     def on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Arrange the attentions inside a module that has run."""
+        if self._is_replaying:
+            return
+        _, _, kwargs = self.running[-1]
+        calls = self._called.pop()
+        if calls and (run := ModuleRun.read(module, args, kwargs, calls, output)) is not None:
+            self._on_module(run)
+        if self._called and (siblings := self._called[-1]) is not None:
+            name = self.paths[module].rpartition(".")[2]
+            siblings.append(SubmoduleCall(name, module, tensor_taken(args, kwargs), output))
         super().on_leave(module, args, output)
         self._tracer.provenance.depth = len(self.running)
         # What a module returns to its siblings must outlive it.
@@ -282,20 +329,14 @@ class _Recorder(ModuleWatcher):
         memory_budget(self.model).expect(max(2 * all_maps, all_maps + compared) - size)
 
     def _on_softmax(self, softmax: Softmax) -> None:
-        module = self._innermost_module()
+        module = self.innermost_module()
         inputs = self.inputs_of(module)
         recorded = _Recorded(self.paths[module], inputs, False, self._entries[module])
         self._recorded.append(recorded)
         self._pending.append((recorded, softmax, self._count_heads()))
 
     def _on_unreadable(self, reason: str) -> None:
-        self._unreadable.append((self.paths[self._innermost_module()], reason))
-
-    def _innermost_module(self) -> nn.Module:
-        """Return the innermost module that has parameters: not a softmax by itself."""
-        modules: list[nn.Module] = [module for module, _, _ in reversed(self.running)]
-        with_parameters = (m for m in modules if next(m.parameters(), None) is not None)
-        return next(with_parameters, modules[-1])
+        self._unreadable.append((self.paths[self.innermost_module()], reason))
 
     def _can_read(self, args: AttentionCallArgs) -> bool:
         """Whether the arguments describe the attention; otherwise its operators are traced."""
@@ -311,8 +352,9 @@ class _Recorder(ModuleWatcher):
         for module, _, _ in reversed(self.running):
             for owner in (module, getattr(module, "config", None)):
                 for name in _HEAD_COUNTS:
-                    if isinstance(heads := getattr(owner, name, None), int):
-                        return heads
+                    with suppress(Exception):  # a config may know it for each layer only
+                        if isinstance(heads := getattr(owner, name, None), int):
+                            return heads
         return None
 
     def _output_of(
@@ -331,6 +373,13 @@ class _Recorder(ModuleWatcher):
             return None, None
         # Patches may lie in rows and columns; some models multiply window by window.
         return merged.reshape(heads.shape).transpose(1, 2), output.reshape(texts, queries, -1)
+
+
+def _has_own_code(module: nn.Module) -> bool:
+    """Whether a module may mix tokens between its submodules: it is no list of layers."""
+    is_container = any(isinstance(child, nn.ModuleList) for child in module.children())
+    is_of_torch = type(module).__module__.partition(".")[0] == "torch"
+    return not is_container and not is_of_torch
 
 
 def _mixing_tokens(found: Sequence[LinearMixing], attentions: set[str]) -> list[LinearMixing]:

@@ -56,9 +56,9 @@ class StackCounter:
             key_axis = self._axis(keys, others)
         return {"stack": stack, "layer": layer, "query_axis": query_axis, "key_axis": key_axis}
 
-    def place_linear(self, path: str, positions: int) -> dict[str, Any]:
+    def place_linear(self, path: str, queries: int, keys: int) -> dict[str, Any]:
         """Return the stack, layer and axes of the next linear attention, as for a record."""
-        place = self.place(path, positions, positions, cross=False, causal=True)
+        place = self.place(path, queries, keys, cross=False, causal=True)
         self._layers[place["stack"]] -= 1
         self._layers[LINEAR] += 1
         return place | {"stack": LINEAR, "layer": self._layers[LINEAR] - 1}

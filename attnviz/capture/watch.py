@@ -398,3 +398,15 @@ class ModuleWatcher(AttentionWatcher):
             if running is module:
                 return read_inputs(module, args, kwargs, self.texts)
         return ModuleInputs()
+
+    def lengths(self) -> set[int]:
+        """Return how many positions the inputs of the model have, which runs now."""
+        _, args, kwargs = self.running[0]
+        tensors = (one for one in [*args, *kwargs.values()] if isinstance(one, Tensor))
+        return {tensor.shape[1] for tensor in tensors if tensor.dim() > 1}
+
+    def innermost_module(self) -> nn.Module:
+        """Return the innermost module that runs and has parameters: not a softmax by itself."""
+        modules: list[nn.Module] = [module for module, _, _ in reversed(self.running)]
+        with_parameters = (m for m in modules if next(m.parameters(), None) is not None)
+        return next(with_parameters, modules[-1])

@@ -347,11 +347,13 @@ def range_bar(ax: Axes) -> None:
 
 
 def add_caption(
-    figure: Figure, *, text: str | Sequence[str], agreement: AgreementReport | None = None
+    figure: Figure,
+    *,
+    text: str | Sequence[str],
+    agreement: AgreementReport | None = None,
+    title: str | None = None,
 ) -> Figure:
-    """Write a caption below any figure. The figure becomes taller.
-
-    With constrained layout, a title (`suptitle`) wider than the figure is broken into lines.
+    """Write a caption below any figure, and a title above it. The figure becomes taller.
 
     Parameters
     ----------
@@ -387,8 +389,10 @@ def add_caption(
     parts = [part for part in ([text] if isinstance(text, str) else text) if part.strip()]
     with style(parts, theme=theme_on(figure.get_facecolor())):
         width = float(figure.get_size_inches()[0])
-        if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):  # has room for lines
-            _break_title(figure, width - 2 * MARGIN)
+        if title is not None:
+            lines = Ruler().wrap(title, width - 2 * MARGIN, TITLE_SIZE, "bold")
+            look: dict[str, Any] = {"fontsize": TITLE_SIZE, **_face("bold")}
+            figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", **look)
         paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN))
         text_height = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)
         height = _grow_below(figure, text_height + 2 * MARGIN)
@@ -400,18 +404,6 @@ def add_caption(
                 top -= line_height(SMALL_SIZE)
     figure.set_label(_description(parts, agreement))
     return figure
-
-
-def _break_title(figure: Figure, room: float) -> None:
-    """Break the lines of the title of a figure that are wider than `room`."""
-    ruler, title = Ruler(), figure.get_suptitle()
-    for text in figure.texts:
-        if title and text.get_text() == title:
-            size, weight = float(text.get_fontsize()), str(text.get_fontweight())
-            lines = [
-                part for line in title.split("\n") for part in ruler.wrap(line, room, size, weight)
-            ]
-            text.set_text("\n".join(lines))
 
 
 def _grow_below(figure: Figure, inches: float) -> float:

@@ -71,8 +71,11 @@ _RC_PARAMS: dict[Any, Any] = {
     "font.size": TEXT_SIZE,
     "text.parse_math": False,  # a token such as $x$ is literal text
     "axes.labelsize": TEXT_SIZE,
-    "axes.titlesize": TITLE_SIZE,
+    "axes.titlesize": TEXT_SIZE,
+    "axes.titleweight": "bold",
     "axes.titlelocation": "left",
+    "figure.titlesize": TITLE_SIZE,
+    "figure.titleweight": "bold",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.5,
@@ -107,7 +110,7 @@ class Theme:
     ground : the background. ink : text and lines. muted : text beside them. faint : lines behind
         them. gray : what counts less. accent : what the title is about. alarm : a verdict that is
         not "verified". masked : cells of keys that a query may not attend to.
-    cycle : lines and bars, distinct with every kind of color vision.
+    cycle : lines and bars; the first six are distinct with every kind of color vision.
     weights, neutral, values : colormaps of weights, of weights that say little about the text, and
         of signed numbers. The first two begin with the background; the third has it at 0.
     strong : where in `values`, from 0 to 1, bars of positive numbers have their color.
@@ -170,6 +173,14 @@ def _on_ground(colors: Colormap, ground: str, lowest: float) -> Colormap:
     return ListedColormap(base + (1 - base) * light, f"{colors.name} on {ground}")
 
 
+_CYCLE = (
+    "#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0",
+    "#4fa3d1", "#b0653a", "#7d8f2f", "#c77fb0", "#5b4a42", "#1f6f5c",
+)  # fmt: skip
+_CYCLE_ON_DARK = (
+    "#8fa8e8", "#f0808f", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd",
+    "#7cc4ec", "#d99468", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
+)  # fmt: skip
 LIGHT = Theme(
     ground="white",
     ink="#1a1a1a",
@@ -179,7 +190,7 @@ LIGHT = Theme(
     accent="#d1495b",
     alarm="#b00020",
     masked="#eeeef2",
-    cycle=("#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0"),
+    cycle=_CYCLE,
     weights=cm.devon_r,
     neutral=LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"]),
     values=cm.vik,
@@ -195,7 +206,7 @@ DARK = Theme(
     accent="#ff7d8c",
     alarm="#ff6b6b",
     masked="#24272d",
-    cycle=("#8fa8e8", "#f0808f", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd"),
+    cycle=_CYCLE_ON_DARK,
     weights=_on_ground(cm.oslo, _NIGHT, 0.0),
     neutral=LinearSegmentedColormap.from_list("neutral, dark", [_NIGHT, "#9a9a9a"]),
     values=_on_ground(cm.berlin, _NIGHT, 0.5),

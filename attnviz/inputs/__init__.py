@@ -9,6 +9,7 @@ from attnviz.inputs.decoder import (
     generated_text,
 )
 from attnviz.inputs.image import ImageSource, Picture
+from attnviz.inputs.places import UNITS, UnknownPlacesError, changed_batch
 from attnviz.inputs.text import (
     label_notes,
     max_tokens,
@@ -24,6 +25,7 @@ from attnviz.inputs.text import (
 from attnviz.inputs.tokens import Chat, TextSource, TokenIds
 
 __all__ = [
+    "UNITS",
     "AudioSource",
     "Batch",
     "Chat",
@@ -34,6 +36,8 @@ __all__ = [
     "Sound",
     "TextSource",
     "TokenIds",
+    "UnknownPlacesError",
+    "changed_batch",
     "continue_axis",
     "encode",
     "encode_prefix",

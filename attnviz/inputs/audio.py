@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -39,6 +39,42 @@ class Sound:
     def seconds(self) -> float:
         """Duration."""
         return len(self.samples) / self.rate
+
+
+@dataclass(frozen=True)
+class TimeSteps:
+    """The time steps of a sound as a model reads it, and which of them a frame is computed from.
+
+    argument, dim : the tensor of the model's inputs, and its dimension that is time. seconds : from
+    one step to the next. stride : steps from one frame to the next. before, size : how many steps
+    before its beginning a frame reads first, and how many it reads.
+    """
+
+    argument: str
+    dim: int
+    seconds: float
+    stride: int = 1
+    before: int = 0
+    size: int = 1
+
+    @property
+    def reach(self) -> int:
+        """How many frames before, and after, a frame read some of the steps that it reads."""
+        return (self.size - 1) // self.stride
+
+    def after(self, layer: nn.Conv1d) -> TimeSteps:
+        """Return the steps with one more convolution before the frames."""
+        pad = 0 if isinstance(layer.padding, str) else int(layer.padding[0])
+        return replace(
+            self,
+            stride=self.stride * layer.stride[0],
+            before=self.before + self.stride * pad,
+            size=self.size + self.stride * (layer.kernel_size[0] - 1),
+        )
+
+    def frames(self, count: int) -> int:
+        """Return how many frames are computed from `count` steps."""
+        return (count + 2 * self.before - self.size) // self.stride + 1
 
 
 def read_sound(source: AudioSource, sampling_rate: int | None = None) -> Sound:
@@ -152,25 +188,20 @@ def encode_sound(
     return dict(inputs), note
 
 
-def sound_axis(checkpoint: Checkpoint, sound: Sound, inputs: dict[str, Tensor]) -> Axis | None:
-    """Return the axis of the frames that the model attends to; None if their number is unknown.
+def sound_axis(
+    checkpoint: Checkpoint, sound: Sound, steps: TimeSteps, inputs: dict[str, Tensor]
+) -> Axis:
+    """Return the axis of the frames that the model attends to.
 
     Frames that begin after the end of the sound are special: the processor added them.
     """
-    steps = _steps(checkpoint, sound, inputs)
-    if steps is None:
-        return None
-    count, duration = steps
-    for layer in _convolutions(checkpoint.module):
-        size, stride, pad = layer.kernel_size[0], layer.stride[0], layer.padding
-        count = (count + 2 * int(0 if isinstance(pad, str) else pad[0]) - size) // stride + 1
-        duration *= stride
+    count = steps.frames(inputs[steps.argument].shape[steps.dim])
     if count < 1:
         raise InputError(
             f"The sound of {sound.seconds:.3f} s is too short for one frame of {checkpoint.name}. "
             "Give a longer one."
         )
-    seconds = [frame * duration for frame in range(count)]
+    seconds = [frame * steps.stride * steps.seconds for frame in range(count)]
     is_added = [second >= sound.seconds for second in seconds]
     labels = [
         "[silence]" if added else f"{second:.2f} s"
@@ -179,20 +210,24 @@ def sound_axis(checkpoint: Checkpoint, sound: Sound, inputs: dict[str, Tensor]) 
     return Axis.plain(labels, special=is_added, seconds=seconds)
 
 
-def _steps(
-    checkpoint: Checkpoint, sound: Sound, inputs: dict[str, Tensor]
-) -> tuple[int, float] | None:
-    """Return how many time steps enter the model, and the seconds from one to the next."""
+def time_steps(checkpoint: Checkpoint, sound: Sound, inputs: dict[str, Tensor]) -> TimeSteps | None:
+    """Return the time steps of a sound as the model reads it; None if they are unknown."""
     processor = checkpoint.processors.audio
-    if (samples := inputs.get("input_values")) is not None:
-        return (samples.shape[-1], 1 / sound.rate) if samples.dim() == 2 else None
     features = inputs.get("input_features")
-    if features is None or features.dim() != 3:
+    if (samples := inputs.get("input_values")) is not None:
+        if samples.dim() != 2:
+            return None
+        steps = TimeSteps("input_values", 1, 1 / sound.rate)
+    elif features is not None and features.dim() == 3:
+        dim = 2 if features.shape[1] == getattr(processor, "feature_size", None) else 1
+        hop = getattr(processor, "hop_length", None)
+        seconds = hop / sound.rate if hop else sound.seconds / features.shape[dim]
+        steps = TimeSteps("input_features", dim, seconds)
+    else:
         return None
-    is_time_last = features.shape[1] == getattr(processor, "feature_size", None)
-    count = features.shape[2 if is_time_last else 1]
-    hop = getattr(processor, "hop_length", None)
-    return count, hop / sound.rate if hop else sound.seconds / count
+    for layer in _convolutions(checkpoint.module):
+        steps = steps.after(layer)
+    return steps
 
 
 def _convolutions(module: nn.Module) -> list[nn.Conv1d]:

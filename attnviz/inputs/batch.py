@@ -14,10 +14,12 @@ from attnviz.errors import InputError, ModelError, expect_words
 from attnviz.inputs.audio import (
     AudioSource,
     Sound,
+    TimeSteps,
     encode_sound,
     read_sound,
     resample,
     sound_axis,
+    time_steps,
     waveform,
 )
 from attnviz.inputs.decoder import encode_target
@@ -205,6 +207,8 @@ class Batch:
         The name of the sound.
     waveform : Waveform or None
         The outline of the sound.
+    steps : TimeSteps or None
+        Where the sound is in `inputs`.
     notes : tuple of tuple of str
         What was cut from each input.
     """
@@ -215,6 +219,7 @@ class Batch:
     image: Tensor | None = None
     sound: str | None = None
     waveform: Waveform | None = None
+    steps: TimeSteps | None = None
     notes: tuple[tuple[str, ...], ...] = ((),)
 
 
@@ -249,7 +254,7 @@ def encode(
     axes: dict[str, tuple[Axis, ...]] = {}
     cut_from: tuple[int | None, ...] = (None,)
     notes: list[list[str]] = [[] for _ in texts or (None,)]
-    pixels = None
+    pixels = steps = None
     with translate(checkpoint):
         filled = [k for k in kinds if k != "text" and fills_placeholders(checkpoint, k)]
         if filled and texts is not None:
@@ -270,8 +275,8 @@ def encode(
                 encoded, note = encode_sound(checkpoint, sound, truncate=truncate)
                 inputs |= encoded
                 notes[0] += [note] if note else []
-            if (axis_of_sound := sound_axis(checkpoint, sound, inputs)) is not None:
-                axes["audio"] = (axis_of_sound,)
+            if (steps := time_steps(checkpoint, sound, inputs)) is not None:
+                axes["audio"] = (sound_axis(checkpoint, sound, steps, inputs),)
         if targets is not None:
             encoded, axes["target"], cuts = encode_target(checkpoint, targets, truncate=truncate)
             inputs |= encoded
@@ -293,6 +298,7 @@ def encode(
         pixels,
         sound=None if sound is None else sound.name,
         waveform=None if sound is None else waveform(sound),
+        steps=steps,
         notes=tuple(map(tuple, notes)),
     )
 

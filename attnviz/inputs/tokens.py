@@ -16,11 +16,10 @@ from attnviz.results.axis import Span
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-# What a user may give as one text.
-TextSource: TypeAlias = (
-    "str | BatchEncoding | Tensor | np.ndarray[Any, Any] | Sequence[int] | "
-    "Sequence[Mapping[str, Any]]"
-)
+# What a user may give as one text. A type checker reads a string only in one piece.
+_Ids: TypeAlias = "BatchEncoding | Tensor | np.ndarray[Any, Any] | Sequence[int]"
+_Messages: TypeAlias = Sequence[Mapping[str, Any]]
+TextSource: TypeAlias = "str | _Ids | _Messages"
 _ARGUMENTS = {"input_ids", "attention_mask", "token_type_ids", "special_tokens_mask",
               "offset_mapping", "length", "num_truncated_tokens", "overflowing_tokens",
               "position_ids", "mm_token_type_ids"}  # fmt: skip

@@ -90,7 +90,7 @@ def view(
     tokens = _explained_tokens(texts, explain=explain, measure=measure)
     path = check_output(output, PAGE_SUFFIXES, force=force)
     texts[0].refuse_overwriting(path)
-    run.expect_layers(texts[0], [layer])
+    run.expect_heads(texts[0], [layer])
     exact = None if layer is None else [layer]
     results = [run.attend(text, exact=exact) for text in texts]
     explanations = None

@@ -32,11 +32,13 @@ from attnviz.results import (
     AttentionResult,
     Axis,
     GivenAttention,
+    LinearAttention,
     MaskRule,
     NextTokens,
     StreamedAttention,
     Waveform,
 )
+from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import find_words, literal, source
 from attnviz.results.projection import recompute
@@ -136,7 +138,7 @@ def make_payload(
             "--size)."
         )
     mixes = without
-    if all(encoding.vectors for encoding in encodings.values()):
+    if all(encodings[key].vectors for key, twins in heads.items() if not twins[0].record.signed):
         left = room - sum(_sizes(list(heads.values()), list(encodings.values())))
         mixes = _mixes_that_fit(attentions, left) or without
     return fill(encodings, mixes), blocks.text
@@ -154,10 +156,7 @@ Mixes = dict[int, Mix]  # by the index of the attention
 
 def _mixes_that_fit(attentions: Sequence[Sequence[Attention]], room: int) -> list[Mixes] | None:
     """Return the values and outputs of all attentions; None if they need more than `room` bytes."""
-    records = [
-        [one if isinstance(one, AttentionRecord) else one.record for one in of_result]
-        for of_result in attentions
-    ]
+    records = [[_softmax_record(one) for one in of_result] for of_result in attentions]
     known = [(n, record) for of_result in records for n, record in enumerate(of_result) if record]
     if sum(record.value.numel() for _, record in known) > room:  # each takes a byte or so
         return None
@@ -173,6 +172,13 @@ def _mixes_that_fit(attentions: Sequence[Sequence[Attention]], room: int) -> lis
     ]
     heads = sum(record.heads for _, record in known)
     return mixes if sum(code.size for code in codes) + heads * _VALUE_BYTES <= room else None
+
+
+def _softmax_record(attention: Attention) -> AttentionRecord | None:
+    """Return the record of an attention with a softmax, if it was stored."""
+    if isinstance(attention, StreamedAttention):
+        return attention.record
+    return None if attention.signed else attention
 
 
 def _mix(record: AttentionRecord) -> Mix:
@@ -344,10 +350,15 @@ def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[dict[str
         else:
             overviews.append(None)
             continue
-        codes = blocks.add(Codes.of_weights(maps, _OVERVIEW_LEVELS))
+        codes = blocks.add(Codes.of_maps(maps, _OVERVIEW_LEVELS, signed=_is_signed(attention)))
         rows_and_columns = {"rows": maps.shape[1], "columns": maps.shape[2]}
         overviews.append({"cell": cell, **rows_and_columns, "maps": codes})
     return overviews
+
+
+def _is_signed(attention: Attention) -> bool:
+    """Whether weights may be negative: those of linear attention."""
+    return isinstance(attention, AttentionRecord) and attention.signed
 
 
 def head_numbers(attention: Attention) -> tuple[int, ...]:
@@ -406,6 +417,7 @@ def _describe_result(
             {
                 "name": name,
                 "title": title,
+                "signed": name.split()[0] == LINEAR,
                 "queries": axes.index(query_axis),
                 "keys": axes.index(key_axis),
                 "layers": layers,
@@ -618,10 +630,15 @@ def _notes(
             f"The model run stored only pooled maps of {without_record} heads; "
             "attend(…, exact=[layer]) stores all of a layer."
         )
-    if vectors < exact and not given:
+    linear = sum(len(head_numbers(one)) for one in attentions if _is_signed(one))
+    if linear:
         notes.append(
-            f"The page holds queries and keys of {vectors or 'none'} of {heads} heads, for the "
-            "steps; view(result, size=…) allows more."
+            "Linear attention has no softmax: weights are signed, rows sum to anything, no steps."
+        )
+    if vectors < exact - linear and not given:
+        notes.append(
+            f"The page holds queries and keys of {vectors or 'none'} of {heads - linear} heads, "
+            "for the steps; view(result, size=…) allows more."
         )
     return notes
 
@@ -645,7 +662,7 @@ class Head:
     def map(self, levels: int) -> Codes:
         """Return the quantized map; each is made once."""
         if levels not in self._maps:
-            self._maps[levels] = Codes.of_weights(self.weights, levels)
+            self._maps[levels] = Codes.of_maps(self.weights, levels, signed=self.record.signed)
         return self._maps[levels]
 
     @cached_property
@@ -670,7 +687,7 @@ class Head:
     @property
     def has_vectors(self) -> bool:
         """Whether queries and keys are known."""
-        return not isinstance(self.record, GivenAttention)
+        return not isinstance(self.record, GivenAttention | LinearAttention)
 
     @property
     def vectors_are_smaller(self) -> bool:
@@ -764,9 +781,9 @@ class Codes:
     ----------
     codes : Tensor
         int64, any shape.
-    kind : {"root", "linear"}
-        "root": a number is scale · (code / levels)², and 0 only where it was 0. "linear": it is
-        scale · (code - (levels + 1) / 2).
+    kind : {"root", "linear", "signed"}
+        "root": a number is scale · (code / levels)², and 0 only where it was 0. "linear" and
+        "signed": it is scale · (code - (levels + 1) / 2).
     levels : int
         The largest code, at most 65,535.
     scale : Tensor
@@ -774,7 +791,7 @@ class Codes:
     """
 
     codes: Tensor
-    kind: Literal["root", "linear"]
+    kind: Literal["root", "linear", "signed"]
     levels: int
     scale: Tensor
 
@@ -793,6 +810,17 @@ class Codes:
         return cls(codes.clamp(min=1) * (wide > 0), "root", levels, top)
 
     @classmethod
+    def of_maps(cls, weights: Tensor, levels: int, *, signed: bool) -> Codes:
+        """Quantize weights as in `of_weights`; signed ones in even steps, of which none is lost."""
+        if not signed:
+            return cls.of_weights(weights, levels)
+        wide, zero = _finite(weights), (levels + 1) // 2
+        scale = wide.abs().amax((-2, -1)).clamp(min=1e-30) / (zero - 1)
+        codes = wide / scale[..., None, None]
+        codes = torch.where(codes.abs() < 1, codes.sign(), codes.round())  # no weight becomes 0
+        return cls(codes.long() + zero, "signed", levels, scale)
+
+    @classmethod
     def of_vectors(cls, vectors: Tensor, levels: int = 2**16 - 1) -> Codes:
         """Quantize signed numbers (n, d), by default in even steps of 1/32,767 of the largest.
 
@@ -806,9 +834,9 @@ class Codes:
     def values(self) -> Tensor:
         """The numbers that the codes stand for, float64."""
         codes = self.codes.double()
-        if self.kind == "linear":
-            return (codes - (self.levels + 1) // 2) * self.scale
         scale = self.scale[:, None, None] if self.scale.dim() else self.scale
+        if self.kind != "root":
+            return (codes - (self.levels + 1) // 2) * scale
         return scale * (codes / self.levels) ** 2
 
     @cached_property
@@ -817,7 +845,7 @@ class Codes:
 
         Maps are written column by column, as the weights to one key are alike.
         """
-        codes = self.codes.mT.contiguous() if self.kind == "root" else self.codes
+        codes = self.codes if self.kind == "linear" else self.codes.mT.contiguous()
         planes = [codes & 255] + ([codes >> 8] if self.levels > 255 else [])
         data = b"".join(plane.to(torch.uint8).numpy().tobytes() for plane in planes)
         compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)

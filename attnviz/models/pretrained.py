@@ -172,15 +172,28 @@ def layer_count(config: Any) -> int | None:
     Encoder-decoders and models of text and images have one for each stack, and other models share
     layers among groups or repeat them in blocks.
     """
-    names = {"num_hidden_layers", config.attribute_map.get("num_hidden_layers")}
+    return _only_count(config, "num_hidden_layers", ("layer", "group", "block"))
+
+
+def head_count(config: Any) -> int | None:
+    """Return the number of heads of each layer; None if the config declares several such numbers.
+
+    Hybrid models have one for each kind of layer.
+    """
+    if layer_count(config) is None:
+        return None
+    return _only_count(config, "num_attention_heads", ("heads",), also="num_key_value_heads")
+
+
+def _only_count(config: Any, name: str, parts: Sequence[str], *, also: str = "") -> int | None:
+    """Return a number of a config; None if others have names with one of the parts."""
+    names = {name, config.attribute_map.get(name), also}
     others = [
-        name
-        for name, value in config.to_dict().items()
-        if type(value) is int
-        and name not in names
-        and any(part in name for part in ("layer", "group", "block"))
+        other
+        for other, value in config.to_dict().items()
+        if type(value) is int and other not in names and any(part in other for part in parts)
     ]
-    count = getattr(config, "num_hidden_layers", None)
+    count = getattr(config, name, None)
     if others or config.is_encoder_decoder or config.sub_configs or type(count) is not int:
         return None
     return count
@@ -275,7 +288,7 @@ def load_model(
                 raise
             raise InputError(f"{name}: accelerate refuses this device_map: {error}") from error
     module = _expect_complete(name, module, report)
-    _expect_finite(name, module)
+    expect_finite(name, module)
     return module.requires_grad_(False)
 
 
@@ -338,7 +351,7 @@ def _lost_layers(module: torch.nn.Module, prefix: str, unexpected: set[str]) -> 
     return sorted(key for key in unexpected if is_lost(key.removeprefix(prefix)))
 
 
-def _expect_finite(name: str, module: PreTrainedModel) -> None:
+def expect_finite(name: str, module: PreTrainedModel) -> None:
     """Refuse weights that hold NaN or infinity."""
     for key, tensor in module.named_parameters():
         if not (tensor.is_floating_point() and tensor.numel() and tensor.element_size() > 1):

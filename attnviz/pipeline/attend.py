@@ -91,9 +91,10 @@ def load(
     ----------
     name_or_path_or_model : str, path, PreTrainedModel, an object that holds one, or None
         A hub name ("bert-base-uncased"), a local folder, a transformers model that is already
-        loaded (it is not changed), or None for the bundled all-MiniLM-L6-v2. The model is taken
-        out of ``torch.compile(model)``, a `PeftModel`, a `SentenceTransformer`, `DataParallel`, a
-        pipeline or a `Trainer`; `Model.notes` says so.
+        loaded (it is not changed), or None for the bundled all-MiniLM-L6-v2. A folder may hold
+        only a LoRA adapter of peft: its base model is loaded, too. The model is taken out of
+        ``torch.compile(model)``, a `PeftModel`, a `SentenceTransformer`, `DataParallel`, a pipeline
+        or a `Trainer`; `Model.notes` says so.
     tokenizer : str, path, PreTrainedTokenizerBase or None
         By default the one in the object or in the folder of the model.
     processor : str, path, processor, image processor, feature extractor or None
@@ -228,8 +229,9 @@ def attend(
         The layers of a streamed text whose Q, K and V are stored, so that exact parts of the maps
         can be computed later; by default those named in `layers`.
     positions : "sample" or "all"
-        Which tokens to replace, one at a time, to check that the rows of the maps are the tokens:
-        three, with the keys of the first attention, or all, with those of every attention.
+        Which tokens, patches or frames to change, one at a time, to check that the rows of the maps
+        are these: three, with the keys of the first attention, or all, with those of every
+        attention. Of an image or a sound, "all" are as many as 32,768 positions of all runs allow.
 
     Returns
     -------

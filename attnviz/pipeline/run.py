@@ -17,19 +17,22 @@ from torch import Tensor
 from attnviz import agreement
 from attnviz.capture import (
     Capture,
+    LinearCalls,
     MovedKeys,
     ReducedAttention,
     ReductionOptions,
     Sample,
     capture,
     capture_generation,
+    capture_pooled,
     capture_streamed,
+    change_every_position,
+    change_some_positions,
+    linear_calls,
     memory_budget,
     outputs_of_start,
     place_windows,
     read_computation,
-    replace_every_token,
-    replace_some_tokens,
     transcribe,
 )
 from attnviz.errors import InputError, ModelError, true_or_false, whole_number
@@ -37,6 +40,7 @@ from attnviz.inputs import (
     Batch,
     Inputs,
     Sound,
+    UnknownPlacesError,
     continue_axis,
     encode,
     expect_tokens_left,
@@ -71,7 +75,7 @@ _MOST_WHOLE_WEIGHTS = 160_000_000  # of all heads: 1,024 tokens of GPT-2
 _MOST_CELLS = 500  # rows and columns of a pooled map by default
 _CELL_BUDGET = 2**23  # cells of all pooled maps together: 64 MB
 _SAMPLED_WEIGHTS = 2**18  # of a layer, compared with the model's own
-_REPLACED = 3  # tokens of each text, to see which key they move
+_CHANGED = 3  # tokens of each text, to see which key they move
 _FEWEST_ROWS = 4  # compared of each head
 
 
@@ -262,9 +266,10 @@ def _whole_results(
         records = tuple(place_windows(module, batch.inputs, record) for record in captured.records)
         notes = _notes(checkpoint, inputs, batch, n)
         doubts = _label_notes(checkpoint, batch, n)
-        positions = PositionCheck(0, doubt=doubts[0]) if doubts else None
-        if (keys := moved[n]) is not None and not doubts:
-            positions = agreement.check_positions(keys, records, batch.axes["text"][n])
+        positions = PositionCheck(doubt=doubts[0]) if doubts else None
+        if moved and not doubts:
+            of_input = {kind: keys[n] for kind, keys in moved.items()}
+            positions = agreement.check_positions(of_input, records)
         report = agreement.verify(
             records,
             captured.references,
@@ -295,30 +300,33 @@ def _moved_keys(
     batch: Batch,
     options: AttendOptions,
     captures: Sequence[Capture],
-) -> list[MovedKeys | None]:
-    """Return how far the keys of each text moved when its tokens were replaced; None if unknown."""
-    module, axes = checkpoint.module, batch.axes.get("text")
-    # Where linear attention mixes tokens first, another token moves the keys of others too.
-    records = captures[0].records
-    is_shown = records[0].through_interface and not any(record.signed for record in records)
-    if axes is None or not is_shown or inputs.generate is not None:
-        if options.positions == "all":
-            raise _no_positions(checkpoint)
-        return [None] * len(captures)
-    if options.positions == "all":
-        moved = replace_every_token(module, batch.inputs, axes)
-        if any(keys is None for keys in moved):
-            raise _no_positions(checkpoint)
-        return moved
-    return replace_some_tokens(module, batch.inputs, axes, _REPLACED)
+) -> dict[str, list[MovedKeys]]:
+    """Return how far the keys of each input moved when it was changed, by its kind.
 
-
-def _no_positions(checkpoint: Checkpoint) -> InputError:
-    return InputError(
-        f"The positions of {checkpoint.name} cannot be checked: tokens of a text are replaced "
-        "where transformers' attention interface shows their keys. Leave --positions "
-        '(positions="all") out.'
-    )
+    Empty if one of the kinds cannot be changed; InputError where all positions are asked for.
+    """
+    module, every = checkpoint.module, options.positions == "all"
+    given = {
+        "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
+        "target": inputs.targets,
+    }  # fmt: skip
+    try:
+        if inputs.generate is not None:
+            raise UnknownPlacesError("the model generates the tokens itself")
+        return {
+            kind: change_every_position(module, batch, kind, captures[0].records)
+            if every
+            else change_some_positions(module, batch, kind, captures[0].records, _CHANGED)
+            for kind, sources in given.items()
+            if sources is not None
+        }
+    except UnknownPlacesError as reason:
+        if every:
+            raise InputError(
+                f"The positions of {checkpoint.name} cannot be checked: {reason}. Leave "
+                '--positions (positions="all") out.'
+            ) from reason
+        return {}
 
 
 def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...]:
@@ -379,10 +387,49 @@ def _capture_generation(
     return captured, generated_text(tokenizer, ids[prompt_length:])
 
 
+def _pooled_result(
+    checkpoint: Checkpoint,
+    inputs: Inputs,
+    batch: Batch,
+    options: AttendOptions,
+    known: LinearCalls,
+    heads: int,
+) -> AttentionResult:
+    """Return the pooled maps of one text's linear attention; `heads` are those of all layers."""
+    if options.top:
+        raise InputError(
+            "top is for a streamed text with softmax attention, but "
+            f"{checkpoint.name} has linear attention only. Leave it out."
+        )
+    module, axis = checkpoint.module, batch.axes["text"][0]
+    computation = read_computation(module)
+    cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // heads)))
+    cell = -(-len(axis) // cells)
+    records, references = capture_pooled(module, batch.inputs, axis, known, cell)
+    outputs = outputs_of_start(module, batch.inputs)
+    (output,) = agreement.check_output(outputs, {}, 1, len(records))
+    report = agreement.verify(
+        records,
+        references,
+        output=output,
+        versions=package_versions(),
+        weights_sha256=checkpoint.current_sha256(),
+    )
+    source = _provenance(checkpoint, inputs, batch, 0, report, computation, None)
+    pooled = (
+        f"each cell joins {cell} × {cell} of the {len(axis):,} × {len(axis):,} weights (columns "
+        "summed with their signs, rows averaged)"
+    )
+    notes = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0), pooled)
+    return AttentionResult(records, report, source, notes=notes)
+
+
 def _streamed_result(
     checkpoint: Checkpoint, inputs: Inputs, batch: Batch, options: AttendOptions
 ) -> AttentionResult:
     """Return the reduced attentions of one text, compared in some rows with the model's own."""
+    if (linear := linear_calls(checkpoint.module, batch.inputs)) is not None:
+        return _pooled_result(checkpoint, inputs, batch, options, *linear)
     if options.positions == "all":
         raise InputError(
             "The positions of a streamed text cannot be checked. Leave --positions "

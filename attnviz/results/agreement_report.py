@@ -177,18 +177,20 @@ class OutputCheck(_Bounded, Savable):
 
 @dataclass(frozen=True)
 class PositionCheck(Savable):
-    """Whether another token at a position changes the key of this position.
+    """Whether another token, patch or frame at a position changes the key of this position.
 
     Attributes
     ----------
-    tokens : how many tokens were replaced, one at a time.
-    failed : the place of an attention, the position of a token, and the key that moved, for each
-        token that does not move its own key most, or that moves an earlier one of a causal model.
+    tokens, patches, frames : how many were changed, one at a time.
+    failed : the place of an attention, the position of a change, and the key that moved, for each
+        that does not move its own key most, or that moves an earlier one of a causal model.
     layers : of how many attentions the keys were compared.
     doubt : why the labels may not be the tokens, so that nothing was compared.
     """
 
-    tokens: int
+    tokens: int = 0
+    patches: int = 0
+    frames: int = 0
     failed: tuple[tuple[str, int, int], ...] = ()
     layers: int = 1
     doubt: str | None = None
@@ -201,6 +203,8 @@ class PositionCheck(Savable):
             return None
         return cls(
             tokens=sum(check.tokens for check in known),
+            patches=sum(check.patches for check in known),
+            frames=sum(check.frames for check in known),
             failed=tuple(failure for check in known for failure in check.failed),
             layers=min(check.layers for check in known),
             doubt=next((check.doubt for check in known if check.doubt), None),
@@ -208,7 +212,7 @@ class PositionCheck(Savable):
 
     @property
     def passed(self) -> bool:
-        """Whether every replaced token changed its own key."""
+        """Whether every change moved the key of its own position."""
         return not self.failed
 
     @property
@@ -216,9 +220,15 @@ class PositionCheck(Savable):
         """Why the positions do not agree, in words."""
         place, token, key = self.failed[0]
         return (
-            f"the rows are not the tokens: another token at position {token} changes key {key} in "
-            f"{place}"
+            f"the rows are not the {' and '.join(self.changed)}: a change at position {token} "
+            f"moves key {key} in {place}"
         )
+
+    @property
+    def changed(self) -> dict[str, int]:
+        """How many positions of each kind were changed."""
+        counts = {"tokens": self.tokens, "patches": self.patches, "frames": self.frames}
+        return {units: count for units, count in counts.items() if count}
 
 
 @dataclass(frozen=True)

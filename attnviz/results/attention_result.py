@@ -465,10 +465,10 @@ class AttentionResult(Savable):
                 "model output", "", difference, f"{output.strain:.0%}", outcome(output.passed)
             )
         if (positions := agreement.positions) is not None and positions.doubt is None:
-            tokens = f"{positions.tokens} tokens"
+            changed = ", ".join(f"{count} {units}" for units, count in positions.changed.items())
             if positions.layers > 1:
-                tokens += f", {positions.layers} layers"
-            table.add_row("positions", tokens, "", "", outcome(positions.passed))
+                changed += f", {positions.layers} layers"
+            table.add_row("positions", changed, "", "", outcome(positions.passed))
         yield Text(f"{self.provenance.model}, {agreement.dtype}, {agreement.device}", "bold")
         yield table
         for reason in sorted({reason for _, _, reason in agreement.not_compared}):

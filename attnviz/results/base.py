@@ -18,6 +18,7 @@ from torch import Tensor
 import attnviz
 from attnviz.errors import AttnvizError, InputError
 from attnviz.results.digest import digests
+from attnviz.runtime.html import text_as_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -221,28 +222,12 @@ def labeled_array(
     return xr.DataArray(values.numpy(), coordinates, tuple(dimensions), "weight", known)
 
 
-def as_html(renderable: Any, plot: Callable[..., Any] | None = None) -> str:
+def as_html(renderable: Any, plot: Callable[..., Any]) -> str:
     """Return what a notebook shows: the figure, and what rich prints below it.
 
     The figure carries the verdict. A result that cannot be drawn is shown by its text.
     """
-    from rich.console import Console
-
-    # In a notebook a console would also print there by itself.
-    console = Console(
-        record=True,
-        file=io.StringIO(),
-        width=100,
-        color_system="truecolor",
-        force_jupyter=False,
-    )
-    console.print(renderable)
-    style = "font-family:monospace;line-height:1.25;white-space:pre;overflow-x:auto"
-    text = console.export_html(
-        inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>'
-    )
-    if plot is None:
-        return text
+    text = text_as_html(renderable)
     try:
         image = _image(plot(width=_NOTEBOOK_WIDTH), repr(renderable))
     except AttnvizError:

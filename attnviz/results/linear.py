@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError
 from attnviz.results.attention_record import AttentionRecord, Reference
+from attnviz.results.axis import Axis
 from attnviz.results.base import Rules, fits
 
 
@@ -25,13 +26,18 @@ class LinearAttention(AttentionRecord):
     module : the name of the module's class.
     function : the name of the function of the model whose result is M v.
     arguments : the other arguments of that function that depend on the text, by name: gates,
-        decays, queries and keys, as it takes them.
+        decays, queries and keys, as it takes them; none of a long text.
+    text : the tokens of a long text, whose maps are pooled; None of others.
+    cell : how many tokens each position joins: weights are summed over columns, with their signs,
+        and averaged over rows; values are averaged.
     """
 
     matrix: Tensor = field(kw_only=True)
     module: str = field(kw_only=True)
     function: str = field(kw_only=True)
     arguments: dict[str, Tensor] = field(kw_only=True)
+    text: Axis | None = field(default=None, kw_only=True)
+    cell: int = field(default=1, kw_only=True)
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -98,12 +104,14 @@ class LinearReference(Reference):
     """What the untouched model computed for a linear attention, in a separate run.
 
     weights : (H, m, c), the mixture of `probes` in float32. head_output : (H, m, d_v), its result.
-    probes : (n, c), random columns. exact, rounded : (H, m, d_v), the mixture of the values in
-    reverse order, in float32 and in the model's precision.
+    probes : (n, c), random columns. exact, rounded : (K, H, m, d_v), the mixture of the values in
+    K other orders, the first of them reversed, in float32 and in the model's precision.
     canaries : (H, m, d_v) each, the result with one argument 1 % off, by its name.
+    rounded_by : (K,) each, how much of that change is in the rounding errors of `rounded`.
     """
 
     probes: Tensor = field(kw_only=True)
     exact: Tensor = field(kw_only=True)
     rounded: Tensor = field(kw_only=True)
     canaries: Mapping[str, Tensor] = field(kw_only=True)
+    rounded_by: Mapping[str, Tensor] = field(kw_only=True)

@@ -6,7 +6,8 @@ module uses one (`tests/capture/test_compat.py`), and this is the file to repair
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeAlias
 
@@ -74,6 +75,20 @@ def state_of(module: nn.Module) -> list[dict[Any, Any]]:
     members = module.__dict__
     names = [name for name in members if "_hooks" in name or name == "_buffers"]
     return [members, *(members[name] for name in names if isinstance(members[name], dict))]
+
+
+@contextmanager
+def without_hooks(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Run what follows without the hooks of some modules: it is no part of the user's run."""
+    names = "_forward_pre_hooks", "_forward_hooks"
+    hooks = {module: {name: module.__dict__[name] for name in names} for module in modules}
+    try:
+        for module in hooks:
+            module.__dict__.update({name: OrderedDict() for name in names})
+        yield
+    finally:
+        for module, own in hooks.items():
+            module.__dict__.update(own)
 
 
 def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:

@@ -285,13 +285,18 @@ class RunOptions(ModelOptions):
         """The model, loaded once."""
         return self.load()
 
-    def expect_layers(self, inputs: InputOptions, layers: Sequence[int | None]) -> None:
-        """Raise InputError for a layer that the model cannot have, before its weights are read."""
-        asked = [layer for layer in layers if layer is not None]
-        if asked and inputs.result is None:
-            from attnviz.models.checkpoint import expect_layers
+    def expect_heads(
+        self,
+        inputs: InputOptions,
+        layers: Sequence[int | None],
+        heads: Sequence[int | None] = (),
+    ) -> None:
+        """Raise InputError for what the model cannot have, before its weights are read."""
+        asked = [[number for number in of if number is not None] for of in (layers, heads)]
+        if any(asked) and inputs.result is None:
+            from attnviz.models.checkpoint import expect_heads
 
-            expect_layers(self.model, asked)
+            expect_heads(self.model, *asked)
 
     def attend(self, inputs: InputOptions, **streaming: Any) -> AttentionResult:
         """Run the model on the inputs, or read the saved result.

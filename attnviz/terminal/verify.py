@@ -29,7 +29,8 @@ def verify(
         bool,
         typer.Option(
             "--positions",
-            help="Replace every token, one at a time, and check in every layer which key changes.",
+            help="Change every token, patch or frame, one at a time, and see in every layer which "
+            "key moves.",
         ),
     ] = False,
     printing: ConsoleOptions,

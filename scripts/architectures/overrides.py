@@ -26,6 +26,14 @@ REASONS = {
     "pp_ocrv6_small_det": "no sizes were found at which its feature maps fit each other",
 }
 
+# Why nothing is shown of these, which mix tokens.
+NOT_SHOWN = {
+    "fnet": "mixes positions and features at once, by a Fourier transform that no text changes",
+    "mra": "its mixture is a CUDA kernel, which was not installed: it returns zeros without it",
+    "swiftformer": "mixes normalized queries in its own code, which is linear in no submodule's "
+    "output",
+}
+
 # Already small, with widths that constrain each other in special ways.
 UNSHRUNK = {"efficientloftr"}
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from architectures.overrides import REASONS
+from architectures.overrides import NOT_SHOWN, REASONS
 from attnviz.models.architectures import Architecture, summary
 from attnviz.models.architectures import read as read_catalogue
 
@@ -45,9 +45,9 @@ numbers, so that two of its runs differ.
   heads, pooling, weights that are not computed from queries and keys, or unused weights.
 
 Reached: through transformers' attention interface, or among the operators that torch executes.
-Linear attention is reached at the functions of the model ([guide](guides/linear-attention.md)). Its
-largest difference is that of the matrix times the values from the layer's own output, relative to
-its largest number.
+Linear attention is reached at the functions of the model, or in the code of its modules
+([guide](guides/linear-attention.md)). Its largest difference is that of the matrix times the values
+from the layer's own output, relative to its largest number.
 Stages compared in every attention: Q, K, V from the module's input; S scores; A weights; H each
 head's output; O the module's output. transformers {transformers}, torch {torch}.
 """
@@ -98,6 +98,8 @@ def reason(result: dict[str, Any]) -> str:
         return str(result["random"])
     if result.get("verdict", "verified") != "verified":
         return str(result["why"])
+    if not result.get("attentions") and not result.get("linear"):
+        return str(message or result.get("unread") or NOT_SHOWN.get(result["architecture"], ""))
     hidden = [note for note in result.get("notes", []) if note.startswith(HIDDEN)]
     return str(message or result.get("unread", "") or "; ".join(hidden))
 
@@ -192,7 +194,7 @@ def update(
 def _lists(rows: list[Architecture]) -> list[str]:
     """Return the sections of exceptions, of notes and of all architectures."""
     exceptions = [row for row in rows if row.state in ("differs", "not read", "not run", "random")]
-    noted = [row for row in rows if row.state == "agrees" and row.reason]
+    noted = [row for row in rows if row.state in ("agrees", "no attention") and row.reason]
     return [
         "## Exceptions\n",
         *(f"- `{row.name}` ({row.state}): {row.reason}" for row in exceptions),

@@ -50,7 +50,7 @@ Written by `scripts/planted_faults.py` on a CPU, with torch {torch} and transfor
   model's* is its own number, and *plain* is our recomputation in the model's dtype. Padded queries
   and hidden scores are 0.
 - **{attnviz}**: the verdict on the stage ([what verified means](../concepts/verified.md)). Every
-  position is checked (`--positions`) where the attention interface shows the keys of a text. The
+  position is checked (`--positions`) where the attention interface shows the keys. The
   words "positions not verified", where labels do not fit the tokens, count as caught.
 - **{cosine}**: the cosine similarity of ours and the model's, all heads together.
 - **{close}**: `torch.testing.assert_close` of the model's and ours, both in the model's dtype, with
@@ -69,10 +69,6 @@ is a rejected stage where no fault is planted.
 """
 REASONS = {
     "labels shifted by one": "The labels of patches follow from the size of the image.",
-    "positions reversed before layer 0": "Positions are tested in texts, and not in images.",
-    "positions reversed before layer 1": (
-        "Positions are tested where the attention interface shows the keys of a text."
-    ),
     "scale of one head 1 % off": (
         "One head of a short text in bfloat16 has too few numbers to tell this from rounding."
     ),

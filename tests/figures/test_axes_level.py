@@ -85,7 +85,7 @@ def test_several_heads_side_by_side_share_one_scale(train):
     largest = max(float(ax.collections[0].get_array().max()) for ax in axes)
     assert norms.pop().vmax == pytest.approx(largest)
     said = " ".join(text.get_text() for text in axes[0].figure.texts)
-    assert "Layer 1, head 8 Each word attends to the next word" in said
+    assert "Layer 1, head 8 Words attend to the next word" in said
     assert "Verified: 72 recomputed heads" in said
 
 

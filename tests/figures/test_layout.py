@@ -172,7 +172,7 @@ def test_lines_are_as_long_as_fits_and_measuring_stays_linear(monkeypatch):
 
 def test_a_caption_breaks_a_title_that_is_wider_than_the_figure():
     figure, _ = plt.subplots(figsize=(COLUMN / 25.4, 2), layout="constrained")
-    figure.suptitle("No vector clearly beats the other words; both together do", weight="bold")
-    attnviz.plot.add_caption(figure, text="Example sentences")
+    title = "No vector clearly beats the other words; both together do"
+    attnviz.plot.add_caption(figure, text="Example sentences", title=title)
     check_texts(figure)
     assert figure.get_suptitle().count("\n") == 1

@@ -192,9 +192,9 @@ def test_the_best_is_the_earliest_of_equals_and_the_others_are_named(results):
 def test_the_numbers_are_the_measured_ones(results, word):
     result = results[word]
     said = words_on(attnviz.plot.senses(result, caption="full", width=240))
-    assert f"other words, static {result.context.accuracy:.2f}" in said
-    assert f"the word, static {result.scores[0].accuracy:.2f}" in said
-    assert f"guessing {result.chance:.2f}" in said
+    assert f"other words alone {result.context.accuracy:.2f}" in said
+    assert f"without context {result.scores[0].accuracy:.2f}" in said
+    assert f"chance {result.chance:.2f}" in said
     assert f"output {result.scores[-1].accuracy:.2f}" in said
     caption = " ".join(said)
     assert f"read by {result.provenance.model}" in caption

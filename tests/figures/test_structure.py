@@ -282,8 +282,13 @@ def test_the_heads_of_one_layer_are_drawn_larger_each_with_its_number(train, wid
     assert "Of the 12 heads of layer 2, 3 rest on special tokens, 1 attends to" in page_text(figure)
     mosaic = figure.axes[0]
     said = [text.get_text() for text in mosaic.texts]
-    assert [text for text in said if "head" in text] == [f"head {head}" for head in range(12)]
-    assert said[said.index("head 8") + 1] == "next"
+    titles = [f"head {head}" if width == 183 else str(head) for head in range(12)]
+    assert [text for text in said if text in titles] == titles
+    assert re.fullmatch(r"next( \d\d%)?", said[said.index(titles[8]) + 1])
+    if width == 183:  # a column has no room for the words
+        queries = attnviz.head_maps(train, layer=2).rows
+        assert tuple(label.get_text() for label in mosaic.get_yticklabels()) == queries * rows
+        assert tuple(label.get_text() for label in mosaic.get_xticklabels()) == queries
     assert len(tiles(mosaic)) == 12
     (image,) = mosaic.images
     assert tuple(image.get_extent()) == (0, columns, rows, 0)

@@ -25,6 +25,7 @@ LETTER = "the old station master wrote a letter to his sister in the city, and s
 COMMANDS = (
     "", "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain",
     "ablate", "survey", "explore", "compare", "example", "models", "serve",
+    "doctor",
 )  # fmt: skip
 
 # name: arguments, with files and folders from `place`

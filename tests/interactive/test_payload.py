@@ -13,6 +13,7 @@ import torch
 from families import TEXTS, tiny
 from hypothesis import given
 from hypothesis import strategies as st
+from linear_models import hybrid
 from media import picture, seeing
 
 import attnviz
@@ -36,11 +37,11 @@ def numbers(about, blocks, places):
     planes = planes.reshape(-1, size).astype(int)
     code = sum(plane << 8 * at for at, plane in enumerate(planes))
     *first, m, n = about["shape"]
-    by_column = about["kind"] == "root"
+    by_column = about["kind"] != "linear"
     code = code.reshape(*first, n, m).swapaxes(-1, -2) if by_column else code.reshape(*first, m, n)
     scale = np.array(about["scale"])
     scale = scale[:, None, None] if scale.ndim else scale
-    if about["kind"] == "linear":
+    if about["kind"] != "root":
         return scale * (code - (about["levels"] + 1) // 2)
     return scale * (code / about["levels"]) ** 2
 
@@ -103,6 +104,25 @@ def test_every_weight_of_every_family(family, size, tokenizer):
             assert np.abs(W - P).max() <= 1e-3
         seen += 1
     assert seen == sum(record.heads for record in result.records)
+
+
+@pytest.mark.parametrize("size", [0.12, 8.0])
+def test_signed_weights_of_linear_attention_are_in_the_page(size, tokenizer):
+    model = hybrid(["linear_attention", "full_attention", "linear_attention"])
+    result = attnviz.load(model, tokenizer=tokenizer).attend(TEXTS[0])
+    data = attnviz.view(result, size=size).data()
+    stacks = data["payload"]["results"][0]["stacks"]
+    signed = {stack["name"]: stack["signed"] for stack in stacks}
+    assert signed == {"decoder": False, "linear": True}
+    assert any("Linear attention has no softmax" in note for note in data["payload"]["notes"])
+    linear = [head for head in travelled(data) if head[0] == "linear"]
+    assert len(linear) == 4
+    for stack, layer, head, (W,), error in linear:
+        M = in_float64(result.stack(stack).record(layer), head)
+        assert np.abs(W - M).max() <= error + 1e-9
+        assert (np.sign(W) == np.sign(M)).all()
+    with pytest.raises(InputError, match="Steps need attention with a softmax"):
+        attnviz.view(result.stack("linear"), show="steps")
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([2**16 - 1, 2**12 - 1, 2**10 - 1, 255]))

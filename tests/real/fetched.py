@@ -44,10 +44,9 @@ def speech():
 
 
 def inputs(name):
-    """Return arguments of `attend`; the positions are checked where attnviz can."""
+    """Return arguments of `attend`."""
     if name == "whisper-tiny.en":
-        return {"audio": speech().samples, "sampling_rate": 16_000, "generate": 12}
+        return {"audio": speech().samples, "sampling_rate": 16_000}
     if name == "dinov2-small":
         return {"image": PHOTO}
-    text = REACTION if name == "rxnmapper" else "the train left the station on time"
-    return {"text": text, "positions": "all"}
+    return {"text": REACTION if name == "rxnmapper" else "the train left the station on time"}

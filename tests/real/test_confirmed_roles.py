@@ -19,3 +19,18 @@ def test_four_roles_are_confirmed(smollm2):
         assert one.accuracy_without < 0.2
         assert min(one.random_accuracies) > 0.5
     assert result.checked_agreement.verdict == "verified"
+
+
+def test_the_heads_that_read_the_subject_are_confirmed_and_name_movers_are_not(smollm2):
+    result = attnviz.survey(probe="retrieval,ioi,inhibition", model=smollm2)
+    retrieval, mover, inhibition = result.confirmations
+    assert retrieval.confirmed
+    assert {(18, 6), (22, 7)} <= set(retrieval.heads)
+    assert retrieval.accuracy_without < min(retrieval.random_accuracies)
+    assert inhibition.confirmed
+    assert inhibition.heads == ((20, 0), (23, 3), (25, 2))
+    assert inhibition.accuracy_without < 0.8
+    assert min(inhibition.random_accuracies) > 0.95
+    assert not mover.confirmed
+    assert len(mover.heads) > 4
+    assert result.name_of("name mover") == "looks like “name mover”, not confirmed"

@@ -12,6 +12,7 @@ from attnviz.models.named import NAMED
 from attnviz.results.projection import STAGES
 
 pytestmark = pytest.mark.real
+POSITIONS = {"whisper-tiny.en": {"tokens", "frames"}, "dinov2-small": {"patches"}}
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -34,11 +35,14 @@ def cases(*faults):
 
 @pytest.mark.parametrize(("name", "dtype"), cases())
 def test_all_stages_agree(name, dtype):
-    result = load(name, dtype).attend(**inputs(name))
+    result = load(name, dtype).attend(**inputs(name), positions="all")
     assert result.agreement.verdict == "verified", result.agreement.summary()
     for record in result.records:
         compared = {check.stage for check in result.agreement.checks if check.path == record.path}
         assert compared >= set(STAGES)
+    positions = result.agreement.positions
+    assert {*positions.changed} == POSITIONS.get(name, {"tokens"})
+    assert positions.layers == max(record.layer for record in result.records) + 1
 
 
 def off_by_one_percent(function, module, query, *rest, **arguments):
@@ -64,7 +68,31 @@ def test_a_planted_fault_is_caught(name, dtype, fault):
     code = sys.modules[type(model.module).__module__]
     changed = partial(fault, code.eager_attention_forward)
     with patch.object(code, "eager_attention_forward", changed):
-        result = model.attend(**{**inputs(name), "positions": "sample"})
+        result = model.attend(**inputs(name))
     assert result.agreement.verdict == "failed"
     last = max(result.records, key=lambda record: record.layer).query.shape[0] - 1
     assert last in result.agreement.first_difference.failed_heads
+
+
+@pytest.mark.parametrize("positions", ["sample", "all"])
+@pytest.mark.parametrize(
+    ("name", "path", "axis"),
+    [
+        ("minilm", "embeddings.word_embeddings", 1),
+        ("smollm2", "model.embed_tokens", 1),
+        ("rxnmapper", "albert.embeddings.word_embeddings", 1),
+        ("dinov2-small", "embeddings.patch_embeddings", 1),
+        pytest.param("whisper-tiny.en", "model.encoder.conv2", 2, marks=pytest.mark.long),
+        pytest.param("whisper-tiny.en", "model.decoder.embed_tokens", 1, marks=pytest.mark.long),
+    ],
+)
+def test_rows_that_are_one_on_are_caught(name, path, axis, positions):
+    model = load(name, torch.float32)
+    module = model.module.get_submodule(path)
+    hook = module.register_forward_hook(lambda module, args, output: output.roll(1, axis))
+    try:
+        report = model.attend(**inputs(name), positions=positions).agreement
+    finally:
+        hook.remove()
+    assert report.parts["positions"] == "failed"
+    assert report.parts["output"] == "verified"

@@ -19,13 +19,21 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AlbertConfig, BartConfig, BertConfig, BertModel, CLIPConfig
+from transformers import (
+    AlbertConfig,
+    BartConfig,
+    BertConfig,
+    BertModel,
+    CLIPConfig,
+    LlamaConfig,
+    Qwen3NextConfig,
+)
 from transformers.models.bert.modeling_bert import BertEncoder
 
 import attnviz
 from attnviz.app import run
 from attnviz.errors import AttnvizWarning
-from attnviz.models.pretrained import layer_count
+from attnviz.models.pretrained import head_count, layer_count
 
 TEXT = "the train left the station"
 
@@ -70,6 +78,7 @@ WRONG_INPUT = {
         r"valid Unicode: remove '\udcff' at character 6",
     ),
     "layer too high": (["heatmap", TEXT, "--layer", "6"], "layer 6 is out of range"),
+    "head of heatmap": (["heatmap", TEXT, "--head", "12"], "all-MiniLM-L6-v2 has heads 0–11"),
     "layer of heads": (["heads", TEXT, "--layer", "6"], "layer 6 is out of range"),
     "layer below 0": (["heatmap", TEXT, "--layer", "-1"], "layer -1 is out of range"),
     "head too high": (["heatmap", TEXT, "--head", "12"], "head 12 is out of range"),
@@ -119,8 +128,10 @@ def test_wrong_usage_or_input_exits_with_2(capsys, arguments, said):
 WITHOUT_WEIGHTS = {
     "layer of heatmap": (["heatmap", TEXT, "--layer", "6"], "all-MiniLM-L6-v2 has layers 0–5"),
     "second layer": (["heatmap", TEXT, "--layer", "0", "--layer", "9"], "layer 9 is out of range"),
+    "head of heatmap": (["heatmap", TEXT, "--head", "12"], "all-MiniLM-L6-v2 has heads 0–11"),
     "layer of heads": (["heads", TEXT, "--layer", "6"], "layer 6 is out of range"),
     "layer of steps": (["steps", TEXT, "--layer", "-1"], "layer -1 is out of range"),
+    "head of steps": (["steps", TEXT, "--head", "12"], "head 12 is out of range"),
     "layer of view": (["view", TEXT, "--layer", "6"], "layer 6 is out of range"),
     "word of steps": (["steps", TEXT, "--word", "trian"], "Did you mean train"),
     "word of shift": (["shift", "trian", TEXT], "Did you mean train"),
@@ -140,12 +151,15 @@ def test_wrong_input_is_refused_before_weights_are_read(capsys, monkeypatch, arg
     assert message in err
 
 
-def test_a_layer_is_left_to_the_run_where_the_config_numbers_several_stacks():
+def test_layers_and_heads_are_left_to_the_run_where_the_config_has_several_numbers():
     bert = BertConfig(num_hidden_layers=2)
     assert layer_count(bert) == 2
     assert layer_count(AlbertConfig(inner_group_num=2)) is None
     assert layer_count(BartConfig()) is None
     assert layer_count(CLIPConfig()) is None
+    assert head_count(bert) == bert.num_attention_heads
+    assert head_count(LlamaConfig(num_attention_heads=8, num_key_value_heads=2)) == 8
+    assert head_count(Qwen3NextConfig()) is None
 
 
 def test_a_missing_device_exits_with_2(capsys, monkeypatch):
@@ -607,6 +621,16 @@ def test_unexpected_errors_are_one_line_and_exit_with_1(capsys, monkeypatch, err
     assert "Report it with the output of --debug." in err
     assert run(["heatmap", TEXT, "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_package_that_is_not_installed(capsys, monkeypatch):
+    def fail(*_, **__):
+        raise ModuleNotFoundError("No module named 'pillow'", name="pillow")
+
+    monkeypatch.setattr("attnviz.pipeline.run.capture", fail)
+    code, err = fails(capsys, "heatmap", TEXT)
+    assert code == 1
+    assert err.endswith("'pillow'. Run attnviz doctor to see what is not installed.\n")
 
 
 def test_keyboard_interrupt_propagates_in_python(monkeypatch):

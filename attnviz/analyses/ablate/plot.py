@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -25,6 +26,7 @@ _BARS = 8  # heads beside the grid
 _BESIDE = 4.0  # inches of a page with room for bars beside the grid
 _SHARE = 0.58  # of the width, for the grid
 _GAP, _BELOW, _ROW = 0.25, 0.12, 0.19
+_PALE = 0.4  # opacity of bars that are not certain
 _NUMBER = 0.5  # the room of a number beside its bar
 
 
@@ -88,7 +90,11 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float, room
     intervals = result.intervals[shown]
     ends = torch.cat([values, intervals.flatten(), torch.zeros(1, dtype=values.dtype)])
     ends = ends[ends.isfinite()]
-    colors = [sign_colors()[int(value < 0)] for value in values.tolist()]
+    is_certain = result.is_certain[shown].tolist()
+    colors = [
+        to_rgba(sign_colors()[int(value < 0)], 1.0 if certain else _PALE)
+        for value, certain in zip(values.tolist(), is_certain, strict=True)
+    ]
     places = range(len(shown))
     ax.barh(places, values.tolist(), height=0.7, color=colors)
     for place, (low, high) in zip(places, intervals.tolist(), strict=True):
@@ -105,6 +111,8 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float, room
     ]
     if len(result.texts) > 1:
         parts.append("lines: 95 % intervals over texts")
+    if not all(is_certain):
+        parts.append(f"pale: not certain, corrected for {len(result.sets)} tests")
     if (rho := result.rank_correlation) is not None:
         parts.append(f"rank correlation of the gradient’s estimate: ρ = {signed(rho)}")
     lines = page.ruler.wrap("; ".join(parts), room, SMALL_SIZE)

@@ -13,7 +13,8 @@ import attnviz
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal, ranges
-from attnviz.results.base import Columns, Result, Rules, Savable, as_html, column, fits, proof
+from attnviz.results.base import Columns, Result, Rules, Savable, column, fits, proof
+from attnviz.runtime.html import text_as_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -173,7 +174,7 @@ class CheckResult(Result):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the outcome and a table of layers."""
-        return as_html(self)
+        return text_as_html(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the outcome, what explains it, and the heads that differ in each layer."""

@@ -42,7 +42,7 @@ def compare(
 
     from attnviz.analyses.compare.compute import compare as measure
     from attnviz.analyses.survey.corpus import check_corpus_name
-    from attnviz.models.checkpoint import expect_layers
+    from attnviz.models.checkpoint import expect_heads
     from attnviz.terminal.console import progress_bar, report
 
     check_corpus_name(corpus)
@@ -52,7 +52,7 @@ def compare(
             "compare MODEL MODEL corpus.txt."
         )
     for name in models:
-        expect_layers(name, ())  # a wrong name is an error before the others are read
+        expect_heads(name)  # a wrong name is an error before the others are read
     with progress_bar("comparing the models"):
         result = measure(
             corpus,

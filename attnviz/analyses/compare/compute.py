@@ -49,7 +49,7 @@ from attnviz.analyses.survey.statistics import (
 )
 from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.errors import InputError
-from attnviz.models.checkpoint import expect_layers
+from attnviz.models.checkpoint import expect_heads
 from attnviz.pipeline.attend import Loadable, Model
 from attnviz.results import AgreementReport
 from attnviz.results.attention_result import Provenance
@@ -113,7 +113,7 @@ def compare(
         raise InputError("There is nothing to compare. Name two models or more.")
     for checkpoint in checkpoints:
         if isinstance(checkpoint, str | os.PathLike):
-            expect_layers(checkpoint, ())  # a wrong name is an error before the others are read
+            expect_heads(checkpoint)  # a wrong name is an error before the others are read
     changes = CorpusChanges()
     on_bad = changes.leave_out if skip_bad else None
     corpus = read_corpus(texts, column=column, on_bad=on_bad)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,11 +28,11 @@ from attnviz.analyses.survey.corpus import (
     verify_sample,
 )
 from attnviz.analyses.survey.media import MediaCorpus, is_of_media, load_corpus_model
-from attnviz.analyses.survey.statistics import HeadStatistics, Tokens, batch_tokens
+from attnviz.analyses.survey.statistics import HeadStatistics, batch_tokens
 from attnviz.attribution.heads import measure_without, outputs_of
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
-from attnviz.attribution.readout import base_of
+from attnviz.attribution.readout import base_of, unembedding_of
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Target
@@ -102,14 +101,15 @@ def explore(
     >>> page = result.page()  # page.save("heads.html")
     """
     model, kind = load_corpus_model(model)
-    source = texts if isinstance(texts, str | os.PathLike) else list(texts)
+    source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
         corpus_of_media = MediaCorpus(model, kind, source, truncate)
         return explore_media(corpus_of_media, skip_bad=skip_bad, seed=seed)
     if is_of_media(source):
         raise InputError(
-            f"{source} is no corpus of texts, which {model.name} reads. Name a file of texts, or a "
-            "model that reads images or sounds (--model dinov2-small, --model whisper-tiny.en)."
+            f"{str(source)!r:.200} is no corpus of texts, which {model.name} reads. Name a file of "
+            "texts, or a model that reads images or sounds (--model dinov2-small, --model "
+            "whisper-tiny.en)."
         )
     with part(0, 3, "survey"):
         surveyed = survey(
@@ -159,27 +159,24 @@ def _add_examples(
     lengths = [len(text) for text in texts]
     done = 0
     for batch in batches(lengths, batch_tokens(heads.checkpoint.device)):
-        of_batch = [texts[index] for index in batch]
-        inputs, tokens = heads.batch([text.encoding for text in of_batch])
-        numbers = [text.number for text in of_batch]
-        add = partial(_add_attention, examples, numbers, tokens, [0])
-        capture_batch(heads.checkpoint.module, inputs, heads.records, add)
+        _add_batch(examples, heads, [texts[index] for index in batch])
         done += len(batch)
         say(f"{done:,} texts", done / len(texts))
 
 
-def _add_attention(
-    examples: Examples,
-    numbers: Sequence[int],
-    tokens: Tokens,
-    start: list[int],
-    attention: BatchedAttention,
-) -> None:
-    """Add one attention of a batch; `start` holds the number of its first head, and moves on."""
-    weights = attention.weights(slice(None))
-    end = start[0] + weights.shape[1]
-    examples.add(slice(start[0], end), numbers, weights, tokens)
-    start[0] = end
+def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[TokenizedText]) -> None:
+    inputs, tokens = heads.batch([text.encoding for text in texts])
+    numbers = [text.number for text in texts]
+    start = 0  # the number of the first head of the next attention
+
+    def add(attention: BatchedAttention) -> None:
+        nonlocal start
+        weights = attention.weights(slice(None))
+        end = start + weights.shape[1]
+        examples.add(slice(start, end), numbers, weights, tokens)
+        start = end
+
+    capture_batch(heads.checkpoint.module, inputs, heads.records, add)
 
 
 def _ids_of(
@@ -218,7 +215,7 @@ def _of_predictions(
     model: Model, texts: Sequence[str], sample: Sequence[AttentionResult]
 ) -> tuple[tuple[WrittenTokens, ...], Tensor | None, tuple[str, ...]]:
     """Return what every head writes, what is lost without it, and notes on what is left out."""
-    if getattr(model.module, "get_output_embeddings", lambda: None)() is None:
+    if unembedding_of(model.module) is None:
         note = f"{model.name} predicts no tokens, so nothing shows what its heads write"
         return (), None, (note,)
     with tracing(model):
@@ -288,7 +285,8 @@ def _unembedding(model: Model, text: str) -> Callable[[tuple[list[int], Tensor]]
     if not stored.in_a_row:
         raise ModelError("its blocks do not run in a row")
     last = stored.states()[-1]  # (T, d)
-    unembedding = module.get_output_embeddings()  # type: ignore[no-untyped-call]
+    unembedding = unembedding_of(module)
+    assert unembedding is not None  # the model predicts tokens
 
     def read_states(states: Tensor) -> Tensor:
         """Return the logits of some states, (n, V), which take the place of those of the text."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.nn.functional import pad
 
 from attnviz.analyses.explore.result import QueryKeyPlane
 from attnviz.results import AttentionRecord
@@ -45,11 +46,12 @@ def planes_of(
     planes = []
     for u, s, v in zip(U, S, V, strict=True):
         size = s[:2].sqrt()
+        lacking = (0, 2 - len(size))  # dimensions, where there is a single query or key
         planes.append(
             QueryKeyPlane(
                 tokens=query_labels,
-                queries=u[:, :2] * size,
-                keys=v[:2].mT * size,
+                queries=pad(u[:, :2] * size, lacking),
+                keys=pad(v[:2].mT * size, lacking),
                 explained=float((s[:2] ** 2).sum() / (s**2).sum().clamp(min=1e-300)),
                 key_tokens=() if key_labels == query_labels else key_labels,
                 query_places=query_places,

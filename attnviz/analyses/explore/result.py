@@ -266,7 +266,7 @@ class ExploreResult(Result):
                     "examples": [self._example_data(k, one) for one in self.examples[k]],
                     "deciles": [
                         {"decile": decile, **self._example_data(k, one)}
-                        for decile, one in zip(DECILES, self.deciles[k], strict=False)
+                        for decile, one in self._different_deciles(k)
                     ],
                     "plane": _plane_data(self.planes[k]),
                     "writes": None if not self.written else _rounded(self.written[k]),
@@ -290,6 +290,15 @@ class ExploreResult(Result):
             "axes": [asdict(axis) for axis in self.axes],
             "heads": heads,
         }
+
+    def _different_deciles(self, head: int) -> list[tuple[int, HeadExample]]:
+        """Return the examples at deciles, each once: a small corpus has one at several."""
+        examples = self.deciles[head]
+        return [
+            (decile, one)
+            for number, (decile, one) in enumerate(zip(DECILES, examples, strict=False))
+            if not number or one != examples[number - 1]
+        ]
 
     def _example_data(self, head: int, example: HeadExample) -> dict[str, Any]:
         """Return an example with rounded weights; those of an image or a sound in thousandths.

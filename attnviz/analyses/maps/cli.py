@@ -99,7 +99,7 @@ def heatmap(
         expect_in_text(word_pair, inputs)
     query_patch = parse_patch(patch)
     row_part, column_part = parse_slice(rows, "--rows"), parse_slice(cols, "--cols")
-    run.expect_layers(inputs, layer or ())
+    run.expect_heads(inputs, layer or (), head or ())
     result = run.attend(inputs, layers=layer or None, heads=head or None).stack(stack)
 
     from attnviz.analyses.maps.compute import rank_heads
@@ -155,7 +155,7 @@ def heads(
     """Draw the attention maps of all heads, of the whole model or of one layer."""
     inputs = inputs.checked()
     path = figure.path(json=console.json, inputs=inputs)
-    run.expect_layers(inputs, [layer])
+    run.expect_heads(inputs, [layer])
     result = run.attend(inputs, layers=None if layer is None else [layer]).stack(stack)
 
     from attnviz.analyses.maps.compute import head_maps, rank_heads

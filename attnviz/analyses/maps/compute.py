@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from attnviz.results import (
     Axis,
     AxisGeometry,
     Landmark,
+    LinearAttention,
     Special,
     StreamedAttention,
     cell_sizes,
@@ -128,7 +130,7 @@ def attention_map(
         weights = torch.stack([one for one, *_ in maps]).mean(0)
     else:
         records = [one for one in attentions if isinstance(one, AttentionRecord)]
-        of_layers = [word_weights(record, words=words) for record in records]
+        of_layers = [_map_of(record, words) for record in records]
         (_, left, across), *_ = of_layers
         weights = torch.stack([one[list(heads)].mean(0) for one, *_ in of_layers]).mean(0)
         signed = any(record.signed for record in records)
@@ -140,6 +142,11 @@ def attention_map(
             weights, left, across, special, all_notes, signed=signed
         )
         if rows is not None or columns is not None:
+            if any(isinstance(one, LinearAttention) and one.cell > 1 for one in records):
+                raise InputError(
+                    "Linear attention of a long text has pooled maps only. Leave rows and columns "
+                    "out, or give a shorter text."
+                )
             m, n = weights.shape
             rows, columns = _check_part(rows, m, "rows"), _check_part(columns, n, "columns")
             weights = weights[rows, columns]
@@ -227,7 +234,7 @@ def head_maps(
             raise InputError(
                 "The layers differ in their heads or positions. Choose one layer at a time."
             )
-        maps = [word_weights(record, words=words) for record in records]
+        maps = [_map_of(record, words) for record in records]
     weights, (left, *_), (across, *_) = zip(*maps, strict=True)
     stacked = torch.stack(weights)
     if not streamed:
@@ -380,6 +387,16 @@ def _check_part(part: slice | None, length: int, name: str) -> slice:
             f"{length}, without STOP itself."
         )
     return slice(start, stop)
+
+
+def _map_of(record: AttentionRecord, words: bool) -> tuple[Tensor, TokenGroups, TokenGroups]:
+    """Return the weights between words; of a long text's linear attention, between cells."""
+    weights, left, across = word_weights(record, words=words)
+    if isinstance(record, LinearAttention) and record.text is not None:
+        length = len(record.text)
+        groups = _pooled_groups(record.text, slice(0, length), record.cell)
+        left = across = replace(groups, positions=left.positions)
+    return weights, left, across
 
 
 def _streamed_map(

@@ -19,6 +19,7 @@ _MOST_READ = 0.4  # of the attention of all words, from which on one word is the
 _FEWEST_ROWS = 3
 _AS_EVEN = 0.75  # of the reach of even weights, from which on a head is not called local
 _FEW = 0.05  # of the words
+_EXAMPLES, _NAMED = 4, 3  # cells and words that stand for all
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,16 @@ class Family:
     """A simple rule that many heads follow.
 
     name : as tiles show it. rule : what a head of the family does with its attention. resting :
-    whether the head then says little about the words. As in a survey, a head belongs to the family
-    whose keys get most beyond even weights, if that is at least a quarter of the weight; resting,
-    at least half of it.
+    whether the head then says little about the words. words : which words have such keys. fewest :
+    how many of them a text needs. As in a survey, a head belongs to the family whose keys get most
+    beyond even weights, if that is at least a quarter of the weight; resting, at least half of it.
     """
 
     name: str
     rule: str
     resting: bool = False
+    words: str = "Words"
+    fewest: int = 1
 
     @property
     def least(self) -> float:
@@ -45,6 +48,7 @@ FAMILIES = (
     Family("previous", "attend to the previous word"),
     Family("next", "attend to the next word"),
     Family("itself", "attend to the word itself"),
+    Family("same", "attend to the same word elsewhere", words="Repeated words", fewest=8),
     Family("first", "rest on the first word", resting=True),
     Family("special", "rest on special tokens", resting=True),
 )
@@ -58,12 +62,14 @@ class Finding:
     """What a map shows.
 
     cell : the (row, column) that the title is about; None if there is none. reach : how many words
-    away half of the attention goes at most, if the title is about that.
+    away half of the attention goes at most, if the title is about that. examples : some cells that
+    the title is about, where it is about many.
     """
 
     title: str
     cell: tuple[int, int] | None = None
     reach: int | None = None
+    examples: tuple[tuple[int, int], ...] = ()
 
 
 def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Family, float] | None]:
@@ -74,8 +80,10 @@ def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Family, float] | 
         return [None] * len(weights)
     even = _even_weights(maps)
     measured = []
-    for family, keys in zip(FAMILIES, _family_keys(words), strict=True):
+    for family, keys in zip(FAMILIES, _family_keys(maps, words), strict=True):
         rows = words & keys.any(-1)
+        if rows.sum() < family.fewest:
+            continue
         share, expected = (
             (table * keys).sum(-1)[..., rows].mean(-1).nan_to_num() for table in (weights, even)
         )
@@ -89,15 +97,20 @@ def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Family, float] | 
     return found
 
 
-def _family_keys(words: Tensor) -> list[Tensor]:
+def _family_keys(maps: HeadMaps | AttentionMap, words: Tensor) -> list[Tensor]:
     """Return the keys (T, T) of each family, in the order of `FAMILIES`."""
     places = torch.arange(len(words), device="cpu")
     distance = places[:, None] - places
+    numbers: dict[str, int] = {}
+    spelled = [numbers.setdefault(word.lower(), n) for n, word in enumerate(maps.rows)]
+    spellings = torch.tensor(spelled, device="cpu")
+    same = (spellings[:, None] == spellings) & (distance != 0)
     first = (places == 0) & words
     return [
         (distance == 1) & words,
         (distance == -1) & words,
         distance == 0,
+        same & words & words[:, None],
         first.expand_as(distance),
         (~words).expand_as(distance),
     ]
@@ -113,7 +126,7 @@ def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
     families = head_families(maps)
     if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
         return None
-    others = ~torch.stack(_family_keys(words)).any(0)
+    others = ~torch.stack(_family_keys(maps, words)).any(0)
     share = (weights * others).sum(-1)[:, words].mean(-1).tolist()
     return [
         (OTHER_WORDS, share[n]) if family is None else (family[0].name, family[1])
@@ -160,8 +173,9 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     if asked is not None:
         return _of_cell(drawn, *asked)
     if (family := head_families(drawn)[0]) is not None:
-        rule, share = _singular(family[0].rule), f"{family[1]:.0%} of its attention"
-        return Finding(f"Each word {rule}: {share}{_aside(drawn)}")
+        share = f"{family[1]:.0%} of their attention{_aside(drawn)}"
+        title = f"{family[0].words} {family[0].rule}: {share}"
+        return Finding(title, examples=_examples(drawn, family[0]))
     rows, columns = drawn.is_word
     related = content_words(_words(drawn.rows, rows))[:, None]
     related = related & content_words(_words(drawn.columns, columns))
@@ -190,6 +204,23 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
             f"another's attention (evenly {1 / n:.0%})"
         )
     return _of_cell(drawn, row, column)
+
+
+def _examples(drawn: AttentionMap, family: Family) -> tuple[tuple[int, int], ...]:
+    """Return the largest weights of a long map's repeated words, one for each word."""
+    if family.name != "same" or not is_logarithmic(len(drawn.columns)):
+        return ()
+    words, _ = drawn.is_word
+    keys = _family_keys(drawn, words)[FAMILIES.index(family)]
+    cells: dict[str, tuple[int, int]] = {}
+    for place in drawn.weights.float().mul(keys).flatten().argsort(descending=True).tolist():
+        row, column = divmod(place, len(words))
+        apart = min((abs(row - other) for other, _ in cells.values()), default=len(words))
+        if apart > len(words) / 12:
+            cells.setdefault(drawn.rows[row].lower(), (row, column))
+        if len(cells) == _EXAMPLES:
+            break
+    return tuple(cells.values())
 
 
 def _of_signed(drawn: AttentionMap, asked: tuple[int, int] | None) -> Finding | None:
@@ -255,10 +286,14 @@ def _concentration(drawn: AttentionMap) -> Finding:
     words, _ = drawn.is_word
     received = drawn.weights.double()[words][:, words].mean(0)
     count = max(1, round(_FEW * len(received)))
-    share = float(received.topk(count).values.sum() / received.sum())
+    most = received.topk(count)
+    share = float(most.values.sum() / received.sum())
     if share < 2 * _FEW:
         return Finding(f"{_whose(drawn).capitalize()} attention spreads evenly over the words")
-    some = f"{count} of {len(received)} words"
+    labels = [label for label, is_word in zip(drawn.rows, words.tolist(), strict=True) if is_word]
+    names = list(dict.fromkeys(f"“{literal(labels[n])}”" for n in most.indices.tolist()))
+    more = " …" * (len(names) > _NAMED)
+    some = f"{count} of {len(received)} words ({', '.join(names[:_NAMED])}{more})"
     return Finding(f"{some} get {share:.0%} of {_whose(drawn)} attention between words")
 
 
@@ -304,9 +339,3 @@ def of_heads(maps: HeadMaps) -> str:
         said = verb
     the = "the " * (layers * heads > 1)
     return f"Of {the}{count}, {', '.join(parts)}"
-
-
-def _singular(rule: str) -> str:
-    """Return a rule for one word or head: "attends to the next word"."""
-    verb, rest = rule.split(" ", 1)
-    return f"{verb}s {rest}"

@@ -20,9 +20,9 @@ from attnviz.analyses.maps.compute import head_maps
 from attnviz.analyses.maps.finding import SIGNED, head_families, of_heads, where_heads_look
 from attnviz.analyses.maps.head_summary import draw_head_summary
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
-from attnviz.figures.cells import CellImage
+from attnviz.figures.cells import CellImage, Ticks, fit_ticks
 from attnviz.figures.head_grid import HeadGrid
-from attnviz.figures.layout import CaptionLength, Page, color_bar
+from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar
 from attnviz.figures.scale import WeightScale, bytes_of, is_logarithmic, pool_largest
 from attnviz.figures.style import (
     AXIS_ROOM,
@@ -41,6 +41,7 @@ from attnviz.results.axis import source
 
 _LARGE_TILE, _LARGEST_TILE = 0.8, 1.5  # inches of a tile: with one layer, and at most
 _NAMED_TILE = 0.45  # inches of a tile with room for the name of its family
+_LONGEST_WORD = 0.5  # inches of a word beside a tile
 _SHORTEST_BAR = 0.4  # inches of a color bar with room for its numbers
 _LOWEST_TILE = 0.2  # inches of a tile at least
 _LOW = 0.4  # the height of a summary beside a map, as a share of its width, at most
@@ -105,7 +106,8 @@ def heads(
             bottom = _draw_examples(page, maps, looks, place, bottom)
             parts += ["name a layer to see the maps of all its heads"]
         else:
-            names = ["" if family is None else family[0].name for family in head_families(maps)]
+            families = head_families(maps)
+            names = ["" if of is None else f"{of[0].name} {of[1]:.0%}" for of in families]
             bottom = draw_head_grid(page, maps, place, top, names=names)
             count = "" if maps.sides[1].cell > 1 else f"{len(maps.rows)} "
             parts += [f"in each tile the {count}queries run down and the keys across"]
@@ -173,11 +175,20 @@ def draw_head_grid(
     one_layer = len(grid.layers) == 1  # it has larger tiles, each with its number
     indent, below = (0.0, GAP) if one_layer else (AXIS_ROOM, AXIS_ROOM + 0.04)
     rows, columns = grid.rows, grid.columns
+    words = None
     if one_layer:
         rows = math.ceil(columns * _LARGE_TILE / (right - left))
         columns = math.ceil(columns / rows)
-    needed = _NAMED_TILE * (1.8 if one_layer else 1)  # beside the number of the head, or alone
-    is_named = (right - left) / columns > needed and any(names)
+        words = _words_beside(maps, page.ruler, (right - left) / columns)
+        indent = 0.0 if words is None else words[0].room
+    room = (right - left - indent) / columns
+    is_named = any(names) and room > _NAMED_TILE
+    if one_layer:
+        titles = titles or [f"head {number}" for number in grid.heads]
+        titles, names = _fit_titles(titles, names, page.ruler, room)
+        is_named = any(names)
+    else:
+        names = [name.partition(" ")[0] for name in names]
     headroom = 0.3 if one_layer else 0.24 if is_named else 0.12
     tiles = grid.arrange(weights).flatten(0, 1)
     image, (wide, high) = _tile(tiles, scale, rows, columns, headroom=headroom)
@@ -203,7 +214,6 @@ def draw_head_grid(
     ax.add_collection(edges, autolim=False)
     ax.spines[:].set_visible(False)
     if one_layer:
-        titles = titles or [f"head {number}" for number in grid.heads]
         for number, (x, y) in enumerate(corners):
             ax.text(x, y - 0.04, titles[number], fontsize=SMALL_SIZE, color=theme().muted)
             if is_named:
@@ -213,7 +223,16 @@ def draw_head_grid(
                     "ha": "right",
                 }
                 ax.text(x + wide, y - 0.04, names[number], **look)
-        ax.set_axis_off()
+        if words is None:
+            ax.set_axis_off()
+        else:
+            m, n = weights.shape[2:]
+            across, down = wide / n, high / m
+            starts = [row + 1 - high for row in range(rows)]
+            queries, keys = words
+            heights = tuple(start + down * y for start in starts for y in queries.places)
+            replace(queries, labels=queries.labels * rows, places=heights).apply(ax, "y")
+            replace(keys, places=tuple(across * x for x in keys.places)).apply(ax, "x")
     else:
         for number, text in enumerate(names if is_named else ()):
             column, row = grid.place(*divmod(number, len(grid.heads)))
@@ -223,8 +242,41 @@ def draw_head_grid(
     bottom = top + height + below
     if ratios is not None:
         return bottom
-    _draw_bars(page, scale, place, bottom)
-    return bottom + 0.18
+    if words is None:
+        _draw_bars(page, scale, place, bottom)
+        return bottom + 0.18
+    _draw_bars(page, scale, (left + indent + width / columns, right), bottom)
+    return max(bottom + 0.18, top + height + words[1].room)
+
+
+def _fit_titles(
+    titles: Sequence[str], names: Sequence[str], ruler: Ruler, room: float
+) -> tuple[Sequence[str], Sequence[str]]:
+    """Shorten the titles and the names of tiles until both have room above one, in inches.
+
+    names : of families, with their share: "next 78%".
+    """
+    numbers = [title.removeprefix("head ") for title in titles]
+    short = [name.partition(" ")[0] for name in names]
+    for choice in ((titles, names), (numbers, names), (numbers, short)):
+        if sum(ruler.widest(texts, SMALL_SIZE) for texts in choice) + GAP < room:
+            return choice
+    return titles, []
+
+
+def _words_beside(maps: HeadMaps, ruler: Ruler, tile: float) -> tuple[Ticks, Ticks] | None:
+    """Return the labels of queries and keys beside a tile, or None if some have no room.
+
+    tile : inches across, at most.
+    """
+    cell = (tile - _LONGEST_WORD / 2) / maps.weights.shape[3]
+    if cell * 72 < 1.2 * SMALLEST_SIZE or maps.sides[1].cell > 1:
+        return None
+    rows, columns = (
+        fit_ticks(words, cell, ruler, axis=axis, side=side, longest=_LONGEST_WORD)
+        for words, axis, side in zip((maps.rows, maps.columns), "yx", maps.sides, strict=True)
+    )
+    return rows, columns
 
 
 def _draw_bars(page: Page, scale: WeightScale, place: tuple[float, float], top: float) -> None:

@@ -72,9 +72,16 @@ def draw_head_summary(
 
 def _colors() -> dict[str, str]:
     """Return the color of what heads attend to."""
-    first, _, third, fourth, _, last = theme().cycle
-    names = "previous", "next", "itself", "first", "special", OTHER_WORDS
-    return dict(zip(names, (first, last, third, theme().gray, theme().muted, fourth), strict=True))
+    blue, red, orange, green, _, purple = theme().cycle[:6]
+    return {
+        "previous": blue,
+        "next": purple,
+        "itself": orange,
+        "same": red,
+        "first": theme().gray,
+        "special": theme().muted,
+        OTHER_WORDS: green,
+    }
 
 
 def _shade(color: str, share: float) -> NDArray[np.float64]:
@@ -96,7 +103,8 @@ def _draw_key(
     for name, color in colors.items():
         if not counts[name]:
             continue
-        text = f"{'first word' if name == 'first' else name} ({counts[name]})"
+        word = " word" if name in ("first", "same") else ""
+        text = f"{name}{word} ({counts[name]})"
         room = 0.12 + page.ruler.width(text, SMALL_SIZE) + _APART
         if x > left and x + room - _APART > right:
             x, top = left, top + line_height(SMALL_SIZE) + 0.03

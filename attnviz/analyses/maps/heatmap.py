@@ -18,6 +18,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from attnviz.analyses.maps.compute import (
@@ -474,6 +475,8 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
     if finding is not None and finding.cell is not None:
         frame(ax, finding.cell[::-1], (1, 1))
+    if finding is not None:
+        _name_cells(ax, drawn, scale, finding.examples)
     if finding is not None and finding.reach is not None:
         for offset in (-finding.reach, finding.reach):  # the distance that the title names
             ax.plot(
@@ -508,6 +511,30 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     end = page.caption(end + GAP, parts, drawn.checked_agreement, left=caption_left)
     page.finish(max(bottom, end) + MARGIN)
     return ax
+
+
+def _name_cells(
+    ax: Axes, drawn: AttentionMap, scale: WeightScale, cells: Sequence[tuple[int, int]]
+) -> None:
+    """Enlarge some cells, with their weight and the words of their query and key."""
+    for row, column in cells:
+        weight = float(drawn.weights[row, column])
+        dot: dict[str, Any] = {"markersize": 6, "clip_on": False}
+        dot |= {"markerfacecolor": scale.colors(scale.norm(weight)), "color": theme().accent}
+        ax.plot(column + 0.5, row + 0.5, "o", **dot)
+        is_right = column > len(drawn.columns) / 2
+        text = ax.annotate(
+            f"{literal(drawn.rows[row])} → {literal(drawn.columns[column])} {weight:.0%}",
+            (column + 0.5, row + 0.5),
+            (-5 if is_right else 5, 0),
+            textcoords="offset points",
+            ha="right" if is_right else "left",
+            va="center",
+            fontsize=SMALL_SIZE,
+            color=theme().accent,
+            parse_math=False,
+        )
+        text.set_path_effects([withStroke(linewidth=2, foreground=theme().ground)])
 
 
 def _share_of_map(drawn: AttentionMap, inner: float) -> float:

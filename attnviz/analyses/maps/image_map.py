@@ -40,7 +40,7 @@ from attnviz.results.axis import literal, source
 Patch: TypeAlias = tuple[int, int] | str
 
 _LARGEST_IMAGE = 3.2  # inches of a side of the image
-_SHADE = 0.5  # of black where the image is black: more would hide the colors
+_SHADE = 0.4  # of black where the image is black: more would hide the colors
 _BRIGHTENED = 0.7  # the exponent of the brightness of the image
 _FINE = 25  # patches along a side: the frames around smaller ones are larger than they are
 _MOST_DOUBLINGS = 5.0  # at which colors end
@@ -109,7 +109,7 @@ def draw_image_page(
     first, second = (MARGIN, top), (MARGIN + side + GAP, top)
     if is_stacked:
         second = MARGIN, top + under_name + tall + GAP
-    names = "image, as the model reads it", "weight ÷ even (black: most)"
+    names = "image, as the model reads it", "weight ÷ even (framed: most)"
     for (left, above), name in zip((first, second), names, strict=True):
         page.write(left, above, ruler.wrap(name, side, SMALL_SIZE)[:1], color=theme().muted)
     image_axes = page.axes(first[0], first[1] + under_name, side, tall)

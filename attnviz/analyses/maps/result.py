@@ -19,7 +19,6 @@ from attnviz.results.base import (
     Columns,
     Result,
     Rules,
-    as_html,
     fits,
     is_image,
     labeled_array,
@@ -28,6 +27,7 @@ from attnviz.results.base import (
     to_numpy,
     wide_table,
 )
+from attnviz.runtime.html import text_as_html
 
 if TYPE_CHECKING:
     import numpy as np
@@ -424,7 +424,7 @@ class _RankedHeads:
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the text that the command line prints."""
-        return as_html(self)
+        return text_as_html(self)
 
 
 @dataclass(frozen=True, repr=False)

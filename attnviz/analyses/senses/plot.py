@@ -45,8 +45,9 @@ _LEFT = 0.32  # the numbers and the name of the vertical axis
 _TOP = 1.06  # of the axis, so that a point at 1 is not cut
 _NUMBER = 0.2  # the number of a layer
 _SMALLEST_AXIS = 0.7  # between the axis and the names of the lines
-_DASHES = {"other words, static": (5, 2), "the word, static": (5, 1.5, 1, 1.5), "guessing": (1, 1)}
-_SHORT = {"other words, static": "others", "the word, static": "word", "guessing": "guess"}
+_DASHES = {"other words alone": (5, 2), "without context": (5, 1.5, 1, 1.5), "chance": (1, 1)}
+_SHORTER = {"other words alone": "others alone", "without context": "no context"}
+_SHORTEST = {"other words alone": "others", "without context": "word", "chance": "guess"}
 
 
 def senses(
@@ -382,14 +383,15 @@ def _draw_accuracy(
     scores, last = result.scores, len(result.scores) - 1
     values = {
         "output": scores[-1].accuracy,
-        "other words, static": result.context.accuracy,
-        "the word, static": scores[0].accuracy,
-        "guessing": result.chance,
+        "other words alone": result.context.accuracy,
+        "without context": scores[0].accuracy,
+        "chance": result.chance,
     }
-    labels = [f"{name} {value:.2f}" for name, value in values.items()]
-    across = page.right - left - _LEFT - 0.08
-    if across - page.ruler.widest(labels, SMALL_SIZE) < _SMALLEST_AXIS:
-        labels = [f"{_SHORT.get(name, name)} {value:.2f}" for name, value in values.items()]
+    across, labels = page.right - left - _LEFT - 0.08, []
+    for names in ({}, _SHORTER, _SHORTEST):
+        labels = [f"{names.get(name, name)} {value:.2f}" for name, value in values.items()]
+        if across - page.ruler.widest(labels, SMALL_SIZE) >= _SMALLEST_AXIS:
+            break
     across -= page.ruler.widest(labels, SMALL_SIZE)
     tall = height - AXIS_ROOM - 0.06
     ax = page.axes(left + _LEFT, top + 0.06, across, tall)

@@ -46,7 +46,7 @@ def steps(
     path = figure.path(json=console.json, inputs=inputs)
     if word is not None:
         expect_in_text([word], inputs)
-    run.expect_layers(inputs, [layer])
+    run.expect_heads(inputs, [layer], [head])
     attention = run.attend(inputs).stack(stack)
 
     from attnviz.analyses.steps.compute import steps as take_apart

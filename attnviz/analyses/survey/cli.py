@@ -43,8 +43,8 @@ def survey(
     probe: Annotated[
         str | None,
         typer.Option(
-            help="In place of a corpus: induction, previous, duplicate, sink, retrieval or ioi, or "
-            "several with commas. Their roles are confirmed by ablation.",
+            help="In place of a corpus: induction, previous, duplicate, sink, retrieval, ioi or "
+            "inhibition, or several with commas. Their roles are confirmed by ablation.",
         ),
     ] = None,
     output: Annotated[  # not a Path, which would turn an empty name into the current folder

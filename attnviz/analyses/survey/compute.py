@@ -104,10 +104,10 @@ def survey(
     probe : str or sequence of str, optional
         In place of texts, those of one or more probes: "induction", "previous", "duplicate" and
         "sink", whose texts are random words that occur twice; "retrieval", a word in filler that is
-        asked for; "ioi", two names of which one is the indirect object. The role that a probe names
-        is then confirmed by ablation: the model must do worse what the role claims without these
-        heads than without any of twenty random sets of as many heads in the same layers. The
-        statistic of a role is measured on the texts of its probe only.
+        asked for; "ioi" and "inhibition", two names, one of them the indirect object. The role that
+        a probe names is then confirmed by ablation: the model must do worse what the role claims
+        without these heads than without any of twenty random sets of as many heads in the same
+        layers. The statistic of a role is measured on the texts of its probe only.
     model : Model or what `load` takes, optional
         A model that reads texts, images or sounds; by default the bundled one.
     out : path, optional
@@ -362,6 +362,7 @@ def _result(
         return torch.from_numpy(values.reshape(len(heads.heads), len(names)))
 
     distances = head_distances([result.records for result in sample])
+    notes = tuple(note.replace("texts", NOUNS[kind]) for note in totals.notes)
     verified = AgreementReport.joined(result.agreement for result in sample)
     return SurveyResult(
         heads=heads.heads,
@@ -381,7 +382,7 @@ def _result(
         compared=totals.compared,
         texts=totals.texts,
         tokens=totals.tokens,
-        notes=(*changes.notes, *totals.notes),
+        notes=(*changes.notes, *notes),
         agreement=add_statistics(verified, heads, totals),
         provenance=sample[0].provenance,
         left_out=tuple(changes.left_out),

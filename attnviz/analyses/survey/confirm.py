@@ -19,6 +19,7 @@ from attnviz.analyses.survey.result import Confirmation, HeadName
 from attnviz.attribution.heads import Head, measure_without, outputs_of
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
+from attnviz.attribution.readout import unembedding_of
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target
 from attnviz.capture import restoring
@@ -87,8 +88,7 @@ def confirm(
 
 def _why_not(model: Model, texts: Sequence[ProbeText]) -> str:
     """Return why a model cannot show the behavior of a probe, or ""."""
-    embeddings = getattr(model.module, "get_output_embeddings", lambda: None)()
-    if embeddings is None:
+    if unembedding_of(model.module) is None:
         return "the model predicts no tokens"
     if texts[0].copied:  # with masks if it predicts masked tokens
         return ""

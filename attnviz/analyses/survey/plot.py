@@ -348,7 +348,7 @@ def _caption(result: SurveyResult) -> list[str]:
     missing = [name for name, measured in columns if not measured]
     return [
         f"{result.read}, {result.tokens:,} {POSITIONS[result.kind]}, read by "
-        f"{literal(result.provenance.model)}{result.provenance.with_changes}",
+        f"{literal(result.provenance.model, _LONGEST_NAME)}{result.provenance.with_changes}",
         *result.notes,
         "bars with bootstrapped 95% intervals; faint: no significant difference from shuffled keys",
         f"each panel: {grid_of(result.heads)[0].directions}; means over texts of the mean over "

@@ -200,6 +200,11 @@ _DECLARED = (
         keys=lambda pairs: pairs.answer.float() - pairs.wrong_answer.float(),
         role="name mover", of_probe=True,
     ),
+    Statistic(
+        "subject inhibition", "for the subject, minus the indirect object",
+        keys=lambda pairs: pairs.wrong_answer.float() - pairs.answer.float(),
+        role="subject inhibition", of_probe=True,
+    ),
     # Shuffling the keys of a row does not change its entropy, and spreads what the keys receive.
     Statistic(
         "entropy", "entropy, nats", row=lambda weights: torch.special.entr(weights).sum(-1),

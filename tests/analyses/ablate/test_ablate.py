@@ -486,8 +486,12 @@ def test_the_headline_says_what_is_certain(several):
     assert uncertain.headline.endswith("without head 0.0, but not for certain (4 texts)")
     lost = uncertain.lost.clone()
     lost[:, 5] = -0.25  # certain, though other heads change more in each text
-    rises = replace(uncertain, lost=lost).headline
-    assert rises == ("The log-probability of “cash” rises on average by 0.25 nats without head 1.1")
+    result = replace(uncertain, lost=lost)
+    rises = "The log-probability of “cash” rises on average by 0.25 nats without head 1.1"
+    assert result.headline == rises
+    lost[:, 7] = 9.0 * signs[:, 0] + 1.0  # the mean is the largest, and the interval includes 0
+    bars = replace(result, lost=lost).plot().axes[1].patches
+    assert [bar.get_alpha() or bar.get_facecolor()[3] for bar in bars[:2]] == [0.4, 1.0]
     falls = replace(uncertain, lost=-lost).headline
     assert falls == rises.replace("rises", "falls")
     sets = (((0, 1), (2, 3)),)

@@ -103,6 +103,16 @@ def test_a_plane_is_the_best_of_rank_2(explored, model):
     assert plane.explained == pytest.approx((S[:2] ** 2).sum() / (S**2).sum())
 
 
+def test_a_single_token_has_a_plane(model):
+    result = attnviz.explore(["mud"], model=model)
+    for plane in result.planes:
+        assert plane.tokens == ("mud",)
+        assert plane.queries.abs().max() == plane.explained == 0  # nothing to tell apart
+    head = result.payload()["heads"][0]
+    assert head["plane"]["keys"] == [["mud", 0.0, 0.0]]
+    assert len(head["deciles"]) <= 1  # its example stands once, not at each decile
+
+
 def test_written_tokens_are_the_direct_path_of_a_head(decoder):
     """Computed with the final norm and the unembedding by hand."""
     result = attnviz.explore(TEXTS, model=decoder)

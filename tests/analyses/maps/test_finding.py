@@ -28,10 +28,10 @@ def shifted(distance, weight=0.9):
 @pytest.mark.parametrize(
     ("weights", "name", "title"),
     [
-        (shifted(-1), "previous", "Each word attends to the previous word: 90% of its attention"),
-        (shifted(1), "next", "Each word attends to the next word: 90% of its attention"),
-        (shifted(0), "itself", "Each word attends to the word itself: 90% of its attention"),
-        (shifted(8), "special", "Each word rests on special tokens: 91% of its attention"),
+        (shifted(-1), "previous", "Words attend to the previous word: 90% of their attention"),
+        (shifted(1), "next", "Words attend to the next word: 90% of their attention"),
+        (shifted(0), "itself", "Words attend to the word itself: 90% of their attention"),
+        (shifted(8), "special", "Words rest on special tokens: 91% of their attention"),
     ],
 )
 def test_families_by_hand(drawn, weights, name, title):
@@ -205,12 +205,37 @@ def long_map(drawn):
 
 def test_a_few_words_that_all_read_are_the_finding_of_a_long_map(long_map):
     weights = torch.ones(61, 61)
-    weights[:, [5, 30, 55]] = 20.0
+    weights[:, [5, 30, 55]] = torch.tensor([21.0, 20.0, 19.0])
     assert of_map(long_map(weights)).title == (
-        "3 of 61 words get 51% of this head's attention between words"
+        "3 of 61 words (“w5”, “w30”, “w55”) get 51% of this head's attention between words"
     )
     even = torch.ones(61, 61)
     assert of_map(long_map(even)).title == "This head's attention spreads evenly over the words"
+
+
+def test_a_head_of_repeated_words(long_map):
+    """Eight words or more occur twice; each query gives .6 to the other occurrence."""
+    words = [f"w{n % 12}" if n < 24 else f"w{n}" for n in range(61)]
+    weights = torch.full((61, 61), 0.4 / 60)
+    for n in range(24):
+        weights[n, (n + 12) % 24] = 0.6
+    for n in range(24, 61):
+        weights[n, 40] = 0.6
+    drawn = replace(long_map(weights), rows=tuple(words), columns=tuple(words))
+    finding = of_map(drawn)
+    assert (
+        finding.title == "Repeated words attend to the same word elsewhere: 60% of their attention"
+    )
+    assert 1 < len(finding.examples) <= 4
+    for row, column in finding.examples:
+        assert row != column
+        assert words[row] == words[column]
+    few = [f"w{n % 3}" if n < 6 else f"w{n}" for n in range(61)]  # six occurrences prove little
+    weights = torch.full((61, 61), 0.4 / 60)
+    for n in range(6):
+        weights[n, (n + 3) % 6] = 0.6
+    other = of_map(replace(long_map(weights), rows=tuple(few), columns=tuple(few)))
+    assert "repeated" not in other.title
 
 
 def test_the_first_word_of_a_causal_model_is_no_finding(drawn):

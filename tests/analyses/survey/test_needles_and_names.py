@@ -17,6 +17,7 @@ from transformers import (
 import attnviz
 from attnviz.analyses.survey.answers import Answers
 from attnviz.analyses.survey.probes import PROBES, retrieval
+from attnviz.analyses.survey.statistics import STATISTICS
 from attnviz.errors import InputError
 
 HEADS, HEAD, CONTENT = 21, 32, 28
@@ -85,11 +86,13 @@ def planted():
 
 
 def test_heads_made_by_hand_are_named_and_confirmed(planted):
-    result = attnviz.survey(probe="induction,retrieval,ioi", model=planted)
-    induction, needle, mover = result.confirmations
+    result = attnviz.survey(probe="induction,retrieval,ioi,inhibition", model=planted)
+    induction, needle, mover, inhibition = result.confirmations
     assert not induction.confirmed
     assert (needle.role, needle.heads, needle.confirmed) == ("retrieval", ((1, 1),), True)
     assert (mover.role, mover.heads, mover.confirmed) == ("name mover", ((1, 0),), True)
+    assert (inhibition.role, inhibition.heads) == ("subject inhibition", ((0, 0),))
+    assert inhibition.confirmed
     assert mover.accuracy > 0.9 > 0.7 > mover.accuracy_without
     # It reads both needles, so the right one is not sure.
     assert needle.log_probability_without < needle.log_probability - 0.5
@@ -100,6 +103,15 @@ def test_heads_made_by_hand_are_named_and_confirmed(planted):
     assert result.mean[head, result.of("name mover")] > 0.9
     assert result.agreement.parts["weights"] == "verified"
     assert result.plot() is not None
+
+
+def test_roles_have_different_colors(model):
+    result = attnviz.survey(["The cat saw the dog."], model=model)
+    roles = [one.role for one in STATISTICS if one.role and not one.resting]
+    some = (*roles, *[""] * (len(result.heads) - len(roles)))
+    figure = replace(result, roles=some, agreement=replace(result.agreement, digest=None)).plot()
+    cells = {tuple(cell.get_facecolor()) for cell in figure.axes[0].patches}
+    assert len(cells) == len(roles) + 1  # and that of heads without a role
 
 
 def test_answers_that_are_one_token_off_name_nothing(planted, monkeypatch):
@@ -117,8 +129,8 @@ def test_answers_that_are_one_token_off_name_nothing(planted, monkeypatch):
 
 def test_no_head_of_a_random_model_is_named():
     model = attnviz.load(gpt2(1, width=88, heads=22), tokenizer=tokenizer())
-    result = attnviz.survey(probe="retrieval,ioi", model=model)
-    assert not {"retrieval", "name mover"} & set(result.roles)
+    result = attnviz.survey(probe="retrieval,ioi,inhibition", model=model)
+    assert not {"retrieval", "name mover", "subject inhibition"} & set(result.roles)
     assert not any(one.confirmed for one in result.confirmations)
 
 
@@ -143,7 +155,7 @@ def test_masked_words_are_the_answers_of_an_encoder(model):
     assert result.count[:, result.of("name mover")].min() == 96
 
 
-@pytest.mark.parametrize("probe", ["retrieval", "ioi"])
+@pytest.mark.parametrize("probe", ["retrieval", "ioi", "inhibition"])
 def test_a_model_that_predicts_no_tokens_is_refused(probe, model):
-    with pytest.raises(InputError, match=f"The probe {probe} needs a model that predicts next"):
+    with pytest.raises(InputError, match="A probe of answers needs a model that predicts next"):
         attnviz.survey(probe=probe, model=model)

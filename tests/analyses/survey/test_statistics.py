@@ -95,11 +95,11 @@ def test_statistics_of_probes_match_their_definition():
     asks = torch.tensor([[0, 0, 0, 0, 0, 0, 1, 2], [0, 0, 0, 1, 0, 0, 0, 0]])
     holds = torch.tensor([[0, 2, -1, 0, 1, -1, 0, 0], [0, 1, 0, 0, -1, 0, 1, 0]])
     weights = torch.rand(N, H, T, T, generator=generator)
-    statistics = statistics_for(["retrieval", "name mover"])
+    statistics = statistics_for(["retrieval", "name mover", "subject inhibition"])
     measure = WeightStatistics(Tokens(ids, ~none, none, none, asks, holds), statistics)
     got = measure(lambda rows: weights[:, :, rows])
     names = [statistic.name for statistic in statistics]
-    assert set(names) - set(NAMES) == {"retrieval", "name mover"}
+    assert set(names) - set(NAMES) == {"retrieval", "name mover", "subject inhibition"}
     for n, head in itertools.product(range(N), range(H)):
         right, wrong = [], []
         for i in asks[n].nonzero()[:, 0].tolist():
@@ -107,9 +107,13 @@ def test_statistics_of_probes_match_their_definition():
             right.append(sum(row[j] for j in range(T) if holds[n, j] == asks[n, i]))
             wrong.append(sum(row[j] for j in range(T) if holds[n, j] == -1))
         retrieved, minus = sum(right) / len(right), sum(wrong) / len(wrong)
-        ours = got[n, head]
-        assert ours[names.index("retrieval")].item() == pytest.approx(retrieved, abs=1e-6)
-        assert ours[names.index("name mover")].item() == pytest.approx(retrieved - minus, abs=1e-6)
+        expected = {
+            "retrieval": retrieved,
+            "name mover": retrieved - minus,
+            "subject inhibition": minus - retrieved,
+        }
+        for name, value in expected.items():
+            assert got[n, head, names.index(name)].item() == pytest.approx(value, abs=1e-6)
 
 
 def statistics_of(model):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 
+from attnviz.attribution.readout import unembedding_of
 from attnviz.attribution.reference import is_causal
 from attnviz.errors import InputError, expect_names
 from attnviz.inputs import encode
@@ -96,20 +97,19 @@ def make_groups(probes: Sequence[Probe], model: Model, seed: int) -> list[ProbeG
     return groups
 
 
-def answer_or_mask(model: Model, name: str) -> Callable[[str], str]:
+def answer_or_mask(model: Model) -> Callable[[str], str]:
     """Return what ends a text of a probe: the answer, or a mask for it in a model of masked tokens.
 
     InputError if the model predicts no tokens.
     """
-    embeddings = getattr(model.module, "get_output_embeddings", lambda: None)()
     mask = getattr(model.tokenizer, "mask_token", None)
-    if embeddings is not None:
+    if unembedding_of(model.module) is not None:
         if is_causal(model, encode(model.checkpoint, ["a text of some words"]).inputs):
             return str
         if mask is not None:
             return lambda _: f"{mask}."
     raise InputError(
-        f"The probe {name} needs a model that predicts next or masked tokens, and {model.name} "
+        f"A probe of answers needs a model that predicts next or masked tokens, and {model.name} "
         "does not. Choose another model, such as --model smollm2 (model='smollm2')."
     )
 

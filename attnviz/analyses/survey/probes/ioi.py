@@ -25,6 +25,7 @@ TEMPLATES = (
 )
 
 
+@probe("inhibition", role="subject inhibition", behavior="naming the indirect object")
 @probe("ioi", role="name mover", behavior="naming the indirect object")
 def two_names(model: Model, seed: int) -> Sequence[ProbeText]:
     """Return texts that name two people, then the subject again; the other is the answer.
@@ -33,11 +34,11 @@ def two_names(model: Model, seed: int) -> Sequence[ProbeText]:
 
     Source: Wang et al. 2022, arXiv:2211.00593.
     """
-    end = answer_or_mask(model, "ioi")
+    end = answer_or_mask(model)
     names = [name for name in NAMES if _is_token(model, name)]
     if len(names) < FEWEST:
         raise ModelError(
-            f"The vocabulary of {model.name} has {len(names)} first names, and probe ioi needs "
+            f"The vocabulary of {model.name} has {len(names)} first names, and the probe needs "
             f"{FEWEST}. Choose another probe or model."
         )
     rng = random.Random(seed)

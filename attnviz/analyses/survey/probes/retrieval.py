@@ -30,7 +30,7 @@ def needles(model: Model, seed: int) -> Sequence[ProbeText]:
 
     Source: Wu et al. 2024, arXiv:2404.15574.
     """
-    end = answer_or_mask(model, "retrieval")
+    end = answer_or_mask(model)
     assert model.tokenizer is not None
     used = " ".join([*FILLER, *NEEDLES, *PLACES]).lower().replace(".", "").split()
     words = [str(model.tokenizer.decode([token])).strip() for token in whole_words(model)]

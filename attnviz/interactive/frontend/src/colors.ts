@@ -88,7 +88,7 @@ export function isDark(scale: Scale, value: number): boolean {
   return 0.2126 * table[at] + 0.7152 * table[at + 1] + 0.0722 * table[at + 2] < 0.48 * 255;
 }
 
-// The cycle of attnviz.figures.style, with six more colors.
+// The cycle of attnviz.figures.style.
 export const CYCLE = [
   "#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0",
   "#4fa3d1", "#b0653a", "#7d8f2f", "#c77fb0", "#5b4a42", "#1f6f5c",

@@ -71,6 +71,8 @@ export interface Axis {
 export interface Stack {
   name: string;
   title: string;
+  /** Whether weights may be negative, and rows sum to anything: linear attention. */
+  signed: boolean;
   queries: number;
   keys: number;
   layers: Layer[];
@@ -109,12 +111,12 @@ export interface Rule {
   /** The model adds a custom table to the scores, so the weights come from the map. */
   added: boolean;
 }
-/** Numbers of one or two bytes, in a block: all low bytes, then all high bytes, if any. Maps ("root") are
- * written column by column. */
+/** Numbers of one or two bytes, in a block: all low bytes, then all high bytes, if any. Maps ("root", and "signed" ones)
+ * are written column by column. */
 export interface Codes {
   block: number;
   shape: number[];
-  kind: "root" | "linear";
+  kind: "root" | "linear" | "signed";
   levels: number;
   scale: number[] | number;
 }

@@ -71,7 +71,7 @@ export function explanations({ payload, explain }: Source): Explanations {
     stop: cancel,
     find(look, word) {
       const start = first(look);
-      if (node.hidden || look.signed || !look.state.explain || start === null) return null;
+      if (node.hidden || look.differs || !look.state.explain || start === null) return null;
       if (!word) return known.size && !explain ? Math.min(...known.keys()) : null;
       if (word.side !== "query") return null;
       const unit = look.units[0].of[word.position];

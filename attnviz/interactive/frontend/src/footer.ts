@@ -23,13 +23,13 @@ export function footer({ results, notes }: Payload): Footer {
   const source = el("p", { class: "source" });
   const list = el("ul");
   const about = el("details", {}, el("summary", {}, "About these numbers"), list);
-  const shown = (look: Look) => (look.signed ? results : [look.result]);
+  const shown = (look: Look) => (look.differs ? results : [look.result]);
   const worst = (look: Look) => shown(look).find(({ verdict }) => verdict !== "verified") ?? look.result;
-  const said = (look: Look) => shown(look).map(({ source }, n) => (look.signed ? `${n + 1}: ${source}` : source)).join(". ");
+  const said = (look: Look) => shown(look).map(({ source }, n) => (look.differs ? `${n + 1}: ${source}` : source)).join(". ");
   /** Describe what is shown, and how it was processed. */
   const parts = (look: Look) => {
     const { state, cell, rows, columns } = look;
-    const treated = state.special === "remove" ? "Special tokens removed, rows renormalized to 1" : "Special tokens hidden, rows not renormalized";
+    const treated = state.special === "remove" ? look.stack.signed ? "Special tokens removed, rows not renormalized" : "Special tokens removed, rows renormalized to 1" : "Special tokens hidden, rows not renormalized";
     const isMerged = rows.units.positions.concat(columns.units.positions).some(({ length }) => length > 1);
     return [
       said(look),
@@ -62,8 +62,9 @@ export function footer({ results, notes }: Payload): Footer {
 /** Report what a view lacks, and offer heads that have it. */
 export function offer(notice: HTMLElement, look: Look, state: State, isDrawn: boolean, change: (changed: Partial<State>) => void): void {
   const steps = state.view === "steps";
-  const lacks = (steps && !isDrawn) || (state.view === "head" && look.notes.includes(ONLY_POOLED));
-  const said = isDrawn ? look.notes.join("; ") : `The queries and keys of layer ${state.layer}, head ${state.heads[0]} are not stored in this page`;
+  const lacks = (steps && !isDrawn && !look.stack.signed) || (state.view === "head" && look.notes.includes(ONLY_POOLED));
+  const why = look.stack.signed ? "Linear attention has no softmax, and so no steps" : `The queries and keys of layer ${state.layer}, head ${state.heads[0]} are not stored in this page`;
+  const said = isDrawn ? look.notes.join("; ") : why;
   const parts: (Node | string)[] = said ? [`${said}. `] : [];
   if (lacks) {
     const heads = look.stack.layers.flatMap(({ layer, heads, exact }) =>

@@ -144,7 +144,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
       const now = [look.result, ...look.units];
       if (now.some((part, n) => part !== drawn[n] && JSON.stringify(part) !== JSON.stringify(drawn[n]))) build(look);
       drawn = now;
-      model.textContent = [...new Set((look.signed ? results : [look.result]).map(({ model }) => model))].join(" and ");
+      model.textContent = [...new Set((look.differs ? results : [look.result]).map(({ model }) => model))].join(" and ");
       help.textContent = base = `${HELP[look.state.view]}${isPicture(look.result.axes[look.stack.queries]) ? " Point at the picture." : ""}`;
       chosen = chosenOf(look);
       for (const { side, units, words } of lines) {
@@ -206,7 +206,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
       const { result, stack } = look;
       const side = word?.side ?? "query";
       const axis = result.axes[side === "query" ? stack.queries : stack.keys];
-      next.hidden = axis.next === null || look.signed;
+      next.hidden = axis.next === null || look.differs;
       if (axis.next === null || next.hidden) return;
       const units = look.units[side === "query" ? 0 : 1];
       const unit = word ? units.of[word.position] : -1;

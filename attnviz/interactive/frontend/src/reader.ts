@@ -22,8 +22,10 @@ export interface Look {
   units: [Units, Units];
   /** Tokens per cell and side; 1 for single cells. */
   cell: number;
-  /** Whether the numbers are differences. */
+  /** Whether the numbers may be negative: differences, or weights of linear attention. */
   signed: boolean;
+  /** Whether the numbers are differences. */
+  differs: boolean;
   notes: string[];
   /** The rule of the color scale. */
   scale: Payload["scale"];
@@ -85,7 +87,7 @@ export class Reader {
       if (state.view === "steps") await this.load(found.flatMap(({ layer }) => [...layer.exact.flatMap((exact) => codesOf(exact, "steps")), layer.output]));
       else if (!pooled) await this.compute(found, own[n][0]);
     }
-    const renormalize = state.special === "remove" && cell === 1;
+    const renormalize = state.special === "remove" && cell === 1 && !stacks[0].signed;
     const joined = (heads: (readonly [number, number])[]): Table => {
       const [first, second] = places.map((place, n) => {
         const found = heads.map(([layer, head]) => place(layer, head));
@@ -97,8 +99,9 @@ export class Reader {
     const vectors = (layer: number, head: number) => this.vectors(places[0](layer, head).exact);
     const table = (layer: number, ...heads: number[]) => joined(heads.map((head) => [layer, head] as const));
     const mix = (layer: number, head: number, i: number) => this.mix(places[0](layer, head), i);
-    const signed = shown.length > 1;
-    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, notes, scale: this.source.payload.scale, table, vectors, mix };
+    const differs = shown.length > 1;
+    const signed = differs || stacks[0].signed;
+    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, differs, notes, scale: this.source.payload.scale, table, vectors, mix };
   }
 
   private async load(codes: (Codes | undefined)[]): Promise<void> {
@@ -122,7 +125,7 @@ export class Reader {
     const { maps, rows, columns } = layer.pooled!;
     const at = layer.heads.indexOf(head);
     const scale = typeof maps.scale === "number" ? maps.scale : maps.scale[at];
-    return [(r) => this.part(maps, at * rows * columns + r, columns, rows), scale / maps.levels];
+    return [(r) => this.part(maps, at * rows * columns + r, columns, rows), maps.kind === "signed" ? scale / 2 : scale / maps.levels];
   }
 
   private vectors(exact: Exact | null): Vectors | null {

@@ -101,7 +101,7 @@ export function scaleAt(scale: Scale, marks: Marks | undefined, n: number): Scal
 }
 
 /** Return the color scale of some maps, up to a quantile of their weights; as in attnviz.figures.scale, special tokens have a scale of their own. */
-export function scaleOf({ signed, cell, columns, scale: rule, units }: Look, theme: Theme, tables: Table[], share = 1): Scale {
+export function scaleOf({ signed, differs, cell, columns, scale: rule, units }: Look, theme: Theme, tables: Table[], share = 1): Scale {
   const keys = columns.to - columns.from;
   const log = cell > 1 || keys >= rule.logarithmicFrom;
   const apart = !signed && !log && tables.some(({ uninformative }) => uninformative.includes(0));
@@ -110,7 +110,7 @@ export function scaleOf({ signed, cell, columns, scale: rule, units }: Look, the
   const high = Math.max(quantile(joined(informative), share), 1e-9);
   const over = Math.max(...informative.map((values) => quantile(values, 1))) > 1.005 * high;
   const { masked } = theme;
-  if (signed) return { masked, map: theme.signed, low: -high, high, log, over, blank: high / 100, label: "weight in 1 − weight in 2" };
+  if (signed) return { masked, map: theme.signed, low: -high, high, log: false, over, blank: high / 100, label: differs ? "weight in 1 − weight in 2" : "weight (signed)" };
   const even = 1 / keys;
   if (log) return { masked, map: theme.weights, low: even / rule.belowEven, high: Math.max(high, rule.belowEven * even), log, over, label: "attention weight (log)" };
   const gray = apart ? joined(weights(1)) : [];

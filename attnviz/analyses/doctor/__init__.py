@@ -1,0 +1,1 @@
+"""What of attnviz works on this machine, what is missing, and how to install it."""

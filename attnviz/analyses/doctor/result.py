@@ -1,0 +1,128 @@
+"""What was found on this machine. It can be shown where torch cannot be imported."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from attnviz.errors import printable
+from attnviz.runtime.html import text_as_html
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+State: TypeAlias = Literal["ok", "advice", "broken"]
+
+_MARKS = {"ok": ("✓", "green"), "advice": ("–", "yellow"), "broken": ("✗", "bold red")}
+_SIDE_BY_SIDE = "packages"  # a group whose entries without a remedy are listed side by side
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that attnviz uses.
+
+    Attributes
+    ----------
+    group : str
+        "packages", "device", "models", "fonts", "pages" or "extras".
+    state : "ok", "advice" or "broken"
+        "advice" if attnviz works without it, "broken" if it does not.
+    found : str
+        What is there, or what it is for.
+    remedy : str
+        How to get it, in one line; empty if there is nothing to do.
+    """
+
+    group: str
+    name: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class DoctorResult:
+    """What of attnviz works on this machine, what is missing, and how to install it.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+        In groups: packages, device, models, fonts, pages and extras.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> checkup = attnviz.doctor()
+    >>> [finding.name for finding in checkup.findings if finding.state == "broken"]
+    []
+    >>> remedies = checkup.to_frame()["remedy"]
+    """
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def works(self) -> bool:
+        """Whether all that attnviz cannot do without is there."""
+        return not self._broken
+
+    @property
+    def headline(self) -> str:
+        """Whether attnviz works here, and if not, because of what."""
+        if self.works:
+            return "attnviz works on this machine."
+        return f"attnviz cannot work on this machine: see {', '.join(self._broken)}."
+
+    @property
+    def _broken(self) -> list[str]:
+        names = (finding.name for finding in self.findings if finding.state == "broken")
+        return [*dict.fromkeys(names)]
+
+    def about(self) -> dict[str, Any]:
+        """Return everything as types of JSON."""
+        return {"works": self.works, "findings": [asdict(finding) for finding in self.findings]}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a table with one row for each finding."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(finding) for finding in self.findings])
+
+    def __repr__(self) -> str:
+        """Return the headline and the number of findings."""
+        return f"DoctorResult({self.headline!r}, {len(self.findings)} findings)"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print a line for each finding, with its remedy, and the headline."""
+        from rich.columns import Columns
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        for group, findings in groupby(self.findings, lambda finding: finding.group):
+            table = Table.grid(padding=(0, 2, 0, 0))
+            table.add_column()
+            table.add_column(no_wrap=True)
+            table.add_column(overflow="fold")
+            listed = []
+            for finding in findings:
+                found = printable(finding.found)
+                if group == _SIDE_BY_SIDE and not finding.remedy:
+                    listed.append(f"{finding.name} {found}")
+                    continue
+                text = Text(found)
+                if finding.remedy:
+                    text.append(f"\n→ {printable(finding.remedy)}", "cyan")
+                table.add_row(Text(*_MARKS[finding.state]), finding.name, text)
+            yield Text(group, "bold")
+            if listed:
+                yield Padding(Columns(map(Text, listed), padding=(0, 2)), (0, 0, 0, 3))
+            if table.row_count:
+                yield table
+            yield Text()
+        yield Text(self.headline, "bold green" if self.works else "bold red")
+
+    def _repr_html_(self) -> str:
+        """Show the findings in a notebook."""
+        return text_as_html(self)

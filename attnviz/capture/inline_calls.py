@@ -1,0 +1,375 @@
+"""What a module computes between its submodules, as a function of what one of them returns.
+
+Some modules mix tokens in their own `forward`, and not in a function. Between the call of one
+submodule (the projection of the values, say, or an activation) and that of another (the projection
+of the output) lies code that can be run again: the module runs on the same inputs, and each of its
+submodules returns what it returned in the run that was watched, but for the one whose output is
+changed. Queries, keys and gates then stay as they were.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnviz.capture.function_calls import PLAIN, first_tensor
+from attnviz.runtime.compat import outside_dispatch_modes, without_hooks
+
+VALUES = "values"
+_FEWEST_REACHED = 4  # one feature in so many of a result must depend on a value
+
+
+class _ReachedError(Exception):
+    """Ends a run whose result is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class SubmoduleCall:
+    """A call of a submodule by the code of a module: its (first) tensor, and what it returned."""
+
+    name: str
+    module: nn.Module
+    taken: Tensor | None
+    output: Any
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The (first) tensor of real numbers that it returned."""
+        tensor = first_tensor(self.output)
+        return tensor if tensor is not None and tensor.is_floating_point() else None
+
+    def returning(self, tensor: Tensor) -> Any:
+        """Return the output with another (first) tensor."""
+        if isinstance(self.output, Tensor):
+            return tensor
+        return (tensor, *self.output[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleRun:
+    """One run of a module: its arguments, the calls of its submodules, and what it returned.
+
+    What may not be written twice, such as a cache, is left out of the arguments.
+    """
+
+    module: nn.Module
+    arguments: dict[str, Any]
+    calls: tuple[SubmoduleCall, ...]
+    output: Any
+
+    @classmethod
+    def read(
+        cls,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        calls: Sequence[SubmoduleCall],
+        output: Any,
+    ) -> ModuleRun | None:
+        """Return a run; None if its arguments cannot be passed again."""
+        signature = inspect.signature(module.forward)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return None
+        for name, value in [*bound.arguments.items()]:
+            items = value if isinstance(value, tuple) else (value,)
+            if not all(isinstance(item, PLAIN) for item in items):
+                del bound.arguments[name]
+        return cls(module, bound.arguments, tuple(calls), output)
+
+    @property
+    def outputs(self) -> list[Tensor | None]:
+        """What the submodules returned, in the order of their calls."""
+        return [call.tensor for call in self.calls]
+
+    def replay(
+        self, outputs: Sequence[Tensor | None], until: int | None = None
+    ) -> list[Tensor | None]:
+        """Run the code of the module again; each submodule returns a copy of another output.
+
+        Returned are the (first) tensors that the submodules take, and the result of the module.
+
+        until : the number of the last one that is needed.
+        """
+        taken: list[Tensor | None] = []
+
+        def submodule(*args: Any, **kwargs: Any) -> Any:
+            number = len(taken)
+            taken.append(tensor_taken(args, kwargs))
+            if number == until:
+                raise _ReachedError
+            call, output = self.calls[number], outputs[number]
+            return call.output if output is None else call.returning(output.clone())
+
+        arguments = {
+            name: value.clone() if isinstance(value, Tensor) else value
+            for name, value in self.arguments.items()
+        }
+        bound = inspect.BoundArguments(inspect.signature(self.module.forward), arguments)
+        modules = [call.module for call in self.calls]
+        replaced = _instead_of_forward(modules, submodule)
+        with outside_dispatch_modes(), without_hooks(modules), replaced, suppress(_ReachedError):
+            taken.append(first_tensor(self.module.forward(*bound.args, **bound.kwargs)))
+        return taken
+
+    def wide(self) -> ModuleRun:
+        """Return the run with tensors of float32."""
+        return replace(
+            self,
+            arguments={name: _wide(value) for name, value in self.arguments.items()},
+            calls=tuple(replace(call, output=_wide(call.output)) for call in self.calls),
+        )
+
+
+def tensor_taken(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Return the first tensor of the arguments of a call."""
+    return next((one for one in [*args, *kwargs.values()] if isinstance(one, Tensor)), None)
+
+
+@contextmanager
+def _instead_of_forward(
+    modules: Sequence[nn.Module], function: Callable[..., Any]
+) -> Iterator[None]:
+    """Let modules call another function instead of their own `forward`."""
+    own = {module: module.__dict__.get("forward") for module in modules}
+    try:
+        for module in own:
+            module.__dict__["forward"] = function
+        yield
+    finally:
+        for module, forward in own.items():
+            if forward is None:
+                del module.__dict__["forward"]
+            else:
+                module.__dict__["forward"] = forward
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_wide, value))
+    is_narrow = isinstance(value, Tensor) and value.is_floating_point()
+    return value.float() if is_narrow else value
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """From what one submodule returns to what a later one takes.
+
+    start : the number of the call that returns the values. end : of the call that takes the
+    result; behind the last call, the module returns it. tokens : the dimension of the positions.
+    features : that along which values lie, maybe beside queries and keys. order : which of them are
+    the values, in the order of the features of the result. width : how many of these, side by side,
+    are one head's. others : the calls that the result also depends on.
+    """
+
+    start: int
+    end: int
+    tokens: int
+    features: int
+    order: Tensor
+    width: int
+    others: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class InlineCall:
+    """The code of a module between two of its submodules, called with the values of one."""
+
+    run: ModuleRun
+    span: Span
+
+    @property
+    def name(self) -> str:
+        """The module's class, and the submodules between which the code lies."""
+        names = [*(call.name for call in self.run.calls), "its result"]
+        start, end = names[self.span.start], names[self.span.end]
+        return f"{type(self.run.module).__qualname__}.forward from {start} to {end}"
+
+    @property
+    def kind(self) -> object:
+        """What all calls of the same code have in common."""
+        return type(self.run.module), self.span.start, self.span.end
+
+    @property
+    def result(self) -> Tensor:
+        """What the code computed in the run that was watched."""
+        run = self.run
+        tensors = [*(call.taken for call in run.calls), first_tensor(run.output)]
+        result = tensors[self.span.end]
+        assert result is not None  # as where the span was found
+        return self._by_head(result)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The values, and what else the result depends on, by the names of the submodules."""
+        outputs, span = self.run.outputs, self.span
+        source = outputs[span.start]
+        assert source is not None
+        tensors = {VALUES: self._by_head(source.index_select(span.features, span.order))}
+        for number in span.others:
+            if (output := outputs[number]) is not None:
+                name = self.run.calls[number].name
+                tensors[name if name not in tensors else f"{name}.{number}"] = output
+        return tensors
+
+    @torch.no_grad()
+    def again(self, **changed: Tensor) -> Tensor:
+        """Run the code again with other tensors, and return its result."""
+        tensors, outputs, span = self.tensors | changed, self.run.outputs, self.span
+        others = [tensor for name, tensor in tensors.items() if name != VALUES]
+        for number, tensor in zip(span.others, others, strict=True):
+            outputs[number] = tensor
+        source = outputs[span.start]
+        assert source is not None
+        values = tensors[VALUES]
+        if span.width > 1:
+            values = values.flatten(span.features, span.features + 1)
+        outputs[span.start] = source.index_copy(span.features, span.order, values.to(source))
+        result = self.run.replay(outputs, until=span.end)[span.end]
+        assert result is not None  # as in the run that was watched
+        return self._by_head(result)
+
+    def wide(self) -> InlineCall:
+        """Return the call with tensors of float32."""
+        return replace(self, run=self.run.wide())
+
+    def _by_head(self, tensor: Tensor) -> Tensor:
+        width, features = self.span.width, self.span.features
+        return split_heads(tensor, features, width) if width > 1 else tensor
+
+
+def split_heads(tensor: Tensor, features: int, width: int) -> Tensor:
+    """Return a tensor whose features lie in heads, each of so many."""
+    shape = tensor.shape
+    return tensor.reshape(*shape[:features], -1, width, *shape[features + 1 :])
+
+
+def find_spans(run: ModuleRun) -> Iterator[InlineCall]:
+    """Return each part of the code of a module that may mix values, by what depends on what.
+
+    A value is a feature that reaches one feature of the result, at other positions too. Queries and
+    keys reach all features of their head. Derivatives show what reaches what; whether the result
+    is linear in the values is for the caller to test.
+    """
+    leaves = [
+        None if output is None else output.detach().clone().requires_grad_()
+        for output in run.outputs
+    ]
+    with torch.enable_grad():
+        results = run.replay(leaves)
+    for end, result in enumerate(results):
+        if result is None or not result.requires_grad or result.dim() < 3:
+            continue
+        reach = _Reach(result, [leaf for leaf in leaves[:end] if leaf is not None])
+        numbers = [number for number, leaf in enumerate(leaves[:end]) if leaf is not None]
+        others = tuple(
+            number
+            for number, grad in zip(numbers, reach.of(torch.ones_like(result)), strict=True)
+            if grad is not None and grad.any()
+        )
+        for tokens in range(1, result.dim()):
+            for number, grad in zip(numbers, reach.of_half(tokens), strict=True):
+                leaf = leaves[number]
+                if grad is None or leaf is None or leaf.dim() != result.dim() or not grad.any():
+                    continue
+                for features in range(1, result.dim()):
+                    if features == tokens or not _fit(leaf, result, tokens, features):
+                        continue
+                    order = reach.one_to_one(numbers.index(number), tokens, features)
+                    if order is not None:
+                        is_all = len(order) == leaf.shape[features]
+                        rest = tuple(one for one in others if one != number or not is_all)
+                        yield InlineCall(run, Span(number, end, tokens, features, order, 1, rest))
+
+
+def _fit(leaf: Tensor, result: Tensor, tokens: int, features: int) -> bool:
+    """Whether two tensors have the same dimensions, but for the positions and the features."""
+    rest = [dim for dim in range(result.dim()) if dim not in (tokens, features)]
+    return all(leaf.shape[dim] == result.shape[dim] for dim in rest)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reach:
+    """Which of some tensors reach which parts of a result, by random derivatives."""
+
+    result: Tensor
+    leaves: list[Tensor]
+
+    def of(self, part: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the derivatives of a random sum over a part of the result, which is 1 there."""
+        generator = torch.Generator("cpu").manual_seed(0)
+        noise = torch.randn(part.shape, generator=generator, device="cpu").to(part)
+        return torch.autograd.grad(
+            self.result, self.leaves, part * noise, retain_graph=True, allow_unused=True
+        )
+
+    def of_half(self, tokens: int, part: Tensor | None = None) -> list[Tensor | None]:
+        """Return what reaches every other position from the positions between, in a part."""
+        size = self.result.shape[tokens]
+        odd = torch.arange(size, device=self.result.device) % 2
+        shape = [size if dim == tokens else 1 for dim in range(self.result.dim())]
+        half = odd.reshape(shape).to(self.result).expand_as(self.result)
+        grads = self.of(half if part is None else half * part)
+        return [
+            grad if grad is None or grad.dim() <= tokens else _even(grad, tokens, size)
+            for grad in grads
+        ]
+
+    def one_to_one(self, leaf: int, tokens: int, features: int) -> Tensor | None:
+        """Return the feature that alone reaches each feature of the result, and no other.
+
+        Each number of a feature is read from its binary digits: one derivative for each digit.
+        """
+        count = self.result.shape[features]
+        index = torch.arange(count, device=self.result.device)
+        shape = [count if dim == features else 1 for dim in range(self.result.dim())]
+        rest = [dim for dim in range(self.result.dim()) if dim != features]
+        number: Tensor | int = 0
+        is_value: Tensor | bool = True
+        for digit in range(max(1, (count - 1).bit_length())):
+            ones = (index >> digit & 1).reshape(shape)
+            reached = []
+            for part in (ones, 1 - ones):
+                grad = self.of_half(tokens, part.to(self.result))[leaf]
+                assert grad is not None
+                reached.append(grad.ne(0).sum(dim=rest) > 0)
+            is_value = is_value & (reached[0] ^ reached[1])
+            number = number + (reached[0].long() << digit)
+        assert isinstance(is_value, Tensor)
+        assert isinstance(number, Tensor)
+        sources = is_value.nonzero()[:, 0]
+        return _in_order(sources, number[sources], count, len(is_value))
+
+
+def _in_order(sources: Tensor, numbers: Tensor, count: int, size: int) -> Tensor | None:
+    """Return which features are the values, by the number of a feature of the result.
+
+    Those of a result that is 0 at all positions, as behind a rectifier, lie as the next ones do.
+
+    sources, numbers : which feature reaches which. count, size : how many of the result there are,
+    and among which the values are.
+    """
+    known = sources.new_full((count,), -1)
+    if len(numbers) * _FEWEST_REACHED < count or int(numbers.max()) >= count:
+        return None
+    known[numbers] = sources
+    every = torch.arange(count, device=known.device)
+    reached = every[known >= 0]
+    following = reached[torch.searchsorted(reached, every).clamp(max=len(reached) - 1)]
+    order = known[following] + every - following
+    is_inside = int(order.min()) >= 0 and int(order.max()) < size
+    return order if is_inside and len(set(order.tolist())) == count else None
+
+
+def _even(grad: Tensor, tokens: int, size: int) -> Tensor:
+    """Return the derivatives at every other position; at all if positions do not correspond."""
+    if grad.shape[tokens] != size:
+        return grad
+    return grad.index_select(tokens, torch.arange(0, size, 2, device=grad.device))
