@@ -23,6 +23,15 @@ class AttnvizError(Exception):
     """Base class of all errors that a user can fix.
 
     Its message is one printable line, for any input.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> try:
+    ...     attnviz.attend("")
+    ... except attnviz.AttnvizError as error:
+    ...     print(error, error.exit_code)
+    The text is empty. Type at least one word. 2
     """
 
     exit_code = 1
@@ -32,25 +41,63 @@ class AttnvizError(Exception):
 
 
 class InputError(AttnvizError, ValueError):
-    """The text, the selection or an option cannot be used."""
+    """The text, the selection or an option cannot be used.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left")
+    >>> attnviz.attention_map(result, layer=7, head=0)
+    Traceback (most recent call last):
+        ...
+    attnviz.errors.InputError: layer 7 is out of range: all-MiniLM-L6-v2 has layers 0–5.
+    """
 
     exit_code = 2
 
 
 class ModelError(AttnvizError):
-    """The model cannot be found, is refused, or has no attention that attnviz can record."""
+    """The model cannot be found, is refused, or has no attention that attnviz can record.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> attnviz.explain("the train left the station")
+    Traceback (most recent call last):
+        ...
+    attnviz.errors.ModelError: all-MiniLM-L6-v2 has no head that predicts a token or a class. ...
+    """
 
     exit_code = 3
 
 
 class OutputError(AttnvizError, OSError):
-    """The result cannot be written to its file."""
+    """The result cannot be written to its file.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> figure = attnviz.plot.example("cat")
+    >>> attnviz.plot.save(figure, "/no-such-folder/cat.png")
+    Traceback (most recent call last):
+        ...
+    attnviz.errors.OutputError: The folder /no-such-folder does not exist. Create it first.
+    """
 
     exit_code = 4
 
 
 class AttnvizWarning(UserWarning):
-    """What a user should know; the command line shows no other warnings."""
+    """What a user should know; the command line shows no other warnings.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import attnviz
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", attnviz.AttnvizWarning)  # stop at a warning of attnviz
+    ...     result = attnviz.attend("the train left")
+    """
 
 
 def whole_number(value: object, what: str) -> int:

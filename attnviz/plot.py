@@ -3,13 +3,20 @@
 Every figure carries the model, the layer, the head, what was removed or renormalized, and the
 verdict of the agreement check.
 
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> axes = attnviz.plot.heatmap(result)  # one head, and all of them beside it
+
 `plot.pyi` lists the functions. Each is imported when it is first used, so that drawing a map does
 not load what surveys need.
 """
 
 import ast
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from attnviz.results.arguments import checked
 
@@ -28,7 +35,12 @@ def __getattr__(name: str) -> object:
     """Return a function that checks its arguments and draws."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    function = globals()[name] = checked(getattr(import_module(_MODULES[name]), name))
+    return _function(name)
+
+
+@cache  # and not as a global, where doctest would find its examples a second time
+def _function(name: str) -> Callable[..., Any]:
+    function = checked(getattr(import_module(_MODULES[name]), name))
     function.__module__ = __name__  # where pickle finds it
     return function
 

@@ -19,6 +19,7 @@ install_import_hook(
 )
 
 import attnviz  # noqa: E402
+from attnviz.models.named import NAMED  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -47,6 +48,18 @@ def pytest_collection():
 def pytest_collection_modifyitems(items):
     """Start with the type checker: at the end, one worker would wait for it."""
     items.sort(key=lambda item: item.path.name != "test_style.py")
+    for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            _skip_without_models(item)
+
+
+def _skip_without_models(item):
+    """Skip an example that loads a model of scripts/fetch_models.py where it is not there."""
+    source = "".join(example.source for example in item.dtest.examples)
+    named = [name for name in NAMED if f'model="{name}"' in source]
+    missing = not all(NAMED[name].is_here for name in named)
+    if missing and os.environ.get("ATTNVIZ_MODELS") != "required":
+        item.add_marker(pytest.mark.skip(f"run 'python scripts/fetch_models.py {named[0]}'"))
 
 
 def pytest_runtest_setup(item):

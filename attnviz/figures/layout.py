@@ -374,6 +374,17 @@ def add_caption(
     ------
     InputError
         `figure` is not a figure of matplotlib.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> import matplotlib.pyplot as plt
+    >>> result = attnviz.attend("the train left the station")
+    >>> figure, ax = plt.subplots(figsize=(5, 2.6), layout="constrained")
+    >>> bars = ax.bar(range(7), result.weights(layer=5, head=3)[2].tolist())
+    >>> labels = ax.set_xticks(range(7), result.tokens)
+    >>> text = "What “train” attends to in head 5.3"
+    >>> figure = attnviz.plot.add_caption(figure, text=text, agreement=result.agreement)
     """
     parts = [part for part in ([text] if isinstance(text, str) else text) if part.strip()]
     with style(parts, theme=theme_on(figure.get_facecolor())):
@@ -483,6 +494,16 @@ def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -
     ------
     InputError, OutputError
         As `attnviz.io.files.check_output`.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> import attnviz
+    >>> with TemporaryDirectory() as folder:
+    ...     attnviz.plot.save(attnviz.plot.example("cat"), f"{folder}/cat.svg")
+    ...     print([path.name for path in Path(folder).iterdir()])
+    ['cat.svg']
     """
     path = check_output(path, FIGURE_SUFFIXES, force=force)
     image = render(figure, path.suffix.lower())

@@ -280,6 +280,14 @@ def style(
     ------
     InputError
         The font is not installed, or there is no such theme.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> import matplotlib.pyplot as plt
+    >>> result = attnviz.attend("the train left the station")
+    >>> with attnviz.plot.style(theme="dark"):
+    ...     axes = attnviz.plot.heatmap(result, layer=2, head=8)
     """
     if font is not None:
         _expect_installed(font)

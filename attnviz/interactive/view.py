@@ -94,6 +94,12 @@ def view(
     InputError
         The layer, head or view does not exist, the second result has another shape, the
         explanations are of other tokens, or the size is too small to show every head.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> page = attnviz.view(result, show="head", layer=5, head=3)  # a notebook displays it
     """
     if isinstance(result, ExploreResult):
         from attnviz.interactive.explorer_page import ExplorerPage
@@ -157,7 +163,16 @@ class Page:
 
 
 class View(Page):
-    """An interactive page with all attentions of one result, or of two that are compared."""
+    """An interactive page with all attentions of one result, or of two that are compared.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> from tempfile import TemporaryDirectory
+    >>> page = attnviz.view(attnviz.attend("the train left the station"))
+    >>> with TemporaryDirectory() as folder:
+    ...     page.save(f"{folder}/train.html")
+    """
 
     def __init__(
         self,

@@ -40,6 +40,17 @@ def save_result(result: Savable, path: str | os.PathLike[str], *, force: bool = 
     ------
     InputError, OutputError
         The file cannot be written there, or no figure shows the result.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> from tempfile import TemporaryDirectory
+    >>> result = attnviz.attend("the train left the station")
+    >>> with TemporaryDirectory() as folder:
+    ...     attnviz.save_result(result, f"{folder}/train.safetensors")
+    ...     again = attnviz.load_result(f"{folder}/train.safetensors")
+    >>> again.tokens == result.tokens
+    True
     """
     path = check_output(path, DATA_SUFFIXES, force=force)
     suffix = path.suffix.lower()

@@ -135,6 +135,17 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
     InputError
         There is no such file, it holds no result, it changed since it was written, or a newer
         version of attnviz wrote it.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> from tempfile import TemporaryDirectory
+    >>> moved = attnviz.shift("bank", "We sat on the bank of the river.")
+    >>> with TemporaryDirectory() as folder:
+    ...     moved.save(f"{folder}/bank.safetensors")
+    ...     again = attnviz.load_result(f"{folder}/bank.safetensors")
+    >>> again.headline == moved.headline
+    True
     """
     path = file_path(path)
     try:

@@ -60,6 +60,15 @@ class Architecture:
         are not shown; else empty.
     linear : int
         How many linear attentions the tiny model executed, beside `attentions` with a softmax.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> bert = attnviz.architectures("bert")[0]
+    >>> bert.name, bert.state
+    ('albert', 'agrees')
+    >>> bert.stages
+    ('query', 'key', 'value', 'scores', 'weights', 'head output', 'output')
     """
 
     name: str
@@ -115,8 +124,10 @@ def architectures(
 
     Examples
     --------
-    >>> [(model.name, model.reached, model.state) for model in architectures("distilbert")]
-    [('distilbert', 'interface', 'agrees')]
+    >>> import attnviz
+    >>> (found,) = attnviz.architectures("distilbert")
+    >>> found.name, found.reached, found.state
+    ('distilbert', 'interface', 'agrees')
     """
     if state is not None and state not in STATES:
         raise InputError(f"{state!r} is not a state: choose one of {', '.join(STATES)}.")

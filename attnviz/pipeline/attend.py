@@ -124,6 +124,15 @@ def load(
     InputError
         The device or dtype is unknown, `device_map` does not fit the model, or the object is no
         transformers model.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> model = attnviz.load()  # or a name on the hub, a folder, a model object
+    >>> model.name
+    'all-MiniLM-L6-v2'
+    >>> model.attend("the train left the station").agreement.verdict
+    'verified'
     """
     checkpoint = load_checkpoint(
         name_or_path_or_model,
@@ -236,6 +245,17 @@ def attend(
         does not read such an input or needs another one, or the maps do not fit in memory.
     ModelError
         The model's attention cannot be captured or verified, or the model fails on this input.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> result.words
+    ('[CLS]', 'the', 'train', 'left', 'the', 'station', '[SEP]')
+    >>> result.weights(layer=5, head=3).shape  # queries × keys
+    torch.Size([7, 7])
+    >>> result.agreement.verdict
+    'verified'
     """
     inputs = parse_inputs(
         text,
@@ -286,6 +306,15 @@ def verify(
 
     Parameters and errors are those of `attend`. In place of a text it takes a result, such as one
     from `load_result`: then no model runs, and what the result holds is recomputed.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> report = attnviz.verify("the train left the station")
+    >>> report.verdict
+    'verified'
+    >>> report.largest_difference() < 1e-5
+    True
     """
     if isinstance(text, AttentionResult):
         return verify_saved(text)
@@ -308,7 +337,18 @@ def verify(
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A pretrained model with its tokenizer and processors; see `load`."""
+    """A pretrained model with its tokenizer and processors; see `load`.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> model = attnviz.load(dtype="float64")
+    >>> first, second = model.attend(["the train left", "the train left the station"])
+    >>> first.tokens
+    ('[CLS]', 'the', 'train', 'left', '[SEP]')
+    >>> type(model.module).__name__  # the model of transformers
+    'BertModel'
+    """
 
     checkpoint: Checkpoint
 

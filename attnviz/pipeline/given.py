@@ -59,7 +59,8 @@ def from_weights(
 
     Examples
     --------
-    >>> result = from_weights([[1.0, 0.0], [0.25, 0.75]], ["a", "b"])
+    >>> import attnviz
+    >>> result = attnviz.from_weights([[1.0, 0.0], [0.25, 0.75]], ["a", "b"])
     >>> result.agreement.summary()
     'weights given by the user, not verified'
     """

@@ -272,6 +272,17 @@ class AgreementReport(Savable):
     saved : the day on which the result was saved, where it was loaded from a file. recomputed : the
         stages that were recomputed from the file.
     given : whether the user gave the weights, so that nothing was compared.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> report = attnviz.attend("the train left the station").agreement
+    >>> report.verdict, report.heads
+    ('verified', 72)
+    >>> [check.stage for check in report.checks if check.layer == 5]
+    ['query', 'key', 'value', 'scores', 'weights', 'head output', 'output']
+    >>> all(check.passed for check in report.checks)
+    True
     """
 
     checks: tuple[StageCheck, ...]

@@ -180,6 +180,17 @@ class AttentionRecord(Savable):
         the operators that torch executed.
     log_softmax : whether the model computes its weights as the exponential of a log-softmax in its
         own precision, and not as a softmax in float32.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> record = attnviz.attend("the train left the station").record(5)
+    >>> record.path
+    'encoder.layer.5.attention.self'
+    >>> record.query.shape, record.key.shape  # heads × tokens × numbers
+    (torch.Size([12, 7, 32]), torch.Size([12, 7, 32]))
+    >>> record.weights().shape  # derived, not stored
+    torch.Size([12, 7, 7])
     """
 
     path: str

@@ -67,6 +67,14 @@ class MapSummary(Savable):
     empty : (m,), queries that may read no key; all their other numbers are 0.
     top_keys, top_weights : (H, m, k), the keys with the largest weights and these, largest first;
         -1 and 0 where a row has fewer keys. k is 0 where none were asked for.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> text = "the train left the station on time . " * 8
+    >>> (attention, *_) = attnviz.attend(text, mode="streamed", cells=16).streamed
+    >>> attention.summary
+    MapSummary(12 heads, 66 × 66, cells of 5)
     """
 
     cell: int
@@ -134,6 +142,15 @@ class StreamedAttention(Savable):
     kept : the heads in `summary`, in this order.
     summary : the summary of the maps of these heads.
     record : the source of exact crops, where the layer was asked for.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> text = "the train left the station on time . " * 8
+    >>> result = attnviz.attend(text, mode="streamed", cells=16)
+    >>> len(result.streamed), result.streamed[0].layer
+    (6, 0)
+    >>> axes = result.plot()
     """
 
     path: str
@@ -323,6 +340,23 @@ class AttentionResult(Savable):
     what a reader should know of the model and of its input. `next_tokens` are what a causal
     language model predicts after each position; None for models without a language head, and for
     streamed texts. `waveform` is the outline of the sound; None where the model read none.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left")
+    >>> result.layers
+    (0, 1, 2, 3, 4, 5)
+    >>> result.weights().shape  # layers × heads × queries × keys
+    torch.Size([6, 12, 5, 5])
+    >>> result.to_frame(layer=5, head=3, words=True).round(2)
+    key    [CLS]   the  train  left  [SEP]
+    query
+    [CLS]   0.55  0.07   0.30  0.02   0.06
+    the     0.64  0.07   0.22  0.01   0.06
+    train   0.79  0.07   0.07  0.02   0.05
+    left    0.86  0.03   0.08  0.01   0.02
+    [SEP]   0.69  0.07   0.17  0.01   0.06
     """
 
     records: tuple[AttentionRecord | GivenAttention | LinearAttention, ...]

@@ -49,7 +49,7 @@ Written by `scripts/planted_faults.py` on a CPU, with torch {torch} and transfor
   output of each head, the output of the module. *Ours* is the recomputation in float64, *the
   model's* is its own number, and *plain* is our recomputation in the model's dtype. Padded queries
   and hidden scores are 0.
-- **{attnviz}**: the verdict on the stage ([what verified means](what-verified-means.md)). Every
+- **{attnviz}**: the verdict on the stage ([what verified means](../concepts/verified.md)). Every
   position is checked (`--positions`) where the attention interface shows the keys. The
   words "positions not verified", where labels do not fit the tokens, count as caught.
 - **{cosine}**: the cosine similarity of ours and the model's, all heads together.

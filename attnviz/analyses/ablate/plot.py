@@ -49,6 +49,12 @@ def ablate(
     -------
     Figure
         A new figure.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> lost = attnviz.ablate("the train left the station", word="train")
+    >>> figure = attnviz.plot.ablate(lost)
     """
     with style([*result.targets, "→−"]):
         page = Page(width * MM, caption)

@@ -69,6 +69,14 @@ class AblationResult(Result):
         The attention of all texts, and the outputs without an ablation.
     provenance : Provenance
         Of the first text.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> lost = attnviz.ablate("the train left the station", word="train")
+    >>> [lost.names[index] for index in lost.strongest[:3]]
+    ['0.1', '5.10', '5.7']
+    >>> figure = lost.plot()
     """
 
     sets: tuple[tuple[tuple[int, int], ...], ...]

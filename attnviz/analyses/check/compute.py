@@ -64,6 +64,17 @@ def check(
     ------
     InputError
         The weights are not of this model and text, by their shape.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> weights = result.weights()  # or those of another tool
+    >>> attnviz.check(weights, result).agrees
+    True
+    >>> weights[2, [1, 5]] = weights[2, [5, 1]]
+    >>> attnviz.check(weights, result).hints
+    ('heads 1 and 5 of layer 2 are swapped',)
     """
     layers = weights_by_layer(weights)
     if not isinstance(text, AttentionResult):

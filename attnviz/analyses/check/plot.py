@@ -57,6 +57,14 @@ def check(
     -------
     Figure
         A new figure.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> weights = result.weights()
+    >>> weights[2, [1, 5]] = weights[2, [5, 1]]  # two heads exchanged
+    >>> figure = attnviz.plot.check(attnviz.check(weights, result))
     """
     with style([source(result.provenance), *result.hints]):
         page = Page(width * MM, caption)

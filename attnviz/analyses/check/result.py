@@ -64,6 +64,17 @@ class CheckResult(Result):
         What could go unnoticed.
     agreement, provenance : AgreementReport, Provenance
         Those of attnviz's own weights.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> weights = result.weights()
+    >>> weights[2, 4] *= 0.9
+    >>> report = attnviz.check(weights, result)
+    >>> report.first.layer, report.first.head
+    (2, 4)
+    >>> figure = report.plot()
     """
 
     layers: tuple[int, ...]

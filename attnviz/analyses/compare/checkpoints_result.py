@@ -66,6 +66,16 @@ class CheckpointsResult(SeveralModels, HeadTable):
         Of each checkpoint.
     left_out : tuple of int
         The texts that were left out, counted from 1.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> models = {name: attnviz.load(dtype=name) for name in ("float64", "float32", "bfloat16")}
+    >>> result = attnviz.compare(texts, models=models)
+    >>> result.checkpoints
+    ('float64', 'float32', 'bfloat16')
+    >>> figure = result.plot()
     """
 
     checkpoints: tuple[str, ...]

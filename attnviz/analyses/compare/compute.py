@@ -96,6 +96,15 @@ def compare(
     ------
     InputError
         Models that cannot be compared, an empty corpus, one that cannot be read.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> models = {"float32": attnviz.load(), "bfloat16": attnviz.load(dtype="bfloat16")}
+    >>> result = attnviz.compare(texts, models=models)
+    >>> list(result.to_frame().columns[:6])
+    ['stack', 'layer', 'head', 'statistic', 'first', 'second']
     """
     check_seed(seed)
     labels = tuple(map(str, models)) if isinstance(models, Mapping) else ()

@@ -44,6 +44,13 @@ def compare(
     -------
     Figure
         A new figure.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> models = {"float32": attnviz.load(), "bfloat16": attnviz.load(dtype="bfloat16")}
+    >>> figure = attnviz.plot.compare(attnviz.compare(texts, models=models))
     """
     if isinstance(result, CheckpointsResult):
         return draw_checkpoints(result, width, caption)

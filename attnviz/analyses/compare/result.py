@@ -67,6 +67,14 @@ class CompareResult(SeveralModels, HeadTable):
         The texts that were left out, counted from 1.
     checkpoints : tuple of str
         The labels of the models, if they were given any.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> models = {"float32": attnviz.load(), "bfloat16": attnviz.load(dtype="bfloat16")}
+    >>> result = attnviz.compare(texts, models=models)
+    >>> figure = result.plot()
     """
 
     first: Tensor

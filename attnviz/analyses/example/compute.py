@@ -223,7 +223,8 @@ def example(
 
     Examples
     --------
-    >>> example("cat").stages[-1].from_inputs
+    >>> import attnviz
+    >>> attnviz.example("cat").stages[-1].from_inputs
     tensor([[0.3800, 0.4800]], dtype=torch.float64)
     """
     check_source(name, file)

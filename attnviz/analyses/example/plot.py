@@ -69,6 +69,11 @@ def example(
     ------
     InputError
         No such example.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> figure = attnviz.plot.example("phones")
     """
     worked = replay(worked) if isinstance(worked, str) else worked
     notes = [note for stage in worked.stages for note in stage.notes]

@@ -197,6 +197,14 @@ class ExampleResult(Result):
         The matrices from which everything is computed.
     stages : tuple of ReplayedStage
         The stages in order.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> worked = attnviz.example("phones")
+    >>> [stage.name for stage in worked.stages]
+    ['Q', 'K', 'V', 'scores', 'scaled scores', 'weights', 'head output', 'concatenated']
+    >>> figure = worked.plot()
     """
 
     name: str

@@ -120,6 +120,16 @@ def explain(
         does not generate so many tokens, or it has no decoder that reads another text.
     ModelError
         The model predicts neither tokens nor classes, or its blocks cannot be traced.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> text = "The Eiffel Tower is in the city of"
+    >>> why = attnviz.explain(text, target="Paris", against="London", model="smollm2")
+    >>> print(why.headline)
+    “Eiffel” raises “Paris” over “London” most
+    >>> why.names[why.credit.nan_to_num().argmax()]
+    'Eiffel'
     """
     if not isinstance(text, str):
         raise InputError(f"The text must be a string, not {type(text).__name__}.")

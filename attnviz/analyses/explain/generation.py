@@ -65,6 +65,14 @@ def explain_generation(
     See Also
     --------
     view : Shows the explanations in the page of the generation.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> text = "The capital of France is"
+    >>> (why,) = attnviz.explain_generation(text, generate=1, model="smollm2")
+    >>> print(why.headline)
+    By its contribution “France” raises “Paris” over “the” most
     """
     if not isinstance(text, str):
         raise InputError(f"The text must be a string, not {type(text).__name__}.")

@@ -74,6 +74,13 @@ def explain(
     -------
     Figure
         A new figure.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> text = "The Eiffel Tower is in the city of"
+    >>> why = attnviz.explain(text, target="Paris", against="London", model="smollm2")
+    >>> figure = attnviz.plot.explain(why)
     """
     with style([*result.words, result.target, result.against or "", "→−"]):
         page = Page(width * MM, caption)

@@ -92,6 +92,17 @@ class ExplainResult(Result):
     stacks : tuple of str
         Whether each word is in the "source" or in the "target" of an encoder–decoder, whose words
         follow each other; empty for one text.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> reaction = "CC(=O)O.OCC>>CC(=O)O[MASK]C"
+    >>> why = attnviz.explain(reaction, model="rxnmapper")
+    >>> print(why.headline)
+    Methods disagree on which word raises “C” over “[Pb]”
+    >>> why.decomposition.credit_error < 1e-3
+    True
+    >>> figure = why.plot()
     """
 
     main_array: ClassVar[str | None] = "credit"

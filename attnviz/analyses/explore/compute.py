@@ -92,6 +92,13 @@ def explore(
     ------
     InputError
         An empty corpus, or one that cannot be read.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> result = attnviz.explore(texts)
+    >>> page = result.page()  # page.save("heads.html")
     """
     model, kind = load_corpus_model(model)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again

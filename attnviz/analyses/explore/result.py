@@ -130,6 +130,14 @@ class ExploreResult(Result):
         What queries and keys are; empty for texts, where all are tokens.
     reads : tuple of tuple of int
         Of each head, the indices in `axes` of its queries and of its keys.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> result = attnviz.explore(texts)
+    >>> result
+    ExploreResult(all-MiniLM-L6-v2: 72 heads on 3 texts, verified)
     """
 
     survey: SurveyResult

@@ -101,6 +101,16 @@ def attention_map(
     InputError
         The layer or head does not exist, `special` is unknown, the part is empty, or the layers
         have different positions.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> drawn = attnviz.attention_map(result, layer=2, head=8, special="remove")
+    >>> drawn.columns
+    ('the', 'train', 'left', 'the', 'station')
+    >>> drawn.weights.sum(dim=-1).round(decimals=4)
+    tensor([1., 1., 1., 1., 1.])
     """
     result, words = one_result(result, streamed=True), true_or_false(words, "words")
     layers, heads = numbers_of(layer, "layer"), numbers_of(head, "head")
@@ -198,6 +208,14 @@ def head_maps(
     InputError
         The layer does not exist, `special` is unknown, or the layers have different numbers of
         heads or positions.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> maps = attnviz.head_maps(result, layer=2, special="remove")
+    >>> maps.weights.shape  # layers × heads × queries × keys
+    torch.Size([1, 12, 5, 5])
     """
     result, words = one_result(result, streamed=True), true_or_false(words, "words")
     stack, notes = result.stack(), [*result.notes]
@@ -632,6 +650,19 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     -------
     HeadRanking
         The scores, the largest first, those of resting heads last, and their meaning in words.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> ranking = attnviz.rank_heads(result)
+    >>> ranking.best.layer, ranking.best.head
+    (0, 4)
+    >>> ranking.to_frame().head(3).round(2)
+       layer  head  score
+    0      0     4   0.22
+    1      0     1   0.19
+    2      0     3   0.13
     """
     stack = one_result(result, streamed=True).stack()
     scores = [
@@ -732,6 +763,14 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> HeadMatches:
     ------
     InputError
         A word is not in the text, or is ambiguous. "the#2" is the second "the".
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station on time")
+    >>> found = attnviz.find_heads(result, query="train", key="station")
+    >>> [(head.layer, head.head) for head in found.first[:3]]
+    [(0, 1), (0, 3), (5, 10)]
     """
     heads: list[HeadMatch] = []
     for record in one_result(result).stack():

@@ -85,6 +85,12 @@ def heads(
     ------
     InputError
         The layer does not exist, or `special` is unknown.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station on time")
+    >>> figure = attnviz.plot.heads(result, layer=2)
     """
     if isinstance(result, HeadMaps):
         maps = result

@@ -179,6 +179,12 @@ def heatmap(
     ------
     InputError
         The layer, head or patch does not exist, or an argument is not what it should be.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station on time")
+    >>> axes = attnviz.plot.heatmap(result, layer=2, head=8, special="remove", width=120)
     """
     look = Look(vmin, vmax, norm, cmap, annot, cbar, cbar_ax, title, pcolormesh)
     if heads is not None:

@@ -184,6 +184,19 @@ class AttentionMap(_LabeledMaps):
     special : how special tokens were treated.
     notes : on merged, removed or renormalized weights, and on the choice of the head.
     agreement, provenance : of the result that the map comes from.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left")
+    >>> drawn = attnviz.attention_map(result, layer=0, head=1, special="remove")
+    >>> drawn.to_frame(wide=True).round(2)
+    key     the  train  left
+    query
+    the    0.17   0.35  0.48
+    train  0.17   0.28  0.55
+    left   0.23   0.04  0.74
+    >>> axes = drawn.plot()
     """
 
     weights: Tensor
@@ -301,6 +314,16 @@ class HeadMaps(_LabeledMaps):
     weights : (layers, heads, rows, columns), CPU. stack, layers : which layers. heads : the numbers
     of the heads if the result has only some; else empty. masked : (rows, columns), what no
     layer may read. The rest is as in `AttentionMap`.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> maps = attnviz.head_maps(attnviz.attend("the train left the station"))
+    >>> maps.weights.shape  # layers × heads × queries × keys
+    torch.Size([6, 12, 7, 7])
+    >>> maps.columns
+    ('[CLS]', 'the', 'train', 'left', 'the', 'station', '[SEP]')
+    >>> figure = maps.plot()
     """
 
     weights: Tensor

@@ -75,6 +75,19 @@ def senses(
         sentence does not have the word, or is longer than the model can read.
     ModelError
         The model does not read one text, or its attention cannot be captured.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> sentences = {
+    ...     "river": ["the bank of the river", "a muddy bank by the water", "fish near the bank"],
+    ...     "money": ["the bank lent money", "a loan from the bank", "the bank paid interest"],
+    ... }
+    >>> result = attnviz.senses("bank", sentences)
+    >>> print(result.headline)
+    No split of “bank” into river and money can be shown: 100% right, chance 50%
+    >>> [round(score.accuracy, 2) for score in result.scores]
+    [0.17, 1.0, 0.83, 0.83, 0.83, 0.83, 1.0]
     """
     checked = read_sentences(word, sentences)
     word = word.strip()

@@ -75,6 +75,11 @@ def senses(
     -------
     Figure
         A new figure.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> figure = attnviz.plot.senses(attnviz.senses("bank"))
     """
     words = [occurrence.sentence for occurrence in result.occurrences]
     with style([*result.senses, result.word, *words, result.provenance.model]):

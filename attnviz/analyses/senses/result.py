@@ -115,6 +115,16 @@ class SensesResult(Result):
         Further lines of the caption.
     agreement, provenance : AgreementReport, Provenance
         Those of all sentences.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.senses("spring")
+    >>> result.senses
+    ('season', 'coil')
+    >>> [word for word, _ in result.strongest("coil")][:3]  # what the word attends to most
+    ['metal', 'tiny', 'stiff']
+    >>> figure = result.plot()
     """
 
     word: str

@@ -115,6 +115,15 @@ def shift(
         `toward` has not exactly two regions or has the text itself, or a method is unknown.
     ModelError
         The blocks of the model cannot be traced.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> moved = attnviz.shift("bank", "We sat on the bank of the river.")
+    >>> print(moved.headline)
+    “river” moved “bank” 0.40 of the way from its place alone to its place here
+    >>> moved.decomposition.credit_error < 1e-3  # the parts sum to the whole
+    True
     """
     for name, argument in (("word", word), ("text", text)):
         if not isinstance(argument, str):

@@ -73,6 +73,12 @@ def shift(
     -------
     Figure
         A new figure.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> moved = attnviz.shift("bank", "We sat on the bank of the river.")
+    >>> figure = attnviz.plot.shift(moved)
     """
     texts = [*result.words, *result.replaced, *result.regions, result.reference]
     with style([*texts, source(result.provenance), "○□△◇■↑↓←→"]):

@@ -120,6 +120,16 @@ class ShiftResult(Result):
     sink : int or None
         The index of the first word, if it stays readable in the reference because the tokenizer of
         a causal model has no BOS token. Its contribution is not measured.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> moved = attnviz.shift("bank", "The bank was full of {mud|cash}.")
+    >>> print(moved.headline)
+    “cash” in place of “mud” moves “bank” by 4.18, 36% of its length
+    >>> moved.decomposition.value.shape  # layers × heads × tokens
+    torch.Size([6, 12, 9])
+    >>> figure = moved.plot()
     """
 
     word: str

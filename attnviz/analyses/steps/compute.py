@@ -64,6 +64,16 @@ def steps(
         The layer, head or word does not exist.
     ModelError
         Numbers that the model computes in this head are nan or infinite.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> stages = attnviz.steps(result, layer=5, head=3, word="train")
+    >>> stages["weights"].values.shape
+    torch.Size([7, 7])
+    >>> [stage.name for stage in stages]
+    ['X', 'Q', 'K', 'V', 'scores', 'scaled scores', 'weights', 'A', 'heads', 'output']
     """
     layer, heads, reason = choose_head(result, layer, head)
     if len(heads) != 1:

@@ -107,6 +107,12 @@ def steps(
     ------
     InputError
         The layer, head or word does not exist, or the width is below 80 mm.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> figure = attnviz.plot.steps(result, layer=5, head=3, word="train")
     """
     result = _as_steps(result, layer, head, word)
     if not width >= _NARROWEST:
@@ -173,6 +179,12 @@ def attention_vector(
     ------
     InputError
         The layer, head or word does not exist.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> figure = attnviz.plot.attention_vector(result, layer=5, head=3, word="train")
     """
     result = _as_steps(result, layer, head, word)
     with style([*result.keys, result.word, source(result.provenance)]):

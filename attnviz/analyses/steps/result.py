@@ -128,6 +128,15 @@ class StepsResult(Result):
         Whether the attention agrees with the model's.
     provenance : Provenance
         The model and the versions.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> stages = attnviz.steps(result, layer=5, head=3, word="train")
+    >>> stages["scaled scores"].values.shape  # queries × keys
+    torch.Size([7, 7])
+    >>> figure = stages.plot()
     """
 
     stages: tuple[Stage, ...]

@@ -137,6 +137,17 @@ def survey(
         An empty corpus, one that cannot be read, a folder with another survey, no cluster.
     OutputError
         The folder cannot be written.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> result = attnviz.survey(texts)
+    >>> table = result.to_frame()
+    >>> list(table.columns[:6])
+    ['stack', 'layer', 'head', 'role', 'cluster', 'statistic']
+    >>> table.query("layer == 5 and head == 3 and statistic == 'entropy'")["mean"].round(2).item()
+    1.22
     """
     check_seed(seed)
     check_options(out, engine, address)

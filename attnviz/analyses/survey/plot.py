@@ -79,6 +79,12 @@ def survey(
     -------
     Figure
         A new figure.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> figure = attnviz.plot.survey(attnviz.survey(texts))
     """
     with style([result.provenance.model, *result.statistics]):
         page = Page(width * MM, caption)

@@ -172,6 +172,15 @@ class SurveyResult(HeadTable):
     agreement : of all stages, on a sample of texts; and "statistics", the largest difference on
         the texts compared, as a share of the most that a statistic can be. provenance : of the
         model.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> result = attnviz.survey(texts)
+    >>> len(result.heads), result.statistics[:4]
+    (72, ('distance', 'self', 'previous', 'next'))
+    >>> figure = result.plot()
     """
 
     mean: Tensor
