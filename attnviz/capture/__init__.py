@@ -1,6 +1,6 @@
 """Capture: from a model and its inputs to the inputs and outputs of every attention."""
 
-from attnviz.capture.batched import BatchedAttention, capture_batch
+from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
 from attnviz.capture.capture import (
     Capture,
     capture,
@@ -35,6 +35,7 @@ __all__ = [
     "capture",
     "capture_batch",
     "capture_generation",
+    "capture_matrices",
     "capture_pooled",
     "capture_streamed",
     "change_every_position",

@@ -14,6 +14,16 @@ from attnviz.results.axis import Axis
 from attnviz.results.base import Rules, fits
 
 
+def row_shares(weights: Tensor) -> Tensor:
+    """Return the share of each signed weight in the sizes of its row, (…, n); 0 in rows of zeros.
+
+    >>> row_shares(torch.tensor([[3.0, -1.0], [0.0, 0.0]])).tolist()
+    [[0.75, 0.25], [0.0, 0.0]]
+    """
+    sizes = weights.abs()
+    return sizes / sizes.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+
+
 @dataclass(frozen=True, eq=False)
 class LinearAttention(AttentionRecord):
     """One layer that mixes values by a matrix M of each head, without a softmax: y = M v.
