@@ -260,6 +260,10 @@ def to_linear_record(
             name: tensor[text_index] if len(tensor) == texts else tensor
             for name, tensor in mixing.arguments.items()
         },
+        head_dims={
+            name: dim - int(len(mixing.arguments[name]) == texts)
+            for name, dim in mixing.head_dims.items()
+        },
         through_interface=False,
         visible=MaskRule(after=0) if is_causal else None,
     )
