@@ -19,6 +19,7 @@ from attnviz.analyses.survey.statistics import (
     STATISTICS,
     HeadStatistics,
     Statistic,
+    TextStatistics,
     WeightStatistics,
     key_order,
     shuffle,
@@ -78,6 +79,10 @@ class SignedHeadStatistics(HeadStatistics):
 
     statistics: Sequence[Statistic] = SIGNED_STATISTICS
 
+    def measure(self, texts: Sequence[TokenizedText]) -> TextStatistics:
+        """Measure every head on each text; those of a text with one token are NaN."""
+        return replace(super().measure(texts), compared=0)
+
     def _measure_batch(
         self, texts: Sequence[TokenizedText]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -89,6 +94,11 @@ class SignedHeadStatistics(HeadStatistics):
 
     def _measure_text(self, text: TokenizedText) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the statistics of one text, (1, K, S) each."""
+        if len(text) < 2:  # nothing is mixed
+            nothing = torch.full(
+                (1, len(self.heads), len(self.statistics)), torch.nan, device="cpu"
+            )
+            return (nothing,) * 4
         # With as many tokens, neither text is padded.
         mixed = shuffle(text.encoding, f"{self.seed} {text.number}")
         inputs, tokens = self.batch([text.encoding, mixed])

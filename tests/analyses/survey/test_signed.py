@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from linear_models import build, hybrid
@@ -9,6 +11,7 @@ from linear_models import build, hybrid
 import attnviz
 from attnviz import InputError
 from attnviz.analyses.survey import linear
+from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
 
 TEXTS = [
     "the train left the station on time, and nobody noticed.",
@@ -55,8 +58,24 @@ def test_signed_statistics_are_those_of_their_definition(mixed, measured):
     assert measured.mean[:, measured.of("|next|")].abs().max() == 0
 
 
+def test_a_text_of_one_token_is_left_out_and_one_of_two_is_not(mixed):
+    corpus = tokenize_corpus(mixed, read_corpus(TEXTS[:1]), truncate=False, on_bad=None)
+    text = next(iter(corpus))
+    short = [
+        replace(text, encoding={name: field[:count] for name, field in text.encoding.items()})
+        for count in (1, 2)
+    ]
+    heads = linear.SignedHeadStatistics(
+        mixed.checkpoint, mixed.attend(TEXTS[0]).stack("linear").records
+    )
+    one, two = heads.measure(short).value
+    assert one.isnan().all()
+    assert two[:, heads.names.index("|first|")].isfinite().all()
+
+
 def test_a_survey_says_that_weights_are_signed_and_what_is_not_measured(mixed, measured):
     assert measured.signed
+    assert measured.compared == 0
     assert {head.stack for head in measured.heads} == {"linear"}
     notes = " ".join(measured.notes)
     assert "weights are signed" in notes
