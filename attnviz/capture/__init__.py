@@ -1,6 +1,6 @@
 """Capture: from a model and its inputs to the inputs and outputs of every attention."""
 
-from attnviz.capture.batched import BatchedAttention, capture_batch
+from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
 from attnviz.capture.capture import (
     Capture,
     capture,
@@ -10,8 +10,7 @@ from attnviz.capture.capture import (
     transcribe,
 )
 from attnviz.capture.computation import read_computation
-from attnviz.capture.linear import LinearCalls
-from attnviz.capture.pooled import capture_pooled, linear_calls
+from attnviz.capture.pooled import LinearLayers, capture_pooled, linear_calls
 from attnviz.capture.positions import MovedKeys, change_every_position, change_some_positions
 from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
@@ -26,7 +25,7 @@ from attnviz.capture.watch import Output, Outputs, memory_budget, model_lock, re
 __all__ = [
     "BatchedAttention",
     "Capture",
-    "LinearCalls",
+    "LinearLayers",
     "MovedKeys",
     "Output",
     "Outputs",
@@ -36,6 +35,7 @@ __all__ = [
     "capture",
     "capture_batch",
     "capture_generation",
+    "capture_matrices",
     "capture_pooled",
     "capture_streamed",
     "change_every_position",

@@ -94,7 +94,7 @@ def capture(
     compared = outputs_beside(model, forward, outputs[0], between_runs=_between_runs(calls, again))
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     unshown = unshown_mixers(model, minimal_run(model, inputs), shown)
-    notes = (*first_run.notes, *_notes_on_unshown(unshown))
+    notes = (*first_run.notes, *notes_on_unshown(unshown))
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
         return [
@@ -195,7 +195,7 @@ def _executed(calls: Sequence[AttentionCall]) -> list[str]:
     return [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
 
 
-def _notes_on_unshown(unshown: Mapping[str, int]) -> tuple[str, ...]:
+def notes_on_unshown(unshown: Mapping[str, int]) -> tuple[str, ...]:
     """Return how many layers mix tokens in a way that is not shown, by the class of a module."""
     return tuple(
         f"not shown: {count} layer{'s' * (count > 1)} with {name}, which mix{'es' * (count == 1)} "
@@ -259,6 +259,10 @@ def to_linear_record(
         arguments={
             name: tensor[text_index] if len(tensor) == texts else tensor
             for name, tensor in mixing.arguments.items()
+        },
+        head_dims={
+            name: dim - int(len(mixing.arguments[name]) == texts)
+            for name, dim in mixing.head_dims.items()
         },
         through_interface=False,
         visible=MaskRule(after=0) if is_causal else None,

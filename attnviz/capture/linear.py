@@ -289,6 +289,26 @@ class LinearCall:
                     changed[name] = other
         return changed
 
+    def head_dim(self, name: str) -> int | None:
+        """Return the dimension of an argument along which its heads lie; None if all share it.
+
+        Its first index reaches the first head alone, or the first few if heads share numbers.
+        """
+        tensor, heads, exact = self.call.tensors[name], self.values.shape[1], None
+        for dim in range(int(len(tensor) == self.layout.texts), tensor.dim()):
+            size = tensor.shape[dim]
+            if size < 2 or heads % size:
+                continue
+            if exact is None:
+                exact = self.mixed(self.values)
+            changed = tensor.clone()
+            changed.select(dim, 0).mul_(CANARY)
+            difference = self.mixed(self.values, **{name: changed}) != exact
+            reached = difference.transpose(0, 1).flatten(1).any(1).nonzero().flatten().tolist()
+            if reached == [*range(heads // size)]:
+                return dim
+        return None
+
     def with_canary(self, name: str, values: Tensor) -> Tensor:
         """Return the result for values where one argument is 1 % off."""
         return self.mixed(values, **{name: self.call.tensors[name] * CANARY})
@@ -303,7 +323,8 @@ class LinearMixing:
     path : the module that ran. module : the name of its class. function : the name of the call.
     values, result : (N, H, n, d_v) and (N, H, m, d_v), in the model's precision.
     matrix : (N, H, m, n); None in the run that the first is compared with.
-    arguments : the other arguments that are no parameters, by name.
+    arguments : the other arguments that are no parameters, by name. head_dims : along which
+        dimension of these their heads lie, where each head has its own.
     probes : (n, c), random columns; probed : (N, H, m, c), their mixture.
     exact, rounded : (K, N, H, m, d_v), the mixture of the values in K other orders, the first of
         them reversed, in float32 and in the model's own precision.
@@ -318,6 +339,7 @@ class LinearMixing:
     result: Tensor
     matrix: Tensor | None
     arguments: dict[str, Tensor]
+    head_dims: dict[str, int]
     probes: Tensor
     probed: Tensor
     exact: Tensor
@@ -357,6 +379,8 @@ def read_mixing(
     exact = torch.stack([wide.mixed(one.to(values)) for one in other_values])
     rounded = exact if is_wide else torch.stack([own.mixed(one) for one in other_values])
     canaries = {} if with_matrix else wide.canaries()
+    arguments = {name: tensor for name, tensor in arguments.items() if name != layout.value}
+    dims = {name: wide.head_dim(name) for name in arguments} if with_matrix else {}
     return LinearMixing(
         path=path,
         module=module,
@@ -364,7 +388,8 @@ def read_mixing(
         values=own.values,
         result=layout.by_head(result) if cell == 1 else own.mixed(own.values),
         matrix=wide.matrix() if with_matrix else None,
-        arguments={name: tensor for name, tensor in arguments.items() if name != layout.value},
+        arguments=arguments,
+        head_dims={name: dim for name, dim in dims.items() if dim is not None},
         probes=probes,
         probed=wide.times(probes),
         exact=exact,

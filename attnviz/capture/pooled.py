@@ -8,18 +8,19 @@ Which functions are linear in their values is learned from the first tokens of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import AttentionCallArgs
-from attnviz.capture.capture import to_linear_record, to_linear_reference
+from attnviz.capture.capture import notes_on_unshown, to_linear_record, to_linear_reference
 from attnviz.capture.function_calls import FunctionCall, watching_functions
 from attnviz.capture.linear import LinearCalls, LinearMixing, read_mixing
 from attnviz.capture.own_numbers import OwnNumbers
 from attnviz.capture.recorder import record_runs
 from attnviz.capture.stacks import StackCounter
+from attnviz.capture.unshown import unshown_mixers
 from attnviz.capture.watch import ModuleWatcher, expect_same, minimal_run, model_lock, watch
 from attnviz.errors import ModelError
 from attnviz.results import Axis, LinearAttention, LinearReference
@@ -28,21 +29,38 @@ from attnviz.runtime.compat import outside_dispatch_modes, supports_fused_attent
 _START = 64  # tokens, from which is learned what is linear
 
 
-def linear_calls(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[LinearCalls, int] | None:
-    """Return which calls are linear in their values, and the heads of all layers together.
+@dataclass(frozen=True, eq=False)
+class LinearLayers:
+    """The linear attention of a model, as its run on the first tokens of a text shows it.
 
-    None of a model that has softmax attention.
+    calls : which calls are linear in their values. modules : the class of each layer's module.
+    heads : of all layers together. is_all : whether the model has no softmax attention. notes : on
+    layers that are neither.
     """
-    if supports_fused_attention(model):
-        return None
+
+    calls: LinearCalls
+    modules: tuple[str, ...]
+    heads: int
+    is_all: bool
+    notes: tuple[str, ...]
+
+
+def linear_calls(model: nn.Module, inputs: Mapping[str, Tensor]) -> LinearLayers | None:
+    """Return what is linear attention in a model; None if its first tokens show no attention."""
     start = {name: tensor[:, :_START] for name, tensor in inputs.items()}
+    run = minimal_run(model, start)
     try:
-        (recording,) = record_runs(model, 1, minimal_run(model, start))
+        (recording,) = record_runs(model, 1, run)
     except ModelError:
         return None
-    if recording.calls:
-        return None
-    return recording.linear_calls, sum(mixing.values.shape[1] for mixing in recording.linear)
+    shown = {one.path for one in recording.calls} | {one.path for one in recording.linear}
+    return LinearLayers(
+        recording.linear_calls,
+        modules=tuple(mixing.module for mixing in recording.linear),
+        heads=sum(mixing.values.shape[1] for mixing in recording.linear),
+        is_all=not (recording.calls or supports_fused_attention(model)),
+        notes=notes_on_unshown(unshown_mixers(model, run, shown)),
+    )
 
 
 def capture_pooled(

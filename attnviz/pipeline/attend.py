@@ -219,7 +219,8 @@ def attend(
         "full" stores whole maps, "streamed" reduces them. "auto" streams a text whose maps would
         hold more than 160 million weights, and where `cells` or `top` are given.
     layers, heads : int, sequence of int or None
-        The layers and heads of a streamed text to store; by default all.
+        The layers and heads of a streamed text to store; by default all. Linear attention is stored
+        with all heads of a layer.
     cells : int or None
         The most rows and columns to which a map of a streamed text is pooled; by default 500 for
         few heads, fewer for many, so that all maps take at most 64 MB.

@@ -17,7 +17,7 @@ from torch import Tensor
 from attnviz import agreement
 from attnviz.capture import (
     Capture,
-    LinearCalls,
+    LinearLayers,
     MovedKeys,
     ReducedAttention,
     ReductionOptions,
@@ -121,7 +121,6 @@ class AttendOptions:
                 f"exact layer {others[0]} is not stored: layers selects "
                 f"{', '.join(map(str, stored))}. Name it in layers too."
             )
-        exact_layers = stored if exact is None else exact_layers
         return cls(
             truncate, mode, stored, _indices(heads, "heads"), cells, top, exact_layers, positions
         )
@@ -392,20 +391,21 @@ def _pooled_result(
     inputs: Inputs,
     batch: Batch,
     options: AttendOptions,
-    known: LinearCalls,
-    heads: int,
+    known: LinearLayers,
 ) -> AttentionResult:
-    """Return the pooled maps of one text's linear attention; `heads` are those of all layers."""
-    if options.top:
+    """Return the pooled maps of one text's linear attention."""
+    names = {"top": "top", "exact": "exact (--layer of view)"}
+    if softmax_only := [name for option, name in names.items() if getattr(options, option)]:
         raise InputError(
-            "top is for a streamed text with softmax attention, but "
-            f"{checkpoint.name} has linear attention only. Leave it out."
+            f"{softmax_only[0]} is for a streamed text with softmax attention, but "
+            f"{checkpoint.name} has linear attention only: its long texts have pooled maps. Leave "
+            "it out."
         )
     module, axis = checkpoint.module, batch.axes["text"][0]
     computation = read_computation(module)
-    cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // heads)))
+    cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // known.heads)))
     cell = -(-len(axis) // cells)
-    records, references = capture_pooled(module, batch.inputs, axis, known, cell)
+    records, references = capture_pooled(module, batch.inputs, axis, known.calls, cell)
     outputs = outputs_of_start(module, batch.inputs)
     (output,) = agreement.check_output(outputs, {}, 1, len(records))
     report = agreement.verify(
@@ -420,28 +420,36 @@ def _pooled_result(
         f"each cell joins {cell} × {cell} of the {len(axis):,} × {len(axis):,} weights (columns "
         "summed with their signs, rows averaged)"
     )
-    notes = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0), pooled)
-    return AttentionResult(records, report, source, notes=notes)
+    of_input = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0))
+    notes = (*of_input, *known.notes, pooled)
+    result = AttentionResult(records, report, source, notes=notes)
+    stored = tuple(map(result.layer, options.layers or result.layers))
+    for record in stored:
+        for head in options.heads or ():
+            result.check_head(record.layer, head)
+    chosen = tuple(record for record in records if record in stored)
+    return AttentionResult(chosen, report, source, notes=notes)
 
 
 def _streamed_result(
     checkpoint: Checkpoint, inputs: Inputs, batch: Batch, options: AttendOptions
 ) -> AttentionResult:
     """Return the reduced attentions of one text, compared in some rows with the model's own."""
-    if (linear := linear_calls(checkpoint.module, batch.inputs)) is not None:
-        return _pooled_result(checkpoint, inputs, batch, options, *linear)
     if options.positions == "all":
         raise InputError(
             "The positions of a streamed text cannot be checked. Leave --positions "
             '(positions="all") out, or ask for whole maps: --mode full (mode="full").'
         )
+    known = linear_calls(checkpoint.module, batch.inputs)
+    if known is not None and known.is_all:
+        return _pooled_result(checkpoint, inputs, batch, options, known)
     module, axis, device = checkpoint.module, batch.axes["text"][0], checkpoint.device
     computation = read_computation(module)
     layers, heads = _head_counts(checkpoint)
     count = len(options.layers or range(layers)) * len(options.heads or range(heads))
     cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // count)))
     marked = content_positions(axis).to(device)
-    exact = options.exact or ()
+    exact = (options.layers if options.exact is None else options.exact) or ()
     reduction = ReductionOptions(options.layers, options.heads, cells, options.top, marked, exact)
     rows = sampled_rows(len(axis), heads)
     proofs: list[agreement.Proof] = []
@@ -489,8 +497,17 @@ def _streamed_result(
         digests=digests_of(streamed),
     )
     source = _provenance(checkpoint, inputs, batch, 0, report, computation, None)
-    notes = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0))
-    return AttentionResult((), report, source, streamed=streamed, notes=notes)
+    notes = [*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0)]
+    if known is not None:
+        notes += known.notes
+    if known is not None and known.modules:
+        shown, kinds = sum(layers_of.values()), " and ".join(dict.fromkeys(known.modules))
+        notes.append(
+            f"of a long text, only softmax attention is shown: {shown} of "
+            f"{shown + len(known.modules)} layers that mix tokens; the other {len(known.modules)} "
+            f"({kinds}) {'are' if len(known.modules) > 1 else 'is'} linear attention"
+        )
+    return AttentionResult((), report, source, streamed=streamed, notes=tuple(notes))
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

@@ -29,7 +29,7 @@ from attnviz.results.attention_result import (
 from attnviz.results.axis import Axis, AxisGeometry, Landmark
 from attnviz.results.computation import Computation
 from attnviz.results.given import GivenAttention, expect_vectors
-from attnviz.results.linear import LinearAttention, LinearReference
+from attnviz.results.linear import LinearAttention, LinearReference, row_shares
 from attnviz.results.projection import (
     Clip,
     Factor,
@@ -81,4 +81,5 @@ __all__ = [
     "digests_of",
     "expect_vectors",
     "one_result",
+    "row_shares",
 ]

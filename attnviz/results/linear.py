@@ -14,6 +14,16 @@ from attnviz.results.axis import Axis
 from attnviz.results.base import Rules, fits
 
 
+def row_shares(weights: Tensor) -> Tensor:
+    """Return the share of each signed weight in the sizes of its row, (…, n); 0 in rows of zeros.
+
+    >>> row_shares(torch.tensor([[3.0, -1.0], [0.0, 0.0]])).tolist()
+    [[0.75, 0.25], [0.0, 0.0]]
+    """
+    sizes = weights.abs()
+    return sizes / sizes.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+
+
 @dataclass(frozen=True, eq=False)
 class LinearAttention(AttentionRecord):
     """One layer that mixes values by a matrix M of each head, without a softmax: y = M v.
@@ -27,6 +37,8 @@ class LinearAttention(AttentionRecord):
     function : the name of the function of the model whose result is M v.
     arguments : the other arguments of that function that depend on the text, by name: gates,
         decays, queries and keys, as it takes them; none of a long text.
+    head_dims : along which dimension of an argument its heads lie, by name; not of those that all
+        heads share.
     text : the tokens of a long text, whose maps are pooled; None of others.
     cell : how many tokens each position joins: weights are summed over columns, with their signs,
         and averaged over rows; values are averaged.
@@ -36,6 +48,7 @@ class LinearAttention(AttentionRecord):
     module: str = field(kw_only=True)
     function: str = field(kw_only=True)
     arguments: dict[str, Tensor] = field(kw_only=True)
+    head_dims: dict[str, int] = field(default_factory=dict, kw_only=True)
     text: Axis | None = field(default=None, kw_only=True)
     cell: int = field(default=1, kw_only=True)
 
@@ -60,6 +73,21 @@ class LinearAttention(AttentionRecord):
     def finite(self) -> bool:
         """Whether all weights are numbers."""
         return bool(self.matrix.isfinite().all())
+
+    def argument_of(self, name: str, head: int) -> Tensor | None:
+        """Return what one head takes of an argument, (m, …), a row for each position.
+
+        None if it has no numbers for each position, or another dimension may be the positions.
+        """
+        tensor, dim = self.arguments[name], self.head_dims.get(name)
+        if dim is not None:
+            tensor = tensor.select(dim, head // (self.heads // tensor.shape[dim]))
+        positions = [d for d, size in enumerate(tensor.shape) if size == len(self.query_axis)]
+        return (
+            tensor.movedim(positions[0], 0).reshape(len(self.query_axis), -1)
+            if len(positions) == 1
+            else None
+        )
 
     def at(self, rows: Tensor, columns: Tensor | slice | None = None) -> LinearAttention:
         """Return the attention of some queries (R,) to some keys (C,), by default the same ones."""

@@ -56,7 +56,7 @@ def _variants(T: int) -> dict[str, Callable[[], object]]:
     def pooled_maps() -> object:
         linear = linear_calls(model, inputs)
         assert linear is not None
-        return capture_pooled(model, inputs, Axis.numbered(T), linear[0], -(-T // _CELLS))
+        return capture_pooled(model, inputs, Axis.numbered(T), linear.calls, -(-T // _CELLS))
 
     alone = torch.no_grad()(partial(model, **inputs, use_cache=False))
     return {_ALONE: alone, _MAPS: pooled_maps}

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from linear_models import CHUNK, RECURRENCES, TOKENS, build, hybrid
+from linear_models import CHUNK, RECURRENCES, TOKENS, SaturatedSum, build, hybrid
 from transformers import Mamba2Model
 
 import attnviz
@@ -123,13 +123,6 @@ def test_a_hybrid_says_which_layers_are_which(mixed):
     assert len(mixed.without_linear("steps need").records) == 1
     with pytest.raises(InputError, match="has linear attention only"):
         mixed.stack("linear").without_linear("the page shows")
-
-
-class SaturatedSum(torch.nn.Module):
-    """Mixes tokens by nothing linear."""
-
-    def forward(self, hidden_states, **options):
-        return hidden_states.cumsum(dim=1).tanh()
 
 
 def test_layers_of_another_kind_are_named(tokenizer):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from linear_models import build
+from linear_models import SaturatedSum, build, hybrid
 
 import attnviz
 from attnviz import InputError
@@ -51,9 +51,9 @@ def test_pooled_maps_are_drawn_with_the_places_of_their_cells(pooled):
 def test_planted_faults_in_pooled_maps_are_caught():
     model = build("mamba2")
     inputs = {"input_ids": torch.randint(30522, (1, TOKENS))}
-    known, heads = linear_calls(model, inputs)
-    assert heads == 4
-    records, references = capture_pooled(model, inputs, Axis.numbered(TOKENS), known, CELL)
+    known = linear_calls(model, inputs)
+    assert (known.heads, known.modules, known.is_all) == (4, ("Mamba2Mixer",), True)
+    records, references = capture_pooled(model, inputs, Axis.numbered(TOKENS), known.calls, CELL)
     record, M = records[0], records[0].matrix
     faults = (M * 1.01, M.flip(0), M.roll(1, dims=2).tril(), M * (M[:, :1, :1] != M))
     for matrix in (M, *faults):
@@ -61,3 +61,51 @@ def test_planted_faults_in_pooled_maps_are_caught():
             [replace(record, matrix=matrix)], references, versions={}, weights_sha256=""
         )
         assert report.verdict == ("verified" if matrix is M else "failed")
+
+
+def test_options_of_softmax_attention_are_refused_for_pooled_maps(pooled):
+    model, result = pooled
+    text = result.provenance.text
+    with pytest.raises(
+        InputError, match=r"exact \(--layer of view\) is for a streamed text with softmax attention"
+    ):
+        model.attend(text, cells=8, exact=0)
+    with pytest.raises(InputError, match="positions of a streamed text cannot be checked"):
+        model.attend(text, cells=8, positions="all")
+    with pytest.raises(InputError, match="layer 9 is out of range"):
+        model.attend(text, cells=8, layers=9)
+    with pytest.raises(InputError, match="head 99 is out of range"):
+        model.attend(text, cells=8, heads=99)
+
+
+def test_only_the_layers_that_were_asked_for_are_stored(tokenizer):
+    model = attnviz.load(build("rwkv"), tokenizer=tokenizer)  # two layers
+    text = "the train left the station on time " * 5
+    every = model.attend(text, cells=8)
+    one = model.attend(text, cells=8, layers=1, heads=0)
+    assert (every.layers, one.layers) == ((0, 1), (1,))
+    assert torch.equal(one.records[0].matrix, every.records[1].matrix)
+    assert one.checked_agreement.verdict == "verified"
+
+
+def test_a_long_text_of_a_hybrid_says_what_it_does_not_show(tokenizer):
+    model = hybrid(["linear_attention", "full_attention", "linear_attention"])
+    text = "the train left the station on time " * 5
+    result = attnviz.load(model, tokenizer=tokenizer).attend(text, mode="streamed")
+    assert result.stacks == ("decoder",)
+    (note,) = [note for note in result.notes if note.startswith("of a long text")]
+    assert "1 of 3 layers that mix tokens; the other 2 (Qwen3NextGatedDeltaNet)" in note
+
+
+def test_a_long_text_names_layers_of_another_kind(tokenizer):
+    model = hybrid(["linear_attention", "full_attention", "linear_attention"])
+    model.layers[0].linear_attn = SaturatedSum()
+    text = "the train left the station on time " * 5
+    notes = attnviz.load(model, tokenizer=tokenizer).attend(text, mode="streamed").notes
+    assert any("not shown: 1 layer with SaturatedSum" in note for note in notes)
+    assert any("the other 1 (Qwen3NextGatedDeltaNet) is linear attention" in n for n in notes)
+
+
+def test_a_long_text_of_softmax_attention_has_no_such_note(model):
+    result = model.attend("the train left the station on time " * 5, mode="streamed")
+    assert not any(note.startswith("of a long text") for note in result.notes)

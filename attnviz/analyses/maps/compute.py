@@ -34,6 +34,7 @@ from attnviz.results import (
     StreamedAttention,
     cell_sizes,
     one_result,
+    row_shares,
 )
 from attnviz.results.arguments import checked
 from attnviz.results.axis import (
@@ -554,8 +555,7 @@ def _shares(record: AttentionRecord) -> tuple[Tensor, TokenGroups, TokenGroups]:
     """Return the weights between words; of signed ones, the share of each in the sizes of a row."""
     weights, rows, columns = word_weights(record)
     if record.signed:
-        weights = weights.abs()
-        weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo().tiny)
+        weights = row_shares(weights)
     return weights, rows, columns
 
 

@@ -40,7 +40,7 @@ def steps(
     """Take one head apart: from X through Q, K, V, scores and weights to the output.
 
     One word is followed through all stages, with shapes, real numbers and the agreement of every
-    stage with the model.
+    stage with the model. Linear attention: from gates, queries and keys to M and M V.
     """
     inputs = inputs.checked()
     path = figure.path(json=console.json, inputs=inputs)

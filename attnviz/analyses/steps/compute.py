@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from attnviz.analyses.maps.compute import choose_head, choose_word
+from attnviz.analyses.maps.finding import SIGNED
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError, ModelError, whole_number
 from attnviz.formula.attention import merge_heads, repeat_heads, scores
@@ -20,6 +21,7 @@ from attnviz.results import (
     Gate,
     HeadProjection,
     Linear,
+    LinearAttention,
     Norm,
     Rotation,
     Step,
@@ -28,6 +30,7 @@ from attnviz.results.axis import locate, token_groups
 from attnviz.results.projection import recompute
 
 Side: TypeAlias = Literal["query", "key"]
+_NOT_COMPARED = "not compared by itself"
 
 
 def steps(
@@ -39,8 +42,10 @@ def steps(
 ) -> StepsResult:
     """Compute the stages of one head, and follow one word through them.
 
-    Everything is recomputed in float64 by the formula: Q, K and V from the input of the module,
-    later stages from the Q, K and V of the model.
+    Of linear attention, these are the arguments of the model's function (gates, decays, queries and
+    keys), V, the matrix M as weights, and M V. Of softmax attention, everything is recomputed in
+    float64 by the formula: Q, K and V from the input of the module, later stages from the Q, K and
+    V of the model.
 
     Parameters
     ----------
@@ -61,7 +66,7 @@ def steps(
     Raises
     ------
     InputError
-        The layer, head or word does not exist.
+        The layer, head or word does not exist, or the maps of linear attention are pooled.
     ModelError
         Numbers that the model computes in this head are nan or infinite.
 
@@ -83,12 +88,24 @@ def steps(
     row, label, notes = _find_query(
         record.query_axis, choose_word(record.query_axis) if word is None else word
     )
-    stages = _HeadStages(result, record, head)
+    if isinstance(record, LinearAttention):
+        if record.text is not None:
+            raise InputError(
+                "Steps need whole maps, but those of this long text are pooled. Give a shorter "
+                'text, or ask for whole maps: attend(text, mode="full").'
+            )
+        linear = _LinearStages(result, record, head)
+        stages: _HeadStages = linear
+        shown = linear.all_stages()
+        notes += linear.notes()
+    else:
+        stages = _HeadStages(result, record, head)
+        shown = (*stages.inputs(), *stages.projected(), *stages.scored(), *stages.mixed())
     if record.sinks is not None:
         share = 1 - stages.numbers["weights"][head, row].sum().item()
         notes.append(f"{share:.0%} of the weight of this row goes to a sink, which is no key")
     steps_result = StepsResult(
-        stages=(*stages.inputs(), *stages.projected(), *stages.scored(), *stages.mixed()),
+        stages=shown,
         queries=tuple(record.query_axis.labels[position] for position in stages.queries),
         keys=tuple(record.key_axis.labels[position] for position in stages.keys),
         row=stages.queries.index(row),
@@ -136,7 +153,7 @@ class _HeadStages:
 
     def __init__(self, result: AttentionResult, record: AttentionRecord, head: int) -> None:
         self.record, self.head = record, head
-        self.numbers = recompute(record)
+        self.numbers = {} if record.signed else recompute(record)
         self.queries, self.keys = (
             [position for position, padded in enumerate(axis.padding) if not padded]
             for axis in (record.query_axis, record.key_axis)
@@ -259,6 +276,60 @@ class _HeadStages:
         if head is None:
             return {"difference": check.largest_difference, "passed": check.passed}
         return {"difference": check.differences[head], "passed": head not in check.failed_heads}
+
+
+class _LinearStages(_HeadStages):
+    """The stages of one head of linear attention."""
+
+    def __init__(self, result: AttentionResult, record: LinearAttention, head: int) -> None:
+        super().__init__(result, record, head)
+        arguments = {name: record.argument_of(name, head) for name in record.arguments}
+        self.arguments = {name: one for name, one in arguments.items() if one is not None}
+        self.left_out = [name for name, one in arguments.items() if one is None]
+        self.function = record.function
+
+    def all_stages(self) -> tuple[Stage, ...]:
+        """Return the arguments of the function, V, M and M V."""
+        record, head = self.record, self.head
+        M, V = record.weights(head).double(), record.value[head].double()
+        m, n, width = len(self.queries), len(self.keys), V.shape[-1]
+        of_mixture = self._agreement("head output", head)
+        weights = self._agreement("weights", head)
+        return (
+            *(
+                Stage(
+                    _argument(name),
+                    "as the model made it",
+                    self._rows(tensor),
+                    why_not=_NOT_COMPARED,
+                )
+                for name, tensor in self.arguments.items()
+            ),
+            Stage(
+                "V", "as the model made it", self._rows(V, "key"), rows="key", why_not=_NOT_COMPARED
+            ),
+            self._square("weights", "signed weights", M, **weights),
+            Stage("A", "M · V", self._rows(M @ V), ((m, n), (n, width)), **of_mixture),
+        )
+
+    def notes(self) -> list[str]:
+        """Return what M is, what was compared, and what is not shown."""
+        notes = [SIGNED, f"M is that of {self.function}"]
+        if (check := self.checks.get("arguments")) is not None:
+            notes.append(
+                "arguments and V are not compared by themselves; of a change by 1% of an argument "
+                f"that would be noticed, at most {check.largest_difference:.0%} is in the "
+                "difference of M V from the model's own"
+            )
+        if self.left_out:
+            names = ", ".join(self.left_out)
+            notes.append(f"not shown, because they have no row for each token: {names}")
+        return notes
+
+
+def _argument(name: str) -> str:
+    """Return the name of the stage of an argument."""
+    return f"argument {name}" if name in ("V", "weights", "A") else name
 
 
 def _projection(projection: HeadProjection, X: str, name: str) -> str:

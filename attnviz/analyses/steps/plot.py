@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from matplotlib.cm import ScalarMappable
@@ -69,6 +70,7 @@ _TITLES = {
     "weights": "Weights", "A": "Attention vectors A", "heads": "All heads, side by side",
     "output": "Output",
 }  # fmt: skip
+_SIGNED_TITLES = {"V": "Values V", "weights": "Matrix M", "A": "Outputs y"}
 
 
 def steps(
@@ -82,7 +84,8 @@ def steps(
 ) -> Figure:
     """Draw one head stage by stage, from X through Q, K, V, scores and weights to the output.
 
-    Every stage shows its formula, its shape and its difference from the model's own numbers.
+    Of linear attention, from the arguments of the model's function and V through M to M V. Every
+    stage shows its formula, its shape and its difference from the model's own numbers.
 
     Parameters
     ----------
@@ -208,12 +211,26 @@ def _draw_heading(page: Page, result: StepsResult) -> float:
     if not shares.isfinite().all():
         return page.heading(where) + 0.06
     key = int(shares.argmax())
-    weight = float(result["weights"].values[result.row, key])
+    weights = result["weights"].values
+    weight = float(weights[result.row, key])
+    written = _signed_number(range_of(weights), weight) if result.signed else f"{weight:.2f}"
     top = page.heading(
         f"“{literal(result.keys[key])}” contributes {float(shares[key]):.0%} of the attention "
-        f"vector of “{literal(result.word)}”, with a weight of {weight:.2f}"
+        f"vector of “{literal(result.word)}”, with a weight of {written}"
     )
     return page.write(page.left, top, [where], points=TEXT_SIZE, color=theme().muted) + 0.06
+
+
+def _signed_number(end: float, value: float) -> str:
+    """Return a signed weight in few letters. end : the largest size beside it.
+
+    >>> [_signed_number(1.2, value) for value in (0.0, 0.24, 1.05)], _signed_number(0.001, 0.0005)
+    (['0', '0.2', '1.1'], '5e-04')
+    """
+    if value == 0:
+        return "0"
+    text = f"{value:.1f}" if end >= 1 else f"{value:.2f}" if end >= 0.1 else f"{value:.0e}"
+    return text.replace("-", "\N{MINUS SIGN}", int(value < 0))
 
 
 def _as_steps(
@@ -237,6 +254,12 @@ def _rows_of_stages(result: StepsResult, *, wide: bool) -> list[tuple[str, ...]]
     """Return the stages in each row of panels; an empty row is the attention vector."""
     inputs = tuple(name for name in ("X", "C") if name in result)
     projected = ("Q", "K", "V")
+    if result.signed:
+        names = [stage.name for stage in result if not stage.over_keys and stage.name != "A"]
+        count = math.ceil(len(names) / (4 if wide else 2))
+        step = math.ceil(len(names) / count)
+        rows = [tuple(names[start : start + step]) for start in range(0, len(names), step)]
+        return [*rows, ("weights", "A"), ()] if wide else [*rows, ("weights",), (), ("A",)]
     first = [(*inputs, *projected)] if wide and len(inputs) < 2 else [inputs, projected]
     scored = tuple(stage.name for stage in result.stages if stage.over_keys)
     last = tuple(name for name in ("A", "heads", "output") if name in result)
@@ -254,6 +277,23 @@ class _Panel:
     across: float
     down: float
     labels: Ticks | None
+    signed: bool
+
+    @property
+    def is_weights(self) -> bool:
+        """Whether it has weights that are at least 0."""
+        return self.stage.name == "weights" and not self.signed
+
+    @property
+    def follows(self) -> bool:
+        """Whether it follows from the panel on its left."""
+        return self.stage.name == "A" if self.signed else self.stage.name not in _FROM_X
+
+    @property
+    def title(self) -> str:
+        """What it shows."""
+        name = self.stage.name
+        return _SIGNED_TITLES.get(name, name) if self.signed else _TITLES[name]
 
     @property
     def high(self) -> float:
@@ -263,7 +303,7 @@ class _Panel:
     def norm(self) -> Normalize:
         """The range of its colors."""
         values = self.stage.values
-        if self.stage.name == "weights":
+        if self.is_weights:
             return Normalize(0.0, max(float(values.max()), 1e-12))
         end = range_of(values, 1.0 if self.stage.over_keys else _SHOWN)
         return Normalize(-end, end)
@@ -274,7 +314,7 @@ def _draw_row(page: Page, result: StepsResult, stages: Sequence[Stage], top: flo
     panels = _panels(page, result, stages)
     bottom = top
     for before, panel in zip((None, *panels), panels, strict=False):
-        if before is not None and panel.stage.name not in _FROM_X:
+        if before is not None and panel.follows:
             middle = top + _HEADER + panel.high / 2
             start = before.left + before.across + 0.06
             page.arrow((start, middle), (start + _GAP - 0.12, middle))
@@ -290,7 +330,7 @@ def _draw_row(page: Page, result: StepsResult, stages: Sequence[Stage], top: flo
     last = panels[-1]
     left = last.left + last.across + BAR_GAP
     bar = page.axes(left, top + _HEADER, BAR_WIDTH, min(last.high, 0.9))
-    if last.stage.name == "weights":
+    if last.is_weights:
         color_bar(ScalarMappable(last.norm, weight_colors()), bar, "weight")
     else:
         range_bar(bar)
@@ -321,7 +361,7 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
     left = page.left
     for stage, share, tick in zip(stages, shares, ticks, strict=True):
         left += tick.room if tick else 0.0
-        panels.append(_Panel(stage, left, unit * share, down, tick))
+        panels.append(_Panel(stage, left, unit * share, down, tick, result.signed))
         left += unit * share + _GAP
     return panels
 
@@ -329,10 +369,10 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
 def _draw_header(page: Page, panel: _Panel, top: float) -> None:
     """Write name, formula, shape and the difference from the model above a panel."""
     ruler, stage, left, room = page.ruler, panel.stage, panel.left, panel.across + _GAP - 0.05
-    title = ruler.clip(_TITLES[stage.name], room, TEXT_SIZE)
+    title = ruler.clip(literal(panel.title), room, TEXT_SIZE)
     top = page.write(left, top, [title], points=TEXT_SIZE, weight="bold")
     size = stage.size
-    if stage.name != "weights":  # they have a color bar
+    if not panel.is_weights:  # they have a color bar
         end = f"± {panel.norm.vmax:.2g}"
         size = ruler.longest((f"{size}, range {end}", f"{size}, {end}", size), room, SMALL_SIZE)
     if stage.why_not == "given":
@@ -359,7 +399,7 @@ def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> f
     n = stage.values.shape[1]
     ax = page.axes(panel.left, top, panel.across, panel.high)
     lines = stage.over_keys and min(panel.across / n, panel.down) >= _LINED_CELL
-    colors = weight_colors() if stage.name == "weights" else value_colors()
+    colors = weight_colors() if panel.is_weights else value_colors()
     mesh = draw_cells(ax, stage.values, colors, panel.norm, lines=lines)
     if panel.labels is not None:
         panel.labels.apply(ax, "y")
@@ -369,7 +409,9 @@ def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> f
         ticks = fit_ticks(result.keys, cell, page.ruler, axis="x", longest=_LONGEST)
         ticks.apply(ax, "x")
         end += ticks.room
-        say = decimals if stage.name == "weights" else number
+        say = decimals if panel.is_weights else number
+        if panel.signed:
+            say = partial(_signed_number, range_of(stage.values))
         if min(cell, panel.down) >= _WRITTEN_CELL:
             numbers = [say(value) for value in stage.values.flatten().tolist()]
             if page.ruler.widest(numbers, NUMBER_SIZE) <= 0.95 * cell:
@@ -418,16 +460,17 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
         [i + 0.5 for i in range(len(labels))], weights.tolist(), height=0.7, color=theme().cycle[0]
     )
     ax.set_ylim(len(labels), 0)
-    ax.set_xlim(0, max(float(weights.max()), 1e-12))
+    ax.set_xlim(min(float(weights.min()), 0.0), max(float(weights.max()), 1e-12))
     ax.set_xticks([])
     ax.set_yticks([i + 0.5 for i in range(len(labels))], labels, parse_math=False)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
+    say = partial(_signed_number, range_of(weights)) if result.signed else decimals
     for row, weight in enumerate(weights.tolist()):
         ax.text(
-            weight,
+            max(weight, 0.0),
             row + 0.5,
-            f" {decimals(weight)}",
+            f" {say(weight)}",
             va="center",
             fontsize=SMALL_SIZE,
             color=theme().muted,
@@ -454,11 +497,14 @@ def _vector_rows(result: StepsResult) -> tuple[list[str], Tensor, Tensor, Tensor
     products, shares = result.contributions, result.shares
     if len(weights) <= _VECTOR_ROWS:
         return list(result.keys), weights, values, products, shares
-    largest_keys = weights.topk(_VECTOR_ROWS - 1).indices.sort().values
+    largest_keys = weights.abs().topk(_VECTOR_ROWS - 1).indices.sort().values
     rest = torch.ones(len(weights), dtype=torch.bool, device="cpu")
     rest[largest_keys] = False
     labels = [*(result.keys[i] for i in largest_keys), f"{int(rest.sum())} others"]
-    mean = products[rest].sum(0) / weights[rest].sum().clamp(min=1e-300)
+    if result.signed:  # whose weights may sum to 0
+        mean = values[rest].mean(0)
+    else:
+        mean = products[rest].sum(0) / weights[rest].sum().clamp(min=1e-300)
     values = torch.cat([values[largest_keys], mean.unsqueeze(0)])
     weights, products, shares = (
         torch.cat([rows[largest_keys], rows[rest].sum(0, keepdim=True)])

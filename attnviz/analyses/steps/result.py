@@ -11,7 +11,7 @@ from torch import Tensor
 import attnviz
 from attnviz.errors import expect_names
 from attnviz.formula.attention import HIDDEN
-from attnviz.results.agreement_report import AgreementReport
+from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal, selection
 from attnviz.results.base import (
@@ -181,6 +181,11 @@ class StepsResult(Result):
         return any(stage.name == name for stage in self.stages)
 
     @property
+    def signed(self) -> bool:
+        """Whether weights may be negative: those of linear attention."""
+        return self.stack == LINEAR
+
+    @property
     def contributions(self) -> Tensor:
         """What each key adds to the word's attention vector: α_j v_j, (n, d_v)."""
         return self["weights"].values[self.row].unsqueeze(-1) * self["V"].values
@@ -269,12 +274,12 @@ class StepsResult(Result):
             table.add_column("", no_wrap=True)
         table.add_column("of vector", justify="right", no_wrap=True)
         rows = [self[name].values[self.row].tolist() for name in names]
-        largest, shares = max(rows[-1]), self.shares.tolist()
+        largest, shares = max(map(abs, rows[-1])), self.shares.tolist()
         for key, label in enumerate(self.keys):
-            bar = "█" * round(_BAR * rows[-1][key] / max(largest, 1e-12))
+            bar = "█" * round(_BAR * abs(rows[-1][key]) / max(largest, 1e-12))
             numbers = [_number(row[key]) for row in rows]
             share = f"{round(100 * shares[key])}%"
-            cells = [Text(bar, "blue")] if bars else []
+            cells = [Text(bar, "blue" if rows[-1][key] >= 0 else "red")] if bars else []
             table.add_row(Text(literal(label)), *numbers, *cells, share)
         return table
 

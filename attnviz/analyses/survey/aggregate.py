@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.survey.statistics import STATISTICS, HeadStatistic, TextStatistics
-from attnviz.results import AttentionRecord
+from attnviz.results import AttentionRecord, row_shares
 from attnviz.runtime.libraries import release_unused
 from attnviz.runtime.progress import say
 
@@ -207,7 +207,8 @@ def head_distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
     """Return the distance between each two heads of a model, (K, K): 0 alike, 1 disjoint.
 
     The square root of the Jensen–Shannon divergence of their rows, in bits, averaged over rows of
-    all texts, evenly chosen in long ones. Rows of special tokens are left out, and so are the
+    all texts, evenly chosen in long ones. Of linear attention, a row is the shares of its weights
+    in their sizes. Rows of special tokens are left out, and so are the
     weights of attention sinks, which are not keys. Heads with other queries or keys, such as those
     of an encoder and of its decoder, are 1 apart.
 
@@ -232,7 +233,13 @@ def _distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
         special = torch.tensor(records[0].query_axis.special, device="cpu")
         words = (~special).nonzero().flatten()
         rows = words[:: -(-len(words) // _SAMPLE_ROWS)]
-        weights = torch.cat([record.weights().float()[:, rows].cpu() for record in records])
+        of_layers = [record.weights().float()[:, rows].cpu() for record in records]
+        weights = torch.cat(
+            [
+                row_shares(one) if record.signed else one
+                for one, record in zip(of_layers, records, strict=True)
+            ]
+        )
         step = max(1, _PAIR_WEIGHTS // weights[0].numel())
         for_each_head = [
             torch.cat([divergence(head, heads).sum(-1) for heads in torch.split(weights, step)])

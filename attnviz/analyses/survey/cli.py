@@ -67,6 +67,13 @@ def survey(
         typer.Option(help="Address of the Ray cluster. Without it, Ray starts on this machine."),
     ] = None,
     seed: Seed = 0,
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            help="linear: measure the linear attention of a model that has softmax attention, too.",
+            show_default=False,
+        ),
+    ] = None,
     width: Width = 183.0,
     run: RunOptions,
     console: ConsoleOptions,
@@ -109,6 +116,7 @@ def survey(
             engine=engine.value,
             address=address,
             seed=seed,
+            stack=stack,
         )
     return report(
         result,

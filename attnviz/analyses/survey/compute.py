@@ -39,6 +39,12 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
+from attnviz.analyses.survey.linear import (
+    SIGNED_STATISTICS,
+    SignedHeadStatistics,
+    check_head_count,
+    select_stack,
+)
 from attnviz.analyses.survey.media import (
     Kind,
     MediaCorpus,
@@ -61,6 +67,7 @@ from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
 from attnviz.results import AgreementReport, AttentionResult
+from attnviz.results.agreement_report import LINEAR
 from attnviz.runtime.progress import part, say
 from attnviz.runtime.versions import version_of
 
@@ -86,6 +93,7 @@ def survey(
     engine: Engine = "local",
     address: str | None = None,
     seed: int = 0,
+    stack: str | None = None,
 ) -> SurveyResult:
     """Measure statistics of every head on each text of a corpus; return means with intervals.
 
@@ -130,11 +138,16 @@ def survey(
         Of the Ray cluster; by default one is started on this machine.
     seed : int
         Of shuffles, resamples and flips.
+    stack : str, optional
+        "linear" measures the linear attention of a model that has softmax attention, too; by
+        default the softmax attention is measured. Weights of linear attention are signed: its
+        statistics (|self|, |previous|, …) are of the share of a weight in the sizes of its row.
 
     Raises
     ------
     InputError
-        An empty corpus, one that cannot be read, a folder with another survey, no cluster.
+        An empty corpus, one that cannot be read, a folder with another survey, no cluster, no such
+        stack, or a probe of linear attention.
     OutputError
         The folder cannot be written.
 
@@ -156,10 +169,10 @@ def survey(
     probes = [] if probe is None else find_probes(probe)
     model, kind = load_corpus_model(model)
     if kind != "text":
-        if probe is not None or out is not None or engine != "local":
+        if probe is not None or out is not None or engine != "local" or stack is not None:
             raise InputError(
-                f"{model.name} reads {NOUNS[kind]}: probes, tables (out) and clusters are for "
-                "texts. Leave them out, or run attnviz explore."
+                f"{model.name} reads {NOUNS[kind]}: probes, tables (out), stacks and clusters are "
+                "for texts. Leave them out, or run attnviz explore."
             )
         corpus_of_media = MediaCorpus(model, kind, texts, truncate)
         return survey_media(corpus_of_media, skip_bad=skip_bad, seed=seed)[0]
@@ -175,14 +188,23 @@ def survey(
     encoded = tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad)
     if probes:
         encoded = with_answers(model, encoded, probe_texts)
-    statistics = statistics_for([one.role for one in probes])
     tokenized = parts(changes.count_cut(encoded), PART)
     if (first := next(tokenized, None)) is None:
         raise changes.empty_corpus()
-    with ExitStack() as stack:
+    sample = verify_sample(model, first, truncate, partial(select_stack, stack=stack))
+    records = sample[0].records
+    check_head_count(records)
+    signed = records[0].signed
+    if signed and probes:
+        raise InputError(
+            "Probes confirm roles by ablation of softmax attention, but this is linear attention. "
+            "Give texts in place of the probe."
+        )
+    statistics = SIGNED_STATISTICS if signed else statistics_for([one.role for one in probes])
+    with ExitStack() as opened:
         on_ray = engine == "ray"
         cluster = ray_cluster(address, model.module)
-        measure = stack.enter_context(cluster) if on_ray else measure_here
+        measure = opened.enter_context(cluster) if on_ray else measure_here
         folder = (
             None
             if out is None
@@ -191,10 +213,8 @@ def survey(
         summaries = [] if folder is None else [folder.path / name for name in _SUMMARIES]
         for path in summaries:
             check_output(path, force=force or resume)
-        sample = verify_sample(model, first, truncate)
-        heads = HeadStatistics(
-            model.checkpoint, sample[0].records, seed, statistics, _texts_of_roles(groups)
-        )
+        measured_by = SignedHeadStatistics if signed else HeadStatistics
+        heads = measured_by(model.checkpoint, records, seed, statistics, _texts_of_roles(groups))
         numbered = enumerate(chain([first], tokenized))
         count = count_rows(texts)
         if folder is None:
@@ -363,6 +383,7 @@ def _result(
 
     distances = head_distances([result.records for result in sample])
     notes = tuple(note.replace("texts", NOUNS[kind]) for note in totals.notes)
+    notes = (*_notes_on_layers(sample[0]), *notes)
     verified = AgreementReport.joined(result.agreement for result in sample)
     return SurveyResult(
         heads=heads.heads,
@@ -390,6 +411,24 @@ def _result(
     )
 
 
+def _notes_on_layers(sample: AttentionResult) -> Iterator[str]:
+    """Yield that weights are signed, and which layers of the model are not measured."""
+    signed = sample.records[0].signed
+    if signed:
+        yield (
+            "linear attention: weights are signed; |…| are shares of their sizes, in each row, "
+            "and negative is the share of negative weights"
+        )
+    layers = {(check.stack, check.layer) for check in sample.agreement.checks}
+    others = sum((stack == LINEAR) != signed for stack, _ in layers)
+    if others:
+        kind, option = "softmax", "without --stack"
+        if not signed:
+            kind, option = "linear", 'with --stack linear (stack="linear")'
+        noun = "layers" if others > 1 else "layer"
+        yield f"not measured: {others} {noun} of {kind} attention; a survey {option} does"
+
+
 def add_statistics(
     report: AgreementReport, heads: HeadStatistics | MediaHeads, totals: CorpusStatistics
 ) -> AgreementReport:
@@ -403,6 +442,8 @@ def add_statistics(
         start += record.heads
         if bool(differences.isnan().any()):
             why = "its eager attention does not return its weights"
+            if record.signed:
+                why = "linear attention returns no weights; those of a sample are verified"
             not_compared.append((record.place, "statistics", why))
             continue
         weights_dtype, _ = dtypes(record)

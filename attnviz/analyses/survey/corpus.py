@@ -354,12 +354,20 @@ def sample_of(texts: Sequence[TokenizedText]) -> list[str]:
     return [text.text for text in short[:: -(-len(short) // _SAMPLE_TEXTS)]]
 
 
+def softmax_only(result: AttentionResult) -> AttentionResult:
+    """Return a result without linear attention; InputError if there is nothing else."""
+    return result.without_linear("statistics of heads need")
+
+
 def verify_sample(
-    model: Model, texts: Sequence[TokenizedText], truncate: bool
+    model: Model,
+    texts: Sequence[TokenizedText],
+    truncate: bool,
+    select: Callable[[AttentionResult], AttentionResult] = softmax_only,
 ) -> list[AttentionResult]:
-    """Return verified results of a few texts."""
+    """Return verified results of a few texts, with the attentions that are selected."""
     several = attend(sample_of(texts), model=model, truncate=truncate, mode="full")
-    results = [result.without_linear("statistics of heads need") for result in several]
+    results = [select(result) for result in several]
     return [replace(result, provenance=replace(result.provenance, text=None)) for result in results]
 
 

@@ -18,9 +18,10 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.analyses.survey.linear import SIGNED_STATISTICS, SIGNED_TITLES
 from attnviz.analyses.survey.media import POSITIONS, TITLES, statistics_of
 from attnviz.analyses.survey.result import SURE, HeadName, SurveyResult
-from attnviz.analyses.survey.statistics import ROLES
+from attnviz.analyses.survey.statistics import ROLES, HeadStatistic
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
@@ -93,9 +94,10 @@ def survey(
             top = _draw_confirmations(page, result, top) + _GAP
         # Statistics without even weights are compared with shuffled tokens.
         p_values = torch.where(result.even.isnan(), result.p_shuffled, result.p_even)
+        titles = {**TITLES, **SIGNED_TITLES}
         panels = [
             Panel(
-                TITLES.get(name, name),
+                titles.get(name, name),
                 name,
                 result.mean[:, column],
                 p_values[:, column] >= SURE,
@@ -105,7 +107,8 @@ def survey(
             if result.count[:, column].any()
         ]
         directions = grid_of(result.heads)[0].directions
-        title = f"Each statistic: {directions}, from 0 to the largest; faint: unsure"
+        of_what = " of signed weights" * result.signed
+        title = f"Each statistic{of_what}: {directions}, from 0 to the largest; faint: unsure"
         top = page.subtitle(page.left, top, title, page.right - page.left) + 0.06
         top = head_panels(page, result.heads, panels, top)
         if not details:
@@ -192,7 +195,10 @@ def _draw_named(
     top: float,
 ) -> float:
     """Draw the heads with a role: their mean weight with its interval, beside even weights."""
-    known = ROLES if result.kind == "text" else {s.role: s for s in statistics_of(result.kind)}
+    known: Mapping[str, HeadStatistic] = ROLES
+    if result.signed or result.kind != "text":
+        declared = SIGNED_STATISTICS if result.signed else statistics_of(result.kind)
+        known = {one.role: one for one in declared}
     columns = {
         role: result.of(one.name)
         for role, one in known.items()
@@ -202,7 +208,8 @@ def _draw_named(
     named = sorted(mean, key=lambda n: (result.roles[n].startswith("rests"), -mean[n]))
     shown = named[:_MOST_NAMED]
     left, right = place
-    title = "Mean weight of heads with a role (line: even weights)"
+    measure = "|weight|" if result.signed else "weight"
+    title = f"Mean {measure} of heads with a role (line: even weights)"
     top = page.subtitle(left, top, title, right - left) + 0.02
     if not shown:
         return page.write(left, top, ["none"], color=theme().muted)
@@ -362,10 +369,22 @@ def _caption(result: SurveyResult) -> list[str]:
         f"give to the same keys, on {result.sampled} of the texts; clusters by Ward's method have "
         f"{', '.join(map(str, result.cluster_sizes))} heads",
         *([f"no text has tokens for: {', '.join(missing)}"] if missing else []),
+        _compared(result),
+    ]
+
+
+def _compared(result: SurveyResult) -> str:
+    """Return with what the statistics were compared."""
+    if result.signed:
+        return (
+            f"on {result.sampled} of the texts the matrices were compared with the model's own "
+            "mixture of values; it returns no weights to compare the statistics with"
+        )
+    return (
         f"in {result.compared:,} of the texts the statistics differ from those of the model's own "
         f"weights by at most {result.agreement.largest_difference('statistics'):.0e} of the most "
-        "they can be",
-    ]
+        "they can be"
+    )
 
 
 @dataclass(frozen=True, eq=False)

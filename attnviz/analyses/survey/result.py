@@ -11,7 +11,7 @@ from torch import Tensor
 
 import attnviz
 from attnviz.errors import expect_names
-from attnviz.results.agreement_report import AgreementReport
+from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Savable, column
@@ -212,6 +212,11 @@ class SurveyResult(HeadTable):
             f"SurveyResult({self.provenance.model}: {len(self.heads)} heads on "
             f"{self.read}, {named} named, {self.checked_agreement.verdict})"
         )
+
+    @property
+    def signed(self) -> bool:
+        """Whether the heads are of linear attention, whose weights are signed."""
+        return all(head.stack == LINEAR for head in self.heads)
 
     @property
     def read(self) -> str:

@@ -132,7 +132,7 @@ class HeadStatistic:
 class Statistic(HeadStatistic):
     """One number of each head on each text: a mean over the tokens that are not special.
 
-    Exactly one of `keys`, `row` and `received` is given.
+    Exactly one of `keys`, `row` and `received` is given, unless weights are signed.
 
     keys : from `TokenPairs` to the factor of each weight, broadcastable to (N, R, T): the statistic
     is the sum of a row's weights times these. Rows without any key that counts are left out, unless
