@@ -59,4 +59,4 @@ with attnviz.plot.style():
     for axis in (a.xaxis, a.yaxis, b.xaxis, c.xaxis, c.yaxis):
         axis.set_major_formatter("{x:g}")
 title = "Without the scale √dₖ, one key gets all the attention and the gradient vanishes"
-fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=result.agreement)
+fig = attnviz.plot.add_caption(fig, title=title, text=f"“{run.text}”", agreement=result.agreement)
