@@ -61,7 +61,8 @@ class Layout:
         order = self._order(like.dim())
         sizes = {dim: like.shape[dim] for dim in order} | {self.tokens: values.shape[2]}
         moved = values.transpose(2, 3).reshape([*sizes.values()])
-        return moved.permute([order.index(dim) for dim in range(like.dim())])
+        # Contiguous: a function may view its argument as complex numbers.
+        return moved.permute([order.index(dim) for dim in range(like.dim())]).contiguous()
 
     def _order(self, dims: int) -> list[int]:
         """Return the dimensions in the order: texts, heads, features, positions."""

@@ -138,13 +138,13 @@ def test_the_run_is_the_models_own(family, dtype, tokenizer):
     handle = module.base_model.register_forward_hook(lambda *call: outputs.append(call[2][0]))
     try:
         attnviz.attend(TEXTS[0], model=model, mode="streamed", top=2)
-        assert len(outputs) == 3  # two more for the first tokens, one of them as loaded
-        assert torch.equal(outputs[1], outputs[2])
+        assert len(outputs) == 4  # the first tokens three times: is there linear attention,
+        assert torch.equal(outputs[2], outputs[3])  # as recorded, and as loaded
         with torch.no_grad():
             module.base_model(**tokenizer(TEXTS[0], return_tensors="pt"), use_cache=False)
     finally:
         handle.remove()
-    streamed, *_, alone = outputs
+    _, streamed, *_, alone = outputs
     assert_close(streamed, alone, atol=0, rtol=0)
 
 
