@@ -111,7 +111,7 @@ class LinearCalls:
     def inline(self, run: ModuleRun, heads: int) -> Iterator[tuple[InlineCall, Layout]]:
         """Return the parts of a module's own code that mix values by other activations.
 
-        heads : as many as the module has, 0 if it names none.
+        heads : the number of heads of the module, or 0 if it is not known.
         """
         shapes = [None if tensor is None else tensor.shape for tensor in run.outputs]
         key = type(run.module), *shapes

@@ -232,7 +232,7 @@ def attend(
     positions : "sample" or "all"
         Which tokens, patches or frames to change, one at a time, to check that the rows of the maps
         are these: three, with the keys of the first attention, or all, with those of every
-        attention. Of an image or a sound, "all" are as many as 32,768 positions of all runs allow.
+        attention. For an image or a sound, "all" reads at most 32,768 positions in total.
 
     Returns
     -------

@@ -213,8 +213,8 @@ def _examples(drawn: AttentionMap, family: Family) -> tuple[tuple[int, int], ...
     words, _ = drawn.is_word
     keys = _family_keys(drawn, words)[FAMILIES.index(family)]
     cells: dict[str, tuple[int, int]] = {}
-    for place in drawn.weights.float().mul(keys).flatten().argsort(descending=True).tolist():
-        row, column = divmod(place, len(words))
+    largest_first = drawn.weights.float()[keys].argsort(descending=True)
+    for row, column in keys.nonzero()[largest_first].tolist():
         apart = min((abs(row - other) for other, _ in cells.values()), default=len(words))
         if apart > len(words) / 12:
             cells.setdefault(drawn.rows[row].lower(), (row, column))

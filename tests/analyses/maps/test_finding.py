@@ -230,6 +230,11 @@ def test_a_head_of_repeated_words(long_map):
     for row, column in finding.examples:
         assert row != column
         assert words[row] == words[column]
+    one = ["w0" if n < 24 else word for n, word in enumerate(words)]  # no other word is repeated
+    drawn = replace(drawn, rows=tuple(one), columns=tuple(one))
+    ((row, column),) = of_map(drawn).examples
+    assert row != column
+    assert one[row] == one[column] == "w0"
     few = [f"w{n % 3}" if n < 6 else f"w{n}" for n in range(61)]  # six occurrences prove little
     weights = torch.full((61, 61), 0.4 / 60)
     for n in range(6):
