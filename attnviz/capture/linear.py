@@ -96,10 +96,9 @@ class LinearCalls:
             return None
         key = call.kind, result.dim()
         if key not in self._known:
-            tested = [_test(call, result, name, self._texts) for name in candidates]
-            found = [
-                layout for layout in tested if layout and result.shape[layout.tokens] in lengths
-            ]
+            dims = [dim for dim, size in enumerate(result.shape) if size in lengths]
+            tested = [_test(call, result, name, self._texts, dims) for name in candidates]
+            found = [layout for layout in tested if layout]
             # One matrix mixes all features of a value, but the features of each query differently.
             found.sort(key=lambda layout: layout.features is None)
             self._known[key] = found[0] if found else None
@@ -131,8 +130,13 @@ class LinearCalls:
         }
 
 
-def _test(call: Call, result: Tensor, name: str, texts: int) -> Layout | None:
-    """Return how values lie in an argument, if the result of a call is linear in it."""
+def _test(
+    call: Call, result: Tensor, name: str, texts: int, dims: Collection[int]
+) -> Layout | None:
+    """Return how values lie in an argument, if the result of a call is linear in it.
+
+    dims : the dimensions that may hold the positions.
+    """
     values = call.tensors[name]
     generator = torch.Generator("cpu").manual_seed(0)
     noise = torch.randn(values.shape, generator=generator, device="cpu").to(values)
@@ -147,7 +151,7 @@ def _test(call: Call, result: Tensor, name: str, texts: int) -> Layout | None:
         if not difference <= rounding * parts.abs().max():
             return None
         spread = [dim for dim in range(values.dim()) if _spreads(call, name, noise, dim)]
-        if len(spread) != 1 or spread[0] == 0:
+        if len(spread) != 1 or spread[0] == 0 or spread[0] not in dims:
             return None
         last = [dim for dim in range(1, values.dim()) if dim != spread[0]][-1]
         mixed = _of_first(call, name, spread[0])
@@ -174,14 +178,14 @@ def _spans(run: ModuleRun, heads: int, texts: int) -> Iterator[tuple[Span, Layou
     ends = set()
     for call in find_spans(run):
         span, result = call.span, call.result
-        layout = None if span.end in ends else _test(call, result, VALUES, texts)
+        layout = None if span.end in ends else _test(call, result, VALUES, texts, [span.tokens])
         # Where it depends on nothing else, it is a fixed mixture.
-        if layout is None or layout.tokens != span.tokens or not span.others:
+        if layout is None or not span.others:
             continue
         width = _width(_of_first(call, VALUES, span.tokens), span.features, heads)
         if 1 < width < result.shape[span.features]:
             call = InlineCall(run, replace(span, width=width))
-            layout = _test(call, call.result, VALUES, texts)
+            layout = _test(call, call.result, VALUES, texts, range(call.result.dim()))
         if layout is not None:
             ends.add(span.end)
             yield call.span, layout
