@@ -57,7 +57,7 @@ Stack = Annotated[
     str | None,
     typer.Option(
         help="Attention to show if the model has several kinds: encoder, decoder, cross, vision, "
-        "text or audio.",
+        "text, audio or linear.",
         show_default="cross if there is one, else the first",
     ),
 ]

@@ -222,6 +222,10 @@ WRONG = {
     "a page": (lambda r: attnviz.view(r).save(3), "named by a string or a path, not 3"),
     "sentences": (lambda r: attnviz.senses("bank", sentences=3), "sentences must name at least"),
     "a corpus": (lambda r: attnviz.survey(3), "A corpus is a file or a list of texts, not 3"),
+    "no corpus": (
+        lambda r: attnviz.explore(None),
+        "A corpus is a file or a list of texts, not None",
+    ),
     "a name": (lambda r: attnviz.architectures(3), "Names of architectures are strings"),
 }
 

@@ -100,6 +100,8 @@ def explore(
     >>> result = attnviz.explore(texts)
     >>> page = result.page()  # page.save("heads.html")
     """
+    if texts is None:
+        raise InputError("A corpus is a file or a list of texts, not None.")
     model, kind = load_corpus_model(model)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
