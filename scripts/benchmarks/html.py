@@ -85,7 +85,7 @@ def _compare(
             write(file)
             skip_reason = None
         if skip_reason:
-            console.print(f"{variant}: skipped: {skip_reason}", style="dim")
+            console.print(f"{variant}: skipped: {skip_reason}", style="dim", markup=False)
         else:
             extra = loaded_bytes() if variant in _BERTVIZ else 0
             pages[variant] = _Page(file, file.stat().st_size + extra)
