@@ -21,6 +21,7 @@ from attnviz.analyses.survey.corpus import (
     CorpusChanges,
     TokenizedText,
     batches,
+    check_corpus,
     parts,
     read_corpus,
     sample_of,
@@ -100,8 +101,7 @@ def explore(
     >>> result = attnviz.explore(texts)
     >>> page = result.page()  # page.save("heads.html")
     """
-    if texts is None:
-        raise InputError("A corpus is a file or a list of texts, not None.")
+    check_corpus(texts)
     model, kind = load_corpus_model(model)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":

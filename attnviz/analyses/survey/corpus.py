@@ -145,6 +145,12 @@ def read_corpus(
             yield Text(number, text)
 
 
+def check_corpus(source: object) -> None:
+    """Raise InputError for what is neither the name of a file nor a list."""
+    if not isinstance(source, str | Path | Iterable):
+        raise InputError(f"A corpus is a file or a list of texts, not {source!r:.60}.")
+
+
 def check_corpus_name(source: str | Path) -> None:
     """Raise InputError for a name that is of no corpus; the file is not read."""
     path = Path(source)
@@ -177,8 +183,7 @@ def count_rows(source: Corpus) -> int | None:
 def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[str]:
     """Yield the text of each row, also an empty one."""
     if not isinstance(source, str | Path):
-        if not isinstance(source, Iterable):
-            raise InputError(f"A corpus is a file or a list of texts, not {source!r:.60}.")
+        check_corpus(source)
         for number, text in enumerate(source, start=1):
             is_text = isinstance(text, str)
             yield text if is_text else bad(f"Text {number} is {text!r:.60}, not a string.")
