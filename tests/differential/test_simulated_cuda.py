@@ -7,6 +7,7 @@ Each test is run again with a planted fault, which must fail: a factory without 
 import os
 import pickle
 import sys
+from functools import partial
 from pathlib import Path
 
 import media
@@ -30,6 +31,7 @@ FAST = [
 # Not simulated: BigBird changes shapes in place. Not sharp in short texts: Reformer.
 SLOW = sorted({*FAMILIES, *OWN_CODE, *TWO_SIDED, *FURTHER} - {*FAST, "bigbird", "reformer"})
 WORDS = "I love apple phones"
+MASKED = "the train left the [MASK]"
 CPU = torch.device("cpu")
 
 
@@ -139,7 +141,29 @@ def check(model, folder):
     return attnviz.check(weights, WORDS, model=model)
 
 
-ALL = verify, shift, senses, survey, stream, compare, check, draw
+def explain(model, folder):
+    """Explain a prediction by words and by heads, with every method."""
+    methods = ["partial-split", *METHODS]
+    return attnviz.explain(MASKED, methods=methods, heads=True, model=model)
+
+
+def ablate(model, folder):
+    return attnviz.ablate([MASKED, "the [MASK] left the station"], model=model)
+
+
+def probe(model, folder):
+    return attnviz.survey(probe="previous", model=model)
+
+
+def explore(model, folder):
+    found = attnviz.explore([WORDS, "the train left the station"] * 4, model=model)
+    found.page().save(folder / "heads.html")
+    return found.survey
+
+
+ALL = (
+    verify, shift, senses, survey, stream, compare, check, draw, explain, ablate, probe, explore,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("function", ALL)
@@ -178,8 +202,11 @@ def test_streamed_maps_are_verified(family, tokenizer, simulated_gpu, monkeypatc
     assert_refused(lambda: stream(model, None))
 
 
-@pytest.mark.parametrize("family", ["vit", "swin", "clip", "whisper", "wav2vec2"])
-def test_images_and_sounds_are_verified(family, tokenizer, simulated_gpu, monkeypatch):
+MEDIA = "vit", "swin", "clip", "whisper", "wav2vec2"
+
+
+def attend_to_a_medium(family, tokenizer):
+    """Return a call of `attend` with an image or a sound, of a model on the device."""
     module, processor = (
         media.seeing(family, tokenizer).module,
         media.processor_of(family, tokenizer),
@@ -188,9 +215,15 @@ def test_images_and_sounds_are_verified(family, tokenizer, simulated_gpu, monkey
     sound = {"audio": media.chirp(), "sampling_rate": media.RATE}
     given = sound if family in ("whisper", "wav2vec2") else {"image": media.picture()}
     more = {"clip": {"text": "a cat"}, "whisper": {"target": "a cat"}}.get(family, {})
-    assert model.attend(**given, **more).agreement.verdict == "verified"
+    return partial(model.attend, **given, **more)
+
+
+@pytest.mark.parametrize("family", MEDIA)
+def test_images_and_sounds_are_verified(family, tokenizer, simulated_gpu, monkeypatch):
+    attend = attend_to_a_medium(family, tokenizer)
+    assert attend().agreement.verdict == "verified"
     leave_out_devices(monkeypatch)
-    assert_refused(lambda: model.attend(**given, **more))
+    assert_refused(attend)
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs the interpreter")
