@@ -19,15 +19,16 @@ if [ "${1:-}" = pack ]; then
 fi
 python=${PYTHON:-python3}
 if [ -d gpu-kit ]; then
-    environment=${OUT:-gpu-check}/environment
-    if [ ! -e "$environment/ready" ]; then
-        "$python" -m venv --system-site-packages "$environment"
-        mkdir -p "$environment/wheels"
-        cp gpu-kit/wheels-*/*.whl "$environment/wheels"
-        cat gpu-kit/weights-*/*.part > "$environment/wheels/$(cat gpu-kit/weights-1/name)"
-        "$environment/bin/python" -m pip install -q --no-index --no-deps --no-compile "$environment"/wheels/*.whl
-        touch "$environment/ready"
+    # A folder on the path, not a virtual environment: that would hide the packages of another one.
+    packages=${OUT:-gpu-check}/packages
+    if [ ! -e "$packages/ready" ]; then
+        mkdir -p "$packages/wheels"
+        cp gpu-kit/wheels-*/*.whl "$packages/wheels"
+        cat gpu-kit/weights-*/*.part > "$packages/wheels/$(cat gpu-kit/weights-1/name)"
+        "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$packages" "$packages"/wheels/*.whl
+        touch "$packages/ready"
     fi
-    python=$environment/bin/python
+    PYTHONPATH=$(cd "$packages" && pwd)
+    export PYTHONPATH
 fi
 exec "$python" scripts/gpu/check.py --out "${OUT:-gpu-check}" "$@"
