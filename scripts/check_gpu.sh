@@ -6,7 +6,7 @@
 #                                        wheels for that Python (as 3.12), at most 60 MiB a folder,
 #                                        without the packages that the machine with the GPU has
 #   scripts/check_gpu.sh [PART ...]      on the machine with the GPU: install from gpu-kit/, if it
-#                                        is there, and run all parts, or some, in nine minutes
+#                                        is there, and run all parts, or some, in ten minutes
 #   scripts/check_gpu.sh --rehearse      the same parts, small, on a simulated device
 #
 # Results go to $OUT (gpu-check/). A part that has passed is not run again: remove its log to repeat it.
