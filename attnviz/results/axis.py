@@ -381,10 +381,11 @@ def content_words(groups: TokenGroups) -> Tensor:
 def content_positions(axis: Axis) -> Tensor:
     """Return which positions belong to words that carry content, (T,)."""
     groups = token_groups(axis)
-    marked = torch.zeros(len(axis), dtype=torch.bool, device="cpu")
+    marked = [False] * len(axis)
     for content, positions in zip(content_words(groups).tolist(), groups.positions, strict=True):
-        marked[list(positions)] = content
-    return marked
+        for position in positions:
+            marked[position] = content
+    return torch.tensor(marked, device="cpu")
 
 
 def locate(word: str, groups: TokenGroups) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 _PRIME = 2**31 - 1
 _AT_ONCE = 2**20  # words, an even number
+_PLAIN = {str, int, float, bool, type(None)}  # what a sequence writes as it is
 _WORDS = {1: torch.uint8, 2: torch.int16}  # of larger numbers int32
 
 
@@ -26,7 +27,8 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
     The numbers of all groups are copied from the device together.
     """
     sums: list[Tensor] = []
-    described = [_describe(values, sums) for values in several]
+    texts: dict[int, str] = {}
+    described = [_describe(values, sums, texts) for values in several]
     numbers = torch.stack([total.to(sums[0].device) for total in sums]).tolist() if sums else []
     return [
         hashlib.sha256(repr((text, numbers[start:end])).encode()).hexdigest()[:16]
@@ -34,24 +36,37 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _describe(values: Mapping[str, Any], sums: list[Tensor]) -> tuple[str, int, int]:
-    """Return values in words, and the range of `sums`, to which those of its tensors are added."""
+def _describe(
+    values: Mapping[str, Any], sums: list[Tensor], texts: dict[int, str]
+) -> tuple[str, int, int]:
+    """Return values in words, and the range of `sums`, to which those of its tensors are added.
+
+    texts : records without tensors, in words; all layers share an axis.
+    """
     start = len(sums)
 
-    def words(value: Any) -> object:
+    def words(value: Any) -> str:
         if isinstance(value, Tensor):
             sums.append(_sum_of_words(value))
-            return str(value.dtype), tuple(value.shape)
+            return repr((str(value.dtype), tuple(value.shape)))
         if isinstance(value, tuple | list):
-            return [words(item) for item in value]
+            if _PLAIN.issuperset(map(type, value)):
+                return repr(list(value))
+            return f"[{', '.join(map(words, value))}]"
         if isinstance(value, Mapping):
-            return {name: words(item) for name, item in value.items()}
+            return f"{{{', '.join(f'{name!r}: {words(item)}' for name, item in value.items())}}}"
         if is_dataclass(value):
+            if id(value) in texts:
+                return texts[id(value)]
+            before = len(sums)
             items = {field.name: getattr(value, field.name) for field in fields(value)}
-            return type(value).__name__, words(items)
-        return value
+            text = f"({type(value).__name__!r}, {words(items)})"
+            if len(sums) == before:
+                texts[id(value)] = text
+            return text
+        return repr(value)
 
-    text = repr(words(values))
+    text = words(values)
     return text, start, len(sums)
 
 
