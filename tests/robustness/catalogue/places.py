@@ -42,7 +42,7 @@ PLACES = {
     "NUL in the name": called(
         f"attnviz.save_result(attnviz.attention_map({_RESULT}, layer=0, head=0), 'a\\0.json')",
         4,
-        "embedded null byte",
+        "embedded null",
     ),
     "data as a figure": called(
         f"attnviz.plot.save(attnviz.plot.heads({_RESULT}), 'x.json')", 2, "must end in"
