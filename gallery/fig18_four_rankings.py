@@ -53,4 +53,5 @@ with attnviz.plot.style():
 proof = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
 same = [x > 0 for _, m in shifts for x in m["decomposition"] * m["measured effect"]]
 title = f"Attention has no sign; {sum(same)} of {len(same)} decomposed signs match the effects"
-fig = attnviz.plot.add_caption(fig, title=title, text="“I love apple …”", agreement=proof)
+text = "“I love apple …”, read by all-MiniLM-L6-v2; the way is that from fruit to tech"
+fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=proof)
