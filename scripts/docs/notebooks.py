@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import re
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,6 +36,8 @@ def page(file: Path, folder: Path, address: str) -> str:
 
 def _output(output: nbformat.NotebookNode, folder: Path, address: str, name: str) -> str:
     if output.output_type == "stream":
+        if output.name == "stderr":  # a warning, which would stand on the page
+            sys.exit(f"A notebook writes to standard error: {output.text.rstrip()}")
         return _printed(output.text)
     data = output.data
     if "image/png" in data:
