@@ -3,7 +3,7 @@
 #
 #   scripts/check_gpu.sh pack PYTHON [PACKAGE ...]
 #                                        on any machine with a package index: fill gpu-kit/ with the
-#                                        wheels for that Python (as 3.12), at most 60 MiB a folder,
+#                                        wheels for that Python (as 3.12), at most 50 MiB a folder,
 #                                        without the packages that the machine with the GPU has
 #   scripts/check_gpu.sh [PART ...]      on the machine with the GPU: install from gpu-kit/, if it
 #                                        is there, and run all parts, or some, in ten minutes
@@ -28,7 +28,7 @@ if [ -d gpu-kit ]; then
         "$python" -m pip install -q --no-index --no-deps --no-compile --upgrade --target "$packages" "$packages"/wheels/*.whl
         touch "$packages/ready"
     fi
-    PYTHONPATH=$(cd "$packages" && pwd)
+    PYTHONPATH=$(cd "$packages" && pwd)${PYTHONPATH:+:$PYTHONPATH}
     export PYTHONPATH
 fi
 exec "$python" scripts/gpu/check.py --out "${OUT:-gpu-check}" "$@"

@@ -66,8 +66,7 @@ def _describe(
             return text
         return repr(value)
 
-    text = words(values)
-    return text, start, len(sums)
+    return words(values), start, len(sums)
 
 
 def _sum_of_words(tensor: Tensor) -> Tensor:

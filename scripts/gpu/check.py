@@ -50,7 +50,7 @@ def tests(*arguments: str) -> list[str]:
     """Return the command of tests that are marked `gpu`."""
     # The options of pyproject.toml are for a machine without a GPU. Each test is named as it ends,
     # so that a part that is stopped shows what failed.
-    plain = ["-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-W", "ignore", "-v"]
+    plain = ["-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-W", "default", "-v"]
     return [*plain, "-ra", "--tb=short", "-m", "gpu", *arguments]
 
 
@@ -145,9 +145,10 @@ def run(part: Part, seconds: float, log: Path, *, rehearse: bool) -> dict[str, o
     if rehearse:
         command = ["scripts/gpu/rehearsal.py", *command]
         seconds *= 5
+    given = os.environ.get("PYTHONPATH")
     environment = os.environ | {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": os.pathsep.join([*map(str, OURS), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([*map(str, OURS), *filter(None, [given])]),
     }
     if rehearse:
         environment["TRITON_INTERPRET"] = "1"

@@ -3,9 +3,18 @@
 import pandas as pd
 import pytest
 import torch
-from families import TEXTS, TWO_SIDED, tiny
+from families import tiny
 from linear_models import RECURRENCES, build
-from test_simulated_cuda import ALL, MEDIA, SLOW, WORDS, attend_to_a_medium, stream
+from test_simulated_cuda import (
+    ALL,
+    FAST,
+    MEDIA,
+    SLOW,
+    WORDS,
+    attend_to_a_medium,
+    attend_to_texts,
+    stream,
+)
 
 import attnviz
 
@@ -32,14 +41,9 @@ def test_every_function_gives_the_numbers_of_the_cpu(function, tokenizer, tmp_pa
         pd.testing.assert_frame_equal(there[numbers], here[numbers], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", SLOW)
+@pytest.mark.parametrize("family", [*FAST, *SLOW])
 def test_every_family_is_verified(family, tokenizer):
-    model = attnviz.load(tiny(family).to("cuda"), tokenizer=tokenizer)
-    if family in TWO_SIDED:
-        results = [model.attend(TEXTS[2], target="le train")]
-    else:
-        results = model.attend([TEXTS[1], TEXTS[2]])
-    for result in results:
+    for result in attend_to_texts(family, tokenizer)():
         assert result.agreement.verdict == "verified", result.agreement.summary()
 
 

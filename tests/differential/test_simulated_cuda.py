@@ -70,15 +70,17 @@ def assert_refused(action):
 # ------------------------------------------------------------------------------- every family
 
 
+def attend_to_texts(family, tokenizer):
+    """Return a call that gives the results of a small model on the device."""
+    model = attnviz.load(tiny(family).to("cuda"), tokenizer=tokenizer)
+    if family in TWO_SIDED:
+        return lambda: [model.attend(TEXTS[2], target="le train")]
+    return partial(model.attend, [TEXTS[1], TEXTS[2]])
+
+
 @pytest.mark.parametrize("family", FAST + [pytest.param(f, marks=pytest.mark.long) for f in SLOW])
 def test_every_family_is_verified(family, tokenizer, simulated_gpu, monkeypatch):
-    model = attnviz.load(tiny(family).to("cuda"), tokenizer=tokenizer)
-
-    def attend():
-        if family in TWO_SIDED:
-            return [model.attend(TEXTS[2], target="le train")]
-        return model.attend([TEXTS[1], TEXTS[2]])
-
+    attend = attend_to_texts(family, tokenizer)
     for result in attend():
         assert result.agreement.verdict == "verified", result.agreement.summary()
         assert result.agreement.device == "cuda:0"

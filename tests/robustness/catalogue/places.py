@@ -1,6 +1,12 @@
 """Output files: unwritable locations and existing files."""
 
+import sys
+
 from robustness.catalogue.case import both, called, typed
+
+# How Python refuses a NUL in a path.
+_SINCE_3_13 = "stat: embedded null character in path"
+NUL = _SINCE_3_13 if sys.version_info >= (3, 13) else "embedded null byte"
 
 _RESULT = "attnviz.attend('the train', model='tiny')"
 _TRAIN = "heatmap 'the train' -m tiny -o"
@@ -42,7 +48,7 @@ PLACES = {
     "NUL in the name": called(
         f"attnviz.save_result(attnviz.attention_map({_RESULT}, layer=0, head=0), 'a\\0.json')",
         4,
-        "embedded null",
+        NUL,
     ),
     "data as a figure": called(
         f"attnviz.plot.save(attnviz.plot.heads({_RESULT}), 'x.json')", 2, "must end in"
