@@ -83,6 +83,19 @@ def test_whatever_is_drawn_from_an_altered_record_says_so(alter, model):
     assert ALTERED in attnviz.view(result).data()["payload"]["results"][0]["summary"]
 
 
+@pytest.mark.parametrize("mode", ["full", "streamed"])
+def test_other_tokens_of_one_layer_are_noticed(mode, model):
+    """All layers share an axis, which the digests describe once."""
+    result = model.attend(TEXT, mode=mode)
+    attentions = list(result.records or result.streamed)
+    before = digests_of(attentions)
+    axis = attentions[-1].key_axis
+    attentions[-1] = replace(attentions[-1], key_axis=replace(axis, labels=axis.labels[::-1]))
+    after = digests_of(attentions)
+    last = f"{attentions[-1].path} {attentions[-1].call}"
+    assert [name for name in before if before[name] != after[name]] == [last]
+
+
 def test_a_streamed_summary_is_bound_to_its_report(model):
     result = model.attend(f"{TEXT} " * 20, mode="streamed")
     assert result.checked_agreement.verdict == "verified"
