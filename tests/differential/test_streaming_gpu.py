@@ -264,7 +264,11 @@ class TestPlantedFaults:
     pytestmark = somewhere
 
     def test_a_fault_in_a_kernel_is_detected(self, fault, monkeypatch, tmp_path):
-        """As many queries and keys as features, so that no fault reads outside of a tensor."""
+        """As many queries and keys as features, so that no fault reads outside of a tensor.
+
+        One program reads all rows of a head, as a program reads many rows of a long map.
+        """
+        monkeypatch.setattr("attnviz.streaming.gpu._multiprocessors", lambda device: 1)
         text, faulty = Path(kernels.__file__).read_text(), tmp_path / "faulty_kernels.py"
         right, wrong = FAULTS[fault]
         assert right in text
