@@ -19,6 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT, ROOT / "scripts", ROOT / "tests"
 SECONDS = 580  # of all parts
+WORKERS = str(min(15, os.cpu_count() or 1))  # they compile kernels
 MARK = "figures: "
 TESTS = [
     "tests/differential/test_streaming_gpu.py", "tests/differential/test_families.py",
@@ -65,7 +66,7 @@ PARTS = {
     "families": Part(
         "small models of every family, in three precisions",
         120,
-        tests("-n", str(min(14, os.cpu_count() or 1)), "--dist", "load", *TESTS[1:]),
+        tests("-n", WORKERS, "--dist", "load", *TESTS[1:]),
         tests(TESTS[1], "-k", "bert and float32"),
     ),
     "heatmap": Part(
@@ -98,9 +99,16 @@ PARTS = {
     ),
     "kernels": Part(
         "kernels against float64",
-        330,
-        tests("-n", str(min(14, os.cpu_count() or 1)), "--dist", "load", TESTS[0]),
+        240,
+        tests("-n", WORKERS, "--dist", "load", TESTS[0], "-k", "not RandomMaps"),
         tests("-x", TESTS[0], "-k", "test_rules and causal", "-m", ""),  # in the interpreter
+        needs_triton=True,
+    ),
+    "random-maps": Part(
+        "2,000 random maps against float64",
+        560,
+        tests("-n", WORKERS, "--dist", "load", TESTS[0], "-k", "RandomMaps"),
+        tests("-x", TESTS[0], "-k", "RandomMaps and 99", "-m", ""),  # in the interpreter
         needs_triton=True,
     ),
 }
