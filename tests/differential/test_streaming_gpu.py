@@ -428,12 +428,16 @@ def test_triton_is_loaded_on_demand():
     assert done.stdout.strip() == "False"
 
 
+SAMPLE = "Launches or Planted or come_from_the_kernels"
+SAMPLE += " or ((EveryNumber or Caps) and (33 or 50 or 70))"
+
+
 @for_real
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "tests",
     [
-        "Launches or Planted or ((EveryNumber or Caps) and (33 or 50 or 70)) or come_from_the_kernels",
+        SAMPLE,
         pytest.param("", marks=pytest.mark.long),
     ],
 )
