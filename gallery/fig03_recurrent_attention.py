@@ -53,6 +53,6 @@ with attnviz.plot.style():
     axes["e"].text(24, 28, "first x to last h", color="C1", ha="right")
     axes["e"].text(24, 3, "self-attention", color="C0", ha="right")
     axes["e"].set(title="e  Steps", xlabel="tokens", ylabel="steps", ylim=0)
-title = f"Self-attention takes {at_once} step, recurrent attention {in_line}"
+title = f"Over {far} tokens, self-attention takes {at_once} step, recurrent attention {in_line}"
 text = f"Two small networks, trained to reverse {T} of {symbols} symbols"
 fig = attnviz.plot.add_caption(fig, title=title, text=text)

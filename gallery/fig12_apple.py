@@ -53,4 +53,4 @@ with attnviz.plot.style():
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["fruit = 0", ".25", ".5", ".75", "tech = 1"])
 proof = attnviz.AgreementReport.joined(one.agreement for one in results)
 title = "“phones” pulls “apple” toward technology"
-fig = attnviz.plot.add_caption(fig, title=title, text="all-MiniLM-L6-v2", agreement=proof)
+fig = attnviz.plot.add_caption(fig, title=title, text="Model: all-MiniLM-L6-v2", agreement=proof)

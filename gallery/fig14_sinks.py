@@ -49,4 +49,4 @@ with attnviz.plot.style():
     right.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.03, 1), handlelength=1)
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
 title = f"{share:.0%} of all attention goes to tokens without content"
-fig = attnviz.plot.add_caption(fig, title=title, text="all-MiniLM-L6-v2", agreement=proof)
+fig = attnviz.plot.add_caption(fig, title=title, text="Model: all-MiniLM-L6-v2", agreement=proof)

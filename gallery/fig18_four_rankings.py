@@ -44,7 +44,8 @@ with attnviz.plot.style():
             ax.bar_label(ax.barh(words, values.tolist(), color=colors), fmt="{:.2f}", padding=2)
             ax.set(title=name * (ax in axes[0]), xlim=(-0.6, 0.6) if signed else (0, 0.4))
             ax.axvline(0, color="0.5", lw=0.5)
-            ax.set_xlabel("" if ax in axes[0] else "share of the way" if signed else "weight")
+            label = "share of the way\nfrom fruit to tech" if signed else "weight"
+            ax.set_xlabel(label * (ax in axes[1]))
         row[0].set(ylabel=f"“apple {words[-1]}”", ylim=(len(words) - 0.5, -0.5))
     fig.align_ylabels(axes[:, 0])
     sides = {"toward tech": "C0", "toward fruit": "C1", "no direction": "C4"}
@@ -52,5 +53,6 @@ with attnviz.plot.style():
     axes[0, 3].legend(patches, sides, loc="center right")
 proof = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
 same = [x > 0 for _, m in shifts for x in m["decomposition"] * m["measured effect"]]
-title = f"Attention has no sign; {sum(same)} of {len(same)} decomposed signs match the effects"
-fig = attnviz.plot.add_caption(fig, title=title, text="“I love apple …”", agreement=proof)
+title = f"Attention has no direction; the decomposition gets {sum(same)} of {len(same)} right"
+text = "How each word moves “apple” in “I love apple …”; all-MiniLM-L6-v2"
+fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=proof)

@@ -1,8 +1,8 @@
-"""No vector clearly beats the other words alone, but both together do
+"""A word's vector tells its sense no better than the words around it, but both together do
 
 {held_out_pairs} pairs of WordNet's example sentences with one of {held_out_words} words, in one
 sense or in two. The height is the AUC: how often a pair of one sense has a larger cosine than a
-pair of two (guessing {guessing}; bands: bootstrapped over words). The dashed line needs no
+pair of two (guessing {chance}; bands: bootstrapped over words). The dashed line needs no
 attention: it is the mean static embedding of the other words ({minilm.others} and {once.others}).
 The best layer, chosen with other pairs, is not above it by more than chance: {minilm.vector} in
 all-MiniLM-L6-v2, {once.vector} in SmolLM2, and {twice.vector} if the text is read twice, so that
@@ -40,7 +40,7 @@ def compare(model, twice):
 
 models = list(dict.fromkeys(row["model"] for row in table["rows"] if row["model"]))
 minilm, once, twice = (compare(models[n], flag) for n, flag in ((0, False), (1, False), (1, True)))
-names, guessing = ("vector of the word", "the same, text read twice"), 0.5
+names, chance = ("the word's vector", "the same, text read twice"), 0.5
 with attnviz.plot.style():
     fig, axes = plt.subplots(1, 2, figsize=(7.2, 3), sharey=True, layout="constrained")
     for ax, model, flags in zip(axes, models, ([False], [False, True]), strict=True):
@@ -50,12 +50,13 @@ with attnviz.plot.style():
             ax.plot(auc, color, label=names[flag])
             ax.fill_between(range(len(auc)), low, high, color=color, alpha=0.15, lw=0)
             (both,) = rows(model, "best layer and other words", flag)
-            ax.plot(both["layer"], both["auc"], f"{color}o", label="best layer with other words")
+            ax.plot(both["layer"], both["auc"], f"{color}o", label="with the words around it")
         (others,) = rows(model, "other words, static")
-        ax.axhline(others["auc"], color="C1", ls="--", label="other words, static")
-        ax.axhline(guessing, color="0.5", lw=0.5)
+        ax.axhline(others["auc"], color="C1", ls="--", label="words around it alone")
+        ax.axhline(chance, color="0.5", lw=0.5)
+        ax.text(ax.get_xlim()[1], chance, "chance ", color="0.5", ha="right", va="bottom")
         ax.set(title=model, xlabel="layer that the vector enters (last: output)", ylim=(0.34, 0.78))
-        ax.set_ylabel("AUC, same against other sense" * (ax is axes[0]))
+        ax.set_ylabel("AUC, same or other sense" * (ax is axes[0]))
         ax.legend(loc="lower right")
-title = "No vector clearly beats the other words; both together do"
+title = "Vectors tell senses apart no better than the words around them; both together do"
 fig = attnviz.plot.add_caption(fig, title=title, text="Example sentences of WordNet 3.0")

@@ -20,6 +20,7 @@ import attnviz
 TEXTS = """The dog that chased the cat ran across the road.|The train left the station on time.
 She plays the violin and her brother plays the drums.|When the bell rang, nobody moved.
 Rain fell all night, and the river rose.|Old maps hang in the hall.""".replace("\n", "|")
+TITLE = "BERT attends both ways, a decoder only back; both give most to a sink"
 models = [attnviz.attend(TEXTS.split("|"), model=name) for name in (None, "smollm2")]
 
 
@@ -41,7 +42,7 @@ assert min(minilm[0], smollm2[0]) > 0.5
 names, heads = ("MiniLM", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one in models]
 beside, stacked = ("01;22", (1, 1), (5, 1), 0.61), ("0;1;2", (1,), (6, 6, 1.5), 2.1)
 with attnviz.plot.style():
-    fig, *axes = panels("BERT reads both ways, a decoder back; both have a sink", beside, stacked)
+    fig, *axes = panels(TITLE, beside, stacked)
     for n, (q, k) in enumerate((("dog", "chased"), ("chased", "dog"))):  # query, key
         drawn = attnviz.attention_map(models[n][0], layer=heads[n].layer, head=heads[n].head)
         cell = drawn.columns.index(k), drawn.rows.index(q)
@@ -49,7 +50,7 @@ with attnviz.plot.style():
         name = f"{names[n]} head {heads[n].layer}.{heads[n].head}: “{q}” gives “{k}” {given[n]:.0%}"
         ax = attnviz.plot.heatmap(drawn, ax=axes[n], vmin=0, vmax=0.6, title=name, annot=False)
         ax.add_patch(plt.Rectangle(cell, 1, 1, ec="C1", fc="none", lw=1.5))
-    for n, name in enumerate(("[CLS], [SEP] or first word", "earlier words", "itself", "later")):
+    for n, name in enumerate(("sink ([CLS], [SEP], first word)", "earlier", "itself", "later")):
         drawn = axes[2].barh(names, bars[:, n], 0.7, bars[:, :n].sum(1), label=name, alpha=0.5)
         axes[2].bar_label(drawn, fmt=lambda x: f"{x:.0%}" if x else "", label_type="center")
     axes[2].set(xlim=(0, 1), xticks=[], ylim=(1.5, -0.5), xlabel="attention, mean of all heads")

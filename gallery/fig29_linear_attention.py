@@ -1,4 +1,4 @@
-"""Three kinds of attention copy alike: each reads what followed the same symbol
+"""Softmax and linear attention copy alike: each attends to what followed the same symbol
 
 One layer of a decoder has softmax attention, a gated delta network and {third} side by side. Each
 was trained alone to repeat {symbols} symbols, and copies {softmax:.0%}, {delta:.0%} and {mamba:.0%}
@@ -32,10 +32,10 @@ with attnviz.plot.style():
         head, found = int(share.argmax()), float(share.max())
         shares.append(found)
         drawn = attnviz.attention_map(part, layer=layer, head=head)
-        attnviz.plot.heatmap(drawn, ax=ax, title=f"{name}: {found:.0%} outlined", annot=False)
+        attnviz.plot.heatmap(drawn, ax=ax, title=f"{name}: {found:.0%} in outlines", annot=False)
         for row in rows.tolist():
             ax.add_patch(plt.Rectangle((row - period + 1, row), 1, 1, ec="C1", fc="none", lw=0.8))
-    title = "Three kinds of attention copy alike: each reads what followed the same symbol"
+    title = "Softmax and linear attention copy alike: each attends to what followed the symbol"
 of_softmax, of_delta, of_mamba = shares
-text = f"“{text}”, read by a tiny decoder that was trained to copy"
+text = "Outlined: what followed the same symbol before. A tiny decoder, trained to copy"
 fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=result.agreement)

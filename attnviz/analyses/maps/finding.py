@@ -208,16 +208,22 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
 
 def _examples(drawn: AttentionMap, family: Family) -> tuple[tuple[int, int], ...]:
     """Return the largest weights of a long map's repeated words, one for each word."""
-    if family.name != "same" or not is_logarithmic(len(drawn.columns)):
+    if family.name != "same":
         return ()
     words, _ = drawn.is_word
-    keys = _family_keys(drawn, words)[FAMILIES.index(family)]
+    return _largest_cells(drawn, _family_keys(drawn, words)[FAMILIES.index(family)])
+
+
+def _largest_cells(drawn: AttentionMap, among: Tensor) -> tuple[tuple[int, int], ...]:
+    """Return the largest weights of a long map among some cells, one for each key."""
+    if not is_logarithmic(len(drawn.columns)):
+        return ()
     cells: dict[str, tuple[int, int]] = {}
-    largest_first = drawn.weights.float()[keys].argsort(descending=True)
-    for row, column in keys.nonzero()[largest_first].tolist():
-        apart = min((abs(row - other) for other, _ in cells.values()), default=len(words))
-        if apart > len(words) / 12:
-            cells.setdefault(drawn.rows[row].lower(), (row, column))
+    largest_first = drawn.weights.float()[among].argsort(descending=True)
+    for row, column in among.nonzero()[largest_first].tolist():
+        apart = min((abs(row - other) for other, _ in cells.values()), default=len(among))
+        if apart > len(among) / 12:
+            cells.setdefault(drawn.columns[column].lower(), (row, column))
         if len(cells) == _EXAMPLES:
             break
     return tuple(cells.values())
@@ -292,9 +298,13 @@ def _concentration(drawn: AttentionMap) -> Finding:
         return Finding(f"{_whose(drawn).capitalize()} attention spreads evenly over the words")
     labels = [label for label, is_word in zip(drawn.rows, words.tolist(), strict=True) if is_word]
     names = list(dict.fromkeys(f"“{literal(labels[n])}”" for n in most.indices.tolist()))
-    more = " …" * (len(names) > _NAMED)
-    some = f"{count} of {len(received)} words ({', '.join(names[:_NAMED])}{more})"
-    return Finding(f"{some} get {share:.0%} of {_whose(drawn)} attention between words")
+    listed = ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[: _NAMED - 1])} …"
+    some = f"{count} of {len(received)} words ({listed})"
+    keys = torch.zeros_like(words)
+    keys[words.nonzero()[most.indices, 0]] = True
+    among = words[:, None] & keys & ~torch.eye(len(words), dtype=torch.bool, device="cpu")
+    title = f"{some} get {share:.0%} of {_whose(drawn)} attention between words"
+    return Finding(title, examples=_largest_cells(drawn, among))
 
 
 def _even_weights(maps: HeadMaps | AttentionMap) -> Tensor:

@@ -206,9 +206,13 @@ def long_map(drawn):
 def test_a_few_words_that_all_read_are_the_finding_of_a_long_map(long_map):
     weights = torch.ones(61, 61)
     weights[:, [5, 30, 55]] = torch.tensor([21.0, 20.0, 19.0])
-    assert of_map(long_map(weights)).title == (
+    weights[12, 5], weights[40, 30], weights[20, 55] = 99, 98, 97
+    weights[50, 10] = 200  # the largest of all, of another key
+    finding = of_map(long_map(weights))
+    assert finding.title == (
         "3 of 61 words (“w5”, “w30”, “w55”) get 51% of this head's attention between words"
     )
+    assert finding.examples == ((12, 5), (40, 30), (20, 55))
     even = torch.ones(61, 61)
     assert of_map(long_map(even)).title == "This head's attention spreads evenly over the words"
 
