@@ -19,6 +19,7 @@ _MOST_READ = 0.4  # of the attention of all words, from which on one word is the
 _FEWEST_ROWS = 3
 _AS_EVEN = 0.75  # of the reach of even weights, from which on a head is not called local
 _FEW = 0.05  # of the words
+_MUCH = 5 * _FEW  # of the attention, from which on a few words say what a head does
 _EXAMPLES, _NAMED = 4, 3  # cells and words that stand for all
 
 
@@ -192,7 +193,7 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     if is_logarithmic(n) and drawn.rows == drawn.columns:
         reach = _reach(drawn.weights, rows)
         if reach >= _AS_EVEN * _reach(_even_weights(drawn), rows):
-            return _concentration(drawn)
+            return _concentration(drawn, related)
         this = _whose(drawn)
         words = f"{reach} word{'s' * (reach != 1)}"
         title = f"Half of {this} attention between words stays within {words}"
@@ -287,8 +288,11 @@ def _of_pooled(drawn: AttentionMap) -> Finding | None:
     return Finding(f"At least half of {_whose(drawn)} attention stays within {within:,} tokens")
 
 
-def _concentration(drawn: AttentionMap) -> Finding:
-    """Return how much of the attention between words a few of them get."""
+def _concentration(drawn: AttentionMap, related: Tensor) -> Finding:
+    """Return how much of the attention between words a few of them get.
+
+    related : the cells of two content words, whose largest weights are named if the few get little.
+    """
     words, _ = drawn.is_word
     received = drawn.weights.double()[words][:, words].mean(0)
     count = max(1, round(_FEW * len(received)))
@@ -296,6 +300,10 @@ def _concentration(drawn: AttentionMap) -> Finding:
     share = float(most.values.sum() / received.sum())
     if share < 2 * _FEW:
         return Finding(f"{_whose(drawn).capitalize()} attention spreads evenly over the words")
+    if share < _MUCH:
+        examples = _largest_cells(drawn, related)
+        title = f"{_of_cell(drawn, *examples[0]).title}, the most between two content words"
+        return Finding(title, examples=examples)
     labels = [label for label, is_word in zip(drawn.rows, words.tolist(), strict=True) if is_word]
     names = list(dict.fromkeys(f"“{literal(labels[n])}”" for n in most.indices.tolist()))
     listed = ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[: _NAMED - 1])} …"

@@ -213,6 +213,14 @@ def test_a_few_words_that_all_read_are_the_finding_of_a_long_map(long_map):
         "3 of 61 words (“w5”, “w30”, “w55”) get 51% of this head's attention between words"
     )
     assert finding.examples == ((12, 5), (40, 30), (20, 55))
+    weights = torch.ones(61, 61)
+    weights[:, [5, 30, 55]] = 4.0  # 17% of the attention: the largest weights say more
+    weights[12, 5], weights[40, 31] = 20, 30
+    finding = of_map(long_map(weights))
+    assert finding.title == (
+        "“w40” gives “w31” 30% of its attention, the most between two content words"
+    )
+    assert finding.examples[:2] == ((40, 31), (12, 5))
     even = torch.ones(61, 61)
     assert of_map(long_map(even)).title == "This head's attention spreads evenly over the words"
 
