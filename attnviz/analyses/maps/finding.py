@@ -20,6 +20,7 @@ _FEWEST_ROWS = 3
 _AS_EVEN = 0.75  # of the reach of even weights, from which on a head is not called local
 _FEW = 0.05  # of the words
 _MUCH = 5 * _FEW  # of the attention, from which on a few words say what a head does
+_CLEAR = 0.1  # of a query's attention, from which on one key says something of a long map
 _EXAMPLES, _NAMED = 4, 3  # cells and words that stand for all
 
 
@@ -298,12 +299,12 @@ def _concentration(drawn: AttentionMap, related: Tensor) -> Finding:
     count = max(1, round(_FEW * len(received)))
     most = received.topk(count)
     share = float(most.values.sum() / received.sum())
-    if share < 2 * _FEW:
-        return Finding(f"{_whose(drawn).capitalize()} attention spreads evenly over the words")
-    if share < _MUCH:
-        examples = _largest_cells(drawn, related)
+    examples = _largest_cells(drawn, related)
+    if share < _MUCH and drawn.weights[examples[0]] >= _CLEAR:
         title = f"{_of_cell(drawn, *examples[0]).title}, the most between two content words"
         return Finding(title, examples=examples)
+    if share < 2 * _FEW:
+        return Finding(f"{_whose(drawn).capitalize()} attention spreads evenly over the words")
     labels = [label for label, is_word in zip(drawn.rows, words.tolist(), strict=True) if is_word]
     names = list(dict.fromkeys(f"“{literal(labels[n])}”" for n in most.indices.tolist()))
     listed = ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[: _NAMED - 1])} …"
