@@ -20,7 +20,12 @@ _llama4 = {
 LONG = "the train left the station on time and nobody noticed that it was early. " * 12
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *FURTHER])
+# Families whose values have another width, whose layers have unlike keys, or whose keys end early.
+UNLIKE = ["deepseek-v2", "gemma4", "llama4", "modernbert"]
+REST = [pytest.param(family, marks=pytest.mark.long) for family in FURTHER if family not in UNLIKE]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *UNLIKE, *REST])
 def test_every_family(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     whole = attnviz.attend(TEXTS[0], model=model)
