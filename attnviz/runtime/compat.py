@@ -70,11 +70,14 @@ def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
     return module._parameters
 
 
+# The dictionaries of a module that a run may change.
+_STATE = tuple(name for name in vars(nn.Module()) if "_hooks" in name or name == "_buffers")
+
+
 def state_of(module: nn.Module) -> list[dict[Any, Any]]:
     """Return what a run may change in a module: its attributes, its hooks and its buffers."""
     members = module.__dict__
-    names = [name for name in members if "_hooks" in name or name == "_buffers"]
-    return [members, *(members[name] for name in names if isinstance(members[name], dict))]
+    return [members, *(members[name] for name in _STATE if name in members)]
 
 
 @contextmanager

@@ -47,11 +47,12 @@ def confirm(
 ) -> tuple[tuple[Confirmation, ...], AnalysisCheck | None]:
     """Ablate the heads that have the role of each probe, and random sets of heads beside them.
 
-    A random set has as many heads in each layer. A role is confirmed if the answers of the probe
-    lose log-probability without the named heads, and more than without any of twenty random sets,
-    and if the model gives one of ten answers or more, beyond chance where it has a choice. Heads
-    get their mean output over all texts; those that rest on the first token only lose their
-    attention to it. Also compares the answers' numbers with those of the model as loaded.
+    A random set has as many heads in each layer and none that is named. A role is confirmed if the
+    answers of the probe lose log-probability without the named heads, and more than without any of
+    twenty random sets, and if the model gives one of ten answers or more, beyond chance where it
+    has a choice. Heads get their mean output over all texts; those that rest on the first token
+    only lose their attention to it. Also compares the answers' numbers with those of the model as
+    loaded.
 
     heads, roles : of the survey.
     """
@@ -65,7 +66,9 @@ def confirm(
             if role == probe.role
         ]
         result = Confirmation(role=probe.role, behavior=probe.behavior, heads=tuple(named))
-        sets = _random_sets(named, Counter(head.layer for head in heads), random.Random(seed))
+        counts = Counter(head.layer for head in heads)
+        ablated, sets = _draw_sets(named, counts, random.Random(seed))
+        result = replace(result, ablated=tuple(ablated))
         if reason or not named or len(sets) < RANDOM_SETS:
             few = "too few other heads to compare with" if named else "no head has the role"
             confirmed.append(replace(result, reason=reason or few))
@@ -76,7 +79,7 @@ def confirm(
                 confirmed.append(replace(result, reason=reason))
                 continue
         with part(number, len(probes), f"ablating “{probe.role}” heads"):
-            measure = partial(_measure, model, probe, answers, [named, *sets], result)
+            measure = partial(_measure, model, probe, answers, [ablated, *sets], result)
             measured, failure = attempt(measure)
         if measured is None:
             confirmed.append(replace(result, reason=failure))
@@ -96,28 +99,32 @@ def _why_not(model: Model, texts: Sequence[ProbeText]) -> str:
     return "" if is_causal(model, inputs) else "the model does not predict next tokens"
 
 
-def _random_sets(
+def _draw_sets(
     named: Sequence[Head], heads: Counter[int], rng: random.Random
-) -> list[list[Head]]:
-    """Return different sets of as many heads in each layer as are named.
+) -> tuple[list[Head], list[list[Head]]]:
+    """Return the named heads to ablate, and different sets of as many other heads in each layer.
 
-    They have none of the named heads where a layer has enough others. There are fewer than
-    `RANDOM_SETS` if not so many are found.
+    Where a layer has few heads that are not named, some of the named ones are drawn: one fewer than
+    the others, which then give different sets. There are fewer than `RANDOM_SETS` if not so many
+    are found.
 
     heads : the number of heads of each layer.
     """
+    ablated: list[Head] = []
+    pools: list[tuple[list[Head], int]] = []
+    for layer in dict.fromkeys(layer for layer, _ in named):
+        others = [(layer, head) for head in range(heads[layer]) if (layer, head) not in named]
+        here = [head for head in named if head[0] == layer]
+        count = min(len(here), max(len(others) - 1, 0))
+        ablated += rng.sample(here, count)
+        pools.append((others, count))
     sets: dict[frozenset[Head], list[Head]] = {}
     for _ in range(_TRIES):
-        drawn: list[Head] = []
-        for layer, count in Counter(layer for layer, _ in named).items():
-            others = [head for head in range(heads[layer]) if (layer, head) not in named]
-            pool = others if len(others) >= count else list(range(heads[layer]))
-            drawn += [(layer, head) for head in rng.sample(pool, count)]
-        if set(drawn) != set(named):
-            sets.setdefault(frozenset(drawn), drawn)
+        drawn = [head for others, count in pools for head in rng.sample(others, count)]
+        sets.setdefault(frozenset(drawn), drawn)
         if len(sets) == RANDOM_SETS:
             break
-    return list(sets.values())
+    return ablated, list(sets.values())
 
 
 def _measure(

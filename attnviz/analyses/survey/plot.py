@@ -138,7 +138,8 @@ def _title(result: SurveyResult) -> str:
         return f"No head of {model} has a confirmed role {texts}"
     if sure := [one for one in result.confirmations if one.confirmed]:
         first = max(sure, key=lambda one: one.accuracy - one.accuracy_without)
-        heads = f"{len(first.heads)} “{first.role}” head{'s' * (len(first.heads) > 1)}"
+        count = len(first.ablated or first.heads)
+        heads = f"{count} “{first.role}” head{'s' * (count > 1)}"
         return (
             f"{first.behavior.capitalize()} falls from {first.accuracy:.0%} to "
             f"{first.accuracy_without:.0%} without {heads} of {model}"

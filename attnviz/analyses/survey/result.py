@@ -92,12 +92,14 @@ class Confirmation(Savable):
         What the heads are named, and what the model does worse without them.
     heads : tuple
         The (layer, head) of the heads that have the role.
+    ablated : tuple
+        Those that were ablated: fewer where a layer has few other heads to compare with.
     log_probability, accuracy : float
         Of the whole model.
     log_probability_without, accuracy_without : float
-        Without the heads.
+        Without the ablated heads.
     random_log_probabilities, random_accuracies : tuple of float
-        Without random sets of as many heads in the same layers.
+        Without random sets of as many other heads in the same layers.
     reason : str
         Why it was not measured.
     """
@@ -112,6 +114,7 @@ class Confirmation(Savable):
     random_log_probabilities: tuple[float, ...] = ()
     random_accuracies: tuple[float, ...] = ()
     reason: str = ""
+    ablated: tuple[tuple[int, int], ...] = ()
 
     @property
     def confirmed(self) -> bool:
@@ -127,8 +130,10 @@ class Confirmation(Savable):
         verdict = "is confirmed" if self.confirmed else "is not confirmed"
         if self.reason:
             return f"“{self.role}” {verdict}: {self.reason}"
-        heads = f"{len(self.heads)} heads" if len(self.heads) > 1 else "head"
-        others = f"{heads} at random" if len(self.heads) > 1 else "another head"
+        count, named = len(self.ablated or self.heads), len(self.heads)
+        heads = "the head" if named == 1 else f"the {named} heads"
+        heads = heads if count == named else f"{count} of {heads}"
+        others = "another head" if count == 1 else f"{count} others at random"
 
         def measured(accuracy: float, log_probability: float) -> str:
             return f"{accuracy:.0%} ({log_probability:.2f} nats)".replace("-", "\N{MINUS SIGN}")
@@ -140,7 +145,7 @@ class Confirmation(Savable):
         span = worst if worst == best else f"{worst} to {best}"
         return (
             f"“{self.role}” {verdict}: {self.behavior} is right in "
-            f"{measured(self.accuracy, self.log_probability)}, without the {heads} in "
+            f"{measured(self.accuracy, self.log_probability)}, without {heads} in "
             f"{measured(self.accuracy_without, self.log_probability_without)}, without {others} in "
             f"{span}"
         )

@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import attnviz
-from attnviz.analyses.survey.confirm import _random_sets, confirm
+from attnviz.analyses.survey.confirm import _draw_sets, confirm
 from attnviz.analyses.survey.plot import _title
 from attnviz.analyses.survey.probes import PROBES, find_probes
 from attnviz.app import run
@@ -142,19 +143,26 @@ def test_a_wrong_name_is_not_confirmed(planted, surveyed):
 
 def test_random_sets_have_as_many_heads_in_each_layer_and_none_that_is_named():
     named = [(0, 1), (0, 2), (3, 0)]
-    from random import Random
-
-    sets = _random_sets(named, Counter({0: 6, 3: 6}), Random(0))
+    ablated, sets = _draw_sets(named, Counter({0: 6, 3: 6}), Random(0))
+    assert sorted(ablated) == named
     assert len(sets) == 20
     for one in sets:
         assert Counter(layer for layer, _ in one) == {0: 2, 3: 1}
         assert len(set(one)) == 3
         assert not set(one) & set(named)
     assert len({frozenset(one) for one in sets}) == 20
-    crowded = _random_sets([(0, 0), (0, 1), (0, 2)], Counter({0: 4}), Random(0))
-    assert {frozenset(one) for one in crowded} == {
-        frozenset({(0, a), (0, b), (0, 3)}) for a, b in [(0, 1), (0, 2), (1, 2)]
-    }
+
+
+def test_fewer_heads_are_ablated_in_layers_with_few_others():
+    """Random sets that shared heads with the named ones would share their effect."""
+    named = [(0, head) for head in range(6)] + [(1, head) for head in range(8)] + [(2, 4)]
+    ablated, sets = _draw_sets(named, Counter({0: 9, 1: 9, 2: 9}), Random(0))
+    assert Counter(layer for layer, _ in ablated) == {0: 2, 2: 1}  # layer 1 has one other head
+    assert set(ablated) <= set(named)
+    assert len(sets) == 20
+    for one in sets:
+        assert Counter(layer for layer, _ in one) == {0: 2, 2: 1}
+        assert not set(one) & set(named)
 
 
 def test_a_role_is_not_confirmed_where_nothing_is_lost_or_nothing_is_done(surveyed):
