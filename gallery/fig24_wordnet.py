@@ -1,4 +1,4 @@
-"""A word's vector tells its sense no better than the words around it, but both together do
+"""No vector tells senses apart clearly better than the words around it, but both together do
 
 {held_out_pairs} pairs of WordNet's example sentences with one of {held_out_words} words, in one
 sense or in two. The height is the AUC: how often a pair of one sense has a larger cosine than a
@@ -56,7 +56,7 @@ with attnviz.plot.style():
         ax.axhline(chance, color="0.5", lw=0.5)
         ax.text(ax.get_xlim()[1], chance, "chance ", color="0.5", ha="right", va="bottom")
         ax.set(title=model, xlabel="layer that the vector enters (last: output)", ylim=(0.34, 0.78))
-        ax.set_ylabel("AUC, same or other sense" * (ax is axes[0]))
+        ax.set_ylabel("AUC of telling senses apart" * (ax is axes[0]))
         ax.legend(loc="lower right")
-title = "Vectors tell senses apart no better than the words around them; both together do"
+title = "No vector is clearly better than the words around it; both together are"
 fig = attnviz.plot.add_caption(fig, title=title, text="Example sentences of WordNet 3.0")

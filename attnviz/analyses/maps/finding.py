@@ -248,7 +248,9 @@ def _of_signed(drawn: AttentionMap, asked: tuple[int, int] | None) -> Finding | 
 def _of_cell(drawn: AttentionMap, row: int, column: int) -> Finding:
     query, key = literal(drawn.rows[row]), literal(drawn.columns[column])
     weight = float(drawn.weights[row, column])
-    title = f"“{query}” gives “{key}” {weight:.0%} of its attention{_aside(drawn)}"
+    of_itself = drawn.rows == drawn.columns
+    another = "another " if of_itself and row != column and query == key else ""
+    title = f"“{query}” gives {another}“{key}” {weight:.0%} of its attention{_aside(drawn)}"
     return Finding(title, (row, column))
 
 
@@ -301,7 +303,7 @@ def _concentration(drawn: AttentionMap, related: Tensor) -> Finding:
     share = float(most.values.sum() / received.sum())
     examples = _largest_cells(drawn, related)
     if share < _MUCH and drawn.weights[examples[0]] >= _CLEAR:
-        title = f"{_of_cell(drawn, *examples[0]).title}, the most between two content words"
+        title = f"{_of_cell(drawn, *examples[0]).title}, the most between content words"
         return Finding(title, examples=examples)
     if share < 2 * _FEW:
         return Finding(f"{_whose(drawn).capitalize()} attention spreads evenly over the words")

@@ -218,7 +218,7 @@ def test_a_few_words_that_all_read_are_the_finding_of_a_long_map(long_map):
     weights[12, 5], weights[40, 31] = 20, 30
     finding = of_map(long_map(weights))
     assert finding.title == (
-        "“w40” gives “w31” 30% of its attention, the most between two content words"
+        "“w40” gives “w31” 30% of its attention, the most between content words"
     )
     assert finding.examples[:2] == ((40, 31), (12, 5))
     even = torch.ones(61, 61)
