@@ -247,7 +247,7 @@ def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
     title = f"{', '.join(behaviors).capitalize()}: right without the heads of a role"
     top = page.subtitle(page.left, top, title, inner) + 0.02
     labels = [
-        f"{len(one.heads)} × {one.role}{'' if one.confirmed else ', not confirmed'}"
+        f"{len(one.ablated or one.heads)} × {one.role}{'' if one.confirmed else ', not confirmed'}"
         for one in shown
     ]
     room = page.ruler.widest(labels, SMALL_SIZE) + 0.08
