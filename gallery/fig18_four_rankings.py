@@ -42,17 +42,15 @@ with attnviz.plot.style():
             signed = name in ("decomposition", "measured effect")
             colors = [("C0" if value > 0 else "C1") if signed else "C4" for value in values]
             ax.bar_label(ax.barh(words, values.tolist(), color=colors), fmt="{:.2f}", padding=2)
-            ax.set(title=name * (ax in axes[0]), xlim=(-0.6, 0.6) if signed else (0, 0.4))
+            label, xlim = ("share of the way", (-0.6, 0.6)) if signed else ("weight", (0, 0.4))
+            ax.set(title=name * (ax in axes[0]), xlabel=label * (ax in axes[1]), xlim=xlim)
             ax.axvline(0, color="0.5", lw=0.5)
-            label = "share of the way\nfrom fruit to tech" if signed else "weight"
-            ax.set_xlabel(label * (ax in axes[1]))
         row[0].set(ylabel=f"“apple {words[-1]}”", ylim=(len(words) - 0.5, -0.5))
     fig.align_ylabels(axes[:, 0])
-    sides = {"toward tech": "C0", "toward fruit": "C1", "no direction": "C4"}
-    patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in sides.values()]
-    axes[0, 3].legend(patches, sides, loc="center right")
+    patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in ("C0", "C1", "C4")]
+    axes[0, 3].legend(patches, ("toward tech", "toward fruit", "no direction"), loc="center right")
 proof = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
 same = [x > 0 for _, m in shifts for x in m["decomposition"] * m["measured effect"]]
 title = f"Attention has no direction; the decomposition gets {sum(same)} of {len(same)} right"
-text = "How each word moves “apple” in “I love apple …”; all-MiniLM-L6-v2"
+text = "How far each word moves “apple” on the way from fruit to tech; all-MiniLM-L6-v2"
 fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=proof)

@@ -1,4 +1,4 @@
-"""No vector tells senses apart clearly better than the words around it, but both together do
+"""No vector tells senses apart clearly better than its context; both together do
 
 {held_out_pairs} pairs of WordNet's example sentences with one of {held_out_words} words, in one
 sense or in two. The height is the AUC: how often a pair of one sense has a larger cosine than a
@@ -18,8 +18,7 @@ import matplotlib.pyplot as plt
 
 import attnviz
 
-data = Path(__file__).parent / "data"
-table = json.loads((data / "wordnet_senses.json").read_text(encoding="utf-8"))
+table = json.loads((Path(__file__).parent / "data/wordnet_senses.json").read_text("utf-8"))
 held_out_pairs, held_out_words = table["held_out_pairs"], table["held_out_words"]
 
 

@@ -1,4 +1,4 @@
-"""BERT attends in both directions, a decoder only back, and both rest on a sink
+"""BERT attends both ways, a decoder only back; both give most to a sink
 
 Maps: in each model the head in which content words attend to each other most, beyond what distance
 and key explain (layer.head, counted from 0). In head {heads[0].layer}.{heads[0].head} of
@@ -20,7 +20,6 @@ import attnviz
 TEXTS = """The dog that chased the cat ran across the road.|The train left the station on time.
 She plays the violin and her brother plays the drums.|When the bell rang, nobody moved.
 Rain fell all night, and the river rose.|Old maps hang in the hall.""".replace("\n", "|")
-TITLE = "BERT attends both ways, a decoder only back; both give most to a sink"
 models = [attnviz.attend(TEXTS.split("|"), model=name) for name in (None, "smollm2")]
 
 
@@ -42,7 +41,7 @@ assert min(minilm[0], smollm2[0]) > 0.5
 names, heads = ("MiniLM", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one in models]
 beside, stacked = ("01;22", (1, 1), (5, 1), 0.61), ("0;1;2", (1,), (6, 6, 1.5), 2.1)
 with attnviz.plot.style():
-    fig, *axes = panels(TITLE, beside, stacked)
+    fig, *axes = panels(__doc__.splitlines()[0], beside, stacked)
     for n, (q, k) in enumerate((("dog", "chased"), ("chased", "dog"))):  # query, key
         drawn = attnviz.attention_map(models[n][0], layer=heads[n].layer, head=heads[n].head)
         cell = drawn.columns.index(k), drawn.rows.index(q)
