@@ -42,9 +42,9 @@ assert special > 2 * left
 
 with attnviz.plot.style():
     title = "Heads rest on what comes first, whatever it is"
-    fig, ax = panels(title, ("a", (1,), (1,), 0.38), ("a", (1,), (1,), 0.7))
-    names = "the first word", "a start token", "the first word,\nafter the start token"
-    places = (6, 0.11), (6, -0.09), (21, 0.115)
+    fig, ax = panels(title, ("a", (1,), (1,), 0.38), ("a", (1,), (1,), 0.75))
+    names = "the first word", "a start token", "the first word, after a start token"
+    places = (6, 0.1), (6, -0.13), (21, 0.125)
     for name, shares, (at, above) in zip(names, by_layer, places, strict=True):
         (line,) = ax.plot(shares, "o-", ms=3)
         ax.text(at, shares[at] + above, name, color=line.get_color(), ha="center", va="center")

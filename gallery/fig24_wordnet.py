@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-import matplotlib.pyplot as plt
+from panels import panels
 
 import attnviz
 
@@ -41,7 +41,8 @@ models = list(dict.fromkeys(row["model"] for row in table["rows"] if row["model"
 minilm, once, twice = (compare(models[n], flag) for n, flag in ((0, False), (1, False), (1, True)))
 names, chance = ("the word's vector", "the same, text read twice"), 0.5
 with attnviz.plot.style():
-    fig, axes = plt.subplots(1, 2, figsize=(7.2, 3), sharey=True, layout="constrained")
+    title = "No vector is clearly better than the words around it; both together are"
+    fig, *axes = panels(title, ("ab", (1, 1), (1,), 0.41), ("a;b", (1,), (1, 1), 1.5), sharey=True)
     for ax, model, flags in zip(axes, models, ([False], [False, True]), strict=True):
         for flag in flags:
             vectors, color = rows(model, "vector", flag), f"C{2 * flag}"
@@ -55,7 +56,6 @@ with attnviz.plot.style():
         ax.axhline(chance, color="0.5", lw=0.5)
         ax.text(ax.get_xlim()[1], chance, "chance ", color="0.5", ha="right", va="bottom")
         ax.set(title=model, xlabel="layer that the vector enters (last: output)", ylim=(0.34, 0.78))
-        ax.set_ylabel("AUC of telling senses apart" * (ax is axes[0]))
+        ax.set_ylabel("AUC of telling senses apart")
         ax.legend(loc="lower right")
-title = "No vector is clearly better than the words around it; both together are"
-fig = attnviz.plot.add_caption(fig, title=title, text="Example sentences of WordNet 3.0")
+fig = attnviz.plot.add_caption(fig, text="Example sentences of WordNet 3.0")

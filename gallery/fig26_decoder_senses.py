@@ -56,5 +56,5 @@ with attnviz.plot.style():
         ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     ax.legend(loc="lower right")
 proof, other = (result.agreement for result in reversed(results))
-text = f"{count} sentences. MiniLM is {other.verdict}; the next line is on SmolLM2 (4-bit weights)"
+text = f"{count} texts. MiniLM is {other.verdict}; the next line is about SmolLM2 (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

@@ -55,5 +55,5 @@ with attnviz.plot.style():
     axes[2].set(xlim=(0, 1), xticks=[], ylim=(1.5, -0.5), xlabel="attention, mean of all heads")
     axes[2].legend(ncols=4 if WIDTH > 127 else 2, loc="lower left", bbox_to_anchor=(0, 1))
 proof, other = (attnviz.AgreementReport.joined(r.agreement for r in one) for one in models[::-1])
-text = f"MiniLM is {other.verdict}; the next line is on SmolLM2 (4-bit weights)"
+text = f"MiniLM is {other.verdict}; the next line is about SmolLM2 (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)

@@ -34,21 +34,22 @@ def atoms_of(tokens):
 def draw_reaction(product_ax, reactants_ax, reaction, origins, names):
     """Draw the molecules of a reaction, and return the labels of both sides' atoms.
 
-    Each atom of the product has the number and the color of that which it comes from. Reactants
-    are above the columns of a map of their atoms, and their names below them.
+    Each atom of the product has the number and the color of the atom that it comes from; the
+    letter C is left out, as chemists do. Reactants are above the columns of a map of their atoms,
+    and their names below them.
     """
     reactants, product = reaction.split(">>")
     palette = sns.husl_palette(len(origins), s=0.85, l=0.78)
     numbers = {atom: number for number, atom in enumerate(origins)}
     colors = [palette[numbers[n]] if n in numbers else "0.92" for n in range(60)]
-    signs = [f"{numbers[n] + 1}".translate(RAISED) if n in numbers else "" for n in range(60)]
+    signs = [f"{numbers[n] + 1}" if n in numbers else "" for n in range(60)]
     labels = []
     for part, name in zip(reactants.split("."), names, strict=True):
         middle = len(labels) + Chem.MolFromSmiles(part).GetNumAtoms() / 2
         labels += _draw_molecule(reactants_ax, part, (middle, 0), colors, signs, len(labels))
         reactants_ax.text(middle, -2.6, name, ha="center", va="center", color="0.35")
     reactants_ax.set(xlim=(0, len(labels)), ylim=(-2.9, 1.9))
-    own = [f"{n + 1}".translate(RAISED) for n in range(len(origins))]
+    own = [f"{n + 1}" for n in range(len(origins))]
     return _draw_molecule(product_ax, product, (0, 0), palette, own, 0), labels
 
 
@@ -67,9 +68,11 @@ def _draw_molecule(ax, smiles, center, colors, signs, first):
             ax.plot(*ends, color="white", linewidth=1.6, zorder=1)
     labels = []
     for n, (atom, place) in enumerate(zip(molecule.GetAtoms(), places, strict=True), first):
-        labels.append(atom.GetSymbol() + (signs[n] or CHARGES[atom.GetFormalCharge()]))
+        symbol, number = atom.GetSymbol(), signs[n].translate(RAISED)
+        labels.append(symbol + (number or CHARGES[atom.GetFormalCharge()]))
+        written = signs[n] if symbol == "C" else labels[-1]
         ax.add_patch(Circle(place, 0.42, color=colors[n], linewidth=0, zorder=2))
-        ax.text(*place, labels[-1], fontsize=6, ha="center", va="center", zorder=3)
+        ax.text(*place, written, fontsize=6, ha="center", va="center", zorder=3)
     ax.set(aspect="equal", xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
     return labels
