@@ -326,7 +326,7 @@ class ExploreResult(Result):
 
         survey = self.survey
         yield Text(
-            f"{len(survey.heads)} heads of {literal(self.provenance.model)} on {survey.read}",
+            f"{len(survey.heads)} heads of {literal(self.provenance.model, 80)} on {survey.read}",
             "bold",
         )
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))

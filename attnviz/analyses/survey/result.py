@@ -276,7 +276,7 @@ class SurveyResult(HeadTable):
         from rich.table import Table
         from rich.text import Text
 
-        model = literal(self.provenance.model)
+        model = literal(self.provenance.model, 80)
         yield Text(f"{len(self.heads)} heads of {model} on {self.read}", "bold")
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
         table.add_column("statistic")
