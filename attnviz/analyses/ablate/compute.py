@@ -395,7 +395,8 @@ def _describe(how: str, knock_out: str | None, patch: str | None, *, several: bo
         return f"the output of the head is that in “{patch}”"
     return {
         "zero": "the output of the head is set to zero",
-        "mean": f"the output of the head is its mean over {'all texts' if several else 'the text'}",
+        "mean": "the output of the head is replaced by its mean over "
+        + ("all texts" if several else "the text"),
         "resample": "the output of the head is that "
         + ("in another text" if several else "at other positions"),
     }[how]

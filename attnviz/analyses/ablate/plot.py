@@ -81,7 +81,7 @@ def ablate(
 def _draw_bars(page: Page, result: AblationResult, left: float, top: float, room: float) -> float:
     """Draw a bar for each of the heads that change most, with its interval; return the end."""
     shown = result.strongest[:_BARS]
-    top = page.subtitle(left, top, "The largest effects", room) + 0.03
+    top = page.subtitle(left, top, "The largest effects (layer.head)", room) + 0.03
     names = [page.ruler.clip(result.names[index], room / 3, SMALL_SIZE) for index in shown]
     label = page.ruler.widest(names, SMALL_SIZE) + 0.08
     tall = _ROW * len(shown)

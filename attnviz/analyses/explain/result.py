@@ -303,6 +303,13 @@ class ExplainResult(Result):
                 f" “{literal(self.names[first], _LONGEST)}” brings {signed(credit)} {among} "
                 f"{signed(total)} {self.unit}."
             )
+        ranks, best = self.rank_correlations, self.best_method
+        if SPLIT in ranks and ranks[best][1] > ranks[SPLIT][2]:
+            name = best.replace("-", " ")
+            text += (
+                f" The {name} agrees better with the measured effects than the contributions (ρ "
+                f"{ranks[best][0]:.2f} and {ranks[SPLIT][0]:.2f})."
+            )
         return text
 
     @property

@@ -298,7 +298,7 @@ def _sentence_title(result: ShiftResult) -> str:
     is_all = result.contributions[0] == "all paths"
     word = literal(result.word, 20)
     brought = "What each word brought" if is_all else f"What “{word}” reads from each word"
-    return f"{brought}, and what {result.changing} it takes" if result.causal else brought
+    return f"{brought}, and what {result.changing_it} takes" if result.causal else brought
 
 
 def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: float) -> float:
@@ -307,7 +307,7 @@ def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: fl
     first, second = sign_colors()
     entries = [(first, first, "brought" if is_all else "read from it")]
     if result.causal:
-        entries.append((theme().ground, theme().ink, f"lost by {result.changing} it"))
+        entries.append((theme().ground, theme().ink, f"lost by {result.changing_it}"))
     line, x = line_height(SMALL_SIZE), left
     for face, edge, label in entries:
         if x > left and x + 0.11 + page.ruler.width(label, SMALL_SIZE) > left + room:

@@ -443,6 +443,12 @@ class ShiftResult(Result):
         names = list(self.causal)
         return _CHANGING.get(names[0], "changing") if len(names) == 1 else "changing"
 
+    @property
+    def changing_it(self) -> str:
+        """The same with a pronoun: "masking it"."""
+        verb, *particle = self.changing.split()
+        return " ".join((verb, "it", *particle))
+
     def share(self, number: Tensor | float) -> float:
         """Return a number as a share of the way, if this is known."""
         return float(number) / (self.way or 1.0)

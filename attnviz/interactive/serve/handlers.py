@@ -208,7 +208,7 @@ def _words(result: ShiftResult) -> dict[str, Any]:
             "headline": result.headline,
             "details": result.details,
             "brought": "brought" if kind == "all paths" else "read from it",
-            "lost": f"lost by {result.changing} it" if result.causal else None,
+            "lost": f"lost by {result.changing_it}" if result.causal else None,
             "unit": "in units of the hidden state" if result.way is None else "of the way",
             "words": [
                 {

@@ -354,6 +354,18 @@ def test_a_headline_names_no_word_that_its_effect_does_not_confirm(results):
     assert changed.headline == "Methods disagree on which word raises “yes” over “no”"
 
 
+def test_the_finding_says_if_another_method_agrees_better_than_the_contributions(results):
+    result = results["decoder"]
+    reverse = {name: -lost for name, lost in result.causal.items()}
+    changed = replace(
+        result, causal=reverse, replacements=-result.replacements,
+        methods={"partial-split": -result.consensus},
+        agreement=replace(result.agreement, digest=None),
+    )  # fmt: skip
+    assert "agrees better" not in result.finding
+    assert "The partial split agrees better with the measured effects" in changed.finding
+
+
 @pytest.mark.parametrize("width", [40, 89, 183])
 def test_the_figure_is_readable(results, width):
     for result in results.values():
