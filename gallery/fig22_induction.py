@@ -47,10 +47,9 @@ with attnviz.plot.style():
     sns.lineplot(x=every, y=right, errorbar=("ci", 100 * level), seed=0, marker="o", ax=copied)
     copied.axvline(period - 0.5, color="0.5", lw=0.8, ls="--")
     copied.text(period - 0.3, 1.02, "repeat", va="top", color="0.4")
-    copied.set(xlabel="place of the predicted word", ylim=(0, 1.02), yticks=[0, 0.5, 1])
+    copied.set(xlabel="place of the predicted word", ylabel="right next words", ylim=(0, 1.02))
     copied.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     copied.set_title("The model copies", loc="left", fontsize=8)
-    copied.set_ylabel("right next words")
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
 text = f"{texts} texts of {period} random words twice, SmolLM2-135M-Instruct (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)
