@@ -78,7 +78,9 @@ def started(folder, size, *arguments):
 
 def finished(process):
     out, err = process.communicate(timeout=900)
-    assert (process.returncode, err) == (0, ""), err[-2000:]
+    # Without a network, Ray warns that it looks up the address of the machine in another way.
+    lines = [line for line in err.splitlines() if "Failed to determine local IP" not in line]
+    assert (process.returncode, lines) == (0, []), err[-2000:]
     return out
 
 
