@@ -172,9 +172,10 @@ def notebook_pages(version: str) -> dict[str, str]:
         page = os.path.relpath(address, "notebooks")
         rows.append(f"- [{title}]({page}), [download]({file.name})")
     about = (
-        "# Notebooks\n\nEach runs from top to bottom on a CPU or a GPU. In Colab, choose *File* → "
-        "*Upload notebook* and the downloaded file: the first cell installs attnviz. In Jupyter, "
-        "open it where attnviz is installed.\n\n"
+        "# Notebooks\n\nEach runs from top to bottom on a CPU or a GPU. To use attnviz in Google "
+        "Colab, choose *File* → *Upload notebook* and the downloaded file. The first cell installs "
+        "attnviz from PyPI; before 0.1.0 is there, install it from a clone. In Jupyter, open the "
+        "notebook where attnviz is installed.\n\n"
     )
     return {**pages, "notebooks/index.md": about + "\n".join(rows) + "\n"}
 
