@@ -56,6 +56,6 @@ with attnviz.plot.style():
         ax.axhline(chance, color="0.5", lw=0.5)
         ax.text(ax.get_xlim()[1], chance, "chance ", color="0.5", ha="right", va="bottom")
         ax.set(title=model, xlabel="layer that the vector enters (last: output)", ylim=(0.34, 0.78))
-        ax.set_ylabel("AUC of telling senses apart")
+        ax.set_ylabel("AUC, same or different sense")
         ax.legend(loc="lower right")
 fig = attnviz.plot.add_caption(fig, text="Example sentences of WordNet 3.0")

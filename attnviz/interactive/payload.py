@@ -443,7 +443,7 @@ def _describe_result(
     if computation is not None and computation.changes:
         notes.append(f"model as loaded: {computation.summary}")
     return {
-        "model": literal(result.provenance.model, 80),
+        "model": result.provenance.model_name,
         "source": source(result.provenance),
         "verdict": agreement.verdict,
         "summary": agreement.summary(),

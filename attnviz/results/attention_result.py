@@ -13,7 +13,7 @@ import attnviz
 from attnviz.errors import InputError, true_or_false, whole_number
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_record import AttentionRecord
-from attnviz.results.axis import Axis, merge, token_groups
+from attnviz.results.axis import Axis, literal, merge, token_groups
 from attnviz.results.base import (
     Rules,
     Savable,
@@ -265,6 +265,11 @@ class Provenance(Savable):
     audio: str | None = None
     generated: str | None = None
     computation: Computation | None = None
+
+    @property
+    def model_name(self) -> str:
+        """The name of the model as it can be printed: a very long one is clipped."""
+        return literal(self.model, 80)
 
     @property
     def with_changes(self) -> str:

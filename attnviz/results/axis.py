@@ -481,7 +481,7 @@ def source(provenance: Provenance) -> str:
     inputs = [quoted(text) for text in (provenance.text, provenance.pair) if text is not None]
     names = (provenance.image, provenance.audio)
     inputs += [literal(name, 80) for name in names if name is not None]
-    model = literal(provenance.model, 80) + provenance.with_changes
+    model = provenance.model_name + provenance.with_changes
     target = "" if provenance.target is None else f" to say {quoted(provenance.target)}"
     return f"{' + '.join(inputs)}, read by {model}{target}"
 

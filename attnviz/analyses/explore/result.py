@@ -17,7 +17,6 @@ from attnviz.analyses.survey.media import POSITIONS, TITLES
 from attnviz.analyses.survey.result import SurveyResult
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Rules, Savable, proof
 
 if TYPE_CHECKING:
@@ -326,7 +325,7 @@ class ExploreResult(Result):
 
         survey = self.survey
         yield Text(
-            f"{len(survey.heads)} heads of {literal(self.provenance.model, 80)} on {survey.read}",
+            f"{len(survey.heads)} heads of {self.provenance.model_name} on {survey.read}",
             "bold",
         )
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))

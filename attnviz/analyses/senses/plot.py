@@ -446,10 +446,9 @@ def _caption_parts(result: SensesResult) -> list[str]:
     counts = Counter(occurrence.sense for occurrence in result.occurrences)
     senses = ", ".join(f"{literal(sense)} {counts[sense]}" for sense in result.senses)
     since = "" if result.since is None else "; from that layer on p ≤ 0.01 in each"
-    model = literal(result.provenance.model, 80)
     return [
         f"“{literal(result.word)}” {len(result.occurrences)} times in {result.sentences} sentences "
-        f"({senses}), read by {model}{result.provenance.with_changes}",
+        f"({senses}), read by {result.provenance.model_name}{result.provenance.with_changes}",
         "right: nearest by cosine to the centroid of its own sense, computed without its sentence"
         f"{since}",
         f"colored: the content word with most of its attention in layer {result.attention_layer}",

@@ -13,7 +13,6 @@ import attnviz
 from attnviz.errors import expect_names
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Savable, column
 
 if TYPE_CHECKING:
@@ -276,7 +275,7 @@ class SurveyResult(HeadTable):
         from rich.table import Table
         from rich.text import Text
 
-        model = literal(self.provenance.model, 80)
+        model = self.provenance.model_name
         yield Text(f"{len(self.heads)} heads of {model} on {self.read}", "bold")
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
         table.add_column("statistic")
