@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
@@ -134,6 +135,9 @@ def load(
     >>> model.attend("the train left the station").agreement.verdict
     'verified'
     """
+    if isinstance(name_or_path_or_model, partial):  # loads when the other arguments are checked
+        loaded: Model = name_or_path_or_model()
+        return loaded
     checkpoint = load_checkpoint(
         name_or_path_or_model,
         tokenizer=tokenizer,
