@@ -194,6 +194,10 @@ def verify(call: Call) -> int:
 @Command(
     "check",
     types={"weights": Path},
+    says={
+        "weights": "Weights of another tool: .npy, .npz or .safetensors; one array of layers × "
+        "heads × queries × keys, or one for each layer, with its number in the name."
+    },
     first=lambda values: check_weights_file(values["weights"]),
     doing="comparing the weights",
 )
@@ -275,7 +279,13 @@ def models(call: Call) -> int:
     return 0
 
 
-@Command("", None, "", without=("model", "device_map", "offload_folder"), loads=True)
+@Command(
+    "",
+    None,
+    "",
+    without=("model", "device_map", "offload_folder", "tokenizer", "processor"),
+    loads=True,
+)
 def serve(
     call: Call,
     *,

@@ -73,6 +73,8 @@ class Command:
         The parameters of the drawing function of the same name that are options.
     types : mapping
         The types of parameters whose annotation does not say them.
+    says : mapping
+        The help of parameters that take something else than in Python.
     defaults : mapping
         Other defaults than those of the function.
     first : function or None
@@ -90,6 +92,7 @@ class Command:
     without: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
     types: Mapping[str, Any] = field(default_factory=dict)
+    says: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     first: Callable[[dict[str, Any]], object] | None = None
     loads: bool = False
@@ -170,7 +173,7 @@ class Command:
         default = self.default(parameter)
         if kind is None or (kind is bool and default is None):
             return None
-        described = _description(parameter)
+        described = self.says.get(name) or _description(parameter)
         is_file = Path in parameter.types and group != "loads"
         how: dict[str, Any] = {"metavar": syntax.form if syntax else "<path>" if is_file else None}
         if kind in (int, list[int]):
@@ -411,6 +414,11 @@ class Call:
         """The model, loaded once."""
         return self.load()
 
+    @property
+    def loader(self) -> Any:
+        """What a function loads the model with, once it has checked its other arguments."""
+        return partial(getattr, self, "model")
+
     def attend(self, text: str | None = None, **streaming: Any) -> AttentionResult:
         """Run the model on the inputs, or read the saved result.
 
@@ -427,7 +435,7 @@ class Call:
                 kept = (*_SETTINGS, "truncate")
                 inputs = {"text": text} | {key: inputs[key] for key in kept if key in inputs}
             with progress_bar("reading the text, verifying the attention"):
-                result = attend(**inputs, **streaming, model=partial(getattr, self, "model"))
+                result = attend(**inputs, **streaming, model=self.loader)
         for note in result.notes:
             warnings.warn(f"Note: {note}.", AttnvizWarning, stacklevel=2)
         return result.stack(self.stack) if "stack" in self.command.offers else result
@@ -441,7 +449,7 @@ class Call:
         if self.command.subject is not None:
             values[self.command.subject] = self.attend()
         elif "model" in function.parameters:
-            values["model"] = partial(getattr, self, "model")
+            values["model"] = self.loader
         with progress_bar(self.command.doing):
             return getattr(import_module(function.module), function.name)(**values)
 

@@ -108,7 +108,7 @@ def keywords_of(module: str, name: str) -> dict[str, Parameter]:
         return {}
     (node,) = ast.parse(statement).body
     assert isinstance(node, ast.ClassDef)
-    keywords = {}
+    keywords: dict[str, Parameter] = {}
     for base in node.bases:
         if isinstance(base, ast.Name):
             keywords |= keywords_of(module, base.id)
