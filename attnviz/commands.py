@@ -211,7 +211,7 @@ def check(call: Call) -> int:
     from attnviz.io.weights_file import read_weights
 
     call.values["weights"] = read_weights(call.values["weights"])
-    if call.result is None and call.inputs["mode"] == "auto":
+    if call.result is None and call.inputs.get("mode", "auto") == "auto":
         call.inputs["mode"] = "full"
     result = call.compute()
     code = call.report(result, prints_verdict=True)

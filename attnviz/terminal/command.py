@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from attnviz.errors import AttnvizWarning, InputError, expect_in_text, expect_words, is_unicode
-from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, read_text
+from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime.progress import say
 from attnviz.terminal.options import ADVANCED, SHARED, SYNTAX, option, parse_index
 from attnviz.terminal.source import Parameter, keywords_of, read_function
@@ -174,8 +174,8 @@ class Command:
         if kind is None or (kind is bool and default is None):
             return None
         described = self.says.get(name) or _description(parameter)
-        is_file = Path in parameter.types and group != "loads"
-        how: dict[str, Any] = {"metavar": syntax.form if syntax else "<path>" if is_file else None}
+        form = "<path>" if Path in parameter.types and group != "loads" else None
+        how: dict[str, Any] = {"metavar": syntax.form if syntax else form}
         if kind in (int, list[int]):
             how = {"parser": parse_index, "metavar": "<int>" if kind is int else "<list[int]>"}
         if get_origin(kind) is list:
@@ -315,6 +315,9 @@ class Call:
             self._refuse_beside_a_result(given)
         elif "file" in given and "file" not in own:
             self._read_file(own, given["file"])
+        for name in command.texts:
+            if name in groups["own"] and groups["own"][name].default is None and name not in own:
+                raise InputError("There is nothing to read. Give a text, or a --file with one.")
         for name, value in (own | self.inputs).items():
             if name in ("text", "pair", "target") and isinstance(value, str):
                 _expect_text(value, "The text" if name == "text" else f"The --{name}")
@@ -325,9 +328,6 @@ class Call:
         if command.subject is not None and self.result is None:
             self.expect_in_text(*filter(None, [self.values.get("word")]))
             self._expect_heads()
-
-    def _parameter(self, name: str) -> Parameter:
-        return next(group[name] for group in self.command.groups.values() if name in group)
 
     def _refuse_beside_a_result(self, given: dict[str, Any]) -> None:
         """Raise InputError for options that a saved result makes useless."""
@@ -352,7 +352,7 @@ class Call:
 
     def _parse(self, name: str, value: Any) -> Any:
         """Return the value of what was typed; a list of one as this one where both are taken."""
-        parameter = self._parameter(name)
+        parameter = self.command.groups["own"][name]
         if syntax := SYNTAX.get(parameter.annotated):
             return syntax.parse(value, f"--{name.replace('_', '-')}")
         is_one = isinstance(value, list | tuple) and len(value) == 1
@@ -364,16 +364,13 @@ class Call:
         if output is None:
             return None
         path = check_output(output, self.command.suffixes, force=self.force)
-        read = {**self.inputs, **self.values}
-        files = {
-            name: value
-            for name, value in read.items()
-            if Path in (*self._parameter(name).types, self.command.types.get(name))
-        }
-        for name, file in (files | {"text": given.get("file"), "result": self.result}).items():
-            if not isinstance(file, str | Path) or not Path(file).exists() or not path.exists():
-                continue
-            if path.samefile(file):
+        groups = self.command.groups
+        files = {"text": given.get("file"), "result": self.result}
+        for name, parameter in (groups["own"] | groups["inputs"]).items():
+            if Path in (*parameter.types, self.command.types.get(name)):
+                files[name] = given.get(name)
+        for name, file in files.items():
+            if file is not None and is_file(file) and path.exists() and path.samefile(file):
                 raise InputError(
                     f"{path} is the {name} to read. Name another file to write: -o FILE."
                 )
@@ -426,7 +423,7 @@ class Call:
         """
         inputs = self.inputs
         if self.result is not None:
-            result = read_result(self.result, inputs["mode"])
+            result = read_result(self.result, inputs.get("mode", "auto"))
         else:
             from attnviz.pipeline.attend import attend
             from attnviz.terminal.console import progress_bar
