@@ -23,7 +23,6 @@ from attnviz.terminal.options import parse_word_pair
 _FIGURE = "output force width caption json"
 _MAP = f"stack {_FIGURE}"
 _PAGE = "output force open"
-_WIDTH_OF_FILES = 100  # columns of output that goes to a file or a pipe
 
 
 @Command(
@@ -193,12 +192,7 @@ def verify(call: Call) -> int:
 
 @Command(
     "check",
-    types={"weights": Path},
-    says={
-        "weights": "Weights of another tool: .npy, .npz or .safetensors; one array of layers × "
-        "heads × queries × keys, or one for each layer, with its number in the name."
-    },
-    first=lambda values: check_weights_file(values["weights"]),
+    first=lambda values: check_weights_file(Path(values["weights"])),
     doing="comparing the weights",
 )
 def check(call: Call) -> int:
@@ -208,14 +202,9 @@ def check(call: Call) -> int:
 
     Exit code 5 means that a head differs, or that attnviz's own weights could not be verified.
     """
-    from attnviz.io.weights_file import read_weights
-
-    call.values["weights"] = read_weights(call.values["weights"])
     if call.result is None and call.inputs.get("mode", "auto") == "auto":
         call.inputs["mode"] = "full"
-    result = call.compute()
-    code = call.report(result, prints_verdict=True)
-    return code if result.agrees else 5
+    return compute_and_report(call)
 
 
 @Command("compare", "comparison.png", arguments=("models", "texts"), without=("model",), loads=True)
@@ -343,16 +332,13 @@ def doctor(call: Call) -> int:
 
     Exit code 3 means that attnviz cannot work here.
     """
-    from rich.console import Console
+    from attnviz.terminal.models import wide_console
 
     result = call.compute()
     if call.json:
         sys.stdout.write(json.dumps(result.about(), ensure_ascii=False, indent=1) + "\n")
     else:
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console = Console(highlight=False, width=_WIDTH_OF_FILES)
-        console.print(result)
+        wide_console().print(result)
     return 0 if result.works else ModelError.exit_code
 
 

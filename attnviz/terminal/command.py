@@ -71,10 +71,6 @@ class Command:
         The parameters that are no options.
     draws : tuple of str
         The parameters of the drawing function of the same name that are options.
-    types : mapping
-        The types of parameters whose annotation does not say them.
-    says : mapping
-        The help of parameters that take something else than in Python.
     defaults : mapping
         Other defaults than those of the function.
     first : function or None
@@ -91,8 +87,6 @@ class Command:
     arguments: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
-    types: Mapping[str, Any] = field(default_factory=dict)
-    says: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     first: Callable[[dict[str, Any]], object] | None = None
     loads: bool = False
@@ -169,11 +163,11 @@ class Command:
     def _declare(self, parameter: Parameter, group: str) -> inspect.Parameter | None:
         """Return a parameter as typer reads it; None if no text can stand for its value."""
         name, syntax = parameter.name, SYNTAX.get(parameter.annotated)
-        kind = self.types.get(name) or (syntax.kind if syntax else _kind(name, parameter.types))
+        kind = syntax.kind if syntax else _kind(name, parameter.types)
         default = self.default(parameter)
         if kind is None or (kind is bool and default is None):
             return None
-        described = self.says.get(name) or _description(parameter)
+        described = _description(parameter)
         form = "<path>" if Path in parameter.types and group != "loads" else None
         how: dict[str, Any] = {"metavar": syntax.form if syntax else form}
         if kind in (int, list[int]):
@@ -367,7 +361,7 @@ class Call:
         groups = self.command.groups
         files = {"text": given.get("file"), "result": self.result}
         for name, parameter in (groups["own"] | groups["inputs"]).items():
-            if Path in (*parameter.types, self.command.types.get(name)):
+            if Path in parameter.types:
                 files[name] = given.get(name)
         for name, file in files.items():
             if file is not None and is_file(file) and path.exists() and path.samefile(file):
@@ -470,8 +464,11 @@ class Call:
 
 
 def compute_and_report(call: Call) -> int:
-    """Compute a result, save it and print it."""
-    return call.report(call.compute())
+    """Compute a result, save it and print it: 5 if it is a comparison that does not agree."""
+    result = call.compute()
+    agrees = getattr(result, "agrees", None)
+    code = call.report(result, prints_verdict=agrees is not None)
+    return 5 if agrees is False else code
 
 
 def read_result(path: Path, mode: str | None) -> AttentionResult:

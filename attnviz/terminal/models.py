@@ -24,11 +24,15 @@ _COLORS = {"agrees": "green", "differs": "bold red", "not read": "red", "random"
 _WIDTH_OF_FILES = 100  # columns of output that goes to a file or a pipe
 
 
+def wide_console() -> Console:
+    """Return a console that is wide enough for tables where nobody sees them."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_OF_FILES)
+
+
 def print_models(models: Sequence[Architecture]) -> None:
     """Print a row for each model, the reasons of some states, and how many models agree."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH_OF_FILES)
+    console = wide_console()
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), collapse_padding=True)
     table.add_column("model", overflow="fold")
     table.add_column("attn", justify="right", no_wrap=True)
