@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
+from attnviz.io.files import is_file
 from attnviz.results import Axis, Waveform
 from attnviz.runtime.libraries import MemoryBudget
 
@@ -124,11 +125,11 @@ def _read_file(path: Path) -> tuple[NDArray[np.float64], int]:
             "Reading audio files needs soundfile, which cannot be imported. "
             "Run pip install soundfile, or give an array of samples."
         ) from error
+    if not is_file(path):  # a pipe would be waited for
+        raise InputError(f"There is no audio file {path}: check the path.")
     try:
         with path.open("rb") as file:
             samples, rate = soundfile.read(file, dtype="float64", always_2d=True)
-    except FileNotFoundError as error:
-        raise InputError(f"There is no audio file {path}: check the path.") from error
     except (OSError, ValueError, soundfile.SoundFileError) as error:
         reason = getattr(error, "strerror", None) or getattr(error, "error_string", None)
         reason = str(reason or error).rstrip(".")

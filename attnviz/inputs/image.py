@@ -13,6 +13,7 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
+from attnviz.io.files import is_file
 from attnviz.results import Axis
 from attnviz.runtime.libraries import MemoryBudget
 
@@ -58,13 +59,13 @@ def read_image(source: ImageSource) -> Picture:
             "(height, width, 3) of uint8."
         )
     path = Path(source)
+    if not is_file(path):  # a pipe would be waited for
+        raise InputError(f"There is no image file {path}: check the path.")
     try:
         with Image.open(path) as image:
             return _picture(image, path.name)
     except InputError:
         raise
-    except FileNotFoundError as error:
-        raise InputError(f"There is no image file {path}: check the path.") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = getattr(error, "strerror", None) or "it holds no picture that can be read"
         raise InputError(

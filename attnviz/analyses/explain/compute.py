@@ -34,7 +34,7 @@ from attnviz.attribution.reference import Reading, encode_after, encode_causal, 
 from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.target import Score, Target
 from attnviz.capture import generate_greedily, restoring
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import InputError, ModelError, expect_words
 from attnviz.inputs import (
     TokenIds,
     encode,
@@ -97,8 +97,8 @@ def explain(
         Also measure what the prediction loses without each head, estimated from the gradient and
         exactly for the thirty largest, and compute what each layer would predict (logit lens).
     generate : int, default 1
-        Let a causal model or an encoder–decoder generate this many tokens greedily, and explain
-        the last of them: the text and the tokens before it are what the model reads.
+        Let a causal model or an encoder–decoder generate this many tokens greedily, and explain the
+        last of them: the text and the tokens before it are what the model reads.
     decoder : str, optional
         The beginning of the target of an encoder–decoder, which the explained token goes on. By
         default the target is empty.
@@ -133,6 +133,7 @@ def explain(
     """
     if not isinstance(text, str):
         raise InputError(f"The text must be a string, not {type(text).__name__}.")
+    expect_words(text, "The text")
     if number not in ("log-probability", "logit"):
         raise InputError(f"The number must be log-probability or logit, not {number!r:.60}.")
     if isinstance(generate, bool) or not isinstance(generate, int) or generate < 1:
