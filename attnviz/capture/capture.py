@@ -74,6 +74,7 @@ def capture(
     tensors = {name: tensor for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
     first = next(iter(tensors.values()), [None])
     texts = len(tensors.get(str(getattr(model, "main_input_name", "")), first))
+    texts = max(map(len, axes.values()), default=texts) if axes else texts
 
     outputs: list[Output] = []
 

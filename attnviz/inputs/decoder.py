@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,6 +92,33 @@ def _shift(module: Any, ids: Tensor) -> Tensor:
             "which its decoder begins. Set it."
         )
     return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)
+
+
+class _DecoderCalledError(Exception):
+    """Ends a run where the decoder begins."""
+
+
+def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
+    """Return the ids (N, T) that a decoder reads where the model makes them; None if it does not.
+
+    The model runs up to its decoder.
+    """
+    found: list[Tensor] = []
+
+    def keep(_: Any, args: Any, kwargs: Any) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        found.extend([ids] if isinstance(ids, Tensor) else [])
+        raise _DecoderCalledError
+
+    hook = module.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            module(**inputs)
+    except Exception:
+        pass  # the model fails without them, or ended here
+    finally:
+        hook.remove()
+    return found[0] if found else None
 
 
 # --- generated tokens

@@ -173,7 +173,9 @@ def _specials(module: nn.Module) -> tuple[list[str], list[str]]:
     return [], []
 
 
-def processed_image(checkpoint: Checkpoint, picture: Picture, inputs: dict[str, Tensor]) -> Tensor:
+def processed_image(
+    checkpoint: Checkpoint, picture: Picture | None, inputs: dict[str, Tensor]
+) -> Tensor | None:
     """Return the picture that the model was given, resized and cropped: (H, W, 3) uint8.
 
     It is the whole picture where the steps of the processor cannot be undone.
@@ -181,7 +183,7 @@ def processed_image(checkpoint: Checkpoint, picture: Picture, inputs: dict[str, 
     processor: Any = checkpoint.processors.image
     pixel_values = inputs.get("pixel_values")
     if pixel_values is None or pixel_values.dim() != 4 or pixel_values.shape[1] != 3:
-        return torch.from_numpy(np.array(picture.pixels))
+        return None if picture is None else torch.from_numpy(np.array(picture.pixels))
     pixels = pixel_values[0].float().permute(1, 2, 0)
     if getattr(processor, "do_normalize", False):
         mean, std = (
