@@ -381,6 +381,9 @@ def _full_inputs(model: Any, inputs: Mapping[str, Tensor], ids: Tensor) -> dict[
         for name in ("attention_mask", "token_type_ids")
         if name in inputs
     }
+    if (positions := inputs.get("position_ids")) is not None:
+        more = torch.arange(1, added + 1, device=positions.device)
+        extended["position_ids"] = torch.cat([positions, positions[..., -1:] + more], dim=-1)
     return {**inputs, **extended, "input_ids": ids}
 
 

@@ -150,9 +150,11 @@ def encode_arguments(
     main = values.get(module.main_input_name)
     if main is not None and (not isinstance(main, Tensor) or not main.dim() or not main.numel()):
         raise InputError(f"{module.main_input_name} holds no numbers. Give an array of them.")
+    if isinstance(ids := values.get("input_ids"), Tensor) and ids.is_floating_point():
+        raise InputError("input_ids are whole numbers, one for each token. Give those.")
     axes: dict[str, tuple[Axis, ...]] = {}
     texts: tuple[TextPair, ...] = ()
-    if tokenizer is not None and _are_ids(ids := values.get("input_ids")):
+    if tokenizer is not None and _are_ids(values.get("input_ids")):
         read = _text_axes(checkpoint, values)
         axes["text"], texts = tuple(axis for axis, _ in read), tuple(text for _, text in read)
         if "pixel_values" in values and fills_placeholders(checkpoint, "image"):

@@ -360,10 +360,11 @@ def _encode_arguments(
     with translate(checkpoint):
         inputs, axes, texts = encode_arguments(checkpoint, arguments)
     inputs = _placed(checkpoint, inputs)
-    pixels = None
+    pixels, own = None, list[str]()
     if "image" in axes and len(axes["image"]) == 1:
         pixels = processed_image(checkpoint, None, inputs)
-    axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
+    if "decoder_input_ids" not in inputs and "decoder_inputs_embeds" not in inputs:
+        axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
     main = inputs.get(checkpoint.module.main_input_name)
     count = max(map(len, axes.values())) if axes else len(main) if main is not None else 1
     if generating and count > 1:

@@ -80,7 +80,9 @@ def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
 
 def _shift(module: Any, ids: Tensor) -> Tensor:
     """Return the decoder's input ids; unchanged if they already begin with the start token."""
-    start = module.config.decoder_start_token_id
+    owners = (module.config, module, getattr(module.config, "text_config", None))
+    starts = (getattr(owner, "decoder_start_token_id", None) for owner in owners)
+    start = next((start for start in starts if start is not None), None)
     if start is not None and bool((ids[:, 0] == start).all()):
         return ids
     if hasattr(module, "prepare_decoder_input_ids_from_labels"):

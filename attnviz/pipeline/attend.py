@@ -212,7 +212,8 @@ def attend(
         which the chat template of the tokenizer turns into a text, with a prompt for an answer
         where tokens are generated.
     image : path, PIL.Image, array, or a list of these
-        A file, a Pillow image, or an array (height, width, 3) of uint8.
+        A file, a Pillow image, or an array (height, width, 3) of uint8; an array (frames, height,
+        width, 3) is a video.
     audio : path, array, or a list of these
         A WAV, FLAC or OGG file, or an array (samples,) of floats between -1 and 1.
     sampling_rate : int or None
