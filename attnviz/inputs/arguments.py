@@ -147,6 +147,12 @@ def encode_arguments(
             hint = did_you_mean(name, names) or f"It takes {', '.join(names)}."
             raise InputError(f"{type(module).__name__} takes no argument {name!r:.60}. {hint}")
     values = {name: value for name, value in values.items() if name in names}
+    mask = values.get("attention_mask")
+    is_eager = module.config._attn_implementation == "eager"
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 4 and not is_eager:
+        # The fused attention hides by it; the eager one, which is recorded, adds its mask.
+        hidden = torch.zeros_like(mask, dtype=module.dtype)
+        values["attention_mask"] = hidden.masked_fill(~mask, torch.finfo(module.dtype).min)
     main = values.get(module.main_input_name)
     if main is not None and (not isinstance(main, Tensor) or not main.dim() or not main.numel()):
         raise InputError(f"{module.main_input_name} holds no numbers. Give an array of them.")
@@ -204,9 +210,7 @@ def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[
     return read
 
 
-def _labeled(
-    axes: dict[str, tuple[Axis, ...]], given: Arguments
-) -> dict[str, tuple[Axis, ...]]:
+def _labeled(axes: dict[str, tuple[Axis, ...]], given: Arguments) -> dict[str, tuple[Axis, ...]]:
     """Return axes in which given labels come first, and take the place of any of their length."""
     count = max(map(len, axes.values()), default=1)
     own = {

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from attnviz.errors import InputError, ModelError, expect_words
@@ -353,9 +352,7 @@ def encode(
     )
 
 
-def _encode_arguments(
-    checkpoint: Checkpoint, arguments: Arguments, *, generating: bool
-) -> Batch:
+def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generating: bool) -> Batch:
     """Return arguments of the model's forward as a batch."""
     with translate(checkpoint):
         inputs, axes, texts = encode_arguments(checkpoint, arguments)

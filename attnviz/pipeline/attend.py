@@ -337,7 +337,9 @@ def verify(
     if isinstance(text, AttentionResult):
         if model is not None or inputs:
             name = next(iter(inputs), "model")
-            raise InputError(f"A result is verified by itself, so {name} does nothing. Leave it out.")
+            raise InputError(
+                f"A result is verified by itself, so {name} does nothing. Leave it out."
+            )
         return verify_saved(text)
     return attend(text, model=model, **inputs).agreement
 
