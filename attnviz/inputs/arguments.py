@@ -168,8 +168,8 @@ def encode_arguments(
     elif "pixel_values" in values:
         axis = image_axis(module, values)
         axes |= {"image": (axis,) * len(values["pixel_values"])} if axis is not None else {}
-    if tokenizer is not None and _are_ids(ids := values.get("decoder_input_ids")):
-        axes["target"] = tuple(continue_axis(tokenizer, None, row) for row in ids)
+    if tokenizer is not None and _are_ids(decoded := values.get("decoder_input_ids")):
+        axes["target"] = tuple(continue_axis(tokenizer, None, row) for row in decoded)
     return values, _labeled(axes, given), texts
 
 

@@ -95,7 +95,7 @@ def encode_image(checkpoint: Checkpoint, picture: Picture) -> dict[str, Tensor]:
     processor = checkpoint.processors.image
     assert processor is not None  # no model is loaded without its processors
     _expect_memory(checkpoint.name, processor)
-    pixels = list(picture.frames) or picture.pixels
+    pixels: Any = list(picture.frames) or picture.pixels
     return dict(processor(images=[pixels], return_tensors="pt"))
 
 

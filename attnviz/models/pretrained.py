@@ -426,8 +426,9 @@ def forward_parameters(model: Any) -> list[str]:
     Where a user's class hands its arguments on, those of the class that it extends follow.
     """
     classes = (model if isinstance(model, type) else type(model)).__mro__
+    inherited = (vars(cls)["forward"] for cls in classes if "forward" in vars(cls))
     names: dict[str, None] = {}
-    for forward in (model.forward, *(cls.forward for cls in classes if "forward" in vars(cls))):
+    for forward in (model.forward, *inherited):
         parameters = inspect.signature(forward).parameters.values()
         several = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         names |= {p.name: None for p in parameters if p not in several and p.name != "self"}

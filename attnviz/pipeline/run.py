@@ -311,7 +311,7 @@ def _moved_keys(
     Empty if one of the kinds cannot be changed; InputError where all positions are asked for.
     """
     module, every = checkpoint.module, options.positions == "all"
-    given = {
+    given: dict[str, Any] = {
         "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
         "target": inputs.targets,
     }  # fmt: skip
