@@ -32,8 +32,8 @@ from attnviz.inputs.image import (
     read_image,
 )
 from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
-from attnviz.inputs.text import encode_texts, translate
-from attnviz.inputs.tokens import Chat, TokenIds, parse_text
+from attnviz.inputs.text import InputCheck, encode_texts, translate
+from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, parse_text
 from attnviz.models.pretrained import embedding_rows, has_text_decoder, input_kinds
 from attnviz.results import Axis, Waveform
 
@@ -69,7 +69,7 @@ class Inputs:
 
     texts: list[str | TokenIds | Chat] | None
     pairs: list[str] | None
-    targets: list[str] | list[TokenIds] | None
+    targets: list[str | TokenIds] | None
     pictures: list[Picture] | None
     sounds: list[Sound] | None
     several: bool
@@ -98,7 +98,7 @@ def parse_inputs(
     text: Any = None,
     *,
     pair: str | Many[str] | None = None,
-    target: str | Many[str] | TokenIds | None = None,
+    target: TokensSource | Many[str] | Many[TokensSource] | None = None,
     image: ImageSource | Many[ImageSource] | None = None,
     audio: AudioSource | Many[AudioSource] | None = None,
     sampling_rate: int | None = None,
@@ -106,7 +106,7 @@ def parse_inputs(
 ) -> Inputs:
     """Read and check the inputs; each kind must have one entry for each input.
 
-    target : the text of the decoder, or the ids that it reads, from its first token on.
+    target : the text of the decoder, or its ids.
     """
     if sampling_rate is not None and audio is None:
         raise InputError("sampling_rate needs a sound: give it as audio=….")
@@ -118,7 +118,7 @@ def parse_inputs(
     inputs = Inputs(
         texts=texts,
         pairs=_check_texts(pair, "pair"),
-        targets=[target] if isinstance(target, TokenIds) else _check_texts(target, "target"),
+        targets=_read_targets(target),
         pictures=_map(image, read_image),
         sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
         several=several_texts or any(isinstance(value, list | tuple) for value in (image, audio)),
@@ -146,19 +146,32 @@ def parse_inputs(
     return inputs
 
 
-def _read_texts(value: Any, *, prompted: bool) -> tuple[list[str | TokenIds | Chat] | None, bool]:
+def _read_texts(
+    value: Any, kind: str = "text", *, prompted: bool = False
+) -> tuple[list[str | TokenIds | Chat] | None, bool]:
     """Return the texts, as strings, ids or messages, and whether there may be several."""
-    one = parse_text(value, "The text", prompted=prompted)
+    value = _listed(value)
+    one = parse_text(value, f"The {kind}", prompted=prompted)
     if one is not None:
         return list(one), len(one) > 1
     if not isinstance(value, list | tuple):
-        return (None if value is None else [_check_text(value, "The text")]), False
+        return (None if value is None else [_check_text(value, f"The {kind}")]), False
     texts: list[str | TokenIds | Chat] = []
     for number, item in enumerate(value, start=1):
-        subject = f"Text {number:,} of {len(value):,}"
+        subject = f"{kind.capitalize()} {number:,} of {len(value):,}"
         ids = parse_text(item, subject, prompted=prompted)
         texts += [_check_text(item, subject)] if ids is None else ids
     return texts, True
+
+
+def _read_targets(value: Any) -> list[str | TokenIds] | None:
+    """Return the texts of the decoder, as strings or as the ids of a tokenizer's call."""
+    if value is None:
+        return None
+    given = [value] if isinstance(value, TokenIds) else _read_texts(value, "target")[0]
+    if any(isinstance(target, Chat) for target in given or ()):
+        raise InputError("The target is a chat. Give the text of its answer.")
+    return given  # type: ignore[return-value]
 
 
 def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
@@ -167,7 +180,14 @@ def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
     return [read(item) for item in (value if isinstance(value, list | tuple) else [value])]
 
 
+def _listed(value: Any) -> Any:
+    """Return a list in place of a column of a table, or an array, of texts."""
+    is_column = not isinstance(value, torch.Tensor) and hasattr(value, "tolist")
+    return value.tolist() if is_column and getattr(value, "dtype", None) == object else value
+
+
 def _check_texts(value: Any, kind: str) -> list[str] | None:
+    value = _listed(value)
     if not isinstance(value, list | tuple):
         return _map(value, lambda text: _check_text(text, f"The {kind}"))
     count = len(value)
@@ -210,7 +230,9 @@ class Batch:
     steps : TimeSteps or None
         Where the sound is in `inputs`.
     notes : tuple of tuple of str
-        What was cut from each input.
+        What a reader should know of each input: what was cut, assumed or not read.
+    input_check : tuple of InputCheck
+        How what reaches the model compares with the call of its own tokenizer or processor.
     """
 
     inputs: dict[str, Tensor]
@@ -221,13 +243,14 @@ class Batch:
     waveform: Waveform | None = None
     steps: TimeSteps | None = None
     notes: tuple[tuple[str, ...], ...] = ((),)
+    input_check: tuple[InputCheck, ...] = (InputCheck(),)
 
 
 def encode(
     checkpoint: Checkpoint,
     texts: Sequence[str | TokenIds | Chat] | None = None,
     pairs: Sequence[str] | None = None,
-    targets: Sequence[str] | Sequence[TokenIds] | None = None,
+    targets: Sequence[str | TokenIds] | None = None,
     *,
     image: Picture | None = None,
     sound: Sound | None = None,
@@ -253,18 +276,20 @@ def encode(
     inputs: dict[str, Tensor] = {}
     axes: dict[str, tuple[Axis, ...]] = {}
     cut_from: tuple[int | None, ...] = (None,)
-    notes: list[list[str]] = [[] for _ in texts or (None,)]
+    checks: Sequence[InputCheck] = [InputCheck()] * len(texts or (None,))
+    more = [note for media in (image, sound) if media is not None for note in media.notes]
     pixels = steps = None
     with translate(checkpoint):
         filled = [k for k in kinds if k != "text" and fills_placeholders(checkpoint, k)]
         if filled and texts is not None:
-            inputs, axis = encode_multimodal(checkpoint, str(texts[0]), image, sound)
-            axes["text"] = (axis,)
+            inputs, axis, check = encode_multimodal(checkpoint, str(texts[0]), image, sound)
+            axes["text"], checks = (axis,), [check]
         elif texts is not None:
             seconds = [None] * len(texts) if pairs is None else pairs
             text_pairs = list(zip(texts, seconds, strict=True))
-            inputs, axes["text"], cut_from = encode_texts(checkpoint, text_pairs, truncate=truncate)
-            _note_cuts(notes, "text", cut_from, axes["text"])
+            inputs, axes["text"], cut_from, checks = encode_texts(
+                checkpoint, text_pairs, truncate=truncate
+            )
         if image is not None:
             if "image" not in filled:
                 inputs |= encode_image(checkpoint, image)
@@ -274,13 +299,15 @@ def encode(
             if "audio" not in filled:
                 encoded, note = encode_sound(checkpoint, sound, truncate=truncate)
                 inputs |= encoded
-                notes[0] += [note] if note else []
+                more += [note] if note else []
             if (steps := time_steps(checkpoint, sound, inputs)) is not None:
                 axes["audio"] = (sound_axis(checkpoint, sound, steps, inputs),)
         if targets is not None:
-            encoded, axes["target"], cuts = encode_target(checkpoint, targets, truncate=truncate)
+            encoded, axes["target"], of_target = encode_target(
+                checkpoint, targets, truncate=truncate
+            )
             inputs |= encoded
-            _note_cuts(notes, "target", cuts, axes["target"])
+            checks = [one + other for one, other in zip(checks, of_target, strict=True)]
         if image is not None:
             pixels = processed_image(checkpoint, image, inputs)
     if image is None and sound is None:  # their placeholders have no row in the embedding
@@ -299,17 +326,9 @@ def encode(
         sound=None if sound is None else sound.name,
         waveform=None if sound is None else waveform(sound),
         steps=steps,
-        notes=tuple(map(tuple, notes)),
+        notes=tuple((*more, *check.notes) for check in checks),
+        input_check=tuple(checks),
     )
-
-
-def _note_cuts(
-    notes: list[list[str]], kind: str, cut_from: Sequence[int | None], axes: Sequence[Axis]
-) -> None:
-    """Note which texts were cut, and to how many tokens."""
-    for listed, count, axis in zip(notes, cut_from, axes, strict=True):
-        if count is not None:
-            listed.append(f"{kind} cut from {count} to {axis.padding.count(False)} tokens")
 
 
 def _expect_rows(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> None:

@@ -205,7 +205,7 @@ def explore(
     return code
 
 
-@option_groups(without=["model", "device_map", "offload_folder"])
+@option_groups(without=["model", "device_map", "offload_folder", "special_tokens"])
 def serve(
     *,
     models: Annotated[

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 import torch
 
 from attnviz.agreement import verify_saved
-from attnviz.inputs import AudioSource, ImageSource, Many, TextSource, TokenIds, parse_inputs
+from attnviz.inputs import (
+    AudioSource,
+    ImageSource,
+    Many,
+    TextSource,
+    TokensSource,
+    parse_inputs,
+)
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import AttendOptions, Mode, Positions, run
@@ -59,7 +66,7 @@ class OneInput(_Options, total=False):
     image: ImageSource | None
     audio: AudioSource | None
     pair: str | None
-    target: str | TokenIds | None
+    target: TokensSource | None
 
 
 class SeveralInputs(_Options, total=False):
@@ -68,7 +75,7 @@ class SeveralInputs(_Options, total=False):
     image: Many[ImageSource] | None
     audio: Many[AudioSource] | None
     pair: Many[str] | None
-    target: Many[str] | None
+    target: Many[str] | Many[TokensSource] | None
 
 
 def load(
@@ -80,7 +87,8 @@ def load(
     dtype: str | torch.dtype | None = None,
     device_map: DeviceMap | None = None,
     offload_folder: str | os.PathLike[str] | None = None,
-    special_tokens: SpecialTokens = "split",
+    special_tokens: SpecialTokens = "parse",
+    target_tokenizer: str | os.PathLike[str] | PreTrainedTokenizerBase | None = None,
 ) -> Model:
     """Load a pretrained model with its tokenizer and its processors.
 
@@ -108,9 +116,12 @@ def load(
         then the memory, then the disk; or a device or "disk" for each module.
     offload_folder : str, path or None
         Where weights are written that go to the disk and lie in no file as the model has them.
-    special_tokens : "split" or "parse"
-        How special tokens that are typed in a text ("[MASK]", chat markers) are read: as plain
-        text, or as the tokens that they name.
+    special_tokens : "parse" or "split"
+        How special tokens that are typed in a text ("[MASK]", chat markers) are read: as the tokens
+        that they name, which is how the tokenizer itself reads them, or as plain text.
+    target_tokenizer : str, path, PreTrainedTokenizerBase or None
+        The tokenizer of the decoder's text, where the decoder of an encoder–decoder has another
+        vocabulary than its encoder.
 
     Returns
     -------
@@ -143,7 +154,7 @@ def load(
         device_map=device_map,
         offload_folder=offload_folder,
     )
-    return Model(checkpoint.reading(special_tokens))
+    return Model(checkpoint.reading(special_tokens).writing(target_tokenizer))
 
 
 @overload
@@ -167,7 +178,7 @@ def attend(
     audio: AudioSource | Many[AudioSource] | None = None,
     sampling_rate: int | None = None,
     pair: str | Many[str] | None = None,
-    target: str | Many[str] | TokenIds | None = None,
+    target: TokensSource | Many[str] | Many[TokensSource] | None = None,
     model: Model | Loadable | None = None,
     truncate: bool = False,
     special_tokens: SpecialTokens | None = None,
@@ -204,14 +215,16 @@ def attend(
         Samples a second of an array.
     pair : str, list of str or None
         The second text of a sentence pair, or one for each text.
-    target : str, list of str or None
-        The decoder's text in an encoder–decoder, or one for each input. A model that writes the
-        text of a sound needs none: by default it is the model's own transcript.
+    target : str, ids, BatchEncoding, a list of these, or None
+        The decoder's text in an encoder–decoder, or one for each input; or the ids that the
+        tokenizer makes of it (``tokenizer(text_target=…)``). The decoder reads them shifted by one.
+        A model that writes the text of a sound needs none: by default it is the model's own
+        transcript.
     model : Model, str, path, PreTrainedModel, an object that holds one, or None
         From `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
     truncate : bool
         Cut an input that is longer than the model can read; otherwise it is an error.
-    special_tokens : "split", "parse" or None
+    special_tokens : "parse", "split" or None
         As in `load`; by default as the model was loaded.
     generate : int or None
         Number of tokens to generate greedily; their attention to all earlier tokens is included.
@@ -295,7 +308,7 @@ def verify(
     audio: AudioSource | None = None,
     sampling_rate: int | None = None,
     pair: str | None = None,
-    target: str | None = None,
+    target: TokensSource | None = None,
     model: Model | Loadable | None = None,
     truncate: bool = False,
     special_tokens: SpecialTokens | None = None,

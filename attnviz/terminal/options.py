@@ -236,13 +236,13 @@ class ModelOptions:
     ] = None
 
     special_tokens: Annotated[
-        Literal["split", "parse"],
+        Literal["parse", "split"],
         typer.Option(
-            help="Read special tokens typed in a text ([MASK], chat markers) as plain text (split) "
-            "or as the tokens that they name (parse).",
+            help="Read special tokens typed in a text ([MASK], chat markers) as the tokens that "
+            "they name (parse) or as plain text (split).",
             rich_help_panel=_ADVANCED,
         ),
-    ] = "split"
+    ] = "parse"
 
     def load(self, name: str | None = None) -> Model:
         """Load the model, or the model called `name` with the same options."""
