@@ -41,10 +41,10 @@ def unknown_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def read_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
-    """Return the text of each token, without the marks that stand for a space.
+    r"""Return the text of each token, without the marks that stand for a space.
 
-    Bytes that are a part of a character are written as <0xC3>. Without a tokenizer a token is
-    called by its id.
+    Blanks are written as ␣ and \n, and bytes that are a part of a character as <0xC3>. Without a
+    tokenizer a token is called by its id.
     """
     labels = {token_id: _label(token_id, tokenizer) for token_id in set(ids)}
     return [labels[token_id] for token_id in ids]
@@ -54,9 +54,9 @@ def _label(token_id: int, tokenizer: PreTrainedTokenizerBase | None) -> str:
     token = None if tokenizer is None else tokenizer.convert_ids_to_tokens(token_id)
     if tokenizer is None or token is None:  # a row of the embedding beyond the vocabulary
         return f"[id {token_id}]"
-    text = str(tokenizer.decode([token_id])).strip()
+    text = str(tokenizer.decode([token_id]))
     if text and _REPLACED not in text:
-        return text
+        return text.strip() or repr(text.replace(" ", "␣"))[1:-1]
     values = [_bytes().get(character) for character in str(token)]
     if None in values or max(filter(None, values), default=0) < 128:
         return str(token)
@@ -192,9 +192,9 @@ def covered(
     """
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     normalizer = getattr(backend, "normalizer", None)
-    misplaced, dropped = None, list[tuple[int, str]]()
+    misplaced, dropped, before = None, list[tuple[int, str]](), 0
     for (first, last), letters, part in _places(tokenizer, ids, spans):
-        here = text[first:last]
+        here, overlaps, before = text[first:last], first < before, last
         expected = _letters(here)
         if not letters or letters == expected:
             continue
@@ -203,7 +203,7 @@ def covered(
         ):
             continue
         rest = iter(expected)
-        if all(letter in rest for letter in letters):
+        if not overlaps and all(letter in rest for letter in letters):
             dropped.append((first, here.strip()))
         elif any(map(str.isalnum, letters + expected)) and misplaced is None:
             misplaced = decode(tokenizer, part).strip(), here
@@ -220,7 +220,8 @@ def _places(
 ) -> Iterator[tuple[Span, str, Sequence[int]]]:
     """Yield places in a text, and the letters and the ids of the tokens that stand there.
 
-    Tokens whose spans overlap are parts of one character. Unknown ones have no letters.
+    Tokens of which one stands within the other are parts of one character. Unknown ones have no
+    letters.
     """
     groups = list(_groups(tokenizer, ids))
     start = 0
@@ -229,7 +230,8 @@ def _places(
         while end < len(groups):
             first = min(span[0] for span in spans[slice(*groups[end][:2])])
             last = max(span[1] for span in spans[slice(*groups[end][:2])])
-            if end > start and not (first < b and last > a):
+            is_within = (a <= first and last <= b) or (first <= a and b <= last)
+            if end > start and not (is_within and first < b and last > a):
                 break
             a, b, end = min(a, first), max(b, last), end + 1
         letters = [group[2] for group in groups[start:end]]

@@ -445,7 +445,8 @@ def _check(
     if read:
         notes.append(
             f"the model has no token for {len(read)} of {words} words: it read {name} for "
-            + ", ".join(read[:_LISTED]) + (" …" if len(read) > _LISTED else "")
+            + ", ".join(read[:_LISTED])
+            + (" …" if len(read) > _LISTED else "")
         )
     notes += _listed("no token holds a part of the text", uncovered)
     return InputCheck(True, tuple(differs), tuple(read), tuple(uncovered), tuple(notes), doubt)
@@ -567,5 +568,9 @@ def _is_word_level(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether the vocabulary holds whole words, as its author delimits them."""
     from tokenizers.models import WordLevel
 
+    # A class written in Python looks for these tokens as they are: all those of a protein model.
+    sought = getattr(getattr(tokenizer, "tokens_trie", None), "_tokens", ())
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    return isinstance(getattr(backend, "model", None), WordLevel)
+    return isinstance(getattr(backend, "model", None), WordLevel) or (
+        len(sought) >= len(tokenizer) and set(sought) >= set(tokenizer.get_vocab())
+    )
