@@ -183,7 +183,9 @@ def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
 def _listed(value: Any) -> Any:
     """Return a list in place of a column of a table, or an array, of texts."""
     is_column = not isinstance(value, torch.Tensor) and hasattr(value, "tolist")
-    return value.tolist() if is_column and str(value.dtype) in ("object", "str", "string") else value
+    return (
+        value.tolist() if is_column and str(value.dtype) in ("object", "str", "string") else value
+    )
 
 
 def _check_texts(value: Any, kind: str) -> list[str] | None:

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -173,20 +173,12 @@ def encode_texts(
     inputs = pad_texts(checkpoint, [text.fields for text in encoded], of_decoder=of_decoder)
     length = inputs["input_ids"].shape[1]
     axes = tuple(text.axis(tokenizer, length) for text in encoded)
-    checks = []
-    for pair, text, axis, row in zip(
-        pairs, encoded, axes, inputs["input_ids"].tolist(), strict=True
-    ):
-        own = _own_ids(checkpoint, *pair, text, of_decoder=of_decoder)
-        check = _check(checkpoint, tokenizer, pair[0], text, axis)
-        kind = "target" if of_decoder else "text"
-        cut = f"{kind} cut from {text.cut_from} to {len(text.ids)} tokens"
-        differs = (*((cut,) if text.cut_from else ()), *check.differs)
-        is_equal = own == row[: len(text.ids)]
-        checks.append(
-            replace(check, equal=is_equal, differs=differs, notes=(*differs, *check.notes))
-        )
-    return inputs, axes, tuple(text.cut_from for text in encoded), tuple(checks)
+    rows = inputs["input_ids"].tolist()
+    checks = tuple(
+        _check(checkpoint, pair, text, axis, row[: len(text.ids)], of_decoder=of_decoder)
+        for pair, text, axis, row in zip(pairs, encoded, axes, rows, strict=True)
+    )
+    return inputs, axes, tuple(text.cut_from for text in encoded), checks
 
 
 def tokenize(
@@ -217,7 +209,6 @@ def tokenize(
             _expect_unicode(string)
         options = {"of_decoder": of_decoder, "literal": checkpoint.special_tokens == "split"}
         encoded = _encode(tokenizer, source, pair, **options)
-        _warn_of_dropped(checkpoint, (source, pair), decode(tokenizer, encoded.ids))
     length = len(encoded.ids)
     if all(encoded.special) and not may_be_empty:
         what = f"text {source[:40]!r} leaves" if isinstance(source, str) else "ids leave"
@@ -262,19 +253,6 @@ def _call(
     return encoding
 
 
-def _own_ids(
-    checkpoint: Checkpoint, source: Source, pair: str | None, text: Encoded, *, of_decoder: bool
-) -> list[int]:
-    """Return the ids that the user gave, or those of the tokenizer's own call, cut as the text."""
-    tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
-    most = len(text.ids) if text.cut_from else None
-    if isinstance(source, TokenIds):
-        return list(source.ids[:most])
-    if isinstance(source, Chat):
-        return list(source.render(tokenizer, checkpoint.name, ids=True)[:most])
-    return list(_call(tokenizer, source, pair, of_decoder=of_decoder, cut=most)["input_ids"])
-
-
 def _encode(
     tokenizer: PreTrainedTokenizerBase,
     text: str,
@@ -301,16 +279,15 @@ def _encode(
     names = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
     fields = {name: list(encoding[name]) for name in names if name in encoding}
     ids, added = fields["input_ids"], [*map(bool, fields["special_tokens_mask"])]
-    flags, unknown = special_flags(tokenizer, ids), unknown_id(tokenizer)
     if len(added) != len(ids):  # some classes count what they add in another way
-        added = flags
-    if literal and not tokenizer.is_fast and tokenizer.unk_token_id is not None:
-        # The class looks a typed special token up in its vocabulary.
-        fields["input_ids"] = ids = [
-            token if is_added or not flag else tokenizer.unk_token_id
-            for token, is_added, flag in zip(ids, added, flags, strict=True)
-        ]
-        flags = added
+        added = special_flags(tokenizer, ids)
+    unknown = tokenizer.unk_token_id
+    if literal and not tokenizer.is_fast and unknown is not None:
+        # A class may look a typed special token up in its vocabulary.
+        typed = [n for n, token in enumerate(ids) if token in tokenizer.all_special_ids]
+        for n in typed:
+            ids[n] = ids[n] if added[n] else unknown
+    unknown, flags = unknown_id(tokenizer), special_flags(tokenizer, ids)
     segments = _segments(tokenizer, encoding, added, text, pair)
     if tokenizer.is_fast:
         spans = [(int(start), int(end)) for start, end in encoding["offset_mapping"]]
@@ -378,8 +355,9 @@ def _aligned(
 
 def _encode_ids(tokenizer: PreTrainedTokenizerBase, source: TokenIds, name: str) -> Encoded:
     """Return token ids as a tokenizer encodes a text, with the text or the pair that they spell."""
+    size = len(tokenizer)
     for token in source.ids:
-        if not 0 <= token < (size := len(tokenizer)):
+        if not 0 <= token < size:
             raise InputError(
                 f"{token} is not a token id of {name}: its tokenizer has ids 0–{size - 1}."
             )
@@ -403,60 +381,73 @@ def _encode_ids(tokenizer: PreTrainedTokenizerBase, source: TokenIds, name: str)
 
 def _check(
     checkpoint: Checkpoint,
-    tokenizer: PreTrainedTokenizerBase,
-    source: Source,
-    text: Encoded,
+    pair: tuple[Source, str | None],
+    encoded: Encoded,
     axis: Axis,
+    row: Sequence[int],
+    *,
+    of_decoder: bool,
 ) -> InputCheck:
-    """Return what a reader should know of the tokens of a text."""
-    notes, differs, uncovered, doubt = list[str](), list[str](), list[str](), None
-    for number, written in enumerate(text.texts):
+    """Compare the ids that the model reads with those of the tokenizer's own call."""
+    tokenizer, source = _tokenizer(checkpoint, of_decoder=of_decoder), pair[0]
+    most = len(encoded.ids) if encoded.cut_from else None
+    differs, notes, uncovered, doubts = list[str](), list[str](), list[str](), list[str]()
+    if most is not None:
+        kind = "target" if of_decoder else "text"
+        differs.append(f"{kind} cut from {encoded.cut_from} to {most} tokens")
+    if isinstance(source, TokenIds):  # their text is made of them
+        return InputCheck(row == list(source.ids[:most]), (*differs,), notes=(*differs,))
+    for number, text in enumerate(filter(None, encoded.texts)):
         places = [
-            n for n, (a, b) in enumerate(text.spans)
-            if text.segments[n] == number and (a < b or not text.special[n])
-        ]  # fmt: skip
-        if written is None or isinstance(source, TokenIds):
-            continue
-        ids, spans = [text.ids[n] for n in places], [text.spans[n] for n in places]
-        cover = covered(tokenizer, ids, spans, written, cut=text.cut_from is not None)
-        uncovered += cover.dropped
-        if cover.misplaced is not None:
-            token, here = cover.misplaced
-            doubt = doubt or (
+            n
+            for n, (start, end) in enumerate(encoded.spans)
+            if encoded.segments[n] == number and (start < end or not encoded.special[n])
+        ]
+        ids, spans = [encoded.ids[n] for n in places], [encoded.spans[n] for n in places]
+        coverage = covered(tokenizer, ids, spans, text, cut=most is not None)
+        uncovered += coverage.dropped
+        if coverage.misplaced is not None:
+            token, here = coverage.misplaced
+            doubts.append(
                 f"the tokenizer's offsets do not match its tokens: they place {token!r:.40} at "
                 f"{here!r:.40}"
             )
-        typed = {str(tokenizer.convert_ids_to_tokens(i)) for i in ids} & {
-            token for token in map(str, tokenizer.all_special_tokens) if token in written
-        }
-        spelled = [t for t in map(str, tokenizer.all_special_tokens) if t in written]
-        if isinstance(source, str):
-            notes += _listed(
-                'read as special tokens, not as plain text (special_tokens="split")', typed
-            )
-            if checkpoint.special_tokens == "split":
-                differs += _listed(
-                    'read as plain text, not as special tokens (special_tokens="parse")',
-                    [token for token in spelled if token not in typed],
-                )
-    unknown, words = axis.unknown_words(), len(axis.word_labels)
-    name = str(tokenizer.unk_token)
-    read = [word for word in unknown if word != name]
-    if read:
-        notes.append(
-            f"the model has no token for {len(read)} of {words} words: it read {name} for "
-            + ", ".join(read[:_LISTED])
-            + (" …" if len(read) > _LISTED else "")
-        )
+    if isinstance(source, Chat):
+        own = source.render(tokenizer, checkpoint.name, ids=True)[:most]
+    else:
+        own = list(_call(tokenizer, *pair, of_decoder=of_decoder, cut=most)["input_ids"])
+        read = set(tokenizer.convert_ids_to_tokens(list(row)))
+        typed = [
+            token
+            for token in dict.fromkeys(map(str, tokenizer.all_special_tokens))
+            if any(token in text for text in pair if text)
+        ]
+        if checkpoint.special_tokens == "split":
+            differs += _listed("read as plain text, not as special tokens", typed, "parse")
+        else:
+            typed = [token for token in typed if token in read]
+            notes += _listed("read as special tokens, not as plain text", typed, "split")
+    unknown = tuple(word for word in axis.unknown_words() if word != str(tokenizer.unk_token))
+    words = f"{len(unknown)} of {len(axis.word_labels)} words"
+    notes += _listed(
+        f"the model has no token for {words}: it read {tokenizer.unk_token} for them", unknown
+    )
     notes += _listed("no token holds a part of the text", uncovered)
-    return InputCheck(True, tuple(differs), tuple(read), tuple(uncovered), tuple(notes), doubt)
+    return InputCheck(
+        own == list(row),
+        tuple(differs),
+        unknown,
+        tuple(uncovered),
+        (*differs, *notes),
+        next(iter(doubts), None),
+    )
 
 
-def _listed(what: str, parts: Collection[str]) -> list[str]:
-    """Return a note on some parts of a text, the first of them listed; none without a part."""
-    parts = list(dict.fromkeys(parts))
-    more = f" and {len(parts) - _LISTED} more" if len(parts) > _LISTED else ""
-    return [f"{what}: {', '.join(parts[:_LISTED])}{more}"] if parts else []
+def _listed(what: str, parts: Collection[str], option: str = "") -> list[str]:
+    """Return a note that lists parts of a text, and the option that reads them in another way."""
+    more = ["…"] if len(parts) > _LISTED else []
+    way = f' (special_tokens="{option}", --special-tokens {option})' if option else ""
+    return [f"{what}: {', '.join([*list(parts)[:_LISTED], *more])}{way}"] if parts else []
 
 
 def _warn_of_dropped(checkpoint: Checkpoint, pair: TextPair, read: str) -> None:
