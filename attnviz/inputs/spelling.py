@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
@@ -166,18 +165,6 @@ def _divide(origins: Sequence[int], text: str, gap: Span, count: int) -> list[Sp
     return list(pairwise(starts))
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """What tokens and their spans say about a text.
-
-    misplaced : a token and the other text at its place, the first of them; None without one.
-    dropped : the parts of the text that no token holds.
-    """
-
-    misplaced: tuple[str, str] | None
-    dropped: tuple[str, ...]
-
-
 def covered(
     tokenizer: PreTrainedTokenizerBase,
     ids: Sequence[int],
@@ -185,9 +172,11 @@ def covered(
     text: str,
     *,
     cut: bool,
-) -> Coverage:
+) -> tuple[tuple[str, str] | None, tuple[str, ...]]:
     """Compare what the tokens of a text spell with the text at their places.
 
+    Returns the first token that stands at another text, and that text; and the parts of the text
+    that no token holds.
     cut : whether the end of the text is left out on purpose.
     """
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
@@ -212,7 +201,7 @@ def covered(
         if _letters(text[place:a]):
             dropped.append((place, text[place:a].strip()))
         place = max(place, b)
-    return Coverage(misplaced, tuple(dict.fromkeys(part for _, part in sorted(dropped))))
+    return misplaced, tuple(dict.fromkeys(part for _, part in sorted(dropped)))
 
 
 def _places(

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +36,7 @@ TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 _MEMORY_PER_BYTE = 16
 _SEGMENTS = re.compile("token_type|seg")  # in the names of parameters
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_ARGUMENTS = ("input_ids", "attention_mask", "token_type_ids")
 _LISTED = 5  # characters or words in a message
 _SMALL = 2**20  # bytes of text that always fit; asking for free memory takes longer
 
@@ -102,8 +104,8 @@ class Encoded:
 
     Attributes
     ----------
-    fields : the entries of each token by name: input_ids, attention_mask, special_tokens_mask, and
-        token_type_ids where the tokenizer gives them.
+    fields : the entries of each token by name, such as input_ids and special_tokens_mask, and what
+        else the tokenizer gives.
     segments : 0, or 1 for the second text of a pair.
     spans : where each token stands in its text; (0, 0) for a special one.
     texts : the text, and the second one of a pair.
@@ -276,8 +278,7 @@ def _encode(
         return_attention_mask=True,
         **options,
     )
-    names = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
-    fields = {name: list(encoding[name]) for name in names if name in encoding}
+    fields = {name: list(values) for name, values in encoding.items() if name != "offset_mapping"}
     ids, added = fields["input_ids"], [*map(bool, fields["special_tokens_mask"])]
     if len(added) != len(ids):  # some classes count what they add in another way
         added = special_flags(tokenizer, ids)
@@ -288,7 +289,7 @@ def _encode(
         for n in typed:
             ids[n] = ids[n] if added[n] else unknown
     unknown, flags = unknown_id(tokenizer), special_flags(tokenizer, ids)
-    segments = _segments(tokenizer, encoding, added, text, pair)
+    segments = [0] * len(ids) if pair is None else _segments(encoding, added)
     if tokenizer.is_fast:
         spans = [(int(start), int(end)) for start, end in encoding["offset_mapping"]]
     else:
@@ -309,28 +310,13 @@ def _without_special(tokenizer: Any) -> Any:
     return plain
 
 
-def _segments(
-    tokenizer: PreTrainedTokenizerBase,
-    encoding: BatchEncoding,
-    added: Sequence[bool],
-    text: str,
-    pair: str | None,
-) -> list[int]:
+def _segments(encoding: BatchEncoding, added: Sequence[bool]) -> list[int]:
     """Return 0 or 1 for every token; a special token belongs to the text before it."""
-    if pair is None:
-        return [0] * len(added)
-    if tokenizer.is_fast:
-        numbers = encoding.sequence_ids(0)
-    elif 1 in (types := encoding.get("token_type_ids", ())):
-        numbers = [min(number, 1) for number in types]
-    else:
-        first = len(_call(tokenizer, text, None, add_special_tokens=False)["input_ids"])
-        ordinary = [n for n, is_added in enumerate(added) if not is_added]
-        numbers = [None] * len(added)
-        for count, n in enumerate(ordinary):
-            numbers[n] = int(count >= first)
+    if not encoding.is_fast:  # the second text follows the first added token after the first text
+        end = next((n for n, flag in enumerate(added) if flag and not all(added[:n])), len(added))
+        return [int(n > end) for n in range(len(added))]
     segment, segments = 0, []
-    for number in numbers:
+    for number in encoding.sequence_ids(0):
         segment = segment if number is None else number
         segments.append(segment)
     return segments
@@ -404,13 +390,12 @@ def _check(
             if encoded.segments[n] == number and (start < end or not encoded.special[n])
         ]
         ids, spans = [encoded.ids[n] for n in places], [encoded.spans[n] for n in places]
-        coverage = covered(tokenizer, ids, spans, text, cut=most is not None)
-        uncovered += coverage.dropped
-        if coverage.misplaced is not None:
-            token, here = coverage.misplaced
+        misplaced, dropped = covered(tokenizer, ids, spans, text, cut=most is not None)
+        uncovered += dropped
+        if misplaced is not None:
             doubts.append(
-                f"the tokenizer's offsets do not match its tokens: they place {token!r:.40} at "
-                f"{here!r:.40}"
+                "the tokenizer's offsets do not match its tokens: they place "
+                f"{misplaced[0]!r:.40} at {misplaced[1]!r:.40}"
             )
     if isinstance(source, Chat):
         own = source.render(tokenizer, checkpoint.name, ids=True)[:most]
@@ -470,9 +455,11 @@ def pad_texts(
     Segments go only to a model with a table of them: GPT-2 would look them up among its words.
     """
     tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
-    names = ["input_ids", "attention_mask"]
-    if any(_SEGMENTS.search(name) for name, _ in checkpoint.module.named_parameters()):
-        names.append("token_type_ids")
+    module = checkpoint.module
+    arguments = {*signature(module.forward).parameters, *_ARGUMENTS}
+    names = arguments.intersection(*encodings)
+    if not any(_SEGMENTS.search(name) for name, _ in module.named_parameters()):
+        names.discard("token_type_ids")
     # Padding is masked, so any id does where a causal tokenizer has none.
     pad_ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     fill = {"input_ids": next(token_id for token_id in pad_ids if isinstance(token_id, int))}
@@ -480,8 +467,7 @@ def pad_texts(
         name: padded([encoding[name] for encoding in encodings], fill.get(name, 0)).to(
             checkpoint.device
         )
-        for name in names
-        if all(name in encoding for encoding in encodings)
+        for name in sorted(names)
     }
 
 

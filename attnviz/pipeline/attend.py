@@ -207,10 +207,12 @@ def attend(
         whose padding is left out; or the messages of a chat, ``[{"role": "user", "content": …}]``,
         which the chat template of the tokenizer turns into a text, with a prompt for an answer
         where tokens are generated.
-    image : path, PIL.Image, array, or a list of these
-        A file, a Pillow image, or an array (height, width, 3) of uint8.
-    audio : path, array, or a list of these
-        A WAV, FLAC or OGG file, or an array (samples,) of floats between -1 and 1.
+    image : path, PIL.Image, array, tensor, or a list of these
+        A file, a Pillow image, or an array or tensor (height, width, 3), (3, height, width) or
+        (height, width), of uint8 or of floats between 0 and 1.
+    audio : path, array, tensor, mapping, or a list of these
+        A WAV, FLAC or OGG file, or an array or tensor (samples,), (channels, samples) or (samples,
+        channels) of floats between -1 and 1, or ``{"array": …, "sampling_rate": …}``.
     sampling_rate : int or None
         Samples a second of an array.
     pair : str, list of str or None

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -133,6 +134,28 @@ def test_a_protein_model_reads_one_token_for_each_residue():
     assert split.tokens[4:5] == ("<unk>",)
     assert split.tokens[:4] == result.tokens[:4]
     assert attnviz.explain("MKT<mask>AY", model=model).words
+
+
+def test_other_entries_of_the_tokenizers_call_reach_the_model(tmp_path):
+    letters = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+    (tmp_path / "vocab.txt").write_text("\n".join(letters))
+    for name in ("shape", "sound"):
+        numbers = {letter: n % 7 for n, letter in enumerate(letters)}
+        (tmp_path / name).write_text(json.dumps(numbers))
+    tokenizer = transformers.RoCBertTokenizer(
+        *(str(tmp_path / name) for name in ("vocab.txt", "shape", "sound"))
+    )
+    config = transformers.RoCBertConfig(
+        vocab_size=20, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, pronunciation_vocab_size=9, shape_vocab_size=9,
+    )  # fmt: skip
+    module = transformers.RoCBertModel(config).eval()
+    batch = encode(attnviz.load(module, tokenizer=tokenizer).checkpoint, ["a b c", "d"])
+    own = tokenizer(["a b c", "d"], padding=True, return_tensors="pt")
+    assert {"input_shape_ids", "input_pronunciation_ids"} <= batch.inputs.keys()
+    for name, values in own.items():
+        mask = own["attention_mask"].bool()
+        assert torch.equal(batch.inputs[name][mask], values[mask]), name
 
 
 def test_unknown_words_are_counted_named_and_marked(model):
