@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
-from attnviz.inputs.spelling import align, decode, read_labels
-from attnviz.inputs.text import InputCheck, encode_texts, max_tokens, text_axis, tokenize
+from attnviz.inputs.spelling import decode, read_labels
+from attnviz.inputs.text import InputCheck, encode_ids, encode_texts, max_tokens, tokenize
 from attnviz.inputs.tokens import TokenIds
 from attnviz.models.pretrained import has_text_decoder
 from attnviz.results import Axis
@@ -62,7 +62,8 @@ def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
     The token that ends a target is left out.
     """
     encoded = tokenize(checkpoint, text, of_decoder=True, may_be_empty=True)
-    ids = encoded.ids[:-1] if encoded.special and encoded.special[-1] else encoded.ids
+    is_added = bool(encoded.ids) and encoded.special[-1] and encoded.spans[-1] == (0, 0)
+    ids = encoded.ids[:-1] if is_added else encoded.ids
     # The shift drops the last label, whatever it is.
     labels = torch.tensor([[*ids, 0]], device=checkpoint.device)
     shifted = _shift(checkpoint.module, labels)
@@ -93,26 +94,12 @@ def continue_axis(
     tokenizer: PreTrainedTokenizerBase | None, axis: Axis | None, ids: Tensor
 ) -> Axis:
     """Return the axis of `ids` (T,), whose first positions `axis` describes already."""
-    new: list[int] = ids[0 if axis is None else len(axis) :].tolist()
+    if axis is None:  # the token with which a decoder begins
+        axis = Axis.plain(read_labels(ids[:1].tolist(), tokenizer), special=[True])
+    new: list[int] = ids[len(axis) :].tolist()
     if tokenizer is None:
-        return Axis.plain(read_labels(new, None), special=[False] * len(new))
-    special = [token in tokenizer.all_special_ids for token in new]
-    if axis is None and special:
-        special[0] = True  # the token with which a decoder begins
-    places = [n for n, is_special in enumerate(special) if not is_special]
-    written = [new[n] for n in places]
-    text = decode(tokenizer, written)
-    spans = dict(zip(places, align(tokenizer, written, text), strict=True))
-    generated = text_axis(
-        tokenizer,
-        new,
-        special=special,
-        offsets=[spans.get(n, (0, 0)) for n in range(len(new))],
-        segments=[0] * len(new),
-        texts=(text, ""),
-        length=len(new),
-    )
-    return generated if axis is None else join_axes(axis, generated)
+        return join_axes(axis, Axis.plain(read_labels(new, None), special=[False] * len(new)))
+    return join_axes(axis, encode_ids(tokenizer, TokenIds(tuple(new))).axis(tokenizer, len(new)))
 
 
 def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None:

@@ -200,7 +200,13 @@ def tokenize(
     """
     tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
     if isinstance(source, TokenIds):
-        encoded = _encode_ids(tokenizer, source, checkpoint.name)
+        size = len(tokenizer)
+        if others := [token for token in source.ids if not 0 <= token < size]:
+            raise InputError(
+                f"{others[0]} is not a token id of {checkpoint.name}: its tokenizer has ids "
+                f"0–{size - 1}."
+            )
+        encoded = encode_ids(tokenizer, source)
     elif isinstance(source, Chat):
         text = source.render(tokenizer, checkpoint.name)
         encoded = _encode(tokenizer, text, None, add_special_tokens=False)
@@ -339,14 +345,8 @@ def _aligned(
     return spans
 
 
-def _encode_ids(tokenizer: PreTrainedTokenizerBase, source: TokenIds, name: str) -> Encoded:
+def encode_ids(tokenizer: PreTrainedTokenizerBase, source: TokenIds) -> Encoded:
     """Return token ids as a tokenizer encodes a text, with the text or the pair that they spell."""
-    size = len(tokenizer)
-    for token in source.ids:
-        if not 0 <= token < size:
-            raise InputError(
-                f"{token} is not a token id of {name}: its tokenizer has ids 0–{size - 1}."
-            )
     special, segments = special_flags(tokenizer, source.ids), [*map(int, source.second())]
     texts = [
         decode(
@@ -375,7 +375,7 @@ def _check(
     of_decoder: bool,
 ) -> InputCheck:
     """Compare the ids that the model reads with those of the tokenizer's own call."""
-    tokenizer, source = _tokenizer(checkpoint, of_decoder=of_decoder), pair[0]
+    tokenizer, (source, second) = _tokenizer(checkpoint, of_decoder=of_decoder), pair
     most = len(encoded.ids) if encoded.cut_from else None
     differs, notes, uncovered, doubts = list[str](), list[str](), list[str](), list[str]()
     if most is not None:
@@ -400,12 +400,12 @@ def _check(
     if isinstance(source, Chat):
         own = source.render(tokenizer, checkpoint.name, ids=True)[:most]
     else:
-        own = list(_call(tokenizer, *pair, of_decoder=of_decoder, cut=most)["input_ids"])
+        own = list(_call(tokenizer, source, second, of_decoder=of_decoder, cut=most)["input_ids"])
         read = set(tokenizer.convert_ids_to_tokens(list(row)))
         typed = [
             token
             for token in dict.fromkeys(map(str, tokenizer.all_special_tokens))
-            if any(token in text for text in pair if text)
+            if any(token in text for text in (source, second) if text)
         ]
         if checkpoint.special_tokens == "split":
             differs += _listed("read as plain text, not as special tokens", typed, "parse")

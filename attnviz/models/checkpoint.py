@@ -131,7 +131,7 @@ class Checkpoint:
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             with quiet():
                 tokenizer = load_tokenizer(*_locate(tokenizer, _TOKENIZER_FILES))
-        _expect_vocabulary_fits(self.name, tokenizer, self.module.get_decoder())
+        _expect_vocabulary_fits(self.name, tokenizer, self.module.get_decoder())  # type: ignore[no-untyped-call]
         return replace(self, processors=replace(self.processors, decoder=tokenizer))
 
     @property
@@ -145,7 +145,8 @@ class Checkpoint:
         module = self.module
         if self.processors.decoder is not None or not has_text_decoder(module, module.config):
             return self.processors.decoder or self.tokenizer
-        rows = [embedding_rows(side()) for side in (module.get_encoder, module.get_decoder)]
+        sides: Any = module.get_encoder, module.get_decoder
+        rows = [embedding_rows(side()) for side in sides]
         is_shared = None in rows or rows[0] == rows[1]
         # Some classes hold both vocabularies, and switch between them.
         switches = hasattr(self.tokenizer, "_switch_to_target_mode")

@@ -13,7 +13,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import regex
 import torch
@@ -111,14 +111,12 @@ class Axis(Savable):
 
     def at(self, positions: Sequence[int]) -> Axis:
         """Return some of the positions, in this order."""
-        entries = {name: value for name, value in vars(self).items() if name != "word_labels"}
-        return replace(
-            self,
-            **{
-                name: None if value is None else _select(value, positions)
-                for name, value in entries.items()
-            },
-        )
+        some: dict[str, Any] = {
+            name: None if value is None else _select(value, positions)
+            for name, value in vars(self).items()
+            if name != "word_labels"
+        }
+        return replace(self, **some)
 
     def unknown_words(self) -> tuple[str, ...]:
         """Return the words of which the vocabulary lacks at least a part, each once."""

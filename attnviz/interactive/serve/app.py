@@ -344,9 +344,7 @@ def _bind(host: str, port: int) -> socket.socket:
 def _load(names: Sequence[str], loading: ModelOptions) -> dict[str, Model]:
     models: dict[str, Model] = {}
     for name in names or [BUNDLED]:
-        # A stranger's text is plain text: it must not hold the marks of a chat.
-        loaded = loading.load(None if name == BUNDLED else name)
-        model = Model(loaded.checkpoint.reading("split"))
+        model = loading.load(None if name == BUNDLED else name)
         expect_one_text(model.checkpoint)
         if model.name in models:
             raise InputError(f"--model names {model.name} twice. Leave one out.")
