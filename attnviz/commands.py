@@ -272,7 +272,10 @@ def models(call: Call) -> int:
     "",
     None,
     "",
-    without=("model", "device_map", "offload_folder", "tokenizer", "processor"),
+    without=(
+        "model", "device_map", "offload_folder", "tokenizer", "processor", "special_tokens",
+        "target_tokenizer",
+    ),  # fmt: skip
     loads=True,
 )
 def serve(

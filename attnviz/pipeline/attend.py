@@ -18,7 +18,7 @@ from attnviz.inputs import (
     ImageSource,
     Many,
     TextSource,
-    TokenIds,
+    TokensSource,
     parse_inputs,
 )
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
@@ -72,7 +72,7 @@ class OneInput(_Options, total=False):
     image: ImageSource | None
     audio: AudioSource | None
     pair: str | None
-    target: str | TokenIds | None
+    target: TokensSource | None
 
 
 class SeveralInputs(_Options, total=False):
@@ -81,7 +81,7 @@ class SeveralInputs(_Options, total=False):
     image: Many[ImageSource] | None
     audio: Many[AudioSource] | None
     pair: Many[str] | None
-    target: Many[str] | None
+    target: Many[str] | Many[TokensSource] | None
 
 
 def load(
@@ -93,7 +93,8 @@ def load(
     dtype: str | torch.dtype | None = None,
     device_map: DeviceMap | None = None,
     offload_folder: str | os.PathLike[str] | None = None,
-    special_tokens: SpecialTokens = "split",
+    special_tokens: SpecialTokens = "parse",
+    target_tokenizer: str | os.PathLike[str] | PreTrainedTokenizerBase | None = None,
 ) -> Model:
     """Load a pretrained model with its tokenizer and its processors.
 
@@ -125,9 +126,12 @@ def load(
         Or a device or "disk" for each module.
     offload_folder : str, path or None
         Where weights are written that go to the disk and lie in no file as the model has them.
-    special_tokens : "split" or "parse"
-        How special tokens that are typed in a text ("[MASK]", chat markers) are read: as plain
-        text, or as the tokens that they name.
+    special_tokens : "parse" or "split"
+        How special tokens that are typed in a text ("[MASK]", chat markers) are read: as the tokens
+        that they name, which is how the tokenizer itself reads them, or as plain text.
+    target_tokenizer : str, path, PreTrainedTokenizerBase or None
+        The tokenizer of the decoder's text, where the decoder of an encoder–decoder has another
+        vocabulary than its encoder.
 
     Returns
     -------
@@ -163,7 +167,7 @@ def load(
         device_map=device_map,
         offload_folder=offload_folder,
     )
-    return Model(checkpoint.reading(special_tokens))
+    return Model(checkpoint.reading(special_tokens).writing(target_tokenizer))
 
 
 @overload
@@ -187,7 +191,7 @@ def attend(
     audio: AudioSource | Many[AudioSource] | None = None,
     sampling_rate: int | None = None,
     pair: str | Many[str] | None = None,
-    target: str | Many[str] | TokenIds | None = None,
+    target: TokensSource | Many[str] | Many[TokensSource] | None = None,
     inputs: ArgumentSource | None = None,
     queries: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
@@ -221,26 +225,29 @@ def attend(
         left out; or the messages of a chat, ``[{"role": "user", "content": …}]``, which the chat
         template of the tokenizer turns into a text, with a prompt for an answer where tokens are
         generated.
-    image : path, PIL.Image, array, or a list of these
+    image : path, PIL.Image, array, tensor, or a list of these
         An image file (.png, .jpg, …).
 
-        Or a Pillow image, or an array (height, width, 3) of uint8; an array (frames, height, width,
-        3) is a video.
-    audio : path, array, or a list of these
+        Or a Pillow image, or an array or tensor (height, width, 3), (3, height, width) or (height,
+        width), of uint8 or of floats between 0 and 1. With one more dimension before these, it is a
+        video.
+    audio : path, array, tensor, mapping, or a list of these
         A WAV, FLAC or OGG file.
 
-        Or an array (samples,) of floats between -1 and 1.
+        Or an array or tensor (samples,), (channels, samples) or (samples, channels) of floats
+        between -1 and 1, or ``{"array": …, "sampling_rate": …}``.
     sampling_rate : int or None
         Samples a second of a sound that is no file.
     pair : str, list of str or None
         The second text of a sentence pair.
 
         Or one for each text.
-    target : str, list of str or None
+    target : str, ids, BatchEncoding, a list of these, or None
         The text for the decoder of an encoder–decoder. A model that writes the text of a sound
         needs none: by default it is the model's own transcript.
 
-        Or one for each input.
+        Or one for each input; or the ids that the tokenizer makes of it
+        (``tokenizer(text_target=…)``). The decoder reads them shifted by one.
     inputs : mapping, path or None
         A file (.safetensors, .npz, .json) of arguments of the model's forward by their names, in
         place of all other inputs.
@@ -254,7 +261,7 @@ def attend(
         From `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
     truncate : bool
         Cut an input that is longer than the model can read; otherwise it is an error.
-    special_tokens : "split", "parse" or None
+    special_tokens : "parse", "split" or None
         As in `load`; by default as the model was loaded.
     generate : int or None
         Number of tokens to generate greedily; their attention to all earlier tokens is included.

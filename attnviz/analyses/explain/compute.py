@@ -339,10 +339,11 @@ def _begin(model: Model, text: str, decoder: str, count: int) -> tuple[TokenIds,
     with restoring(model.module), torch.no_grad():
         ids = generate_greedily(model.module, inputs, count).tolist()
     new = ids[len(prefix.ids) :]
-    assert model.tokenizer is not None  # it has tokenized the text
+    tokenizer = model.checkpoint.target_tokenizer
+    assert tokenizer is not None  # it has tokenized the text
     _expect_words(model, new, count)
-    read, start = (generated_text(model.tokenizer, torch.tensor(i)) for i in (ids, prefix.ids))
-    return TokenIds(tuple(ids)), read[len(start) :]
+    read, start = (generated_text(tokenizer, torch.tensor(i)) for i in (ids, prefix.ids))
+    return TokenIds(tuple(ids), shifted=True), read[len(start) :]
 
 
 def _stacks_of(reading: Reading) -> tuple[str, ...]:
@@ -355,8 +356,9 @@ def _stacks_of(reading: Reading) -> tuple[str, ...]:
 
 def _expect_words(model: Model, new: Sequence[int], count: int) -> None:
     """Raise InputError unless a model has generated so many tokens, and no special ones."""
-    assert model.tokenizer is not None
-    words = sum(token not in model.tokenizer.all_special_ids for token in new)
+    tokenizer = model.checkpoint.target_tokenizer
+    assert tokenizer is not None
+    words = sum(token not in tokenizer.all_special_ids for token in new)
     if words < count:
         raise InputError(
             f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "

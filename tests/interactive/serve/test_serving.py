@@ -220,6 +220,11 @@ def test_answers_do_not_stay_in_memory(small):
     assert not [each.shape for each in after if id(each) not in before]
 
 
+def test_special_tokens_in_the_text_of_a_stranger_are_plain_text(model):
+    answer = Handlers({"bundled": model}, 64).attention({"text": "left [SEP] now"})()
+    assert "read as plain text, not as special tokens: [SEP]" in str(answer)
+
+
 @pytest.mark.parametrize("path", ["senses", "shift"])
 def test_a_stopped_figure_does_not_stay_in_memory(model, monkeypatch, path):
     def stop(*_):
