@@ -86,6 +86,9 @@ RUNS = {
     "audio-heatmap": ("heatmap", "--audio", "tone.wav", "-m", "wav2vec2", "--layer", "1"),
 }  # fmt: skip
 
+# A line of a help page: the names of an option, its description, and its default
+OPTION = re.compile(r"│ +((?:--?[a-z-]+ +)*)(.*?)(?:\[default: (.*)\] *)?│")
+
 
 def command(*arguments):
     """Run the command line in this process and return its exit code."""
@@ -179,11 +182,25 @@ def _forget(node, key):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_has_the_same_help(name, capsys):
+def test_a_command_has_the_same_options_and_defaults(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "2000")  # one line for each option
     assert command(*name.split(), "--help") == 0
+    check_text(f"help/{name or 'attnviz'}", "\n".join(options_and_defaults(capsys)) + "\n")
+
+
+def options_and_defaults(capsys):
+    """Yield the usage, the names of each option and its default, and the names of commands."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
-    lines = [line.rstrip() for line in text.strip().splitlines()]
-    check_text(f"help/{name or 'attnviz'}", "\n".join(lines) + "\n")
+    yield re.search(r"Usage: (.*\S)", text)[1]
+    of_commands = False
+    for line in text.splitlines():
+        of_commands = "─ Commands ─" in line or (of_commands and line[0] == "│")
+        if row := OPTION.match(line):
+            names, described, default = row.groups()
+            if names or of_commands:
+                yield " ".join(names.split()) or described.split()[0]
+            if default:
+                yield f"    = {default}"
 
 
 @pytest.mark.parametrize("name", MAKERS)
