@@ -10,6 +10,5 @@ PACKAGE = Path(__file__).parents[1] / "attnviz"
 def test_the_package_stays_within_its_budget():
     files = [path for path in PACKAGE.rglob("*.py") if "node_modules" not in path.parts]
     lines = sum(path.read_bytes().count(b"\n") for path in files)
-    assert len(files) <= FILES and lines <= LINES, (
-        f"{lines:,} lines in {len(files)} files: pay for what is new by what it replaces"
-    )
+    assert lines <= LINES, "pay for new lines by what they replace"
+    assert len(files) <= FILES, "pay for new files by what they replace"
