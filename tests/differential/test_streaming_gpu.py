@@ -153,11 +153,13 @@ class TestEveryNumber:
 
     pytestmark = somewhere
 
+    @pytest.mark.pairs(each=2)
     @pytest.mark.parametrize("cell", [1, 4, 16, 32, 128])
     def test_cells_of_every_size(self, shape, cell):
         torch.manual_seed(cell)
         compare(scoring_of(shape, RULES["causal"]), cell, TILINGS[cell.bit_length() % 3])
 
+    @pytest.mark.pairs(each=2)
     @pytest.mark.parametrize("padded", [False, True])
     @pytest.mark.parametrize("rule", RULES)
     def test_rules(self, shape, rule, padded):
