@@ -63,8 +63,17 @@ RUNS = {
     ),
     "shift-mask": ("shift", "bank", "The bank was full of cash.", "--reference", "mask"),
     "ablate": ("ablate", "He sat on the bank of the river", "--word", "bank"),
+    "ablate-decoder": ("ablate", TRAIN, "-m", "gpt2", "--target", "on"),
+    "explain": ("explain", "the train left", "-m", "gpt2", "--heads"),
+    "explain-masked": (
+        "explain", "the [MASK] left the station", "-m", "bert", "--target", "train",
+        "--against", "bus", "--method", "gradient-attention", "--reference", "mask",
+    ),
+    "explain-two-sides": ("explain", "the train left", "-m", "t5", "--decoder", "le"),
     "survey": ("survey", "corpus.txt", "-o", "survey"),
+    "survey-probe": ("survey", "--probe", "previous", "-m", "gpt2"),
     "compare": ("compare", "before", "after", "corpus.txt"),
+    "compare-three": ("compare", "before", "between", "after", "corpus.txt"),
     "example-phones": ("example", "phones"),
     "example-cat": ("example", "cat"),
     "example-likes": ("example", "likes"),
@@ -131,13 +140,13 @@ def place(tmp_path_factory, model):
     with wave.open(str(folder / "tone.wav"), "wb") as file:
         file.setparams((1, 2, RATE, 0, "NONE", ""))
         file.writeframes((chirp(0.5) * 32_767).astype("<i2").tobytes())
-    for family in ("gpt2", "qwen3", "t5"):
+    for family in ("bert", "gpt2", "qwen3", "t5"):
         tiny(family).save_pretrained(folder / family)
         model.tokenizer.save_pretrained(folder / family)
     for family in ("vit", "wav2vec2"):
         seeing(family, model.tokenizer).module.save_pretrained(folder / family)
         processor_of(family, model.tokenizer).save_pretrained(folder / family)
-    for name, factor in (("before", 1.0), ("after", 1.5)):
+    for name, factor in (("before", 1.0), ("between", 1.2), ("after", 1.5)):
         other = attnviz.load(device="cpu")
         with torch.no_grad():
             other.module.get_parameter("encoder.layer.2.attention.self.query.weight").mul_(factor)
@@ -157,7 +166,9 @@ def test_a_command_prints_the_same_data(name, place, monkeypatch, capsys):
     data = json.loads(out) if out else None
     if data and arguments[0] != "verify":
         _shorten(data)
-    if data and any(folder in arguments for folder in ("qwen3", "gpt2", "t5", "vit", "wav2vec2")):
+    if data and any(
+        folder in arguments for folder in ("bert", "qwen3", "gpt2", "t5", "vit", "wav2vec2")
+    ):
         _forget(data, "weights_sha256")  # random weights are rounded differently on other machines
     # A decomposition sums many differences; bfloat16 has three digits.
     rounding = 2e-2 if "bfloat16" in arguments else 5e-5 if arguments[0] == "shift" else 1e-5
@@ -290,6 +301,11 @@ FIGURES = {
     ),
     "shift-of-saved": lambda: attnviz.plot.shift(saved("shift")),
     "shift-causally": lambda: attnviz.plot.shift(saved("shift-causally"), details=True),
+    "explain": lambda: attnviz.plot.explain(saved("explain")),
+    "explain-masked": lambda: attnviz.plot.explain(saved("explain-masked"), width=89),
+    "ablate": lambda: attnviz.plot.ablate(saved("ablate")),
+    "check": lambda: attnviz.plot.check(saved("check")),
+    "compare-three": lambda: attnviz.plot.compare(saved("checkpoints")),
     "survey": lambda: attnviz.plot.survey(saved("survey")),
     "survey-column": lambda: attnviz.plot.survey(saved("survey"), width=89),
     "compare": lambda: attnviz.plot.compare(saved("compare")),
