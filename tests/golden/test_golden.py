@@ -28,6 +28,9 @@ COMMANDS = (
     "doctor",
 )  # fmt: skip
 
+# Folders of models with random weights
+RANDOM = ("bert", "gpt2", "qwen3", "t5", "vit", "wav2vec2")
+
 # name: arguments, with files and folders from `place`
 RUNS = {
     "heatmap": ("heatmap", TRAIN),
@@ -140,10 +143,10 @@ def place(tmp_path_factory, model):
     with wave.open(str(folder / "tone.wav"), "wb") as file:
         file.setparams((1, 2, RATE, 0, "NONE", ""))
         file.writeframes((chirp(0.5) * 32_767).astype("<i2").tobytes())
-    for family in ("bert", "gpt2", "qwen3", "t5"):
+    for family in RANDOM[:4]:
         tiny(family).save_pretrained(folder / family)
         model.tokenizer.save_pretrained(folder / family)
-    for family in ("vit", "wav2vec2"):
+    for family in RANDOM[4:]:
         seeing(family, model.tokenizer).module.save_pretrained(folder / family)
         processor_of(family, model.tokenizer).save_pretrained(folder / family)
     for name, factor in (("before", 1.0), ("between", 1.2), ("after", 1.5)):
