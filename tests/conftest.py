@@ -47,7 +47,13 @@ def pytest_collection():
 
 
 # The files that take longest, longest first: at the end, one worker would wait for the other.
-LONGEST = ("test_style.py",)
+LONGEST = (
+    "test_style.py", "test_readme.py", "test_gallery.py", "test_cheat_sheet.py", "test_serving.py",
+    "test_view.py", "test_families.py", "test_streaming_gpu.py", "test_typed.py", "test_called.py",
+    "test_on_ray.py", "test_padding.py", "test_simulated_cuda.py", "test_explain.py",
+    "test_senses.py", "test_shift.py", "test_ablate.py", "test_checkpoints.py", "test_jupyter.py",
+    "test_planted_streams.py", "test_served_page.py", "test_golden.py", "test_on_a_device.py",
+)  # fmt: skip
 
 # `-m fast`: the folders of the package's core, the goldens and the properties
 FAST = {
