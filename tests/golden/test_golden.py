@@ -74,7 +74,7 @@ RUNS = {
     ),
     "explain-two-sides": ("explain", "the train left", "-m", "t5", "--decoder", "le"),
     "survey": ("survey", "corpus.txt", "-o", "survey"),
-    "survey-probe": ("survey", "--probe", "previous", "-m", "gpt2"),
+    "survey-probe": ("survey", "--probe", "previous", "-m", "gpt2", "-o", "probe"),
     "compare": ("compare", "before", "after", "corpus.txt"),
     "compare-three": ("compare", "before", "between", "after", "corpus.txt"),
     "example-phones": ("example", "phones"),
