@@ -55,10 +55,8 @@ LONGEST = (
     "test_planted_streams.py", "test_served_page.py", "test_golden.py", "test_on_a_device.py",
 )  # fmt: skip
 
-# `-m fast`: the folders of the package's core, the goldens and the properties
-FAST = {
-    "agreement", "capture", "formula", "golden", "inputs", "io", "pipeline", "property", "results",
-}  # fmt: skip
+# `-m fast`: the folders of the formula and the data, the goldens and the properties
+FAST = {"formula", "golden", "inputs", "io", "pipeline", "property", "results"}
 NOT_FAST = ("long", "slow", "browser", "real", "gpu")
 
 
