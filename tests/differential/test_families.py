@@ -18,6 +18,7 @@ CASES = [
 ]
 
 
+@pytest.mark.pairs(each=1)  # each family in one dtype, in turn; in float32 in test_padding.py
 @pytest.mark.parametrize(("family", "dtype"), CASES)
 def test_every_stage_of_every_head_agrees(family, dtype, tokenizer):
     model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)

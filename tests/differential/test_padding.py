@@ -54,6 +54,7 @@ CASES = [
 ]
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize(("family", "side"), CASES)
 def test_a_padded_text_has_the_same_maps_as_alone(family, side, own_tokenizer):
     module = tiny(family)
