@@ -222,7 +222,8 @@ def test_answers_do_not_stay_in_memory(small):
 
 def test_special_tokens_in_the_text_of_a_stranger_are_plain_text(model):
     answer = Handlers({"bundled": model}, 64).attention({"text": "left [SEP] now"})()
-    assert "read as plain text, not as special tokens: [SEP]" in str(answer)
+    (note,) = answer["payload"]["results"][0]["notes"]
+    assert note.startswith("Read as plain text, not as special tokens: [SEP]")
 
 
 @pytest.mark.parametrize("path", ["senses", "shift"])
