@@ -364,7 +364,7 @@ class Call:
         files = {"text": given.get("file"), "result": self.result}
         for name, parameter in (groups["own"] | groups["inputs"]).items():
             if Path in parameter.types:
-                files[name] = given.get(name)
+                files["text" if name == "file" else name] = given.get(name)
         for name, file in files.items():
             if file is not None and is_file(file) and path.exists() and path.samefile(file):
                 raise InputError(
