@@ -203,7 +203,7 @@ def load_checkpoint(
             )
             return _with_adapter(checkpoint, name, folder, own_tokenizer=tokenizer is None)
         config, model_class = load_config(name, folder)
-        files = find_weights(name, folder, config.extra_files)
+        files = find_weights(name, folder, getattr(type(config), "extra_files", ()))
         with translate(name, "the weights"):
             sha256 = _sha256_of_files(files)
         if source is None and sha256 != BUNDLED_SHA256:

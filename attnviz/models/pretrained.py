@@ -456,19 +456,22 @@ def load_processors(name: str, folder: Path, kinds: tuple[str, ...]) -> Processo
         class_name = next((settings[key] for key in keys if key in settings), None)
         _refuse_remote_code(name, "the processor", "processor=", settings, class_name)
 
-    def load(auto_class: str, **options: Any) -> Any:
+    def load(auto_class: Any, **options: Any) -> Any:
         with translate(name, "the processor"):
-            return getattr(transformers, auto_class).from_pretrained(
-                str(folder), **_LOCAL, **options
-            )
+            return auto_class.from_pretrained(str(folder), **_LOCAL, **options)
 
     processors = Processors()
-    if "text" in kinds and isinstance(multimodal := load("AutoProcessor"), ProcessorMixin):
+    if "text" in kinds and isinstance(
+        multimodal := load(transformers.AutoProcessor), ProcessorMixin
+    ):
         processors = Processors.of(multimodal)
     if "image" in kinds:
-        processors = replace(processors, image=load("AutoImageProcessor", backend="pil"))
+        # Before 5.20, transformers.AutoImageProcessor is a stub where torchvision is missing.
+        from transformers.models.auto.image_processing_auto import AutoImageProcessor
+
+        processors = replace(processors, image=load(AutoImageProcessor, backend="pil"))
     if "audio" in kinds and processors.audio is None:
-        processors = replace(processors, audio=load("AutoFeatureExtractor"))
+        processors = replace(processors, audio=load(transformers.AutoFeatureExtractor))
     return processors
 
 
