@@ -10,16 +10,17 @@ one attention, so none is missed.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from attnviz.capture.attention_interface import AttentionCallArgs, from_arguments
-from attnviz.capture.function_calls import FunctionCall, watching_functions
+from attnviz.capture.function_calls import FunctionCall, first_tensor, watching_functions
 from attnviz.capture.inline_calls import ModuleRun, SubmoduleCall, tensor_taken
 from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing, read_mixing
 from attnviz.capture.projections.find import AttentionModule, ModuleInputs
@@ -28,6 +29,7 @@ from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
 from attnviz.capture.watch import ModuleWatcher, memory_budget, model_lock, watch
 from attnviz.errors import ModelError
+from attnviz.formula.attention import HIDDEN
 from attnviz.models.devices import devices
 from attnviz.runtime.compat import outside_dispatch_modes
 
@@ -35,6 +37,7 @@ _HEAD_COUNTS = (
     "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
     "encoder_attention_heads", "decoder_attention_heads",
 )  # fmt: skip
+_COPY = 1e-4  # by how much a copy of a row may differ, relative to its norm
 _COMPARED = 14  # maps in float64 that comparing one attention takes (measured on BERT)
 
 
@@ -50,6 +53,36 @@ class AttentionCall:
     through_interface: bool  # whether transformers' interface showed it, or the operators did
     merged_heads: Tensor | None  # the input of W^O, cut into heads: (N, H, m, d_v)
     output: Tensor | None  # the output of W^O, (N, m, d_model)
+
+    def cut(self, queries: int, keys: int) -> AttentionCall:
+        """Return the call with its first queries and keys."""
+        attention, inputs = self.attention, self.inputs
+        terms = {
+            name: None if term is None else term[:, :, :queries, :keys]
+            for name in ("capped_bias", "bias", "mask", "scores", "weights")
+            for term in [getattr(attention, name)]
+        }
+        sinks, rotation = attention.sinks, inputs.rotation
+        m, n = attention.weights.shape[-2:]
+        return replace(
+            self,
+            attention=replace(
+                attention,
+                query=attention.query[:, :, :queries],
+                key=attention.key[:, :, :keys],
+                value=attention.value[:, :, :keys],
+                sinks=sinks if sinks is None or sinks.dim() == 1 else sinks[..., :queries],
+                head_output=_first(attention.head_output, 2, m, queries),
+                **terms,
+            ),
+            inputs=ModuleInputs(
+                _first(inputs.input, 1, m, queries),
+                _first(inputs.key_input, 1, n, keys),
+                rotation and (rotation[0][:, :queries], rotation[1][:, :queries]),
+            ),
+            merged_heads=_first(self.merged_heads, 2, m, queries),
+            output=_first(self.output, 1, m, queries),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +148,9 @@ class _Recorder(ModuleWatcher):
         self._entries: Counter[nn.Module] = Counter()
         # The input and output of each call of a module that multiplies by W^O.
         self._output_calls: dict[nn.Module | None, list[tuple[Any, Any]]] = defaultdict(list)
+        # What a module returned that executed several attentions, by its path and entry.
+        self._returned: dict[tuple[str, int], Tensor] = {}
+        self._lengths: set[int] = set()
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -244,6 +280,19 @@ class _Recorder(ModuleWatcher):
                 *self._output_of(path, number, recorded.attention),
             )
             calls.append(_to(call, device))
+        calls = [_without_padding(call, self._lengths) for call in calls]
+        by_entry: dict[tuple[str, int], list[AttentionCall]] = defaultdict(list)
+        for recorded, call in zip(self._recorded, calls, strict=True):
+            by_entry[recorded.path, recorded.entry].append(call)
+        for entry, returned in self._returned.items():
+            main, *others = sorted(by_entry[entry], key=lambda one: -one.attention.query.shape[-2])
+            for other in others:
+                joined = _with_rows_of(main.attention, other.attention, returned)
+                if joined is not None:
+                    calls.remove(other)
+                    index = calls.index(main)
+                    main = replace(main, attention=joined, merged_heads=None, output=None)
+                    calls[index] = main
         # The recorder and its tracer refer to each other: they would outlive this function.
         self._recorded.clear()
         self._output_calls.clear()
@@ -293,6 +342,10 @@ class _Recorder(ModuleWatcher):
             siblings.append(SubmoduleCall(name, module, tensor_taken(args, kwargs), output))
         super().on_leave(module, args, output)
         self._tracer.provenance.depth = len(self.running)
+        entry, returned = (self.paths[module], self._entries[module]), first_tensor(output)
+        count = sum((one.path, one.entry) == entry for one in self._recorded)
+        if count > 1 and returned is not None:
+            self._returned[entry] = returned
         # What a module returns to its siblings must outlive it.
         self._arrange_pending(len(self.running) + 1)
         if not self._memory_checked and self._recorded and self._recorded[0].attention is not None:
@@ -333,6 +386,7 @@ class _Recorder(ModuleWatcher):
         inputs = self.inputs_of(module)
         recorded = _Recorded(self.paths[module], inputs, False, self._entries[module])
         self._recorded.append(recorded)
+        self._lengths |= self.lengths()
         self._pending.append((recorded, softmax, self._count_heads()))
 
     def _on_unreadable(self, reason: str) -> None:
@@ -373,6 +427,85 @@ class _Recorder(ModuleWatcher):
             return None, None
         # Patches may lie in rows and columns; some models multiply window by window.
         return merged.reshape(heads.shape).transpose(1, 2), output.reshape(texts, queries, -1)
+
+
+def _first(tensor: Tensor | None, dim: int, length: int, count: int) -> Tensor | None:
+    """Return the first positions of a tensor; None if it does not have so many."""
+    is_whole = tensor is not None and tensor.shape[dim] == length
+    return tensor.narrow(dim, 0, count) if tensor is not None and is_whole else None
+
+
+def _without_padding(call: AttentionCall, lengths: Collection[int]) -> AttentionCall:
+    """Return an attention without the positions that the model itself added behind its input.
+
+    Models with windows do so, and mask them. lengths : those of the inputs.
+    """
+    mask = call.attention.mask
+    if mask is None or call.through_interface:
+        return call
+    is_read = (mask > HIDDEN).flatten(0, 1).any(0)  # (m, n)
+
+    def kept(dim: int) -> int:
+        size = is_read.shape[dim]
+        used = int(is_read.any(1 - dim).nonzero().max()) + 1
+        return (
+            size
+            if size in lengths
+            else min((one for one in lengths if used <= one < size), default=size)
+        )
+
+    if not is_read.any():
+        return call
+    m, n = kept(0), kept(1)
+    return call if is_read.shape == (m, n) else call.cut(m, n)
+
+
+def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attention | None:
+    """Return an attention in which the rows of another one of its module take the place of some.
+
+    So it is for tokens with global attention in a model with windows: they have their own queries,
+    keys and values, which are put beside those of the others (a query is 0 in the features that are
+    not its own). Where the module returns a result of the other one shows which rows these are;
+    None if it does nowhere.
+    """
+    N, H, m, n = main.weights.shape
+    plain = all(
+        one.mask is not None and one.sinks is one.soft_cap is one.capped_bias is one.bias is None
+        for one in (main, other)
+    )
+    if not plain or other.head_output is None or other.weights.shape[::3] != (N, n):
+        return None
+    results = other.head_output.transpose(1, 2).flatten(2).to(returned)  # (N, m2, H·d_v)
+    if returned.dim() != 3 or returned.shape[::2] != results.shape[::2]:
+        return None
+    differences = torch.cdist(results.float(), returned[:, :m].float())  # (N, m2, m)
+    is_here = differences <= _COPY * results.float().norm(dim=-1, keepdim=True)
+    if not is_here.any():
+        return None
+    text, row, place = is_here.to(main.query.device).nonzero(as_tuple=True)
+
+    def joined(name: str, of: Callable[[Tensor, Attention], Tensor]) -> Tensor:
+        mine, others = (of(getattr(one, name), one) for one in (main, other))
+        both = mine.expand(N, H, -1, -1).clone()
+        both[text, :, place] = others.expand(N, H, -1, -1)[text, :, row].to(both)
+        return both
+
+    def own_features(query: Tensor, one: Attention) -> Tensor:
+        width = query.shape[-1]
+        return pad(query * one.scale, (0, width) if one is main else (width, 0))
+
+    def as_is(tensor: Tensor, _: Attention) -> Tensor:
+        return tensor
+
+    return replace(
+        main,
+        query=joined("query", own_features),
+        key=torch.cat([main.key, other.key], -1),
+        value=torch.cat([main.value, other.value], -1),
+        scale=1.0,
+        **{name: joined(name, as_is) for name in ("mask", "scores", "weights")},
+        head_output=None,
+    )
 
 
 def _has_own_code(module: nn.Module) -> bool:

@@ -112,7 +112,8 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
         terms.factor, hidden, queries.vectors[q_row.clamp(min=0)], keys.vectors[k_row.clamp(min=0)]
     )
     bias = _narrowed(torch.where(hidden, 0.0, terms.offset), query.dtype)
-    mask = torch.where(hidden, torch.finfo(query.dtype).min, 0.0).to(query.dtype)
+    lowest = torch.finfo(query.dtype).min
+    mask = torch.zeros_like(terms.scores, dtype=query.dtype).masked_fill(hidden, lowest)
     inner = None if terms.inner is None else torch.where(hidden, 0.0, terms.inner).to(query.dtype)
     return Attention(
         query=query,
@@ -389,7 +390,7 @@ def _by_key(k_place: Tensor, rows: list[Tensor], terms: _Terms) -> tuple[list[Te
 
 
 def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:
-    """Number the keys that any row of a head reads; return the number of each score's key.
+    """Number the keys of all rows of a head; return the number of each score's key.
 
     A masked score gets the number after the last, which is returned too.
     """
@@ -403,7 +404,8 @@ def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:
     rank = position - torch.where(starts, position, 0).cummax(-1).values
     copies = torch.zeros_like(k_place).scatter_(-1, order.indices, rank)
     place = torch.where(visible, k_place + copies * _FAR, -1).flatten(0, 1)
-    keys = [head_places.unique() for head_places in place]
+    masked = k_place.flatten(0, 1)  # a key that no row reads has its place, too
+    keys = [torch.cat([one, two]).unique() for one, two in zip(place, masked, strict=True)]
     keys = [places[places >= 0] for places in keys]
     columns = max(len(places) for places in keys)
     index = torch.full_like(place, columns)
