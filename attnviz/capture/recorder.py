@@ -37,7 +37,6 @@ _HEAD_COUNTS = (
     "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
     "encoder_attention_heads", "decoder_attention_heads",
 )  # fmt: skip
-_COPY = 1e-4  # by how much a copy of a row may differ, relative to its norm
 _COMPARED = 14  # maps in float64 that comparing one attention takes (measured on BERT)
 
 
@@ -473,16 +472,18 @@ def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attent
         one.mask is not None and one.sinks is one.soft_cap is one.capped_bias is one.bias is None
         for one in (main, other)
     )
-    if not plain or other.head_output is None or other.weights.shape[::3] != (N, n):
+    if not plain or other.weights.shape[::3] != (N, n) or other.value.shape[1] != H:
         return None
-    results = other.head_output.transpose(1, 2).flatten(2).to(returned)  # (N, m2, H·d_v)
+    results = (other.weights.double() @ other.value.double()).transpose(1, 2).flatten(2)
     if returned.dim() != 3 or returned.shape[::2] != results.shape[::2]:
         return None
-    differences = torch.cdist(results.float(), returned[:, :m].float())  # (N, m2, m)
-    is_here = differences <= _COPY * results.float().norm(dim=-1, keepdim=True)
-    if not is_here.any():
+    # One place for each row; a row that the module pads a batch with has none.
+    distance, place = torch.cdist(results, returned[:, :m].to(results)).min(-1)  # (N, m2)
+    rounding = torch.finfo(returned.dtype).eps ** 0.5
+    text, row = (distance <= rounding * results.norm(dim=-1)).nonzero(as_tuple=True)
+    if not len(text):
         return None
-    text, row, place = is_here.to(main.query.device).nonzero(as_tuple=True)
+    place = place[text, row]
 
     def joined(name: str, of: Callable[[Tensor, Attention], Tensor]) -> Tensor:
         mine, others = (of(getattr(one, name), one) for one in (main, other))

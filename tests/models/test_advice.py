@@ -144,12 +144,12 @@ def test_a_gguf_file_is_loaded(tmp_path):
     model, old, new = t.LlamaForCausalLM(config), tmp_path / "old", tmp_path / "new"
     old.mkdir()
     write_gguf(model, old / "tiny.gguf")
-    with pytest.raises(ModelError, match="tiny.gguf' is a file of llama.cpp") as error:
+    with pytest.raises(ModelError, match=r"tiny\.gguf' is a file of llama\.cpp") as error:
         attnviz.load(old / "tiny.gguf")
     loaded = follow(str(error.value), old, new)
     assert loaded.attend("a b a").agreement.verdict == "verified"
     t.LlamaConfig().save_pretrained(old)
-    with pytest.raises(ModelError, match="but tiny.gguf. Load it"):
+    with pytest.raises(ModelError, match=r"but tiny\.gguf\. Load it"):
         attnviz.load(old)
 
 
