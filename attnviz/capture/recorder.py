@@ -10,7 +10,7 @@ one attention, so none is missed.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -29,7 +29,6 @@ from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
 from attnviz.capture.watch import ModuleWatcher, memory_budget, model_lock, watch
 from attnviz.errors import ModelError
-from attnviz.formula.attention import HIDDEN
 from attnviz.models.devices import devices
 from attnviz.runtime.compat import outside_dispatch_modes
 
@@ -52,36 +51,6 @@ class AttentionCall:
     through_interface: bool  # whether transformers' interface showed it, or the operators did
     merged_heads: Tensor | None  # the input of W^O, cut into heads: (N, H, m, d_v)
     output: Tensor | None  # the output of W^O, (N, m, d_model)
-
-    def cut(self, queries: int, keys: int) -> AttentionCall:
-        """Return the call with its first queries and keys."""
-        attention, inputs = self.attention, self.inputs
-        terms = {
-            name: None if term is None else term[:, :, :queries, :keys]
-            for name in ("capped_bias", "bias", "mask", "scores", "weights")
-            for term in [getattr(attention, name)]
-        }
-        sinks, rotation = attention.sinks, inputs.rotation
-        m, n = attention.weights.shape[-2:]
-        return replace(
-            self,
-            attention=replace(
-                attention,
-                query=attention.query[:, :, :queries],
-                key=attention.key[:, :, :keys],
-                value=attention.value[:, :, :keys],
-                sinks=sinks if sinks is None or sinks.dim() == 1 else sinks[..., :queries],
-                head_output=_first(attention.head_output, 2, m, queries),
-                **terms,
-            ),
-            inputs=ModuleInputs(
-                _first(inputs.input, 1, m, queries),
-                _first(inputs.key_input, 1, n, keys),
-                rotation and (rotation[0][:, :queries], rotation[1][:, :queries]),
-            ),
-            merged_heads=_first(self.merged_heads, 2, m, queries),
-            output=_first(self.output, 1, m, queries),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,17 +238,17 @@ class _Recorder(ModuleWatcher):
             module = self.modules.get(path)
             if module is not None and at_once[path, recorded.entry] > 1:
                 module = replace(module, known=frozenset())  # which it projects is not known
+            x, m = recorded.inputs.input, recorded.attention.query.shape[2]
             call = AttentionCall(
                 path,
                 number,
                 recorded.attention,
-                recorded.inputs,
+                replace(recorded.inputs, input=None if x is None else x[:, :m]),
                 module,
                 recorded.through_interface,
                 *self._output_of(path, number, recorded.attention),
             )
             calls.append(_to(call, device))
-        calls = [_without_padding(call, self._lengths) for call in calls]
         by_entry: dict[tuple[str, int], list[AttentionCall]] = defaultdict(list)
         for recorded, call in zip(self._recorded, calls, strict=True):
             by_entry[recorded.path, recorded.entry].append(call)
@@ -366,7 +335,7 @@ class _Recorder(ModuleWatcher):
                     self._unmixed.append((recorded.path, softmax))
                 else:
                     try:
-                        recorded.attention = arrange(softmax, self.texts, heads)
+                        recorded.attention = arrange(softmax, self.texts, heads, self._lengths)
                     except NotExpressibleError as error:
                         self._unreadable.append((recorded.path, str(error)))
         self._tracer.forget(depth)
@@ -422,41 +391,12 @@ class _Recorder(ModuleWatcher):
         if not isinstance(merged, Tensor) or not isinstance(output, Tensor):
             return None, None
         texts, queries = heads.shape[:2]
+        if merged.dim() == output.dim() == 3:  # without what the model pads its input with
+            merged, output = merged[:, :queries], output[:, :queries]
         if merged.numel() != heads.numel() or output.shape[:-1].numel() != texts * queries:
             return None, None
         # Patches may lie in rows and columns; some models multiply window by window.
         return merged.reshape(heads.shape).transpose(1, 2), output.reshape(texts, queries, -1)
-
-
-def _first(tensor: Tensor | None, dim: int, length: int, count: int) -> Tensor | None:
-    """Return the first positions of a tensor; None if it does not have so many."""
-    is_whole = tensor is not None and tensor.shape[dim] == length
-    return tensor.narrow(dim, 0, count) if tensor is not None and is_whole else None
-
-
-def _without_padding(call: AttentionCall, lengths: Collection[int]) -> AttentionCall:
-    """Return an attention without the positions that the model itself added behind its input.
-
-    Models with windows do so, and mask them. lengths : those of the inputs.
-    """
-    mask = call.attention.mask
-    if mask is None or call.through_interface:
-        return call
-    is_read = (mask > HIDDEN).flatten(0, 1).any(0)  # (m, n)
-
-    def kept(dim: int) -> int:
-        size = is_read.shape[dim]
-        used = int(is_read.any(1 - dim).nonzero().max()) + 1
-        return (
-            size
-            if size in lengths
-            else min((one for one in lengths if used <= one < size), default=size)
-        )
-
-    if not is_read.any():
-        return call
-    m, n = kept(0), kept(1)
-    return call if is_read.shape == (m, n) else call.cut(m, n)
 
 
 def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attention | None:
@@ -469,8 +409,7 @@ def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attent
     """
     N, H, m, n = main.weights.shape
     plain = all(
-        one.mask is not None and one.sinks is one.soft_cap is one.capped_bias is one.bias is None
-        for one in (main, other)
+        one.sinks is one.soft_cap is one.capped_bias is one.bias is None for one in (main, other)
     )
     if not plain or other.weights.shape[::3] != (N, n) or other.value.shape[1] != H:
         return None
@@ -485,26 +424,32 @@ def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attent
         return None
     place = place[text, row]
 
-    def joined(name: str, of: Callable[[Tensor, Attention], Tensor]) -> Tensor:
-        mine, others = (of(getattr(one, name), one) for one in (main, other))
+    def joined(of: Callable[[Attention], Tensor]) -> Tensor:
+        mine, others = of(main), of(other)
         both = mine.expand(N, H, -1, -1).clone()
         both[text, :, place] = others.expand(N, H, -1, -1)[text, :, row].to(both)
         return both
 
-    def own_features(query: Tensor, one: Attention) -> Tensor:
-        width = query.shape[-1]
-        return pad(query * one.scale, (0, width) if one is main else (width, 0))
+    def own_features(one: Attention) -> Tensor:
+        width = one.query.shape[-1]
+        return pad(one.query * one.scale, (0, width) if one is main else (width, 0))
 
-    def as_is(tensor: Tensor, _: Attention) -> Tensor:
-        return tensor
+    def mask(one: Attention) -> Tensor:
+        return (
+            torch.zeros_like(one.query[:, :1, :, :1]).expand(-1, -1, -1, n)
+            if one.mask is None
+            else one.mask
+        )
 
     return replace(
         main,
-        query=joined("query", own_features),
+        query=joined(own_features),
         key=torch.cat([main.key, other.key], -1),
         value=torch.cat([main.value, other.value], -1),
         scale=1.0,
-        **{name: joined(name, as_is) for name in ("mask", "scores", "weights")},
+        mask=joined(mask),
+        scores=joined(lambda one: one.scores),
+        weights=joined(lambda one: one.weights),
         head_output=None,
     )
 

@@ -567,7 +567,7 @@ def test_pickled_weights(folder):
     torch.save(bert().state_dict(), folder / "pytorch_model.bin")
     message = refusal(folder)
     assert "there is no model.safetensors, and attnviz reads no pickles" in message
-    assert "Convert a checkpoint that you trust: AutoModel" in message
+    assert "Convert a checkpoint that you trust: import transformers as t; t.BertModel" in message
     assert "save_pretrained" in message
 
 
