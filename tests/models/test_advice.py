@@ -5,15 +5,19 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 import torch
 import transformers as t
+from packaging.requirements import Requirement
 from safetensors.torch import load_file, save_file
 
 import attnviz
+from attnviz.capture.projections.find import angles
 from attnviz.errors import ModelError
 
 TEXT = "the train left the station"
@@ -219,3 +223,31 @@ def test_python_without_docstrings_is_refused():
     assert told.splitlines()[-1] == (
         "attnviz: python -OO removes docstrings, which transformers needs. Use python -O."
     )
+
+
+@pytest.mark.parametrize(
+    "installed",
+    [  # Colab, August 2026; beside vllm 0.33; beside unsloth 2026.10
+        {"transformers": "5.15.0", "huggingface-hub": "1.27.0", "rich": "13.9.4",
+         "typer": "0.27.1", "psutil": "5.9.5", "pandas": "2.2.3", "torch": "2.11.0"},
+        {"transformers": "5.20.2", "huggingface-hub": "1.33.0", "torch": "2.14.0"},
+        {"transformers": "5.17.0", "huggingface-hub": "1.5.0", "torch": "2.9.0"},
+    ],
+    ids=["Colab", "vllm", "unsloth"],
+)  # fmt: skip
+def test_attnviz_is_installed_beside_others(installed):
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {one.name: one for one in map(Requirement, project["dependencies"])}
+    for name, version in installed.items():
+        assert needed[name].specifier.contains(version), name
+    assert not needed["transformers"].specifier.contains("5.14.9")
+
+
+def test_sines_that_a_model_passes_first_are_told_from_cosines():
+    positions, speeds = torch.arange(3.0)[:, None], torch.tensor([1.0, 0.1])
+    cos, sin = (positions * speeds).cos()[None], (positions * speeds).sin()[None]
+    for rows in (slice(None), slice(2, 3)):  # a whole text, and a step of a generation
+        for pair in ((cos[:, rows], sin[:, rows]), (sin[:, rows], cos[:, rows])):
+            found = angles(pair)
+            assert torch.equal(found[0], torch.cat([cos[:, rows]] * 2, -1))
+            assert torch.equal(found[1], torch.cat([sin[:, rows]] * 2, -1))

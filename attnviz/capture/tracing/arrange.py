@@ -419,7 +419,7 @@ def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:
     copies = torch.zeros_like(k_place).scatter_(-1, order.indices, rank)
     place = torch.where(visible, k_place + copies * _FAR, -1).flatten(0, 1)
     masked = k_place.flatten(0, 1)  # a key that no row reads has its place, too
-    keys = [torch.cat([one, two]).unique() for one, two in zip(place, masked, strict=True)]
+    keys = [torch.unique(torch.cat(both)) for both in zip(place, masked, strict=True)]
     keys = [places[places >= 0] for places in keys]
     columns = max(len(places) for places in keys)
     index = torch.full_like(place, columns)
