@@ -34,6 +34,7 @@ from attnviz.results import (
     AttentionResult,
     Clip,
     HeadProjection,
+    InputCheck,
     LinearAttention,
     LinearReference,
     OutputCheck,
@@ -55,6 +56,7 @@ def verify(
     in_one_pass: Sequence[Tensor] = (),
     output: OutputCheck | None = None,
     positions: PositionCheck | None = None,
+    input: InputCheck | None = None,
     versions: dict[str, str],
     weights_sha256: str,
 ) -> AgreementReport:
@@ -82,6 +84,7 @@ def verify(
         weights_sha256=weights_sha256,
         output=output,
         positions=positions,
+        input=input,
         digests=digests_of(records),
     )
 
@@ -96,6 +99,7 @@ def report(
     rows: tuple[int, int] | None = None,
     output: OutputCheck | None = None,
     positions: PositionCheck | None = None,
+    input: InputCheck | None = None,
     digests: dict[str, str] | None = None,
 ) -> AgreementReport:
     """Return the report on the proofs of all attentions.
@@ -114,6 +118,7 @@ def report(
         rows=rows,
         output=output,
         positions=positions,
+        input=input,
         digests=digests or {},
     )
 

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from attnviz.errors import InputError
+from attnviz.results.axis import literal
 from attnviz.results.base import Rules, Savable
 
 Verdict = Literal["verified", "failed", "not proven", "not verified"]
 LINEAR = "linear"  # the stack of linear attention
+_LISTED, _LONGEST = 4, 60  # parts of an input that are named, and their characters
 PROJECTED = ("query", "key", "value", "output")  # the stages that the module's weights make
 
 
@@ -232,6 +234,59 @@ class PositionCheck(Savable):
 
 
 @dataclass(frozen=True)
+class InputCheck(Savable):
+    """What reached the model, beside the tokenizer's, the processor's or the model's own call.
+
+    Attributes
+    ----------
+    equal : whether the ids and all other arguments equal those of that call; None where they were
+        not compared.
+    differs : what differs from it, was dropped, or was filled with a default: a phrase each.
+    unknown : the words that the model read as unknown tokens ([UNK]).
+    uncovered : the parts of the text that no token covers.
+    words : how many words the text has; 0 where it is not known.
+    """
+
+    equal: bool | None = None
+    differs: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
+    words: int = 0
+
+    @classmethod
+    def joined(cls, checks: Sequence[InputCheck | None]) -> InputCheck | None:
+        """Return one check of several texts; None unless every text has one."""
+        known = [check for check in checks if check is not None]
+        if not known or len(known) < len(checks):
+            return None
+        equal = {check.equal for check in known}
+
+        def every(name: str) -> tuple[str, ...]:
+            return tuple(dict.fromkeys(part for c in known for part in getattr(c, name)))
+
+        return cls(
+            False if False in equal else None if None in equal else True,
+            every("differs"),
+            every("unknown"),
+            every("uncovered"),
+            sum(check.words for check in known),
+        )
+
+    @property
+    def reason(self) -> str:
+        """What a reader should know of the input, in words; empty where it is as expected."""
+        of = f" of {self.words}" if self.words else ""
+        count = len(self.unknown)
+        parts = [f"not as the model's own call: {_listed(self.differs)}"] if self.differs else []
+        if self.unknown:
+            plural = "words" if count > 1 or of else "word"
+            parts.append(f"{count}{of} {plural} unknown to the tokenizer: {_listed(self.unknown)}")
+        if self.uncovered:
+            parts.append(f"no token covers {_listed(self.uncovered)}")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
 class AnalysisCheck(_Bounded, Savable):
     """Numbers that an analysis adds to the attention, beside what they should be.
 
@@ -266,6 +321,7 @@ class AgreementReport(Savable):
     rows : of a long text, how many queries were compared, of how many; None where all were.
     output, positions : the output of the recorded run beside that of the model as loaded, and
         whether the rows are the tokens; None where it was not compared.
+    input : what reached the model, beside its own call; None where it was not compared.
     analysis : the checks of the numbers that come from other runs, or from a calculation.
     digests : of every attention that was compared, by its module and call. digest : of the numbers
         of the result that the report is part of. altered : whether they are others now.
@@ -303,6 +359,7 @@ class AgreementReport(Savable):
     saved: str | None = None
     recomputed: tuple[str, ...] = ()
     given: bool = False
+    input: InputCheck | None = None
 
     def __repr__(self) -> str:
         """Return the verdict, and how many heads were compared."""
@@ -335,6 +392,7 @@ class AgreementReport(Savable):
             if len(outputs) == len(several)
             else None,
             positions=PositionCheck.joined([report.positions for report in several]),
+            input=InputCheck.joined([report.input for report in several]),
             analysis=tuple(_worst([report.analysis for report in several])),
             saved=max((report.saved for report in several if report.saved), default=None),
             recomputed=(),
@@ -578,6 +636,12 @@ def _worst(checks: Sequence[tuple[AnalysisCheck, ...]]) -> Iterator[AnalysisChec
         same = [check for check in listed if check.name == name]
         if len(same) >= len(checks):
             yield max(same, key=lambda check: (not check.passed, check.strain))
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """Return the first of some parts, each shortened, and how many more there are."""
+    more = [f"{len(parts) - _LISTED} more"] if len(parts) > _LISTED else []
+    return ", ".join([*(literal(part, _LONGEST) for part in parts[:_LISTED]), *more])
 
 
 def _amount(share: float) -> str:
