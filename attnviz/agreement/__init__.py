@@ -11,7 +11,7 @@ planted in every layer, and must be caught.
 
 from attnviz.agreement.compare import CANARY, Proof, report, verify, verify_saved
 from attnviz.agreement.output import check_hidden_states, check_output
-from attnviz.agreement.positions import check_positions
+from attnviz.agreement.positions import can_be_told, check_positions
 from attnviz.agreement.streamed import prove_rows, prove_streamed
 from attnviz.agreement.verdict import PRECISIONS, bounded_check, dtypes
 
@@ -20,6 +20,7 @@ __all__ = [
     "PRECISIONS",
     "Proof",
     "bounded_check",
+    "can_be_told",
     "check_hidden_states",
     "check_output",
     "check_positions",

@@ -26,6 +26,7 @@ from attnviz.capture import (
     capture_generation,
     capture_pooled,
     capture_streamed,
+    change_by_code,
     change_every_position,
     change_some_positions,
     linear_calls,
@@ -268,7 +269,8 @@ def _whole_results(
         positions = PositionCheck(doubt=doubts[0]) if doubts else None
         if moved and not doubts:
             of_input = {kind: keys[n] for kind, keys in moved.items()}
-            positions = agreement.check_positions(of_input, records)
+            every = options.positions == "all"
+            positions = agreement.check_positions(of_input, records, every=every)
         report = agreement.verify(
             records,
             captured.references,
@@ -305,6 +307,17 @@ def _moved_keys(
     Empty if one of the kinds cannot be changed; InputError where all positions are asked for.
     """
     module, every = checkpoint.module, options.positions == "all"
+    records = captures[0].records
+
+    def moved(kind: str) -> list[MovedKeys]:
+        if every:
+            return change_every_position(module, batch, kind, records)
+        if kind != "audio":  # whose frames overlap
+            by_code = change_by_code(module, batch, kind, records)
+            if all(map(agreement.can_be_told, by_code)):
+                return by_code
+        return change_some_positions(module, batch, kind, records, _CHANGED)
+
     given = {
         "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
         "target": inputs.targets,
@@ -312,13 +325,7 @@ def _moved_keys(
     try:
         if inputs.generate is not None:
             raise UnknownPlacesError("the model generates the tokens itself")
-        return {
-            kind: change_every_position(module, batch, kind, captures[0].records)
-            if every
-            else change_some_positions(module, batch, kind, captures[0].records, _CHANGED)
-            for kind, sources in given.items()
-            if sources is not None
-        }
+        return {kind: moved(kind) for kind, sources in given.items() if sources is not None}
     except UnknownPlacesError as reason:
         if every:
             raise InputError(

@@ -183,9 +183,10 @@ class PositionCheck(Savable):
 
     Attributes
     ----------
-    tokens, patches, frames : how many were changed, one at a time.
+    tokens, patches, frames : how many were changed. of : how many there are; 0 in older files.
     failed : the place of an attention, the position of a change, and the key that moved, for each
-        that does not move its own key most, or that moves an earlier one of a causal model.
+        that does not move its own key most, or that moves an earlier one of a causal model; -1 for
+        the key where that of the recorded run is another one than in a batch of another size.
     layers : of how many attentions the keys were compared.
     doubt : why the labels may not be the tokens, so that nothing was compared.
     """
@@ -196,6 +197,7 @@ class PositionCheck(Savable):
     failed: tuple[tuple[str, int, int], ...] = ()
     layers: int = 1
     doubt: str | None = None
+    of: int = 0
 
     @classmethod
     def joined(cls, checks: Sequence[PositionCheck | None]) -> PositionCheck | None:
@@ -210,6 +212,7 @@ class PositionCheck(Savable):
             failed=tuple(failure for check in known for failure in check.failed),
             layers=min(check.layers for check in known),
             doubt=next((check.doubt for check in known if check.doubt), None),
+            of=sum(check.of for check in known),
         )
 
     @property
@@ -221,6 +224,8 @@ class PositionCheck(Savable):
     def reason(self) -> str:
         """Why the positions do not agree, in words."""
         place, token, key = self.failed[0]
+        if key < 0:
+            return f"key {token} in {place} is another one in a batch of another size"
         return (
             f"the rows are not the {' and '.join(self.changed)}: a change at position {token} "
             f"moves key {key} in {place}"
