@@ -91,7 +91,8 @@ def capture(
         [*_executed(again), *_mixed(mixed_again)],
         [*_executed(calls), *_mixed(mixtures)],
     )
-    compared = outputs_beside(model, forward, outputs[0], between_runs=_between_runs(calls, again))
+    between = _between_runs(calls, again)
+    compared = outputs_beside(model, forward, outputs[0], between_runs=between, inputs=inputs)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     unshown = unshown_mixers(model, minimal_run(model, inputs), shown)
     notes = (*first_run.notes, *notes_on_unshown(unshown))

@@ -117,7 +117,7 @@ def outputs_of_start(model: nn.Module, inputs: Mapping[str, Tensor]) -> Outputs:
     attention: Literal["eager", "sdpa"] = "sdpa" if supports_fused_attention(model) else "eager"
     with torch.no_grad(), restoring(model, attention), model_errors(model):
         recorded = output_of(model, run)
-    return outputs_beside(model, run, recorded, tokens)
+    return outputs_beside(model, run, recorded, tokens, inputs=inputs)
 
 
 def _expect_existing(kind: str, numbers: Collection[int], existing: Collection[int]) -> None:

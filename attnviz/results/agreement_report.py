@@ -10,7 +10,8 @@ from attnviz.errors import InputError
 from attnviz.results.axis import literal
 from attnviz.results.base import Rules, Savable
 
-Verdict = Literal["verified", "failed", "not proven", "not verified"]
+# The worst first.
+Verdict = Literal["failed", "not verified", "not proven", "positions not verified", "verified"]
 LINEAR = "linear"  # the stack of linear attention
 _LISTED, _LONGEST = 4, 60  # parts of an input that are named, and their characters
 PROJECTED = ("query", "key", "value", "output")  # the stages that the module's weights make
@@ -156,12 +157,17 @@ class OutputCheck(_Bounded, Savable):
     repeated : the difference between two runs of the model, of the output or of the queries; None
         where it was not measured, because the output agrees.
     tokens : how many tokens were read, from the start of a long text; None for all.
+    moved : the least difference that another attention in one layer makes (in all layers, where
+        there is only one run for them); None where it was not measured. blind : the modules of
+        which another attention makes none.
     """
 
     difference: float
     tolerance: float
     repeated: float | None = None
     tokens: int | None = None
+    moved: float | None = None
+    blind: tuple[str, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -408,15 +414,19 @@ class AgreementReport(Savable):
 
     @property
     def verdict(self) -> Verdict:
-        """Return "verified", "failed", or "not proven" when the canary was not caught.
+        """Return "verified", "failed", or "not proven" when a canary was not caught.
 
-        Weights that the user gave are "not verified".
+        It is "positions not verified" if only the labels are in doubt. Weights that the user gave
+        are "not verified".
         """
         if self.given:
             return "not verified"
         if self.altered or any(not check.passed for check in (*self.checks, *self._whole)):
             return "failed"
-        return "not proven" if self.unproven or not self.checks else "verified"
+        if self.unproven or not self.checks or (self.output is not None and self.output.blind):
+            return "not proven"
+        in_doubt = self.positions is not None and self.positions.doubt
+        return "positions not verified" if in_doubt else "verified"
 
     @property
     def parts(self) -> dict[str, str]:
@@ -424,6 +434,7 @@ class AgreementReport(Savable):
 
         "weights" follow from Q and K. "projections" make Q, K, V and the output of a module from
         its input. "positions" say which token a row is. "output" is that of the whole model.
+        "input" is what reached the model: "differs" from its own call, where it does.
         """
         left_out = {stage for _, stage, _ in self.not_compared}
         of_projections = [check for check in self.checks if check.stage in PROJECTED]
@@ -437,15 +448,46 @@ class AgreementReport(Savable):
             return "verified" if checks and complete else "not compared"
 
         weights = state(of_weights, complete="weights" not in left_out)
-        unproven = self.verdict == "not proven" and weights == "verified"
+        unproven = (self.unproven or not self.checks) and weights == "verified"
+        equal = None if self.given or self.input is None else self.input.equal
         return {
             "weights": "not proven" if unproven else weights,
             "projections": state(of_projections, complete=not left_out & {*PROJECTED}),
             "positions": state(
                 [] if self.positions is None or self.positions.doubt else [self.positions]
             ),
-            "output": state([] if self.output is None else [self.output]),
+            "output": "not proven"
+            if self.output is not None and self.output.blind
+            else state([] if self.output is None else [self.output]),
+            "input": {True: "verified", False: "differs", None: "not compared"}[equal],
         }
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """What the verdict is about, as types of JSON.
+
+        The stages that were compared and those that were not; the number of heads; the positions
+        that were tried, of how many, and in how many layers; the words that the tokenizer does not
+        know; and whether another attention would have shown in the output (None: not tried).
+        """
+        tried, output = self.positions, self.output
+        return {
+            "compared": [*dict.fromkeys(check.stage for check in self.checks)],
+            "not_compared": self._left_out,
+            "heads": self.heads,
+            "positions": tried and [sum(tried.changed.values()), tried.of, tried.layers],
+            "unknown_words": [] if self.input is None else [*self.input.unknown],
+            "output_shows_attention": None
+            if output is None or output.moved is None
+            else not output.blind,
+        }
+
+    @property
+    def _left_out(self) -> list[str]:
+        """The stages that were not compared everywhere."""
+        unknown = self.positions is None and not self.given
+        stages = dict.fromkeys(stage for _, stage, _ in self.not_compared)
+        return [*stages, *(["positions"] if unknown else [])]
 
     @property
     def _whole(self) -> tuple[OutputCheck | PositionCheck | AnalysisCheck, ...]:
@@ -505,7 +547,7 @@ class AgreementReport(Savable):
         if (doubt := self._not_verified()) is not None:
             return doubt
         texts = f" on {self.texts} texts" if self.texts > 1 else ""
-        left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
+        left_out = ", ".join(self._left_out)
         when = f" when saved on {self.saved}" if self.saved else ""
         largest = f"{self.largest_difference():.1e}"
         compared = (
@@ -518,7 +560,7 @@ class AgreementReport(Savable):
             heads = f"{self.heads} recomputed heads{texts}"
             compared = f"{heads} match the model's own {self.dtype} weights to {largest}"
         return (
-            f"verified{when}: {compared}"
+            f"{self._start}{when}: {compared}"
             + self._of_rows(short=short)
             + self._of_other_parts(short=short)
             + (f"; not compared: {left_out}" if left_out else "")
@@ -536,8 +578,8 @@ class AgreementReport(Savable):
             return [longest]
         when = f" when saved on {self.saved}" if self.saved else ""
         texts = f" on {self.texts} texts" if self.texts > 1 else ""
-        brief = f"verified{when}: {self._match(texts, 'weights')}" + self._of_rows(short=True)
-        left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
+        brief = f"{self._start}{when}: {self._match(texts, 'weights')}" + self._of_rows(short=True)
+        left_out = ", ".join(self._left_out)
         doubts = (f"; not compared: {left_out}" if left_out else "") + self._of_doubts()
         return [longest, brief + self._of_other_parts(short=True) + doubts, brief + doubts]
 
@@ -560,6 +602,9 @@ class AgreementReport(Savable):
             )
         if self.altered:
             return "NOT VERIFIED: these numbers are not those that were checked"
+        if self.output is not None and self.output.blind:
+            modules = _listed(self.output.blind)
+            return f"NOT PROVEN: the output would show no other attention in {modules}"
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"
             return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
@@ -580,6 +625,7 @@ class AgreementReport(Savable):
         return {
             "verdict": self.verdict,
             "parts": self.parts,
+            "coverage": self.coverage,
             "summary": self.summary(),
             "heads": self.heads,
             "first_difference": first_difference,
@@ -596,27 +642,41 @@ class AgreementReport(Savable):
 
     def _of_other_parts(self, *, short: bool) -> str:
         """Return what agrees beside the weights, in words."""
-        parts = [part for part in ("projections", "positions") if self.parts[part] == "verified"]
-        if parts and parts[-1] == "positions" and self.positions is not None:
-            count = self.positions.layers
-            where = (
-                f"{count} layers" if count > 1 else "first layer" if short else "the first layer"
+        names = ("projections", "positions") if short else ("input", "projections", "positions")
+        parts = [part for part in names if self.parts[part] == "verified"]
+        if parts and parts[-1] == "positions" and (tried := self.positions) is not None:
+            changed, first = (
+                sum(tried.changed.values()),
+                "first layer" if short else "the first layer",
             )
-            parts[-1] += f" ({where})" if short else f" in {where}"
+            where = f"{tried.layers} layers" if tried.layers > 1 else first
+            some = f"{changed} of {tried.of} " if changed < tried.of else ""
+            parts[-1] = f"{some}positions" + (f" ({where})" if short else f" in {where}")
         parts += [check.name for check in self.analysis]
         if (output := self.output) is not None:
             how = f"to {output.difference:.1e}" if output.difference else "exactly"
             start = "" if output.tokens is None else f" for the first {output.tokens:,} tokens"
             whole = f"the output of the model as loaded{start} ({how})"
+            if output.moved is not None and output.moved <= output.tolerance:
+                whole = (
+                    f"{whole[:-1]}, of {_percent(output.moved)} by another attention in a layer)"
+                )
             parts.append(f"output{start}" if short else whole)
         *others, last = parts or [""]
         listed = f"{', '.join(others)} and {last}" if others else last
         return f"; {listed} {'agree' if others else 'agrees'}" if listed else ""
 
+    @property
+    def _start(self) -> str:
+        """The verdict in words, and why the positions are not verified."""
+        if self.verdict != "positions not verified" or self.positions is None:
+            return "verified"
+        return f"POSITIONS NOT VERIFIED: {self.positions.doubt}; all else is verified"
+
     def _of_doubts(self) -> str:
-        """Return why the positions are not verified, in words."""
-        doubt = None if self.positions is None else self.positions.doubt
-        return f"; POSITIONS NOT VERIFIED: {doubt}" if doubt else ""
+        """Return what a reader should know of the input, in words."""
+        reason = "" if self.input is None else self.input.reason
+        return f"; input: {reason}" if reason else ""
 
     def _of_rows(self, *, short: bool) -> str:
         """Return which rows of a long text were compared, in words."""
