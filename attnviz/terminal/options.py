@@ -338,7 +338,7 @@ class RunOptions(ModelOptions):
                 raise InputError(
                     f"--result runs no model, so --{name} does nothing. Leave one out."
                 )
-        from attnviz.io.result_file import load_result
+        from attnviz.agreement import load_result
         from attnviz.results import AttentionResult
 
         result = load_result(path)
