@@ -292,6 +292,8 @@ def _to_record(call: AttentionCall, text_index: int, stacks: StackCounter) -> At
     mask, sinks, rotation = attention.mask, attention.sinks, inputs.rotation
     if rotation is not None:
         rotation = _of_text(rotation[0], text_index), _of_text(rotation[1], text_index)
+        if any(angle.dim() != 2 or len(angle) != attention.query.shape[-2] for angle in rotation):
+            rotation = None  # of some positions only, or of more: its stage is not compared
     if mask is not None:
         mask = _of_text(mask, text_index).expand(-1, *attention.weights.shape[-2:])
     position = stacks.place(

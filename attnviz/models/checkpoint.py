@@ -406,8 +406,7 @@ def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
         )
         with suppress(Exception), torch.no_grad():  # a module of the user may do anything
             weights = {id(t): torch.empty_like(t, device="meta") for t in module.parameters()}
-            memo: dict[int, Any] = weights | {id(module.__dict__.get("config")): owner.config}
-            fresh = copy.deepcopy(module, memo)
+            fresh = copy.deepcopy(module, {**weights, id(owner.config): owner.config})
             for name, buffer in fresh.named_buffers(recurse=False):
                 fresh.register_buffer(name, buffer.clone(), persistent=name not in unsaved)
             owner._init_weights(fresh)  # type: ignore[no-untyped-call]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 import torch
 
 from attnviz.agreement import verify_saved
+from attnviz.errors import InputError
 from attnviz.inputs import AudioSource, ImageSource, Many, TextSource, TokenIds, parse_inputs
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
@@ -317,22 +318,21 @@ def verify(
     >>> report.largest_difference() < 1e-5
     True
     """
+    options: dict[str, Any] = {
+        "image": image, "audio": audio, "sampling_rate": sampling_rate, "pair": pair,
+        "target": target, "model": model, "truncate": truncate, "special_tokens": special_tokens,
+        "generate": generate, "mode": mode, "positions": positions,
+    }  # fmt: skip
     if isinstance(text, AttentionResult):
+        for name, value in options.items():
+            is_default = isinstance(value, str) and value in ("auto", "sample")
+            if not (value is None or value is False or is_default):
+                raise InputError(
+                    f"{name} does not apply to a result: it is recomputed, and no model runs. "
+                    "Leave it out, or give the text."
+                )
         return verify_saved(text)
-    result = attend(
-        text,
-        image=image,
-        audio=audio,
-        sampling_rate=sampling_rate,
-        pair=pair,
-        target=target,
-        model=model,
-        truncate=truncate,
-        special_tokens=special_tokens,
-        generate=generate,
-        mode=mode,
-        positions=positions,
-    )
+    result: AttentionResult = attend(text, **options)
     return result.agreement
 
 

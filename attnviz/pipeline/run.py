@@ -282,7 +282,7 @@ def _whole_results(
         )
         source = _provenance(checkpoint, inputs, batch, n, report, computation, generated)
         results.append(
-            AttentionResult(
+            _result(
                 records,
                 report,
                 source,
@@ -293,6 +293,17 @@ def _whole_results(
             )
         )
     return results
+
+
+def _result(*parts: Any, **more: Any) -> AttentionResult:
+    """Return a result; what was recorded must fit together."""
+    try:
+        return AttentionResult(*parts, **more)
+    except InputError as error:
+        raise ModelError(
+            f"{error}, and it was recorded otherwise. This is a bug in attnviz, not in your input. "
+            "Report it with the name of the model."
+        ) from error
 
 
 def _moved_keys(
@@ -429,7 +440,7 @@ def _pooled_result(
     )
     of_input = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0))
     notes = (*of_input, *known.notes, pooled)
-    result = AttentionResult(records, report, source, notes=notes)
+    result = _result(records, report, source, notes=notes)
     stored = tuple(map(result.layer, options.layers or result.layers))
     for record in stored:
         for head in options.heads or ():
@@ -514,7 +525,7 @@ def _streamed_result(
             f"{shown + len(known.modules)} layers that mix tokens; the other {len(known.modules)} "
             f"({kinds}) {'are' if len(known.modules) > 1 else 'is'} linear attention"
         )
-    return AttentionResult((), report, source, streamed=streamed, notes=tuple(notes))
+    return _result((), report, source, streamed=streamed, notes=tuple(notes))
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

@@ -655,7 +655,8 @@ class AgreementReport(Savable):
         parts += [check.name for check in self.analysis]
         if (output := self.output) is not None:
             how = f"to {output.difference:.1e}" if output.difference else "exactly"
-            start = "" if output.tokens is None else f" for the first {output.tokens:,} tokens"
+            is_part = output.tokens is not None and output.tokens != (self.rows or (0, 0))[1]
+            start = f" for the first {output.tokens:,} tokens" if is_part else ""
             whole = f"the output of the model as loaded{start} ({how})"
             if output.moved is not None and output.moved <= output.tolerance:
                 whole = (
