@@ -225,12 +225,15 @@ class _Recorder(ModuleWatcher):
     def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them."""
         counts: Counter[str] = Counter()
+        at_once = Counter((recorded.path, recorded.entry) for recorded in self._recorded)
         calls, device = [], devices(self.model)[0]
         for recorded in self._recorded:
             assert recorded.attention is not None
             path, number = recorded.path, counts[recorded.path]
             counts[path] += 1
             module = self.modules.get(path)
+            if module is not None and at_once[path, recorded.entry] > 1:
+                module = replace(module, known=frozenset())  # which it projects is not known
             call = AttentionCall(
                 path,
                 number,

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture.projections.linear import linear_child, rounding_linear
+from attnviz.models.architectures import last_check
 from attnviz.results import Gate, HeadProjection, Linear, Norm, Rounding
 
 STAGES = ("query", "key", "value")
@@ -59,20 +60,37 @@ _TABLES = ("embed_positions",)  # sines, then cosines, of every position
 
 @dataclass(frozen=True, eq=False)
 class AttentionModule:
-    """One attention module, and the module that multiplies its heads by W^O (or None)."""
+    """One attention module, and the module that multiplies its heads by W^O (or None).
+
+    known : the stages whose form is known, because attnviz reproduces them in every attention of
+    this architecture. If the module computes something else, that is a difference.
+    """
 
     module: nn.Module
     output: nn.Module | None
+    known: frozenset[str] = frozenset()
 
 
 def find_attention_modules(model: nn.Module) -> dict[str, AttentionModule]:
     """Return every module that holds the projections to queries, keys and values, by its path."""
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    architecture = last_check().architectures.get(str(model_type))
+    known = frozenset(architecture.stages if architecture else ())
     modules = dict(model.named_modules())
     return {
-        path: AttentionModule(module, find_output(modules, path))
+        path: AttentionModule(
+            module,
+            find_output(modules, path),
+            known if _is_of_transformers(module) else frozenset(),
+        )
         for path, module in modules.items()
         if _has_projections(module)
     }
+
+
+def _is_of_transformers(module: nn.Module) -> bool:
+    """Whether a module runs the code of transformers, and not a class or forward of the user."""
+    return type(module).__module__.startswith("transformers.") and "forward" not in vars(module)
 
 
 def find_output(modules: Mapping[str, nn.Module], path: str) -> nn.Module | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import TypeAlias
@@ -49,28 +49,45 @@ def match_projections(
     head_output: Tensor | None = None,
     merged_heads: Tensor | None = None,
     batch: tuple[Tensor | None, Tensor | None] | None = None,
+    known: Collection[str] = (),
 ) -> AttentionRecord:
     """Return the record with the projections that reproduce its Q, K and V, as far as possible.
 
     A candidate must reproduce the recorded values at least roughly. If none does, the module
-    computes something that attnviz does not know, and this stage is not compared.
+    computes something that attnviz does not know, and this stage is not compared. Of a stage that
+    is known from another layer, the closest candidate is returned: what it does not reproduce is a
+    difference.
 
     head_output, merged_heads : (H, m, d_v), A·V of each head, and the input of W^O, if known.
     batch : the input and the key input of the whole batch, if the record is only a part of it.
+    known : the stages that are known.
     """
     if attention_module is None:
         return record
     module = attention_module.module
     batch = (record.input, record.key_input) if batch is None else batch
-    query, key, value = (_match_stage(record, module, stage, batch) for stage in STAGES)
+    query, key, value = (
+        _match_stage(record, module, stage, batch, torch.inf if stage in known else _ROUGHLY)
+        for stage in STAGES
+    )
     output = plain_linear(attention_module.output)
     if output is not None and len(output.weight) != record.heads * record.value.shape[-1]:
         output = None
     before_output: tuple[Step, ...] | None = ()
     if head_output is not None and merged_heads is not None:
         before_output = _before_output(record, module, head_output, merged_heads)
+        if before_output is None and "output" in known:
+            before_output = ()
     projection = Projection(record.heads, query, key, value, output, before_output)
     return replace(record, projection=projection)
+
+
+def reproduced(record: AttentionRecord) -> frozenset[str]:
+    """Return the stages whose projections are known."""
+    made = record.projection
+    stages = {} if made is None else {**vars(made), "output": made.before_output}
+    names = ("query", "key", "value", "output")
+    return frozenset(name for name in names if stages.get(name) is not None)
 
 
 def _match_stage(
@@ -78,8 +95,12 @@ def _match_stage(
     module: nn.Module,
     stage: str,
     batch: tuple[Tensor | None, Tensor | None],
+    most: float,
 ) -> HeadProjection | None:
-    """Return the projection of one stage that is closest to the recorded values, or None."""
+    """Return the projection of one stage that is closest to the recorded values.
+
+    most : the relative distance from which on a candidate is too far away.
+    """
     X, recorded = source(record, stage), getattr(record, stage)
     if X is None:
         return None
@@ -87,7 +108,7 @@ def _match_stage(
     exact = max(_ROUNDING * torch.finfo(recorded.dtype).eps, _SUMMATION)
     recorded = recorded.to(dtype)
     ignored = _ignored(record, stage)
-    best, least = None, _ROUGHLY
+    best, least = None, most
     sizes = replace(_sizes(record), roundings=_roundings(batch[X is record.key_input]))
     by_layout = [
         _candidates(record, module, stage, layout, X.to(dtype))
