@@ -262,7 +262,7 @@ class _Keys(AttentionWatcher):
         if not self._coded:
             return args.call()
         outputs = [
-            args.of_text(span.start).call()[0].expand(span.stop - span.start, -1, -1, -1)
+            args.of_text(span.start).call()[0].repeat_interleave(span.stop - span.start, 0)
             for span in self._spans
         ]
         return torch.cat(outputs), None

@@ -344,6 +344,10 @@ def _moved_keys(
                 '--positions (positions="all") out.'
             ) from reason
         return {}
+    except ModelError:  # the model does not run on a batch of changed inputs
+        if every:
+            raise
+        return {}
 
 
 def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...]:
