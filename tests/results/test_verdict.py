@@ -36,8 +36,8 @@ def test_a_short_verdict_names_what_was_compared_and_what_was_not(train, streame
     assert "; not compared: output" in left_out.summary(short=True)
     positions = train.agreement.positions
     some = replace(train.agreement, positions=replace(positions, tokens=3, layers=1))
-    assert "; projections, 3 of 5 positions (first layer) and output" in some.summary(short=True)
-    assert "3 of 5 positions in the first layer" in some.summary()
+    assert "; projections, 3 of 7 positions (first layer) and output" in some.summary(short=True)
+    assert "3 of 7 positions in the first layer" in some.summary()
     saved = replace(train.agreement, saved="2026-01-01", recomputed=("weights",))
     assert saved.summary(short=True).startswith("verified when saved on 2026-01-01: 72")
     assert saved.summary(short=True).endswith("; recomputed now: weights")
@@ -82,6 +82,6 @@ def test_what_reached_the_model_is_a_part_of_the_verdict(train):
 
 def test_coverage_says_what_was_tried(train, streamed):
     whole, some = train.agreement.coverage, streamed.agreement.coverage
-    assert (whole["heads"], whole["positions"], whole["not_compared"]) == (72, [5, 5, 6], [])
+    assert (whole["heads"], whole["positions"], whole["not_compared"]) == (72, [7, 7, 6], [])
     assert whole["output_shows_attention"] is True
     assert (some["positions"], some["not_compared"]) == (None, ["positions"])
