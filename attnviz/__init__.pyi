@@ -1,4 +1,5 @@
 from . import plot as plot
+from .agreement.saved import load_result as load_result
 from .analyses.ablate.compute import ablate as ablate
 from .analyses.ablate.result import AblationResult as AblationResult
 from .analyses.check.compute import check as check
@@ -37,7 +38,6 @@ from .errors import OutputError as OutputError
 from .interactive.view import View as View
 from .interactive.view import view as view
 from .io.export import save_result as save_result
-from .io.result_file import load_result as load_result
 from .models.architectures import Architecture as Architecture
 from .models.architectures import architectures as architectures
 from .pipeline.attend import Model as Model

@@ -9,9 +9,10 @@ checked. And since a check that cannot fail proves nothing, a scale that is 1 % 
 planted in every layer, and must be caught.
 """
 
-from attnviz.agreement.compare import CANARY, Proof, report, verify, verify_saved
+from attnviz.agreement.compare import CANARY, Proof, report, verify
 from attnviz.agreement.output import check_hidden_states, check_output
-from attnviz.agreement.positions import check_positions
+from attnviz.agreement.positions import can_be_told, check_positions
+from attnviz.agreement.saved import load_result, verify_saved
 from attnviz.agreement.streamed import prove_rows, prove_streamed
 from attnviz.agreement.verdict import PRECISIONS, bounded_check, dtypes
 
@@ -20,10 +21,12 @@ __all__ = [
     "PRECISIONS",
     "Proof",
     "bounded_check",
+    "can_be_told",
     "check_hidden_states",
     "check_output",
     "check_positions",
     "dtypes",
+    "load_result",
     "prove_rows",
     "prove_streamed",
     "report",

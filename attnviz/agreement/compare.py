@@ -10,30 +10,28 @@ import torch
 from torch import Tensor
 
 from attnviz.agreement.linear import compare_linear
-from attnviz.agreement.measures import (
-    Numbers,
-    copy_to_cpu,
-    largest_by_head,
-    products,
-    regression,
-)
 from attnviz.agreement.verdict import (
     FLOAT32,
     PRECISIONS,
     SUMMATION,
     Measured,
+    Numbers,
     Precision,
     bounded_check,
+    copy_to_cpu,
     decide,
     dtypes,
+    largest_by_head,
+    products,
+    regression,
     tolerance_of,
 )
 from attnviz.results import (
     AgreementReport,
     AttentionRecord,
-    AttentionResult,
     Clip,
     HeadProjection,
+    InputCheck,
     LinearAttention,
     LinearReference,
     OutputCheck,
@@ -55,6 +53,7 @@ def verify(
     in_one_pass: Sequence[Tensor] = (),
     output: OutputCheck | None = None,
     positions: PositionCheck | None = None,
+    input: InputCheck | None = None,
     versions: dict[str, str],
     weights_sha256: str,
 ) -> AgreementReport:
@@ -82,6 +81,7 @@ def verify(
         weights_sha256=weights_sha256,
         output=output,
         positions=positions,
+        input=input,
         digests=digests_of(records),
     )
 
@@ -96,6 +96,7 @@ def report(
     rows: tuple[int, int] | None = None,
     output: OutputCheck | None = None,
     positions: PositionCheck | None = None,
+    input: InputCheck | None = None,
     digests: dict[str, str] | None = None,
 ) -> AgreementReport:
     """Return the report on the proofs of all attentions.
@@ -114,26 +115,9 @@ def report(
         rows=rows,
         output=output,
         positions=positions,
+        input=input,
         digests=digests or {},
     )
-
-
-def verify_saved(result: AttentionResult) -> AgreementReport:
-    """Recompute Q, K and V of every record from what the result holds, and return the new report.
-
-    The model's own values of the other stages are not part of a result: their checks stay, and the
-    digests say whether Q and K, from which the weights follow, are those that were checked.
-    """
-    report = result.checked_agreement
-    made = ("query", "key", "value")
-    again = {
-        (record.path, record.layer, check.stage): check
-        for record in result.records
-        for check in compare(record, {stage: getattr(record, stage).double() for stage in made})
-    }
-    recomputed = tuple(stage for stage in made if any(key[-1] == stage for key in again))
-    checks = [again.pop((c.path, c.layer, c.stage), c) for c in report.checks]
-    return replace(report, checks=(*checks, *again.values()), recomputed=recomputed)
 
 
 def _check_generations(

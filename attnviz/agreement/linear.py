@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.agreement.measures import largest_by_head
 from attnviz.agreement.verdict import (
     FLOAT32,
     FLOOR,
@@ -21,6 +20,7 @@ from attnviz.agreement.verdict import (
     SUMMATION,
     bounded_check,
     failed_heads,
+    largest_by_head,
 )
 from attnviz.results import LinearAttention, LinearReference, StageCheck
 from attnviz.runtime.precision import exact_products

@@ -43,6 +43,9 @@ def check_output(
     between = outputs.between_runs
     if between > of_all:  # also where the output hides it; the stages report NaN
         return [OutputCheck(between, of_all, between, outputs.tokens)] * texts
+    moved = outputs.moved
+    blind = tuple(path for path, share in moved.items() if share <= SMALLEST)
+    canary = min(moved.values(), default=None), blind
     again, rounded = cache(outputs.repeat), cache(outputs.round_otherwise)
 
     def check(part: Callable[[Output], tuple[Tensor, ...]], tolerance: float) -> list[OutputCheck]:
@@ -51,12 +54,15 @@ def check_output(
 
         differences = difference(outputs.recorded)
         if all(value <= tolerance for value in differences):
-            return [OutputCheck(value, tolerance, None, outputs.tokens) for value in differences]
+            return [
+                OutputCheck(value, tolerance, None, outputs.tokens, *canary)
+                for value in differences
+            ]
         repeated = difference(again())
         if all(value <= tolerance for value in repeated):
             tolerance = max(tolerance, _AMPLIFIED * max(difference(rounded())))
         return [
-            OutputCheck(value, tolerance, other, outputs.tokens)
+            OutputCheck(value, tolerance, other, outputs.tokens, *canary)
             for value, other in zip(differences, repeated, strict=True)
         ]
 

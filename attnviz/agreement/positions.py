@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from attnviz.capture import MovedKeys
@@ -13,63 +15,134 @@ from attnviz.results import AttentionRecord, PositionCheck
 
 # Rounding in batches of different rows, relative to the longest key: changed tokens move by 0.1.
 _MOVED = 1e-3
+_ELSEWHERE = 0.05  # from a batch of another size, where activations may be quantized together
+_SURELY = 0.25  # also where rounding adds up over layers, in float32
 _MANY = 4  # changes, of which a majority says more than chance
 
+Call: TypeAlias = tuple[str, int]
 Pairs: TypeAlias = list[tuple[int, int]]
 
 
 def check_positions(
-    moved: Mapping[str, MovedKeys], records: Sequence[AttentionRecord]
+    moved: Mapping[str, MovedKeys], records: Sequence[AttentionRecord], *, every: bool = False
 ) -> PositionCheck | None:
     """Return whether each position that was changed moved its own key; None if it cannot be told.
 
-    In a causal model the first key that a change moves must be its own, in every attention. The
-    other rules are those of `_misplaced_in_first` and, without a causal mask, `_misplaced_later`.
+    The keys of the unchanged run must also be those of the recorded run, whose batch had another
+    size. The number of layers is that of those that could be told.
 
-    moved : by kind of input.
+    moved : by kind of input. every : whether all positions were changed one at a time.
     """
     record_of = {(record.path, record.call): record for record in records}
     failed: list[tuple[str, int, int]] = []
-    changed = dict.fromkeys(UNITS.values(), 0)
+    changed, layers, of = dict.fromkeys(UNITS.values(), 0), [], 0
     for kind, keys in moved.items():
-        rows, before = keys.changed, None
-        for call, distances in keys.distances.items():
-            record = record_of[call]
-            pairs: Pairs = []
-            causal = record.stack == "decoder"
-            if before is None:
-                first = _misplaced_in_first(rows, distances, keys.reach, UNITS[kind])
-                if first is None:
-                    return None
-                pairs += first
-            elif not causal:
-                pairs += _misplaced_later(rows, distances, keys.reach, before)
-            if causal:
-                pairs += _misplaced(rows, distances, (distances > _MOVED).double().argmax(1))
-            failed += [(record.place, *pair) for pair in dict.fromkeys(pairs)]
-            before = distances
-        changed[UNITS[kind]] += len(rows)
+        found = _by_code(keys, record_of) if keys.coded else None
+        found = found or _one_by_one(keys, record_of, UNITS[kind], every=every)
+        told = [pairs for pairs in found.values() if pairs is not None]
+        first = record_of[next(iter(found))]
+        if not told or (found[first.path, first.call] is None and not any(told)):
+            return None
+        failed += [
+            (record_of[call].place, *pair)
+            for call, pairs in found.items()
+            for pair in dict.fromkeys(pairs or ())
+        ]
+        changed[UNITS[kind]] += int(keys.changed.any(0).sum())
+        layers.append(len(told))
+        of += first.key_axis.special.count(False)
     if not any(changed.values()):
         return None
-    layers = min(len(keys.distances) for keys in moved.values())
-    return PositionCheck(
-        changed["tokens"], changed["patches"], changed["frames"], tuple(failed), layers
+    return PositionCheck(**changed, failed=tuple(failed), layers=min(layers), of=of)
+
+
+def can_be_told(moved: MovedKeys) -> bool:
+    """Whether the keys of the first attention move as the code of some position says."""
+    return _misplaced_by_code(moved.changed, next(iter(moved.distances.values()))) is not None
+
+
+def _by_code(
+    keys: MovedKeys, record_of: Mapping[Call, AttentionRecord]
+) -> dict[Call, Pairs | None]:
+    """Return the misplaced positions of each attention; None where it cannot be told."""
+    found: dict[Call, Pairs | None] = {}
+    for call, distances in keys.distances.items():
+        misplaced = _misplaced_by_code(keys.changed, distances)
+        elsewhere = _elsewhere(record_of[call], keys.keys[call], is_first=not found)
+        known = [pairs for pairs in (misplaced, elsewhere) if pairs is not None]
+        found[call] = [*itertools.chain(*known)] if len(known) == 2 or any(known) else None
+    return found
+
+
+def _misplaced_by_code(code: Tensor, distances: Tensor) -> Pairs | None:
+    """Return the positions whose code another key moves by; None where a key moves by no code.
+
+    code, distances : (R, T) and (R, n), of each run.
+    """
+    moved = distances > _MOVED
+    fails = (moved != code).any(0).nonzero().flatten().tolist()
+    position_of = {tuple(half.tolist()): n for n, half in enumerate(code.T) if half.any()}
+    pairs = [(position_of.get(tuple(moved[:, key].tolist()), -1), key) for key in fails]
+    known = [pair for pair in pairs if pair[0] >= 0]
+    return known if known or not pairs else None
+
+
+def _elsewhere(record: AttentionRecord, keys: Tensor, *, is_first: bool) -> Pairs | None:
+    """Return the positions whose key is another one in the recorded run, whose batch is smaller.
+
+    None where rounding may be the cause, which grows from layer to layer.
+    """
+    real = ~torch.tensor(record.key_axis.padding, device=keys.device)
+    longest = keys.double().norm(dim=-1).amax().clamp(min=1e-30)
+    distances = (record.key - keys).double().norm(dim=(0, 2)) / longest
+    fails = (real & ~(distances <= _ELSEWHERE)).nonzero().flatten().tolist()
+    is_sure = is_first or (
+        keys.dtype == torch.float32 and len(fails) and distances.amax() > _SURELY
     )
+    return [(key, -1) for key in fails] if is_sure or not fails else None
 
 
-def _misplaced_in_first(rows: Tensor, distances: Tensor, reach: int, units: str) -> Pairs | None:
+def _one_by_one(
+    keys: MovedKeys, record_of: Mapping[Call, AttentionRecord], units: str, *, every: bool
+) -> dict[Call, Pairs | None]:
+    """Return the misplaced positions of each attention, if each run changed one position.
+
+    In a causal model the first key that a change moves must be its own, in every attention. The
+    other rules are those of `_misplaced_in_first` and, without a causal mask, `_misplaced_later`.
+    """
+    found: dict[Call, Pairs | None] = {}
+    rows, before = keys.changed.int().argmax(1), None
+    for call, distances in keys.distances.items():
+        record = record_of[call]
+        pairs: Pairs | None = []
+        if before is None:
+            pairs = _misplaced_in_first(rows, distances, keys.reach, units, every=every)
+            if pairs is not None:
+                pairs += _elsewhere(record, keys.keys[call], is_first=True) or ()
+        elif record.stack != "decoder":
+            pairs = _misplaced_later(rows, distances, keys.reach, before)
+        if record.stack == "decoder" and pairs is not None:
+            pairs += _misplaced(rows, distances, (distances > _MOVED).double().argmax(1))
+        found[call], before = pairs, distances
+    return found
+
+
+def _misplaced_in_first(
+    rows: Tensor, distances: Tensor, reach: int, units: str, *, every: bool
+) -> Pairs | None:
     """Return the changes that move the keys of others in the first attention; None if unknown.
 
     The keys that a change moves must lie around its own: no other key reads a token or a patch, and
     neighboring frames read some of the same sound. If the model mixes the tokens of a text before,
-    the own key must move most. If it mixes patches or frames, this must hold for most of them.
+    the own key must move most; unless every token was changed, this is no proof. If it mixes
+    patches or frames, this must hold for most of them.
     """
     around = _not_around(rows, distances, reach)
     if around is not None:
         return around
     misplaced = _misplaced(rows, distances, distances.argmax(1), reach)
     if units == "tokens":
-        return misplaced
+        return misplaced if every or not misplaced else None
     return _unless_most_fit(misplaced, rows) if len(rows) >= _MANY else None
 
 

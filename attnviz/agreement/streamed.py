@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.agreement.compare import Proof, compare, model_values, prove, stages_not_compared
-from attnviz.agreement.measures import copy_to_cpu, largest_by_head
-from attnviz.agreement.verdict import SMALLEST, bounded_check
+from attnviz.agreement.verdict import SMALLEST, bounded_check, copy_to_cpu, largest_by_head
 from attnviz.capture import ReducedAttention
 from attnviz.results import AttentionRecord, Reference, cell_sizes
 

@@ -11,7 +11,12 @@ from attnviz.capture.capture import (
 )
 from attnviz.capture.computation import read_computation
 from attnviz.capture.pooled import LinearLayers, capture_pooled, linear_calls
-from attnviz.capture.positions import MovedKeys, change_every_position, change_some_positions
+from attnviz.capture.positions import (
+    MovedKeys,
+    change_by_code,
+    change_every_position,
+    change_some_positions,
+)
 from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
     ReducedAttention,
@@ -38,6 +43,7 @@ __all__ = [
     "capture_matrices",
     "capture_pooled",
     "capture_streamed",
+    "change_by_code",
     "change_every_position",
     "change_some_positions",
     "generate_greedily",

@@ -7,7 +7,7 @@ other, so comparing them is a proof and not a tautology.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, Ge
 from attnviz.capture.linear import LinearMixing
 from attnviz.capture.own_numbers import OwnNumbers
 from attnviz.capture.projections.find import ModuleInputs
-from attnviz.capture.projections.match import match_projections
+from attnviz.capture.projections.match import match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall, record_runs
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.arrange import Attention
@@ -92,7 +92,8 @@ def capture(
         [*_executed(again), *_mixed(mixed_again)],
         [*_executed(calls), *_mixed(mixtures)],
     )
-    compared = outputs_beside(model, forward, outputs[0], between_runs=_between_runs(calls, again))
+    between = _between_runs(calls, again)
+    compared = outputs_beside(model, forward, outputs[0], between_runs=between, inputs=inputs)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     unshown = unshown_mixers(model, minimal_run(model, inputs), shown)
     notes = (*first_run.notes, *notes_on_unshown(unshown))
@@ -230,8 +231,24 @@ def _to_records(
 ) -> tuple[AttentionRecord, ...]:
     """Return the records of one text of a batch; those of linear attention follow the others."""
     stacks = StackCounter({kind: batch_axes[text_index] for kind, batch_axes in axes.items()})
+    records = [_to_record(call, text_index, stacks) for call in calls]
+    matched = [
+        _match(call, record, text_index) for call, record in zip(calls, records, strict=True)
+    ]
+    # A form that reproduces one layer is known. Where it does not reproduce another, they differ.
+    shown = {
+        (type(call.module.module), stage)
+        for call, record in zip(calls, matched, strict=True)
+        for stage in reproduced(record)
+        if call.module is not None
+    }
+    for n, call in enumerate(calls):
+        if call.module is not None:
+            kind, missing = type(call.module.module), call.module.known - reproduced(matched[n])
+            if known := [stage for stage in missing if (kind, stage) in shown]:
+                matched[n] = _match(call, records[n], text_index, known)
     return (
-        *(_to_record(call, text_index, stacks) for call in calls),
+        *matched,
         *(to_linear_record(mixing, text_index, stacks) for mixing in mixtures),
     )
 
@@ -292,6 +309,8 @@ def _to_record(call: AttentionCall, text_index: int, stacks: StackCounter) -> At
     mask, sinks, rotation = attention.mask, attention.sinks, inputs.rotation
     if rotation is not None:
         rotation = _of_text(rotation[0], text_index), _of_text(rotation[1], text_index)
+        if any(angle.dim() != 2 or len(angle) != attention.query.shape[-2] for angle in rotation):
+            rotation = None  # of some positions only, or of more: its stage is not compared
     if mask is not None:
         mask = _of_text(mask, text_index).expand(-1, *attention.weights.shape[-2:])
     position = stacks.place(
@@ -301,7 +320,7 @@ def _to_record(call: AttentionCall, text_index: int, stacks: StackCounter) -> At
         cross=inputs.key_input is not None,
         causal=attention.is_causal,
     )
-    record = AttentionRecord(
+    return AttentionRecord(
         path=call.path,
         call=call.call,
         **position,
@@ -320,12 +339,20 @@ def _to_record(call: AttentionCall, text_index: int, stacks: StackCounter) -> At
         through_interface=call.through_interface,
         log_softmax=attention.log_softmax,
     )
+
+
+def _match(
+    call: AttentionCall, record: AttentionRecord, text_index: int, known: Collection[str] = ()
+) -> AttentionRecord:
+    """Return the record of one text with its projections."""
+    heads, merged = call.attention.head_output, call.merged_heads
     return match_projections(
         record,
         call.module,
-        select(attention.head_output),
-        select(call.merged_heads),
-        (inputs.input, inputs.key_input),
+        None if heads is None else _of_text(heads, text_index),
+        None if merged is None else _of_text(merged, text_index),
+        (call.inputs.input, call.inputs.key_input),
+        known,
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from attnviz.capture.watch import model_lock
+from attnviz.models.checkpoint import changed_buffers
 from attnviz.models.wrappers import adapters
 from attnviz.results import Computation
 from attnviz.runtime.compat import (
@@ -59,6 +60,7 @@ def read_computation(model: PreTrainedModel) -> Computation:
             adapters=adapters(model),
             quantized=dict(Counter(filter(None, map(_quantization, model.modules())))),
             config=_config_changes(model.config),
+            buffers=changed_buffers(model),
         )
 
 

@@ -3,12 +3,17 @@
 Labels come from the tokenizer, or from the sizes of an image or a sound. Nothing in the weights of
 a map shows whether they stand at the right rows. So the content of some positions is changed, and
 the keys of the attentions tell which row moved.
+
+By default all positions are changed in a few runs: each in half of them, and no two in the same
+half. The runs in which a key moves name its position. Attention mixes positions, so each of these
+runs goes on with the attention of the unchanged one, and the keys of later layers tell as much.
 """
 
 from __future__ import annotations
 
 import inspect
 import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -33,23 +38,61 @@ from attnviz.results import AttentionRecord, Axis
 
 Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its attention
 _AT_ONCE = 2**14  # positions of one run of the whole model
+_CODED = 400  # positions of the coded runs of an input, at most, that go on to the last layer
 _OF_MEDIA = 2**15  # positions of all runs of an image or a sound
 
 
 @dataclass(frozen=True, eq=False)
 class MovedKeys:
-    """How far the keys of an input moved when P of its T positions were changed, one at a time.
+    """How far the keys of an input moved when some of its T positions were changed in R runs.
 
     Attributes
     ----------
-    changed : the positions, (P,).
-    distances : by attention, (P, n), relative to the norm of the longest key.
+    changed : the positions that each run changed, (R, T).
+    distances : by attention, (R, n), relative to the norm of the longest key.
+    keys : by attention, those of the unchanged run, (G, n, d_k).
     reach : how many keys before and after a position are computed from a part of what it is.
+    coded : whether each position is changed in several runs, and else one in each run.
     """
 
     changed: Tensor
     distances: dict[Call, Tensor]
+    keys: dict[Call, Tensor]
     reach: int = 0
+    coded: bool = False
+
+
+def change_by_code(
+    model: nn.Module, batch: Batch, kind: str, records: Sequence[AttentionRecord]
+) -> list[MovedKeys]:
+    """Change all positions of each of N inputs by a code, and return how far the keys moved.
+
+    Each position is changed in half of R runs, in a half of its own: R is 6 for 20 positions, and
+    12 for 900. The runs are rows of a single batch. Each goes on with the attention of the
+    unchanged row, up to the last attention; of a long input, only to the first.
+
+    Raises
+    ------
+    UnknownPlacesError
+        As in `change_some_positions`; or several positions are read together.
+    """
+    wanted = _attentions_to(kind, batch, records)
+    chosen = [(n, _code(axis)) for n, axis in enumerate(batch.axes[kind])]
+    length = max(len(axes[0]) for axes in batch.axes.values())
+    if sum(1 + len(rows) for _, rows in chosen) * length > _CODED * len(chosen):
+        wanted = wanted[:1]
+    return _moved(model, batch, kind, chosen, wanted, coded=True)
+
+
+def _code(axis: Axis) -> Tensor:
+    """Return which positions to change in each of R runs, (R, T); special ones in none."""
+    ordinary = (~torch.tensor(axis.special, device="cpu")).nonzero().flatten()
+    runs = next(R for R in itertools.count(1) if math.comb(R, R // 2 or 1) >= len(ordinary))
+    halves = itertools.islice(itertools.combinations(range(runs), runs // 2 or 1), len(ordinary))
+    code = torch.zeros(runs, len(axis), dtype=torch.bool, device="cpu")
+    for position, half in zip(ordinary.tolist(), halves, strict=True):
+        code[list(half), position] = True
+    return code
 
 
 def change_some_positions(
@@ -115,11 +158,15 @@ def _attentions_to(kind: str, batch: Batch, records: Sequence[AttentionRecord]) 
 
 
 def _some_of(axis: Axis, count: int) -> Tensor:
-    """Return some of the positions that are not special, at random but the same in every run."""
+    """Return some positions that are not special, one for each of P runs, (P, T).
+
+    They are random, but the same in every run.
+    """
     ordinary = (~torch.tensor(axis.special, device="cpu")).nonzero().flatten()
     generator = torch.Generator("cpu").manual_seed(len(axis))
     order = torch.randperm(len(ordinary), generator=generator, device="cpu")
-    return ordinary[order[:count].sort().values]
+    some = ordinary[order[:count].sort().values]
+    return torch.nn.functional.one_hot(some, len(axis)).bool()
 
 
 def _moved(
@@ -128,20 +175,25 @@ def _moved(
     kind: str,
     chosen: Sequence[tuple[int, Tensor]],
     wanted: Sequence[Call],
+    *,
+    coded: bool = False,
 ) -> list[MovedKeys]:
-    """Run inputs as they are and with each of some positions changed, as one batch."""
+    """Run inputs as they are and with some positions changed in each of R rows, as one batch."""
     tensors, ends = changed_batch(batch, kind, chosen)
     inputs: dict[str, Any] = {**tensors}
     if kind == "target" and "encoder_outputs" in inspect.signature(model.forward).parameters:
         source = torch.cat([torch.full((1 + len(p),), n) for n, p in chosen])
         inputs["encoder_outputs"] = _encoded(model, batch.inputs, source)
     spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
-    watcher = watch(model, minimal_run(model, inputs), lambda model: _Keys(model, wanted, spans))
+    watcher = watch(
+        model, minimal_run(model, inputs), lambda model: _Keys(model, wanted, spans, coded=coded)
+    )
     reach = batch.steps.reach if kind == "audio" and batch.steps is not None else 0
     moved = []
-    for n, (_, positions) in enumerate(chosen):
+    for n, (_, rows) in enumerate(chosen):
         distances = {call: of_inputs[n] for call, of_inputs in watcher.distances.items()}
-        moved.append(MovedKeys(positions, distances, reach))
+        keys = {call: of_inputs[n] for call, of_inputs in watcher.keys.items()}
+        moved.append(MovedKeys(rows, distances, keys, reach, coded))
     return moved
 
 
@@ -176,6 +228,7 @@ def _joined(parts: Sequence[MovedKeys]) -> MovedKeys:
     return MovedKeys(
         torch.cat([part.changed for part in parts]),
         {call: torch.cat([p.distances[call] for p in parts]) for call in parts[0].distances},
+        parts[0].keys,
         parts[0].reach,
     )
 
@@ -183,13 +236,17 @@ def _joined(parts: Sequence[MovedKeys]) -> MovedKeys:
 class _Keys(AttentionWatcher):
     """Takes how far the keys of some attentions moved, and ends the run after the last of them.
 
-    spans : the rows of each input, the first of which is unchanged.
+    spans : the rows of each input, the first of which is unchanged. coded : whether the other rows
+    go on with its attention.
     """
 
-    def __init__(self, model: nn.Module, wanted: Sequence[Call], spans: Sequence[slice]) -> None:
+    def __init__(
+        self, model: nn.Module, wanted: Sequence[Call], spans: Sequence[slice], *, coded: bool
+    ) -> None:
         super().__init__(model)
         self.distances: dict[Call, list[Tensor]] = {}
-        self._wanted, self._spans = wanted, spans
+        self.keys: dict[Call, list[Tensor]] = {}
+        self._wanted, self._spans, self._coded = wanted, spans, coded
         self._calls: Counter[str] = Counter()
 
     def on_call(self, args: AttentionCallArgs) -> Any:
@@ -199,6 +256,13 @@ class _Keys(AttentionWatcher):
         self._calls[path] += 1
         if call in self._wanted:
             self.distances[call] = [_distances(args.key[span]) for span in self._spans]
+            self.keys[call] = [args.key[span.start].clone() for span in self._spans]
         if len(self.distances) == len(self._wanted):
             raise EndRunError
-        return args.call()
+        if not self._coded:
+            return args.call()
+        outputs = [
+            args.of_text(span.start).call()[0].repeat_interleave(span.stop - span.start, 0)
+            for span in self._spans
+        ]
+        return torch.cat(outputs), None

@@ -7,7 +7,7 @@ and our engine reduces the whole maps. Each attention is passed on and released 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
-from attnviz.capture.projections.match import match_projections
+from attnviz.capture.projections.match import match_projections, reproduced
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import SoftmaxCollector
@@ -117,7 +117,7 @@ def outputs_of_start(model: nn.Module, inputs: Mapping[str, Tensor]) -> Outputs:
     attention: Literal["eager", "sdpa"] = "sdpa" if supports_fused_attention(model) else "eager"
     with torch.no_grad(), restoring(model, attention), model_errors(model):
         recorded = output_of(model, run)
-    return outputs_beside(model, run, recorded, tokens)
+    return outputs_beside(model, run, recorded, tokens, inputs=inputs)
 
 
 def _expect_existing(kind: str, numbers: Collection[int], existing: Collection[int]) -> None:
@@ -211,6 +211,8 @@ class _StreamedRun(ModuleWatcher):
         self._calls: Counter[str] = Counter()
         self._stacks = StackCounter({kind: text_axes[0] for kind, text_axes in axes.items()})
         self._pending: Sample | None = None
+        # By the class of a module, the stages whose form reproduced an earlier layer.
+        self._reproduced: defaultdict[type | None, set[str]] = defaultdict(set)
         # The sampled rows of the input and the output of W^O in the pending attention.
         self._output_rows: dict[nn.Module | None, tuple[Tensor | None, Tensor | None]] = {}
 
@@ -313,7 +315,11 @@ class _StreamedRun(ModuleWatcher):
             module = self.modules.get(record.path)
             with weights_in_memory([module]):
                 batch = record.input, record.key_input
-                matched = match_projections(record.at(self._rows), module, heads, merged, batch)
+                kind = None if module is None else type(module.module)
+                known = self._reproduced[kind] & (frozenset() if module is None else module.known)
+                part = record.at(self._rows)
+                matched = match_projections(part, module, heads, merged, batch, known)
+                self._reproduced[kind] |= reproduced(matched)
             completed = replace(
                 sample,
                 record=replace(record, projection=matched.projection),

@@ -11,7 +11,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -45,6 +45,7 @@ from attnviz.runtime.precision import full_float32
 
 # What is restored belongs to the model and to torch, which all threads share. The thread that holds
 # the lock may acquire it again.
+_SHORT = 4  # tokens of a text that shows whether attention moves the output
 model_lock = threading.RLock()
 
 
@@ -185,7 +186,7 @@ class Outputs:
     numbers. round_otherwise : runs it with every module's output off by one rounding step. tokens :
     how many were read of a long text, from its start; None for all. between_runs : the largest
     difference between the queries of two watched runs, which have other random numbers, relative to
-    their norm.
+    their norm. moved : how much the output moves by another attention in a module, by its path.
     """
 
     recorded: Output
@@ -194,6 +195,7 @@ class Outputs:
     round_otherwise: Callable[[], Output]
     tokens: int | None = None
     between_runs: float = 0.0
+    moved: Mapping[str, float] = field(default_factory=dict)
 
 
 def output_of(model: nn.Module, run: Callable[[], object]) -> Output:
@@ -223,8 +225,12 @@ def outputs_beside(
     tokens: int | None = None,
     *,
     between_runs: float = 0.0,
+    inputs: Mapping[str, Any] | None = None,
 ) -> Outputs:
-    """Run the model as loaded, unwatched, and return its output beside a recorded one."""
+    """Run the model as loaded, unwatched, and return its output beside a recorded one.
+
+    inputs : by which it is measured how much the output moves by another attention.
+    """
 
     def run_as_loaded(seed: int, *, rounded: bool = False) -> Output:
         with torch.no_grad(), restoring(model, None, seed=seed), model_errors(model):
@@ -240,7 +246,55 @@ def outputs_beside(
         round_otherwise=lambda: run_as_loaded(2, rounded=True),
         tokens=tokens,
         between_runs=between_runs,
+        moved={} if inputs is None else _moved_by_attention(model, inputs),
     )
+
+
+def _moved_by_attention(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, float]:
+    """Return how much the output moves, relative to its norm, if heads in a module change sign.
+
+    Each module has a row of a batch in which W^O reads other heads. Its text is the start of the
+    first one. Of other inputs there is only one more row, for all modules. Empty where the model
+    does not run on such a batch.
+    """
+    attentions = find_attention_modules(model)
+    tensors = {name: t[:1] for name, t in inputs.items() if isinstance(t, Tensor) and t.dim()}
+    is_text = all(t.dim() == 2 and not t.is_floating_point() for t in tensors.values())
+    if is_text:
+        mask = tensors.get("attention_mask", torch.ones(1, _SHORT))
+        shown = mask[0].nonzero().flatten()[:_SHORT]
+        tensors = {
+            n: t[:, shown if len(mask[0]) == t.shape[1] else slice(_SHORT)]
+            for n, t in tensors.items()
+        }
+    groups = [[path] for path in attentions] if is_text else [[*attentions]]
+    batch = {n: t.expand(1 + len(groups), *t.shape[1:]).clone() for n, t in tensors.items()}
+    executed = set()
+
+    def change_signs(path: str, row: int) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
+            if not args or not isinstance(args[0], Tensor) or len(args[0]) != 1 + len(groups):
+                return None
+            executed.add(path)
+            heads = args[0].clone()
+            heads[row] = -heads[row]
+            return (heads, *args[1:])
+
+        return hook
+
+    with torch.no_grad(), restoring(model), suppress(ModelError), model_errors(model):
+        for row, paths in enumerate(groups, start=1):
+            for path in paths:
+                if (output := attentions[path].output) is not None:
+                    output.register_forward_pre_hook(change_signs(path, row))
+        found = [
+            x.double() for x in floats(minimal_run(model, batch)()) if len(x) == len(groups) + 1
+        ]
+        shares = [(x - x[:1]).flatten(1).norm(dim=1) / x[0].norm().clamp(min=1e-30) for x in found]
+        largest = torch.stack(shares).amax(0).tolist() if shares else []
+        rows = zip(groups, largest[1:], strict=False)
+        return {paths[0]: share for paths, share in rows if not executed.isdisjoint(paths)}
+    return {}
 
 
 def _round_otherwise(module: nn.Module, args: Any, output: Any) -> Any:

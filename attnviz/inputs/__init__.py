@@ -13,7 +13,7 @@ from attnviz.inputs.image import ImageSource, Picture
 from attnviz.inputs.places import UNITS, UnknownPlacesError, changed_batch
 from attnviz.inputs.spelling import pieces_in, read_labels
 from attnviz.inputs.text import (
-    InputCheck,
+    EncodingCheck,
     max_tokens,
     pad_texts,
     padded,
@@ -30,7 +30,7 @@ __all__ = [
     "Batch",
     "Chat",
     "ImageSource",
-    "InputCheck",
+    "EncodingCheck",
     "Inputs",
     "Many",
     "Picture",

@@ -38,7 +38,7 @@ from attnviz.inputs.image import (
     read_image,
 )
 from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
-from attnviz.inputs.text import InputCheck, TextPair, encode_texts, translate
+from attnviz.inputs.text import EncodingCheck, TextPair, encode_texts, translate
 from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
 from attnviz.models.pretrained import (
     embedding_rows,
@@ -46,7 +46,7 @@ from attnviz.models.pretrained import (
     has_text_decoder,
     input_kinds,
 )
-from attnviz.results import Axis, Waveform
+from attnviz.results import Axis, InputCheck, Waveform
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -274,7 +274,7 @@ class Batch:
         Where the sound is in `inputs`.
     notes : tuple of tuple of str
         What a reader should know of each input: what was cut, assumed or not read.
-    input_check : tuple of InputCheck
+    input_check : tuple of EncodingCheck
         How what reaches the model compares with the call of its own tokenizer or processor.
     texts : tuple of (str, str or None)
         What the ids of each input say, where they are arguments of the model.
@@ -288,7 +288,7 @@ class Batch:
     waveform: Waveform | None = None
     steps: TimeSteps | None = None
     notes: tuple[tuple[str, ...], ...] = ((),)
-    input_check: tuple[InputCheck, ...] = (InputCheck(),)
+    input_check: tuple[EncodingCheck, ...] = (EncodingCheck(),)
     texts: tuple[TextPair, ...] = ()
 
 
@@ -325,7 +325,7 @@ def encode(
     inputs: dict[str, Tensor] = {}
     axes: dict[str, tuple[Axis, ...]] = {}
     cut_from: tuple[int | None, ...] = (None,)
-    checks: Sequence[InputCheck] = [InputCheck()] * len(texts or (None,))
+    checks: Sequence[EncodingCheck] = [EncodingCheck()] * len(texts or (None,))
     more = [note for media in (image, sound) if media is not None for note in media.notes]
     pixels = steps = None
     with translate(checkpoint):
@@ -401,7 +401,7 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
         cut_from=(None,) * count,
         image=pixels,
         notes=((arguments.note, *own),) * count,
-        input_check=(InputCheck(),) * count,
+        input_check=(EncodingCheck(InputCheck(True)),) * count,
         texts=texts,
     )
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError
 from attnviz.inputs.spelling import decode, read_labels
-from attnviz.inputs.text import InputCheck, encode_ids, encode_texts, max_tokens, tokenize
+from attnviz.inputs.text import EncodingCheck, encode_ids, encode_texts, max_tokens, tokenize
 from attnviz.inputs.tokens import TokenIds
 from attnviz.models.pretrained import has_text_decoder
 from attnviz.results import Axis
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def encode_target(
     checkpoint: Checkpoint, targets: Sequence[str | TokenIds], *, truncate: bool
-) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[InputCheck, ...]]:
+) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodingCheck, ...]]:
     """Tokenize the decoder's targets and shift them right: each position predicts the next token.
 
     The tensors are (N, T), by the name of the model's argument; the axes are those of the targets,
@@ -40,7 +40,7 @@ def encode_target(
         ids = torch.tensor([first.ids], device=checkpoint.device)
         ids = ids if first.shifted else _shift(module, torch.cat([ids, ids[:, -1:]], dim=1))
         inputs = {"decoder_input_ids": ids, "decoder_attention_mask": torch.ones_like(ids)}
-        return inputs, (continue_axis(tokenizer, None, ids[0]),), (InputCheck(),)
+        return inputs, (continue_axis(tokenizer, None, ids[0]),), (EncodingCheck(),)
     labels, axes, _, checks = encode_texts(
         checkpoint, [(text, None) for text in targets], truncate=truncate, of_decoder=True
     )

@@ -10,8 +10,8 @@ from torch import Tensor
 from attnviz.errors import InputError
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.image import Grid, Picture, find_grid, patch_label
-from attnviz.inputs.text import InputCheck, max_tokens, text_axis
-from attnviz.results import Axis
+from attnviz.inputs.text import EncodingCheck, max_tokens, text_axis
+from attnviz.results import Axis, InputCheck
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -37,7 +37,7 @@ def _token(checkpoint: Checkpoint, kind: str) -> tuple[str, int] | None:
 
 def encode_multimodal(
     checkpoint: Checkpoint, text: str, picture: Picture | None, sound: Sound | None
-) -> tuple[dict[str, Tensor], Axis, InputCheck]:
+) -> tuple[dict[str, Tensor], Axis, EncodingCheck]:
     """Tokenize a text with an image or a sound in it.
 
     A placeholder that the text lacks is put in front of it. Such a text is a prompt: special tokens
@@ -82,7 +82,7 @@ def encode_multimodal(
     axis = _text_axis(checkpoint, prompt, ids, details)
     for kind in kinds:
         axis = fill_placeholders(checkpoint, axis, kind, inputs, sound)
-    return inputs, axis, InputCheck(not notes, tuple(notes), notes=tuple(notes))
+    return inputs, axis, EncodingCheck(InputCheck(not notes, tuple(notes)), tuple(notes))
 
 
 def _placeholder(checkpoint: Checkpoint, kind: str) -> tuple[str, int]:

@@ -27,10 +27,11 @@ class UnknownPlacesError(Exception):
 def changed_batch(
     batch: Batch, kind: str, chosen: Sequence[tuple[int, Tensor]]
 ) -> tuple[dict[str, Tensor], list[int]]:
-    """Return inputs as they are and with one position changed, and between which rows each is.
+    """Return inputs as they are and with some positions changed, and between which rows each is.
 
-    chosen : of each input its number in the batch, and the P positions to change; it takes 1 + P
-    rows. The other content is another token, patch or frame of the same input.
+    chosen : of each input its number in the batch, and which of its T positions to change in each
+    of R more rows, (R, T); it takes 1 + R rows. The other content is another token, patch or frame
+    of the same input.
 
     Raises
     ------
@@ -38,20 +39,22 @@ def changed_batch(
         The axis does not say where in a tensor a position lies.
     """
     argument = _argument(batch, kind)
-    ends = [0, *itertools.accumulate(1 + len(positions) for _, positions in chosen)]
-    source = torch.cat(
-        [torch.full((1 + len(positions),), number) for number, positions in chosen]
-    ).to(batch.inputs[argument].device)
+    ends = [0, *itertools.accumulate(1 + len(rows) for _, rows in chosen)]
+    source = torch.cat([torch.full((1 + len(rows),), number) for number, rows in chosen]).to(
+        batch.inputs[argument].device
+    )
     inputs = {
         name: value[source] if isinstance(value, Tensor) else value
         for name, value in batch.inputs.items()
     }
     changed = inputs[argument]
-    for start, (number, positions) in zip(ends, chosen, strict=False):
+    for start, (number, rows) in zip(ends, chosen, strict=False):
         axis, original = batch.axes[kind][number], batch.inputs[argument][number]
         regions = _regions(batch, kind, axis, original)
-        for row, position in enumerate(positions.tolist(), start=start + 1):
-            changed[row][regions[position]] = _other(original, regions, position)
+        for position in rows.any(0).nonzero().flatten().tolist():
+            other = _other(original, regions, position)
+            for row in rows[:, position].nonzero().flatten().tolist():
+                changed[start + 1 + row][regions[position]] = other
     return inputs, ends
 
 

@@ -17,7 +17,7 @@ from attnviz.errors import AttnvizWarning, InputError
 from attnviz.inputs.spelling import align, covered, decode, read_labels, unknown_id
 from attnviz.inputs.tokens import Chat, TokenIds, special_flags
 from attnviz.models.pretrained import forward_parameters
-from attnviz.results import Axis
+from attnviz.results import Axis, InputCheck
 from attnviz.results.axis import Span, literal, make_axis
 from attnviz.runtime import libraries
 from attnviz.runtime.libraries import MemoryBudget
@@ -66,36 +66,24 @@ def _tokenizer(checkpoint: Checkpoint, *, of_decoder: bool = False) -> PreTraine
 
 
 @dataclass(frozen=True)
-class InputCheck:
+class EncodingCheck:
     """How what reaches the model compares with the call of its own tokenizer or processor.
 
     Attributes
     ----------
-    equal : whether the ids are those of that call, or those that the user gave.
-    differs : what was read in another way, left out or added, each as a note.
-    unknown : the words for which the tokenizer has no token.
-    uncovered : the parts of the text that no token holds.
-    notes : what a reader should know: of the above, and the special tokens typed in the text.
+    result : the check as a verdict has it.
+    notes : what a reader should know: of the check, and the special tokens typed in the text.
     doubt : why the labels may not be those of the tokens; None where they are.
     """
 
-    equal: bool = True
-    differs: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-    uncovered: tuple[str, ...] = ()
+    result: InputCheck | None = None
     notes: tuple[str, ...] = ()
     doubt: str | None = None
 
-    def __add__(self, other: InputCheck) -> InputCheck:
+    def __add__(self, other: EncodingCheck) -> EncodingCheck:
         """Return the check of two inputs of one run, such as a text and its target."""
-        return InputCheck(
-            self.equal and other.equal,
-            self.differs + other.differs,
-            self.unknown + other.unknown,
-            self.uncovered + other.uncovered,
-            self.notes + other.notes,
-            self.doubt or other.doubt,
-        )
+        result = InputCheck.joined([self.result, other.result])
+        return EncodingCheck(result, self.notes + other.notes, self.doubt or other.doubt)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +141,7 @@ def encode_texts(
     *,
     truncate: bool,
     of_decoder: bool = False,
-) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...], tuple[InputCheck, ...]]:
+) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...], tuple[EncodingCheck, ...]]:
     """Tokenize texts, or pairs of them, and pad them on the right.
 
     Returns the tensors (N, T) by the name of the model's argument, the axis of each text, how many
@@ -373,7 +361,7 @@ def _check(
     row: Sequence[int],
     *,
     of_decoder: bool,
-) -> InputCheck:
+) -> EncodingCheck:
     """Compare the ids that the model reads with those of the tokenizer's own call."""
     tokenizer, (source, second) = _tokenizer(checkpoint, of_decoder=of_decoder), pair
     most = len(encoded.ids) if encoded.cut_from else None
@@ -382,7 +370,8 @@ def _check(
         kind = "target" if of_decoder else "text"
         differs.append(f"{kind} cut from {encoded.cut_from} to {most} tokens")
     if isinstance(source, TokenIds):  # their text is made of them
-        return InputCheck(row == list(source.ids[:most]), (*differs,), notes=(*differs,))
+        check = InputCheck(row == list(source.ids[:most]), (*differs,))
+        return EncodingCheck(check, (*differs,))
     for number, text in enumerate(filter(None, encoded.texts)):
         places = [
             n
@@ -418,14 +407,10 @@ def _check(
         f"the model has no token for {words}: it read {tokenizer.unk_token} for them", unknown
     )
     notes += _listed("no token holds a part of the text", uncovered)
-    return InputCheck(
-        own == list(row),
-        tuple(differs),
-        unknown,
-        tuple(uncovered),
-        (*differs, *notes),
-        next(iter(doubts), None),
+    check = InputCheck(
+        own == list(row), tuple(differs), unknown, tuple(uncovered), len(axis.word_labels)
     )
+    return EncodingCheck(check, (*differs, *notes), next(iter(doubts), None))
 
 
 def _listed(what: str, parts: Collection[str], option: str = "") -> list[str]:

@@ -29,7 +29,7 @@ import pkgutil
 import stat
 import struct
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -41,7 +41,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from attnviz.errors import InputError, file_path, printable
-from attnviz.results import AgreementReport
+from attnviz.results import AgreementReport, AttentionResult, digests_of
 from attnviz.results.base import SAVABLE, Savable
 from attnviz.results.digest import stored
 from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
@@ -118,36 +118,8 @@ def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: s
         file.write(memoryview(data)[start + len(_BLANK) :])
 
 
-def load_result(path: str | os.PathLike[str]) -> Savable:
-    """Read a result that `save_result` wrote as .safetensors: the same, bit for bit, on the CPU.
-
-    Parameters
-    ----------
-    path : str or path
-        The file.
-
-    Returns
-    -------
-    Savable
-        The result, of the type that was saved.
-
-    Raises
-    ------
-    InputError
-        There is no such file, it holds no result, it changed since it was written, or a newer
-        version of attnviz wrote it.
-
-    Examples
-    --------
-    >>> import attnviz
-    >>> from tempfile import TemporaryDirectory
-    >>> moved = attnviz.shift("bank", "We sat on the bank of the river.")
-    >>> with TemporaryDirectory() as folder:
-    ...     moved.save(f"{folder}/bank.safetensors")
-    ...     again = attnviz.load_result(f"{folder}/bank.safetensors")
-    >>> again.headline == moved.headline
-    True
-    """
+def read_result(path: str | os.PathLike[str]) -> Savable:
+    """Return the result in a file, as `attnviz.load_result` documents it, not recomputed."""
     path = file_path(path)
     try:
         data, metadata = _read(path)
@@ -319,6 +291,8 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None = 
                 raise ValueError(what) from None
         if kind is AgreementReport:
             values |= {"saved": values.get("saved") or saved, "recomputed": ()}
+        if isinstance(report := values.get("agreement"), AgreementReport):
+            values["agreement"] = _bound(report, kind, values, is_older=saved is None)
         try:
             records[path] = kind(**values)
             records[path].check(numbers=True)
@@ -346,6 +320,22 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None = 
     if unused := tensors.keys() - restored.keys():
         raise ValueError(f"the result has no tensor {min(unused)!r:.60}")
     return result
+
+
+def _bound(
+    report: AgreementReport, kind: type, values: Mapping[str, Any], *, is_older: bool
+) -> AgreementReport:
+    """Return the report in a file, altered if it knows no digest of the numbers beside it.
+
+    Older versions wrote none.
+    """
+    has_records = issubclass(kind, AttentionResult)
+    if report.given or (report.digests if has_records else report.digest is not None):
+        return report
+    if not is_older:
+        return replace(report, altered=True)
+    attentions = values.get("streamed") or values.get("records") or ()
+    return replace(report, digests=digests_of(attentions)) if has_records else report
 
 
 def _is_of(value: Any, kind: Any) -> bool:

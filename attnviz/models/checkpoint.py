@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -79,7 +81,7 @@ class Checkpoint:
         In hexadecimal. Of the safetensors file; of several shards, of their hexadecimal digests
         joined in the order of file names; of an adapter, of those of its base and of its own file;
         of an object, of name, dtype, shape and bytes of every tensor in its ``state_dict``, in the
-        order of names.
+        order of names, and of every other buffer that its class would compute otherwise.
     versions : tuple
         What changes when a tensor is written, of each tensor when it was hashed.
     special_tokens : "split" or "parse"
@@ -393,12 +395,59 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     and its first column, because `.data` and numpy write without being counted. Tensors that are
     offloaded differ after each run, and packed ones never change.
     """
-    values = module.state_dict().values()
-    tensors = [value for value in values if isinstance(value, Tensor) and not value.is_meta]
+    values = [*module.state_dict().values(), *_unsaved_buffers(module).values()]
+    parts = [part for value in values if isinstance(value, Tensor) for part in _parts(value)]
+    tensors = [part for part in parts if not part.is_meta]
     writes = ((t.data_ptr(), 0 if t.is_inference() else write_count(t)) for t in tensors)
     sums = [_sum_of_edges(tensor) for tensor in tensors]
     numbers = torch.stack([total.to(sums[0].device) for total in sums]).tolist() if sums else []
     return tuple((*counted, number) for counted, number in zip(writes, numbers, strict=True))
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the tensors of bytes in which a tensor of another class, as a quantized one, lies."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        yield from _parts(getattr(tensor, name))
+
+
+def _unsaved_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that are in no ``state_dict``, by name."""
+    saved = module.state_dict().keys()
+    return {name: buffer for name, buffer in module.named_buffers() if name not in saved}
+
+
+def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
+    """Return the names of buffers in no ``state_dict`` that differ from what their class computes.
+
+    The class computes them once more, in a copy of the module without its weights. Nothing is known
+    of the buffers that it sets elsewhere.
+    """
+    changed, owners = [], {}
+    for path, module in model.named_modules():
+        if isinstance(module, PreTrainedModel):
+            owners[path] = module
+        owned = dict(module.named_buffers(recurse=False))
+        unsaved = owned.keys() - module.state_dict().keys() if owned else set()
+        if not unsaved:
+            continue
+        # The innermost model around the module: modules come in the order of the tree.
+        owner = next(
+            m for p, m in reversed(owners.items()) if f"{path}.".startswith(f"{p}.".lstrip("."))
+        )
+        with suppress(Exception), torch.no_grad():  # a module of the user may do anything
+            weights = {id(t): torch.empty_like(t, device="meta") for t in module.parameters()}
+            fresh = copy.deepcopy(module, {**weights, id(owner.config): owner.config})
+            for name, buffer in fresh.named_buffers(recurse=False):
+                fresh.register_buffer(name, buffer.clone(), persistent=name not in unsaved)
+            owner._init_weights(fresh)  # type: ignore[no-untyped-call]
+            for name in unsaved:
+                buffer = fresh.get_buffer(name)
+                if write_count(buffer) and not torch.equal(buffer, owned[name]):
+                    changed.append(f"{path}.{name}".lstrip("."))
+    return tuple(changed)
 
 
 def _sum_of_edges(tensor: Tensor) -> Tensor:
@@ -411,7 +460,9 @@ def _sum_of_edges(tensor: Tensor) -> Tensor:
 
 def _sha256_of_state(module: PreTrainedModel) -> str:
     digest = hashlib.sha256()
-    for key, tensor in whole_weights(module):
+    buffers = _unsaved_buffers(module)
+    changed = ((name, buffers[name]) for name in sorted(changed_buffers(module)) if name in buffers)
+    for key, tensor in (*whole_weights(module), *changed):
         digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
         tensor_bytes: Any = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         digest.update(tensor_bytes)

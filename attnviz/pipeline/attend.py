@@ -365,10 +365,11 @@ def verify(
     True
     """
     if isinstance(text, AttentionResult):
-        if model is not None or inputs:
-            name = next(iter(inputs), "model")
+        options = {"model": model, **inputs}
+        if given := [name for name, value in options.items() if value is not None]:
             raise InputError(
-                f"A result is verified by itself, so {name} does nothing. Leave it out."
+                f"{given[0]} does not apply to a result: it is recomputed, and no model runs. "
+                "Leave it out, or give the text."
             )
         return verify_saved(text)
     return attend(text, model=model, **inputs).agreement

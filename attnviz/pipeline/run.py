@@ -26,6 +26,7 @@ from attnviz.capture import (
     capture_generation,
     capture_pooled,
     capture_streamed,
+    change_by_code,
     change_every_position,
     change_some_positions,
     linear_calls,
@@ -273,19 +274,21 @@ def _whole_results(
         positions = PositionCheck(doubt=doubts[0]) if doubts else None
         if moved and not doubts:
             of_input = {kind: keys[n] for kind, keys in moved.items()}
-            positions = agreement.check_positions(of_input, records)
+            every = options.positions == "all"
+            positions = agreement.check_positions(of_input, records, every=every)
         report = agreement.verify(
             records,
             captured.references,
             in_one_pass=captured.in_one_pass,
             output=output,
             positions=positions,
+            input=batch.input_check[n].result,
             versions=package_versions(),
             weights_sha256=sha256,
         )
         source = _provenance(checkpoint, inputs, batch, n, report, computation, generated)
         results.append(
-            AttentionResult(
+            _result(
                 records,
                 report,
                 source,
@@ -296,6 +299,17 @@ def _whole_results(
             )
         )
     return results
+
+
+def _result(*parts: Any, **more: Any) -> AttentionResult:
+    """Return a result; what was recorded must fit together."""
+    try:
+        return AttentionResult(*parts, **more)
+    except InputError as error:
+        raise ModelError(
+            f"{error}, and it was recorded otherwise. This is a bug in attnviz, not in your input. "
+            "Report it with the name of the model."
+        ) from error
 
 
 def _moved_keys(
@@ -310,6 +324,17 @@ def _moved_keys(
     Empty if one of the kinds cannot be changed; InputError where all positions are asked for.
     """
     module, every = checkpoint.module, options.positions == "all"
+    records = captures[0].records
+
+    def moved(kind: str) -> list[MovedKeys]:
+        if every:
+            return change_every_position(module, batch, kind, records)
+        if kind != "audio":  # whose frames overlap
+            by_code = change_by_code(module, batch, kind, records)
+            if all(map(agreement.can_be_told, by_code)):
+                return by_code
+        return change_some_positions(module, batch, kind, records, _CHANGED)
+
     given: dict[str, Any] = {
         "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
         "target": inputs.targets,
@@ -319,19 +344,17 @@ def _moved_keys(
     try:
         if inputs.generate is not None:
             raise UnknownPlacesError("the model generates the tokens itself")
-        return {
-            kind: change_every_position(module, batch, kind, captures[0].records)
-            if every
-            else change_some_positions(module, batch, kind, captures[0].records, _CHANGED)
-            for kind, sources in given.items()
-            if sources is not None
-        }
+        return {kind: moved(kind) for kind, sources in given.items() if sources is not None}
     except UnknownPlacesError as reason:
         if every:
             raise InputError(
                 f"The positions of {checkpoint.name} cannot be checked: {reason}. Leave "
                 '--positions (positions="all") out.'
             ) from reason
+        return {}
+    except ModelError:  # the model does not run on a batch of changed inputs
+        if every:
+            raise
         return {}
 
 
@@ -420,6 +443,7 @@ def _pooled_result(
         records,
         references,
         output=output,
+        input=batch.input_check[0].result,
         versions=package_versions(),
         weights_sha256=checkpoint.current_sha256(),
     )
@@ -430,7 +454,7 @@ def _pooled_result(
     )
     of_input = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0))
     notes = (*of_input, *known.notes, pooled)
-    result = AttentionResult(records, report, source, notes=notes)
+    result = _result(records, report, source, notes=notes)
     stored = tuple(map(result.layer, options.layers or result.layers))
     for record in stored:
         for head in options.heads or ():
@@ -502,6 +526,7 @@ def _streamed_result(
         weights_sha256=checkpoint.current_sha256(),
         rows=(len(rows), len(axis)),
         output=output,
+        input=batch.input_check[0].result,
         digests=digests_of(streamed),
     )
     source = _provenance(checkpoint, inputs, batch, 0, report, computation, None)
@@ -515,7 +540,7 @@ def _streamed_result(
             f"{shown + len(known.modules)} layers that mix tokens; the other {len(known.modules)} "
             f"({kinds}) {'are' if len(known.modules) > 1 else 'is'} linear attention"
         )
-    return AttentionResult((), report, source, streamed=streamed, notes=tuple(notes))
+    return _result((), report, source, streamed=streamed, notes=tuple(notes))
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

@@ -8,6 +8,7 @@ m query and n key positions, d_k and d_v features per head.
 from attnviz.results.agreement_report import (
     AgreementReport,
     AnalysisCheck,
+    InputCheck,
     OutputCheck,
     PositionCheck,
     StageCheck,
@@ -56,6 +57,7 @@ __all__ = [
     "Gate",
     "GivenAttention",
     "HeadProjection",
+    "InputCheck",
     "Landmark",
     "Linear",
     "LinearAttention",

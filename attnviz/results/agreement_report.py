@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from attnviz.errors import InputError
+from attnviz.results.axis import literal
 from attnviz.results.base import Rules, Savable
 
-Verdict = Literal["verified", "failed", "not proven", "not verified"]
+# The worst first.
+Verdict = Literal["failed", "not verified", "not proven", "positions not verified", "verified"]
 LINEAR = "linear"  # the stack of linear attention
+_LISTED, _LONGEST = 4, 60  # parts of an input that are named, and their characters
 PROJECTED = ("query", "key", "value", "output")  # the stages that the module's weights make
 
 
@@ -154,12 +157,17 @@ class OutputCheck(_Bounded, Savable):
     repeated : the difference between two runs of the model, of the output or of the queries; None
         where it was not measured, because the output agrees.
     tokens : how many tokens were read, from the start of a long text; None for all.
+    moved : the least difference that another attention in one layer makes (in all layers, where
+        there is only one run for them); None where it was not measured. blind : the modules of
+        which another attention makes none.
     """
 
     difference: float
     tolerance: float
     repeated: float | None = None
     tokens: int | None = None
+    moved: float | None = None
+    blind: tuple[str, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -181,9 +189,10 @@ class PositionCheck(Savable):
 
     Attributes
     ----------
-    tokens, patches, frames : how many were changed, one at a time.
+    tokens, patches, frames : how many were changed. of : how many there are; 0 in older files.
     failed : the place of an attention, the position of a change, and the key that moved, for each
-        that does not move its own key most, or that moves an earlier one of a causal model.
+        that does not move its own key most, or that moves an earlier one of a causal model; -1 for
+        the key where that of the recorded run is another one than in a batch of another size.
     layers : of how many attentions the keys were compared.
     doubt : why the labels may not be the tokens, so that nothing was compared.
     """
@@ -194,6 +203,7 @@ class PositionCheck(Savable):
     failed: tuple[tuple[str, int, int], ...] = ()
     layers: int = 1
     doubt: str | None = None
+    of: int = 0
 
     @classmethod
     def joined(cls, checks: Sequence[PositionCheck | None]) -> PositionCheck | None:
@@ -208,6 +218,7 @@ class PositionCheck(Savable):
             failed=tuple(failure for check in known for failure in check.failed),
             layers=min(check.layers for check in known),
             doubt=next((check.doubt for check in known if check.doubt), None),
+            of=sum(check.of for check in known),
         )
 
     @property
@@ -219,6 +230,8 @@ class PositionCheck(Savable):
     def reason(self) -> str:
         """Why the positions do not agree, in words."""
         place, token, key = self.failed[0]
+        if key < 0:
+            return f"key {token} in {place} is another one in a batch of another size"
         return (
             f"the rows are not the {' and '.join(self.changed)}: a change at position {token} "
             f"moves key {key} in {place}"
@@ -229,6 +242,59 @@ class PositionCheck(Savable):
         """How many positions of each kind were changed."""
         counts = {"tokens": self.tokens, "patches": self.patches, "frames": self.frames}
         return {units: count for units, count in counts.items() if count}
+
+
+@dataclass(frozen=True)
+class InputCheck(Savable):
+    """What reached the model, beside the tokenizer's, the processor's or the model's own call.
+
+    Attributes
+    ----------
+    equal : whether the ids and all other arguments equal those of that call; None where they were
+        not compared.
+    differs : what differs from it, was dropped, or was filled with a default: a phrase each.
+    unknown : the words that the model read as unknown tokens ([UNK]).
+    uncovered : the parts of the text that no token covers.
+    words : how many words the text has; 0 where it is not known.
+    """
+
+    equal: bool | None = None
+    differs: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
+    words: int = 0
+
+    @classmethod
+    def joined(cls, checks: Sequence[InputCheck | None]) -> InputCheck | None:
+        """Return one check of several texts; None unless every text has one."""
+        known = [check for check in checks if check is not None]
+        if not known or len(known) < len(checks):
+            return None
+        equal = {check.equal for check in known}
+
+        def every(name: str) -> tuple[str, ...]:
+            return tuple(dict.fromkeys(part for c in known for part in getattr(c, name)))
+
+        return cls(
+            False if False in equal else None if None in equal else True,
+            every("differs"),
+            every("unknown"),
+            every("uncovered"),
+            sum(check.words for check in known),
+        )
+
+    @property
+    def reason(self) -> str:
+        """What a reader should know of the input, in words; empty where it is as expected."""
+        of = f" of {self.words}" if self.words else ""
+        count = len(self.unknown)
+        parts = [f"not as the model's own call: {_listed(self.differs)}"] if self.differs else []
+        if self.unknown:
+            plural = "words" if count > 1 or of else "word"
+            parts.append(f"{count}{of} {plural} unknown to the tokenizer: {_listed(self.unknown)}")
+        if self.uncovered:
+            parts.append(f"no token covers {_listed(self.uncovered)}")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -266,6 +332,7 @@ class AgreementReport(Savable):
     rows : of a long text, how many queries were compared, of how many; None where all were.
     output, positions : the output of the recorded run beside that of the model as loaded, and
         whether the rows are the tokens; None where it was not compared.
+    input : what reached the model, beside its own call; None where it was not compared.
     analysis : the checks of the numbers that come from other runs, or from a calculation.
     digests : of every attention that was compared, by its module and call. digest : of the numbers
         of the result that the report is part of. altered : whether they are others now.
@@ -303,6 +370,7 @@ class AgreementReport(Savable):
     saved: str | None = None
     recomputed: tuple[str, ...] = ()
     given: bool = False
+    input: InputCheck | None = None
 
     def __repr__(self) -> str:
         """Return the verdict, and how many heads were compared."""
@@ -335,6 +403,7 @@ class AgreementReport(Savable):
             if len(outputs) == len(several)
             else None,
             positions=PositionCheck.joined([report.positions for report in several]),
+            input=InputCheck.joined([report.input for report in several]),
             analysis=tuple(_worst([report.analysis for report in several])),
             saved=max((report.saved for report in several if report.saved), default=None),
             recomputed=(),
@@ -345,15 +414,19 @@ class AgreementReport(Savable):
 
     @property
     def verdict(self) -> Verdict:
-        """Return "verified", "failed", or "not proven" when the canary was not caught.
+        """Return "verified", "failed", or "not proven" when a canary was not caught.
 
-        Weights that the user gave are "not verified".
+        It is "positions not verified" if only the labels are in doubt. Weights that the user gave
+        are "not verified".
         """
         if self.given:
             return "not verified"
         if self.altered or any(not check.passed for check in (*self.checks, *self._whole)):
             return "failed"
-        return "not proven" if self.unproven or not self.checks else "verified"
+        if self.unproven or not self.checks or (self.output is not None and self.output.blind):
+            return "not proven"
+        in_doubt = self.positions is not None and self.positions.doubt
+        return "positions not verified" if in_doubt else "verified"
 
     @property
     def parts(self) -> dict[str, str]:
@@ -361,6 +434,7 @@ class AgreementReport(Savable):
 
         "weights" follow from Q and K. "projections" make Q, K, V and the output of a module from
         its input. "positions" say which token a row is. "output" is that of the whole model.
+        "input" is what reached the model: "differs" from its own call, where it does.
         """
         left_out = {stage for _, stage, _ in self.not_compared}
         of_projections = [check for check in self.checks if check.stage in PROJECTED]
@@ -374,15 +448,46 @@ class AgreementReport(Savable):
             return "verified" if checks and complete else "not compared"
 
         weights = state(of_weights, complete="weights" not in left_out)
-        unproven = self.verdict == "not proven" and weights == "verified"
+        unproven = (self.unproven or not self.checks) and weights == "verified"
+        equal = None if self.given or self.input is None else self.input.equal
         return {
             "weights": "not proven" if unproven else weights,
             "projections": state(of_projections, complete=not left_out & {*PROJECTED}),
             "positions": state(
                 [] if self.positions is None or self.positions.doubt else [self.positions]
             ),
-            "output": state([] if self.output is None else [self.output]),
+            "output": "not proven"
+            if self.output is not None and self.output.blind
+            else state([] if self.output is None else [self.output]),
+            "input": {True: "verified", False: "differs", None: "not compared"}[equal],
         }
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """What the verdict is about, as types of JSON.
+
+        The stages that were compared and those that were not; the number of heads; the positions
+        that were tried, of how many, and in how many layers; the words that the tokenizer does not
+        know; and whether another attention would have shown in the output (None: not tried).
+        """
+        tried, output = self.positions, self.output
+        return {
+            "compared": [*dict.fromkeys(check.stage for check in self.checks)],
+            "not_compared": self._left_out,
+            "heads": self.heads,
+            "positions": tried and [sum(tried.changed.values()), tried.of, tried.layers],
+            "unknown_words": [] if self.input is None else [*self.input.unknown],
+            "output_shows_attention": None
+            if output is None or output.moved is None
+            else not output.blind,
+        }
+
+    @property
+    def _left_out(self) -> list[str]:
+        """The stages that were not compared everywhere."""
+        unknown = self.positions is None and not self.given
+        stages = dict.fromkeys(stage for _, stage, _ in self.not_compared)
+        return [*stages, *(["positions"] if unknown else [])]
 
     @property
     def _whole(self) -> tuple[OutputCheck | PositionCheck | AnalysisCheck, ...]:
@@ -442,7 +547,7 @@ class AgreementReport(Savable):
         if (doubt := self._not_verified()) is not None:
             return doubt
         texts = f" on {self.texts} texts" if self.texts > 1 else ""
-        left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
+        left_out = ", ".join(self._left_out)
         when = f" when saved on {self.saved}" if self.saved else ""
         largest = f"{self.largest_difference():.1e}"
         compared = (
@@ -455,7 +560,7 @@ class AgreementReport(Savable):
             heads = f"{self.heads} recomputed heads{texts}"
             compared = f"{heads} match the model's own {self.dtype} weights to {largest}"
         return (
-            f"verified{when}: {compared}"
+            f"{self._start}{when}: {compared}"
             + self._of_rows(short=short)
             + self._of_other_parts(short=short)
             + (f"; not compared: {left_out}" if left_out else "")
@@ -473,8 +578,8 @@ class AgreementReport(Savable):
             return [longest]
         when = f" when saved on {self.saved}" if self.saved else ""
         texts = f" on {self.texts} texts" if self.texts > 1 else ""
-        brief = f"verified{when}: {self._match(texts, 'weights')}" + self._of_rows(short=True)
-        left_out = ", ".join(dict.fromkeys(stage for _, stage, _ in self.not_compared))
+        brief = f"{self._start}{when}: {self._match(texts, 'weights')}" + self._of_rows(short=True)
+        left_out = ", ".join(self._left_out)
         doubts = (f"; not compared: {left_out}" if left_out else "") + self._of_doubts()
         return [longest, brief + self._of_other_parts(short=True) + doubts, brief + doubts]
 
@@ -497,6 +602,9 @@ class AgreementReport(Savable):
             )
         if self.altered:
             return "NOT VERIFIED: these numbers are not those that were checked"
+        if self.output is not None and self.output.blind:
+            modules = _listed(self.output.blind)
+            return f"NOT PROVEN: the output would show no other attention in {modules}"
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"
             return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
@@ -517,6 +625,7 @@ class AgreementReport(Savable):
         return {
             "verdict": self.verdict,
             "parts": self.parts,
+            "coverage": self.coverage,
             "summary": self.summary(),
             "heads": self.heads,
             "first_difference": first_difference,
@@ -533,27 +642,42 @@ class AgreementReport(Savable):
 
     def _of_other_parts(self, *, short: bool) -> str:
         """Return what agrees beside the weights, in words."""
-        parts = [part for part in ("projections", "positions") if self.parts[part] == "verified"]
-        if parts and parts[-1] == "positions" and self.positions is not None:
-            count = self.positions.layers
-            where = (
-                f"{count} layers" if count > 1 else "first layer" if short else "the first layer"
+        names = ("projections", "positions") if short else ("input", "projections", "positions")
+        parts = [part for part in names if self.parts[part] == "verified"]
+        if parts and parts[-1] == "positions" and (tried := self.positions) is not None:
+            changed, first = (
+                sum(tried.changed.values()),
+                "first layer" if short else "the first layer",
             )
-            parts[-1] += f" ({where})" if short else f" in {where}"
+            where = f"{tried.layers} layers" if tried.layers > 1 else first
+            some = f"{changed} of {tried.of} " if changed < tried.of else ""
+            parts[-1] = f"{some}positions" + (f" ({where})" if short else f" in {where}")
         parts += [check.name for check in self.analysis]
         if (output := self.output) is not None:
             how = f"to {output.difference:.1e}" if output.difference else "exactly"
-            start = "" if output.tokens is None else f" for the first {output.tokens:,} tokens"
+            is_part = output.tokens is not None and output.tokens != (self.rows or (0, 0))[1]
+            start = f" for the first {output.tokens:,} tokens" if is_part else ""
             whole = f"the output of the model as loaded{start} ({how})"
+            if output.moved is not None and output.moved <= output.tolerance:
+                whole = (
+                    f"{whole[:-1]}, of {_percent(output.moved)} by another attention in a layer)"
+                )
             parts.append(f"output{start}" if short else whole)
         *others, last = parts or [""]
         listed = f"{', '.join(others)} and {last}" if others else last
         return f"; {listed} {'agree' if others else 'agrees'}" if listed else ""
 
+    @property
+    def _start(self) -> str:
+        """The verdict in words, and why the positions are not verified."""
+        if self.verdict != "positions not verified" or self.positions is None:
+            return "verified"
+        return f"POSITIONS NOT VERIFIED: {self.positions.doubt}; all else is verified"
+
     def _of_doubts(self) -> str:
-        """Return why the positions are not verified, in words."""
-        doubt = None if self.positions is None else self.positions.doubt
-        return f"; POSITIONS NOT VERIFIED: {doubt}" if doubt else ""
+        """Return what a reader should know of the input, in words."""
+        reason = "" if self.input is None else self.input.reason
+        return f"; input: {reason}" if reason else ""
 
     def _of_rows(self, *, short: bool) -> str:
         """Return which rows of a long text were compared, in words."""
@@ -578,6 +702,12 @@ def _worst(checks: Sequence[tuple[AnalysisCheck, ...]]) -> Iterator[AnalysisChec
         same = [check for check in listed if check.name == name]
         if len(same) >= len(checks):
             yield max(same, key=lambda check: (not check.passed, check.strain))
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """Return the first of some parts, each shortened, and how many more there are."""
+    more = [f"{len(parts) - _LISTED} more"] if len(parts) > _LISTED else []
+    return ", ".join([*(literal(part, _LONGEST) for part in parts[:_LISTED]), *more])
 
 
 def _amount(share: float) -> str:

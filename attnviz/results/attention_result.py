@@ -385,8 +385,13 @@ class AttentionResult(Savable):
         )
 
     def __post_init__(self) -> None:
-        """Check the fields, and bind a new agreement to the text and to the attentions."""
+        """Check the fields, and bind a new agreement to the text and to the attentions.
+
+        An agreement that knows no attention is not of these.
+        """
         super().__post_init__()
+        if not (self.agreement.digests or self.agreement.given or self.agreement.altered):
+            object.__setattr__(self, "agreement", replace(self.agreement, altered=True))
         if self.agreement.digests and _WHOLE not in self.agreement.digests:
             self._bind()
 

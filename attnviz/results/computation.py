@@ -27,6 +27,7 @@ class Computation(Savable):
     adapters : the names of the adapters that are active or merged.
     quantized : how many layers of each kind are quantized.
     config : of each field that differs from config.json, its value there and its value here.
+    buffers : the names of buffers, saved in no file, that differ from what their class computes.
     """
 
     attention: str
@@ -36,6 +37,7 @@ class Computation(Savable):
     adapters: tuple[str, ...]
     quantized: dict[str, int]
     config: dict[str, tuple[str, str]]
+    buffers: tuple[str, ...] = ()
 
     @property
     def changes(self) -> str:
@@ -45,6 +47,7 @@ class Computation(Savable):
             "hook": len(self.hooks),
             "replaced forward": len(self.forwards),
             "quantized layer": sum(self.quantized.values()),
+            "changed buffer": len(self.buffers),
         }
         parts = [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items() if count]
         return ", ".join([*parts, *(["a changed config"] if self.config else [])])
@@ -58,6 +61,7 @@ class Computation(Savable):
             "hooks": [_placed(*hook) for hook in self.hooks],
             "replaced forwards": [_placed(*forward) for forward in self.forwards],
             "quantized layers": [f"{count} {kind}" for kind, count in self.quantized.items()],
+            "changed buffers": self.buffers,
             "changed config": [f"{name} {old} → {new}" for name, (old, new) in self.config.items()],
         }
         listed = [f"{name}: {_list(entries)}" for name, entries in groups.items() if entries]

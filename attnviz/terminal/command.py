@@ -467,7 +467,7 @@ def compute_and_report(call: Call) -> int:
 
 def read_result(path: Path, mode: str | None) -> AttentionResult:
     """Return the result of `attend` in a file; raise InputError for maps of another mode."""
-    from attnviz.io.result_file import load_result
+    from attnviz.agreement import load_result
     from attnviz.results import AttentionResult
 
     result = load_result(path)

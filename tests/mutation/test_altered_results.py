@@ -126,12 +126,42 @@ def test_what_a_file_holds_is_recomputed(saved, tmp_path, capsys):
     report = replace(result.agreement, digests=digests_of(records))
     forged = tmp_path / "forged.safetensors"
     replace(result, records=records, agreement=report).save(forged)
-    assert attnviz.load_result(forged).checked_agreement.verdict == "verified"
-    assert run(["verify", "--result", str(forged)]) == 5
-    assert (
-        "NOT VERIFIED: differs from the model's own attention first at encoder layer 0, query"
-        in (" ".join(capsys.readouterr().err.split()))
-    )
+    said = "NOT VERIFIED: differs from the model's own attention first at encoder layer 0, query"
+    assert said in attnviz.load_result(forged).checked_agreement.summary()
+    for command in (
+        ["verify"],
+        ["heatmap"],
+        ["steps", "--layer", "0"],
+        ["view", "-o", "page.html"],
+    ):
+        assert run([*command, "--result", str(forged)]) == 5, command
+        printed = capsys.readouterr()
+        assert said in " ".join((printed.err + printed.out).split())
+
+
+@pytest.mark.parametrize("kind", ["result", "map"])
+def test_a_file_without_digests_is_not_verified(kind, saved, tmp_path):
+    """A forger of a file renews its SHA-256, and leaves out what knows the numbers."""
+    result = attnviz.load_result(saved)
+    if kind == "map":
+        result = attention_map(result, layer=1, head=2)
+    other = replace(result.agreement, digests={}, digest=None)
+    if kind == "result":
+        assert replace(result, agreement=other).agreement.summary() == ALTERED
+    object.__setattr__(result, "agreement", other)
+    result.save(tmp_path / "forged.safetensors")
+    again = attnviz.load_result(tmp_path / "forged.safetensors")
+    assert again.checked_agreement.summary() == ALTERED
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"model": "smollm2"}, {"pair": "x"}, {"image": torch.zeros(2, 2, 3)}, {"positions": "all"}],
+    ids=str,
+)
+def test_what_cannot_apply_to_a_result_is_refused(option, saved):
+    with pytest.raises(attnviz.InputError, match=f"{next(iter(option))} does not apply"):
+        attnviz.verify(attnviz.load_result(saved), **option)
 
 
 def test_positions_of_a_saved_result_cannot_be_checked(saved, capsys):

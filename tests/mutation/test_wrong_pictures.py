@@ -185,7 +185,7 @@ PROJECTIONS = {
     [(family, stage) for family in PROJECTIONS for stage in PROJECTIONS[family]],
 )
 def test_a_hook_that_changes_a_projection_is_caught(family, stage, change, tokenizer):
-    """However large: far from the known form is not another form."""
+    """However large: far from the form of another layer is not another form."""
     module = tiny(family)
     module.get_submodule(PROJECTIONS[family][stage]).register_forward_hook(CHANGES[change])
     report = attend(module, tokenizer).agreement
@@ -207,7 +207,8 @@ def test_a_head_that_never_arrives_is_caught(family, path, tokenizer):
     assert (report.first_difference.layer, report.first_difference.stage) == (1, "output")
 
 
-def test_a_wrong_rotary_base_inside_the_model_is_caught(tokenizer, monkeypatch):
+def test_a_form_that_reproduces_no_layer_is_not_compared(tokenizer, monkeypatch):
+    """The weights follow from Q and K as the model has them, whatever made them."""
     from transformers.models.llama import modeling_llama
 
     rotate = modeling_llama.apply_rotary_pos_emb
@@ -218,8 +219,9 @@ def test_a_wrong_rotary_base_inside_the_model_is_caught(tokenizer, monkeypatch):
 
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", faster)
     report = attend(tiny("llama"), tokenizer).agreement
-    assert report.verdict == "failed"
-    assert report.first_difference.stage == "query"
+    assert report.verdict == "verified"
+    assert {stage for _, stage, _ in report.not_compared} == {"query", "key"}
+    assert report.parts["projections"] == "not compared"
 
 
 def test_a_form_that_is_not_known_is_not_compared(tokenizer):
@@ -305,11 +307,11 @@ def test_keys_that_no_query_reads_are_no_false_alarm(dtype, tokenizer):
 @pytest.mark.parametrize(
     ("family", "path"), [("bert", "bert.encoder.layer.1"), ("llama", "model.layers.2")]
 )
-def test_positions_that_move_in_a_later_layer_are_caught_on_request(family, path, tokenizer):
+@pytest.mark.parametrize("positions", ["sample", "all"])
+def test_positions_that_move_in_a_later_layer_are_caught(positions, family, path, tokenizer):
     module = tiny(family)
     module.get_submodule(path).register_forward_pre_hook(reversed_positions, with_kwargs=True)
-    assert attend(module, tokenizer).agreement.parts["positions"] == "verified"
-    report = attend(module, tokenizer, positions="all").agreement
+    report = attend(module, tokenizer, positions=positions).agreement
     assert report.parts["positions"] == "failed"
     assert f"layer {path[-1]}" in report.summary()
 
@@ -348,7 +350,8 @@ def test_offsets_that_are_not_those_of_the_tokens_are_named(copied, tokenizer):
     result = attend(copied, wrong)
     assert result.agreement.parts["positions"] == "not compared"
     said = "POSITIONS NOT VERIFIED: the tokenizer's offsets do not match its tokens"
-    assert said in result.agreement.summary()
+    assert result.agreement.summary().startswith(said)
+    assert result.agreement.verdict == "positions not verified"
 
 
 @pytest.mark.parametrize("text", [TEXT, f"{TEXT} " * 40], ids=["whole", "streamed"])
@@ -386,10 +389,11 @@ def one_to_the_right(module, args, output):
     return (moved, *output[1:]) if isinstance(output, tuple) else moved
 
 
-def test_rows_of_a_decoder_that_are_off_by_one_are_caught_on_request(tokenizer):
+@pytest.mark.parametrize("positions", ["sample", "all"])
+def test_rows_of_a_decoder_that_are_off_by_one_are_caught(positions, tokenizer):
     module = tiny("gpt2")
     module.get_submodule("transformer.h.0").register_forward_hook(one_to_the_right)
-    report = attend(module, tokenizer, positions="all").agreement
+    report = attend(module, tokenizer, positions=positions).agreement
     assert "the rows are not the tokens" in report.summary()
 
 
@@ -398,7 +402,7 @@ def test_a_text_of_one_repeated_token_is_checked_with_its_neighbor(tokenizer):
     other = deepcopy(tokenizer)
     other.__class__ = type("First", (OnlyFirst, type(tokenizer)), {})
     result = attend(tiny("gpt2"), other, "!")  # its label does not fit, so the check is not shown
-    assert result.agreement.verdict == "verified"
+    assert result.agreement.verdict == "positions not verified"
 
 
 def exchanged(module, args, kwargs):
@@ -411,12 +415,62 @@ def exchanged(module, args, kwargs):
     return args, kwargs
 
 
-@pytest.mark.parametrize("layer", [1, 3, 5])
-def test_two_positions_that_are_exchanged_are_caught_on_request(layer, copied, tokenizer):
+@pytest.mark.parametrize("layer", [0, 3, 5])
+@pytest.mark.parametrize("positions", ["sample", "all"])
+def test_two_positions_that_are_exchanged_are_caught(positions, layer, copied, tokenizer):
     copied.encoder.layer[layer].register_forward_pre_hook(exchanged, with_kwargs=True)
-    report = attend(copied, tokenizer, positions="all").agreement
+    report = attend(copied, tokenizer, positions=positions).agreement
     assert "the rows are not the tokens" in report.summary()
     assert f"encoder layer {layer}" in report.summary()
+
+
+@pytest.mark.parametrize("layer", [0, 3])
+def test_positions_that_move_in_batches_of_one_size_only_are_caught(layer, copied, tokenizer):
+    def exchange_alone(module, args, kwargs):
+        states = args[0] if args else kwargs["hidden_states"]
+        return exchanged(module, args, kwargs) if len(states) == 1 else None
+
+    copied.encoder.layer[layer].register_forward_pre_hook(exchange_alone, with_kwargs=True)
+    said = attend(copied, tokenizer).agreement.summary()
+    assert f"in encoder layer {layer} is another one in a batch of another size" in said
+
+
+def test_a_text_too_long_for_all_layers_says_so(tokenizer):
+    report = attend(tiny("bert"), tokenizer, f"{TEXT} " * 12).agreement
+    assert report.verdict == "verified"
+    assert (report.positions.layers, report.positions.tokens) == (1, report.positions.of)
+    assert "positions in the first layer" in report.summary()
+
+
+@pytest.mark.parametrize("layers", [[0, 1, 2, 3, 4, 5], [4]], ids=["all", "one"])
+def test_an_output_that_no_attention_moves_proves_nothing(layers, copied, tokenizer):
+    """A gate or W^O of zeros hides what fused attention computes."""
+    assert attend(copied, tokenizer).agreement.output.moved > 1e-3
+    for layer in layers:
+        copied.encoder.layer[layer].attention.output.dense.weight.data.zero_()
+    report = attend(copied, tokenizer).agreement
+    assert report.verdict == "not proven"
+    assert [path.split(".")[2] for path in report.output.blind] == [*map(str, layers)]
+    assert (
+        "NOT PROVEN: the output would show no other attention in encoder.layer" in report.summary()
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("bert", "bert.embeddings.position_ids"), ("llama", "model.rotary_emb.inv_freq")],
+)
+def test_a_changed_buffer_is_named_and_in_the_fingerprint(family, name, tokenizer):
+    module = tiny(family)
+    plain = attend(module, tokenizer).provenance
+    assert not plain.with_changes
+    buffer = module.get_buffer(name)
+    buffer.copy_(buffer.flip(-1))
+    for source in (module, deepcopy(module)):
+        changed = attend(source, tokenizer).provenance
+        assert changed.with_changes == " with 1 changed buffer"
+        assert changed.computation.buffers == (name,)
+        assert changed.weights_sha256 != plain.weights_sha256
 
 
 class OnlyFirst:

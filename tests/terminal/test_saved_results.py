@@ -11,6 +11,7 @@ from reports import forget_day
 import attnviz
 import attnviz.pipeline.attend
 from attnviz.app import run
+from attnviz.results import digests_of
 
 TEXT = "the train left the station on time"
 
@@ -158,7 +159,8 @@ def test_other_files_are_refused_in_one_line(capsys, command, train):
 @pytest.mark.parametrize("command", ["heatmap", "steps", "verify"])
 def test_files_cannot_send_terminal_control_codes(capsys, command, train):
     evil = "x\x1b[2J\x1b]0;owned\x07\r\u202ey\n"
-    agreement = replace(train.agreement, digests={})  # or it would be said that the name changed
+    digests = digests_of(train.records)  # or it would be said that the name changed
+    agreement = replace(train.agreement, digests=digests)
     if command == "verify":
         agreement = replace(agreement, not_compared=((evil, evil, evil),), dtype=evil)
     named = replace(train.provenance, model=evil)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from torch import Tensor
 
 import attnviz
 from attnviz.analyses.survey.result import SURE, HeadTable
-from attnviz.results.agreement_report import AgreementReport
+from attnviz.results.agreement_report import AgreementReport, Verdict
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 
@@ -29,7 +29,7 @@ class SeveralModels:
     @property
     def agreement(self) -> AgreementReport:
         """The worst of the reports."""
-        order = ("failed", "not proven", "verified")
+        order = get_args(Verdict)
         return min(self.agreements, key=lambda agreement: order.index(agreement.verdict))
 
     def _bind(self, report: AgreementReport) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import TypeAlias
@@ -49,20 +49,22 @@ def match_projections(
     head_output: Tensor | None = None,
     merged_heads: Tensor | None = None,
     batch: tuple[Tensor | None, Tensor | None] | None = None,
+    known: Collection[str] = (),
 ) -> AttentionRecord:
     """Return the record with the projections that reproduce its Q, K and V, as far as possible.
 
-    Where the form of a stage is known, the closest candidate is returned: what it does not
-    reproduce is a difference. Elsewhere a candidate must reproduce the recorded values at least
-    roughly. If none does, the module computes something that attnviz does not know, and this stage
-    is not compared.
+    A candidate must reproduce the recorded values at least roughly. If none does, the module
+    computes something that attnviz does not know, and this stage is not compared. Of a stage that
+    is known from another layer, the closest candidate is returned: what it does not reproduce is a
+    difference.
 
     head_output, merged_heads : (H, m, d_v), A·V of each head, and the input of W^O, if known.
     batch : the input and the key input of the whole batch, if the record is only a part of it.
+    known : the stages that are known.
     """
     if attention_module is None:
         return record
-    module, known = attention_module.module, attention_module.known
+    module = attention_module.module
     batch = (record.input, record.key_input) if batch is None else batch
     query, key, value = (
         _match_stage(record, module, stage, batch, torch.inf if stage in known else _ROUGHLY)
@@ -78,6 +80,14 @@ def match_projections(
             before_output = ()
     projection = Projection(record.heads, query, key, value, output, before_output)
     return replace(record, projection=projection)
+
+
+def reproduced(record: AttentionRecord) -> frozenset[str]:
+    """Return the stages whose projections are known."""
+    made = record.projection
+    stages = {} if made is None else {**vars(made), "output": made.before_output}
+    names = ("query", "key", "value", "output")
+    return frozenset(name for name in names if stages.get(name) is not None)
 
 
 def _match_stage(
