@@ -1,7 +1,15 @@
 """Inputs of a model: text, images and audio, as tensors with an axis for each."""
 
 from attnviz.inputs.audio import AudioSource, Sound
-from attnviz.inputs.batch import Batch, Inputs, Many, encode, expect_one_text, parse_inputs
+from attnviz.inputs.batch import (
+    Batch,
+    Inputs,
+    Many,
+    encode,
+    encode_inputs,
+    expect_one_text,
+    parse_inputs,
+)
 from attnviz.inputs.decoder import (
     continue_axis,
     encode_prefix,
@@ -40,6 +48,7 @@ __all__ = [
     "changed_batch",
     "continue_axis",
     "encode",
+    "encode_inputs",
     "encode_prefix",
     "expect_one_text",
     "expect_tokens_left",

@@ -303,6 +303,20 @@ def encode(
     )
 
 
+def encode_inputs(checkpoint: Checkpoint, inputs: Inputs, *, truncate: bool = False) -> Batch:
+    """Return the batch of inputs that run at once: see `encode`."""
+    return encode(
+        checkpoint,
+        inputs.texts,
+        inputs.pairs,
+        inputs.targets,
+        image=inputs.pictures[0] if inputs.pictures else None,
+        sound=inputs.sounds[0] if inputs.sounds else None,
+        truncate=truncate,
+        generating=inputs.generate is not None,
+    )
+
+
 def _note_cuts(
     notes: list[list[str]], kind: str, cut_from: Sequence[int | None], axes: Sequence[Axis]
 ) -> None:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 
 from attnviz.agreement import verify_saved
-from attnviz.inputs import AudioSource, ImageSource, Many, TextSource, TokenIds, parse_inputs
+from attnviz.errors import InputError, true_or_false
+from attnviz.inputs import (
+    AudioSource,
+    ImageSource,
+    Inputs,
+    Many,
+    TextSource,
+    TokenIds,
+    parse_inputs,
+)
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import AttendOptions, Mode, Positions, run
-from attnviz.results import AgreementReport, AttentionResult
+from attnviz.results import AgreementReport, AttentionResult, one_result
 from attnviz.runtime.libraries import silence_logs
 
 if TYPE_CHECKING:
@@ -37,12 +46,33 @@ if TYPE_CHECKING:
 Loadable: TypeAlias = "str | os.PathLike[str] | PreTrainedModel | Module | Pipeline | Trainer"
 
 
-class _Options(TypedDict, total=False):
-    """The keywords of `attend` that are the same for one text and for several."""
+class _Reading(TypedDict, total=False):
+    """The keywords of `attend` that say how inputs are read."""
 
     sampling_rate: int | None
     truncate: bool
     special_tokens: SpecialTokens | None
+
+
+class OneSource(_Reading, total=False):
+    """The keywords of one input that every analysis shares, whose `target` is another one."""
+
+    image: ImageSource | None
+    audio: AudioSource | None
+    pair: str | None
+
+
+class SeveralSources(_Reading, total=False):
+    """The keywords of one input or several that every analysis shares."""
+
+    image: ImageSource | Many[ImageSource] | None
+    audio: AudioSource | Many[AudioSource] | None
+    pair: str | Many[str] | None
+
+
+class _Options(_Reading, total=False):
+    """The keywords of `attend` that are the same for one text and for several."""
+
     generate: int | None
     mode: Mode
     layers: int | Sequence[int] | None
@@ -53,12 +83,9 @@ class _Options(TypedDict, total=False):
     positions: Positions
 
 
-class OneInput(_Options, total=False):
+class OneInput(_Options, OneSource, total=False):
     """The keywords of `attend` that give one result."""
 
-    image: ImageSource | None
-    audio: AudioSource | None
-    pair: str | None
     target: str | TokenIds | None
 
 
@@ -286,6 +313,52 @@ def attend(
             result for batch in inputs.batches() for result in run(checkpoint, batch, options)
         ]
     return results if inputs.several else results[0]
+
+
+def attended(
+    source: TextSource | AttentionResult | None,
+    model: Model | Loadable | None,
+    inputs: OneInput,
+) -> AttentionResult:
+    """Return a result as it is, or that of `attend`; raise InputError for both at once."""
+    if not isinstance(source, AttentionResult):
+        return one_result(attend(source, model=model, **inputs), streamed=True)
+    given = [name for name, value in {"model": model, **inputs}.items() if value is not None]
+    if given:
+        raise InputError(
+            f"A result says already what was read: leave {' and '.join(given)} out, or give a text "
+            "in place of the result."
+        )
+    return source
+
+
+def parse_source(
+    reader: str, model: Model | Loadable | None, text: Any, source: OneSource | SeveralSources
+) -> tuple[Model, Inputs, bool]:
+    """Return a model of texts, the texts that an analysis reads, and whether they may be cut.
+
+    reader : the analysis, by its name. A chat is followed by a prompt where tokens are generated.
+
+    Raises
+    ------
+    InputError
+        The inputs cannot be read, or are an image or a sound.
+    """
+    model = model if isinstance(model, Model) else load(model)
+    keywords: dict[str, Any] = dict(source)
+    for name in ("image", "audio", "sampling_rate"):
+        if keywords.pop(name, None) is not None:
+            raise InputError(
+                f"{reader} reads text; images and sounds come with attend and survey. Leave {name} "
+                "out."
+            )
+    truncate = true_or_false(keywords.pop("truncate", False), "truncate")
+    special_tokens = keywords.pop("special_tokens", None)
+    if special_tokens is not None:
+        model = Model(model.checkpoint.reading(special_tokens))
+    prompted = 1 if model.module.can_generate() else None
+    inputs = parse_inputs(text, generate=prompted, **keywords)
+    return model, replace(inputs, generate=None), truncate
 
 
 def verify(

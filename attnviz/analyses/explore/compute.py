@@ -338,7 +338,7 @@ def _effects(model: Model, texts: Sequence[str]) -> Tensor:
             raise ModelError("it does not predict next tokens")
         readout = NextTokens(model.module, tuple(range(len(ids) - 1)), tuple(ids[1:]))
         sites.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
-        outputs.append(outputs_of(sites[-1], text))
+        outputs.append(outputs_of(sites[-1]))
     if not sites:
         raise ModelError("no text of the sample can be read whole and has a next token")
     before, after = measure_without(sites, outputs, measure=NextTokens.means)
