@@ -212,7 +212,10 @@ def encode_like(model: Model, text: TextSource, reading: Reading | None) -> Batc
     """Return a text encoded like one that was read: with its pair, its target and its BOS token."""
     if reading is None or reading.source is None:
         return encode_after(model, text, None)
-    parsed = parse_inputs(text, pair=reading.source.pairs)
+    try:
+        parsed = parse_inputs(text, pair=reading.source.pairs)
+    except InputError as error:
+        raise InputError(f"In the other text: {error}") from None
     source = replace(reading.source, texts=parsed.texts)
     return encode_after(model, source, reading.bos)
 

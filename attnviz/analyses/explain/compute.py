@@ -45,6 +45,7 @@ from attnviz.inputs import (
     generated_text,
     parse_inputs,
 )
+from attnviz.inputs.tokens import parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, OneSource, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
@@ -356,10 +357,10 @@ def _prefix(model: Model, decoder: TextSource) -> TokenIds:
     """Return what a decoder reads first: a text that begins its target, or the ids themselves."""
     if isinstance(decoder, str):
         return encode_prefix(model.checkpoint, decoder)
-    (ids, *others) = parse_inputs(decoder).texts or ()
-    if others or not isinstance(ids, TokenIds):
-        raise InputError(f"The decoder reads a text or ids, not {decoder!r:.60}.")
-    return ids
+    match parse_text(decoder, "The decoder text", prompted=False):
+        case [TokenIds() as ids]:
+            return ids
+    raise InputError(f"The decoder text must be a string or ids, not {decoder!r:.60}.")
 
 
 def _generate(
