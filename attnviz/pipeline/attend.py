@@ -46,33 +46,12 @@ if TYPE_CHECKING:
 Loadable: TypeAlias = "str | os.PathLike[str] | PreTrainedModel | Module | Pipeline | Trainer"
 
 
-class _Reading(TypedDict, total=False):
-    """The keywords of `attend` that say how inputs are read."""
+class _Options(TypedDict, total=False):
+    """The keywords of `attend` that are the same for one text and for several."""
 
     sampling_rate: int | None
     truncate: bool
     special_tokens: SpecialTokens | None
-
-
-class OneSource(_Reading, total=False):
-    """The keywords of one input that every analysis shares, whose `target` is another one."""
-
-    image: ImageSource | None
-    audio: AudioSource | None
-    pair: str | None
-
-
-class SeveralSources(_Reading, total=False):
-    """The keywords of one input or several that every analysis shares."""
-
-    image: ImageSource | Many[ImageSource] | None
-    audio: AudioSource | Many[AudioSource] | None
-    pair: str | Many[str] | None
-
-
-class _Options(_Reading, total=False):
-    """The keywords of `attend` that are the same for one text and for several."""
-
     generate: int | None
     mode: Mode
     layers: int | Sequence[int] | None
@@ -83,9 +62,12 @@ class _Options(_Reading, total=False):
     positions: Positions
 
 
-class OneInput(_Options, OneSource, total=False):
+class OneInput(_Options, total=False):
     """The keywords of `attend` that give one result."""
 
+    image: ImageSource | None
+    audio: AudioSource | None
+    pair: str | None
     target: str | TokenIds | None
 
 
@@ -96,6 +78,17 @@ class SeveralInputs(_Options, total=False):
     audio: Many[AudioSource] | None
     pair: Many[str] | None
     target: Many[str] | None
+
+
+class Source(TypedDict, total=False):
+    """The inputs of `attend` in analyses, where `target` may be what is explained."""
+
+    image: ImageSource | Many[ImageSource] | None
+    audio: AudioSource | Many[AudioSource] | None
+    sampling_rate: int | None
+    pair: str | Many[str] | None
+    truncate: bool
+    special_tokens: SpecialTokens | None
 
 
 def load(
@@ -333,16 +326,14 @@ def attended(
 
 
 def parse_source(
-    reader: str, model: Model | Loadable | None, text: Any, source: OneSource | SeveralSources
+    reader: str, model: Model | Loadable | None, text: Any, source: Source, *, several: bool = False
 ) -> tuple[Model, Inputs, bool]:
-    """Return a model of texts, the texts that an analysis reads, and whether they may be cut.
+    """Return a model of texts, what it reads, and whether this may be cut.
 
-    reader : the analysis, by its name. A chat is followed by a prompt where tokens are generated.
+    Raises InputError for an image or a sound, by its name, and for a list of texts unless `several`
+    may be read. A chat ends with a prompt for an answer if the model generates tokens.
 
-    Raises
-    ------
-    InputError
-        The inputs cannot be read, or are an image or a sound.
+    reader : the analysis, by its name.
     """
     model = model if isinstance(model, Model) else load(model)
     keywords: dict[str, Any] = dict(source)
@@ -353,11 +344,12 @@ def parse_source(
                 "out."
             )
     truncate = true_or_false(keywords.pop("truncate", False), "truncate")
-    special_tokens = keywords.pop("special_tokens", None)
-    if special_tokens is not None:
+    if (special_tokens := keywords.pop("special_tokens", None)) is not None:
         model = Model(model.checkpoint.reading(special_tokens))
     prompted = 1 if model.module.can_generate() else None
     inputs = parse_inputs(text, generate=prompted, **keywords)
+    if inputs.several and not several:
+        raise InputError(f"{reader} reads one text at a time. Call it for each of the list.")
     return model, replace(inputs, generate=None), truncate
 
 

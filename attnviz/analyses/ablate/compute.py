@@ -39,7 +39,7 @@ from attnviz.attribution.target import Target
 from attnviz.capture import restoring
 from attnviz.errors import InputError
 from attnviz.inputs import Inputs, Many, TextSource, parse_inputs, spelled
-from attnviz.pipeline.attend import Loadable, Model, SeveralSources, parse_source
+from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport
 from attnviz.results.axis import locate
 from attnviz.runtime.libraries import silence_logs
@@ -62,7 +62,7 @@ def ablate(
     effect: Literal["total", "direct"] = "total",
     keep_sink: bool = True,
     model: Model | Loadable | None = None,
-    **inputs: Unpack[SeveralSources],
+    **inputs: Unpack[Source],
 ) -> AblationResult:
     """Measure what the output of a model loses without each head, or each set of heads, exactly.
 
@@ -130,7 +130,7 @@ def ablate(
     _check(target, against, word, how, knock_out, patch, effect)
     sets = None if isinstance(heads, str) and heads == "all" else _as_sets(heads)
     replaced: Ablation = how or ("mean" if knock_out is None and patch is None else "zero")
-    model, source, truncate = parse_source("ablate", model, texts, inputs)
+    model, source, truncate = parse_source("ablate", model, texts, inputs, several=True)
     listed = list(source.one_by_one())
     sites = [_find_site(model, one, target, against, word, truncate) for one in listed]
     outputs = _outputs_elsewhere(sites, replaced, patch)

@@ -47,7 +47,7 @@ from attnviz.inputs import (
 )
 from attnviz.inputs.tokens import parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
-from attnviz.pipeline.attend import Loadable, Model, OneSource, parse_source
+from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.attention_result import Provenance
 from attnviz.runtime.libraries import silence_logs
@@ -69,7 +69,7 @@ def explain(
     generate: int = 1,
     decoder: TextSource | None = None,
     model: Model | Loadable | None = None,
-    **inputs: Unpack[OneSource],
+    **inputs: Unpack[Source],
 ) -> ExplainResult:
     """Explain a prediction by the words of a text, exactly, beside the effect of changing each.
 
@@ -147,8 +147,6 @@ def explain(
     names = check_methods(methods)
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
-    if source.several:
-        raise InputError("explain reads one text at a time. Call it for each of the list.")
     prefix, more, continuation = None, [], ""
     if is_two_sided(model):
         prefix, continuation = _begin(model, source, decoder or "", generate - 1, truncate)

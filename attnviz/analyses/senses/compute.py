@@ -21,7 +21,7 @@ from attnviz.analyses.senses.sentences import Sentence, read_sentences
 from attnviz.capture import hidden_states
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode, expect_one_text, pieces_in, token_spans
-from attnviz.pipeline.attend import Loadable, Model, OneSource, parse_source
+from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
 from attnviz.results.axis import content_words, token_groups
 from attnviz.runtime.libraries import silence_logs
@@ -40,7 +40,7 @@ def senses(
     *,
     model: Model | Loadable | None = None,
     raw: bool = False,
-    **inputs: Unpack[OneSource],
+    **inputs: Unpack[Source],
 ) -> SensesResult:
     """Measure in which layers a model separates the senses of a word.
 

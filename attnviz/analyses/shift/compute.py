@@ -40,7 +40,7 @@ from attnviz.attribution.tracing import trace_run
 from attnviz.capture import hidden_states, restoring
 from attnviz.errors import AttnvizError, InputError, ModelError, first_line
 from attnviz.inputs import Batch, Inputs, TextSource, pieces_in, token_spans
-from attnviz.pipeline.attend import Loadable, Model, OneSource, parse_source
+from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.axis import TokenGroups, locate
 from attnviz.runtime.libraries import silence_logs
@@ -64,7 +64,7 @@ def shift(
     verify_causally: bool = False,
     methods: str | Sequence[str] = (),
     model: Model | Loadable | None = None,
-    **inputs: Unpack[OneSource],
+    **inputs: Unpack[Source],
 ) -> ShiftResult:
     """Decompose the shift of a word's vector over layers, heads and source words, exactly.
 
@@ -133,8 +133,6 @@ def shift(
     text, reference = parse_pair(text, reference)
     method_names = check_methods(methods)
     model, source, truncate = parse_source("shift", model, text, inputs)
-    if source.several:
-        raise InputError("shift reads one text at a time. Call it for each of the list.")
     reading, target = read_word(model, word, source, truncate=truncate)
     groups, result, readout = reading.groups, reading.result, target.readout
     compared = make_reference(target, reference, reading)
