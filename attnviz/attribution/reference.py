@@ -288,8 +288,8 @@ def make_reference(
                 "the reference has another word in this place: the difference at the start counts "
                 "too",
             )
-        (text,) = parse_inputs(reference).texts or ("",)
-        description = f"“{spelled(model.checkpoint, text)[0]}”"
+        (written,) = parse_inputs(reference).texts or ("",)
+        description = f"“{spelled(model.checkpoint, written)[0]}”"
         words = tuple(
             label if word is None else tokens.word_labels[word]
             for label, word in zip(tokens.labels, tokens.words, strict=True)

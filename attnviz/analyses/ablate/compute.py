@@ -48,9 +48,10 @@ from attnviz.runtime.progress import part
 Measure = Callable[[Tensor], Tensor]  # from what is read (n, d) to the effects (n, 2)
 
 
+@torch.inference_mode(False)
 @silence_logs()
 def ablate(
-    texts: TextSource | Many[TextSource] | None = None,
+    texts: TextSource | Many[str] | Many[TextSource] | None = None,
     *,
     target: str | None = None,
     against: str | None = None,

@@ -56,6 +56,7 @@ from attnviz.runtime.progress import part
 _TOP = 5  # predictions that are listed
 
 
+@torch.inference_mode(False)
 @silence_logs()
 def explain(
     text: TextSource | None = None,
@@ -147,7 +148,8 @@ def explain(
     names = check_methods(methods)
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
-    prefix, more, continuation = None, [], ""
+    prefix, continuation = None, ""
+    more: list[int] = []
     if is_two_sided(model):
         prefix, continuation = _begin(model, source, decoder or "", generate - 1, truncate)
     elif decoder is not None:

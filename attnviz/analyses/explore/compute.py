@@ -53,6 +53,7 @@ _WRITTEN = 6  # tokens that are listed
 _SAME = 1e-4  # of the largest logit: rounding
 
 
+@torch.inference_mode(False)
 @silence_logs()
 def explore(
     texts: Corpus | None = None,

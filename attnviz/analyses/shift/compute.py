@@ -54,6 +54,7 @@ _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _ROUNDING = 1e-6  # of the length of vectors: closer ones are one point
 
 
+@torch.inference_mode(False)
 @silence_logs()
 def shift(
     word: str,

@@ -137,7 +137,7 @@ class CorpusChanges:
 
 def parse_corpus(
     reader: str, source: Any, inputs: Source
-) -> tuple[Any, Sequence[str] | None, bool, SpecialTokens | None]:
+) -> tuple[Any, list[str] | None, bool, SpecialTokens | None]:
     """Return the source of a corpus, the second text of each, whether to cut, and special tokens.
 
     reader : the function that takes these keywords, by its name. Images and sounds may have the
@@ -158,6 +158,7 @@ def parse_corpus(
             raise InputError(
                 "pair is the second text of each: give a list of texts, and as many second ones."
             )
+        pairs = list(pairs)
     return source, pairs, truncate, special_tokens
 
 
@@ -272,12 +273,12 @@ def _no_string(item: Any, number: int, bad: Bad) -> TokenIds | Chat | str:
     if isinstance(item, TokenIds | Chat):
         return item
     try:
-        (one,) = parse_text(item, f"Text {number}", prompted=False) or ()
+        match parse_text(item, f"Text {number}", prompted=False):
+            case [one]:
+                return one
     except InputError as error:
         return bad(str(error))
-    except ValueError:
-        return bad(f"Text {number} is {item!r:.60}, not a string.")
-    return one
+    return bad(f"Text {number} is {item!r:.60}, not a string.")
 
 
 def _lines(file: TextIO, name: str, bad: Bad) -> Iterator[str]:
