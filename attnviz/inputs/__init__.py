@@ -1,5 +1,6 @@
 """Inputs of a model: text, images and audio, as tensors with an axis for each."""
 
+from attnviz.inputs.arguments import ArgumentSource, expect_labels_fit, parse_labels
 from attnviz.inputs.audio import AudioSource, Sound
 from attnviz.inputs.batch import (
     Batch,
@@ -34,6 +35,7 @@ from attnviz.inputs.tokens import Chat, TextSource, TokenIds
 
 __all__ = [
     "UNITS",
+    "ArgumentSource",
     "AudioSource",
     "Batch",
     "Chat",
@@ -50,6 +52,7 @@ __all__ = [
     "encode",
     "encode_inputs",
     "encode_prefix",
+    "expect_labels_fit",
     "expect_one_text",
     "expect_tokens_left",
     "generated_text",
@@ -58,6 +61,7 @@ __all__ = [
     "pad_texts",
     "padded",
     "parse_inputs",
+    "parse_labels",
     "pieces_in",
     "read_labels",
     "spelled",

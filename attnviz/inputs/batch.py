@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from attnviz.errors import InputError, ModelError, expect_words
+from attnviz.inputs.arguments import (
+    Arguments,
+    ArgumentSource,
+    encode_arguments,
+    parse_arguments,
+    unfilled_note,
+)
 from attnviz.inputs.audio import (
     AudioSource,
     Sound,
@@ -22,7 +28,7 @@ from attnviz.inputs.audio import (
     time_steps,
     waveform,
 )
-from attnviz.inputs.decoder import encode_target
+from attnviz.inputs.decoder import continue_axis, encode_target, own_decoder_ids
 from attnviz.inputs.image import (
     ImageSource,
     Picture,
@@ -32,9 +38,14 @@ from attnviz.inputs.image import (
     read_image,
 )
 from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
-from attnviz.inputs.text import encode_texts, translate
-from attnviz.inputs.tokens import Chat, TokenIds, parse_text
-from attnviz.models.pretrained import embedding_rows, has_text_decoder, input_kinds
+from attnviz.inputs.text import TextPair, encode_texts, translate
+from attnviz.inputs.tokens import Chat, TokenIds, is_text, parse_text
+from attnviz.models.pretrained import (
+    embedding_rows,
+    forward_parameters,
+    has_text_decoder,
+    input_kinds,
+)
 from attnviz.results import Axis, Waveform
 
 if TYPE_CHECKING:
@@ -65,6 +76,8 @@ class Inputs:
         Whether the caller gave a list.
     generate : int or None
         The number of tokens that the model generates.
+    arguments : Arguments or None
+        Arguments of the model's forward; then no other kind is given.
     """
 
     texts: list[str | TokenIds | Chat] | None
@@ -74,6 +87,7 @@ class Inputs:
     sounds: list[Sound] | None
     several: bool
     generate: int | None = None
+    arguments: Arguments | None = None
 
     def batches(self) -> Iterator[Inputs]:
         """Yield the inputs that run at once: all texts, or one image or sound with its text.
@@ -81,7 +95,7 @@ class Inputs:
         Padding an image or a sound would change its attention, and generated texts differ in
         length.
         """
-        if self.pictures or self.sounds or self.generate:
+        if self.arguments is None and (self.pictures or self.sounds or self.generate):
             yield from self.one_by_one()
         else:
             yield self
@@ -102,12 +116,30 @@ def parse_inputs(
     image: ImageSource | Many[ImageSource] | None = None,
     audio: AudioSource | Many[AudioSource] | None = None,
     sampling_rate: int | None = None,
+    inputs: ArgumentSource | None = None,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
     generate: int | None = None,
 ) -> Inputs:
     """Read and check the inputs; each kind must have one entry for each input.
 
     target : the text of the decoder, or the ids that it reads, from its first token on.
     """
+    others = {"text": text, "pair": pair, "target": target, "image": image, "audio": audio}
+    if inputs is None and _are_arguments(text):
+        inputs, others["text"] = text, None
+    if inputs is not None:
+        if given := [name for name, value in others.items() if value is not None]:
+            raise InputError(
+                f"inputs holds everything that the model reads. Leave {given[0]} out, or put its "
+                "tensors into inputs."
+            )
+        arguments = parse_arguments(inputs, queries, keys)
+        if queries or keys or not is_text(arguments.values):
+            return Inputs(None, None, None, None, None, False, generate, arguments)
+        text = arguments.values
+    elif queries is not None or keys is not None:
+        raise InputError("queries and keys are labels of inputs=. Leave them out.")
     if sampling_rate is not None and audio is None:
         raise InputError("sampling_rate needs a sound: give it as audio=….")
     if generate is not None and (not isinstance(generate, int) or generate < 1):
@@ -115,7 +147,7 @@ def parse_inputs(
     if generate is not None and target is not None:
         raise InputError("A target and a number of tokens to generate exclude each other.")
     texts, several_texts = _read_texts(text, prompted=generate is not None)
-    inputs = Inputs(
+    parsed = Inputs(
         texts=texts,
         pairs=_check_texts(pair, "pair"),
         targets=[target] if isinstance(target, TokenIds) else _check_texts(target, "target"),
@@ -124,26 +156,35 @@ def parse_inputs(
         several=several_texts or any(isinstance(value, list | tuple) for value in (image, audio)),
         generate=generate,
     )
-    main = {"text": inputs.texts, "image": inputs.pictures, "sound": inputs.sounds}
+    main = {"text": parsed.texts, "image": parsed.pictures, "sound": parsed.sounds}
     first = next((name for name, items in main.items() if items is not None), None)
     if first is None:
         raise InputError("There is nothing to read: give a text, an image or a sound.")
     if not (count := len(main[first] or ())):
         raise InputError(f"The list has no {first}: give at least one.")
-    others = {"pair": inputs.pairs, "target": inputs.targets}
-    for name, items in (main | others).items():
+    beside = {"pair": parsed.pairs, "target": parsed.targets}
+    for name, items in (main | beside).items():
         if items is not None and len(items) != count:
             raise InputError(
                 f"There are {count} {first}s but {len(items)} {name}s: give one for each."
             )
     if not all(isinstance(source, str) for source in texts or ()):
         for name in ("image", "sound", "pair"):
-            if (main | others).get(name) is not None:
+            if (main | beside).get(name) is not None:
                 raise InputError(
                     f"Ids and messages are read alone, without the {name}. Give a text, or leave "
                     f"the {name} out."
                 )
-    return inputs
+    return parsed
+
+
+def _are_arguments(value: Any) -> bool:
+    """Return whether what is given as a text is more than ids, or other numbers."""
+    if isinstance(value, Mapping):
+        return "role" not in value and not is_text(value)
+    return bool(getattr(getattr(value, "dtype", None), "is_floating_point", False)) or (
+        isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    )
 
 
 def _read_texts(value: Any, *, prompted: bool) -> tuple[list[str | TokenIds | Chat] | None, bool]:
@@ -210,10 +251,12 @@ class Batch:
     steps : TimeSteps or None
         Where the sound is in `inputs`.
     notes : tuple of tuple of str
-        What was cut from each input.
+        What was cut from each input, or taken by default.
+    texts : tuple of (str, str or None)
+        What the ids of each input say, where they are arguments of the model.
     """
 
-    inputs: dict[str, Tensor]
+    inputs: dict[str, Any]
     axes: dict[str, tuple[Axis, ...]]
     cut_from: tuple[int | None, ...] = (None,)
     image: Tensor | None = None
@@ -221,6 +264,7 @@ class Batch:
     waveform: Waveform | None = None
     steps: TimeSteps | None = None
     notes: tuple[tuple[str, ...], ...] = ((),)
+    texts: tuple[TextPair, ...] = ()
 
 
 def encode(
@@ -231,6 +275,7 @@ def encode(
     *,
     image: Picture | None = None,
     sound: Sound | None = None,
+    arguments: Arguments | None = None,
     truncate: bool = False,
     generating: bool = False,
 ) -> Batch:
@@ -245,6 +290,8 @@ def encode(
     With `truncate` an input that is too long for the model is cut; otherwise it is an error.
     """
     module = checkpoint.module
+    if arguments is not None:
+        return _encode_arguments(checkpoint, arguments, generating=generating)
     sources = {"text": texts, "image": image, "audio": sound, "target": targets}
     kinds = [kind for kind, value in sources.items() if value is not None]
     _expect_kinds(checkpoint, kinds, generating=generating)
@@ -285,12 +332,14 @@ def encode(
             pixels = processed_image(checkpoint, image, inputs)
     if image is None and sound is None:  # their placeholders have no row in the embedding
         _expect_rows(checkpoint, inputs)
-    arguments = inspect.signature(module.forward).parameters
-    tensors = {
-        name: value.to(checkpoint.device, module.dtype if value.is_floating_point() else None)
-        for name, value in inputs.items()
-        if isinstance(value, torch.Tensor) and name in arguments
-    }
+    names = forward_parameters(module)
+    tensors = _placed(checkpoint, {name: t for name, t in inputs.items() if name in names})
+    axes, own = _own_target(checkpoint, tensors, axes, generating=generating)
+    unfilled = unfilled_note(checkpoint, list(tensors))
+    for listed in notes:
+        listed += [*own, *unfilled]
+    if reads_choices(module):
+        tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
     return Batch(
         tensors,
         axes,
@@ -312,9 +361,70 @@ def encode_inputs(checkpoint: Checkpoint, inputs: Inputs, *, truncate: bool = Fa
         inputs.targets,
         image=inputs.pictures[0] if inputs.pictures else None,
         sound=inputs.sounds[0] if inputs.sounds else None,
+        arguments=inputs.arguments,
         truncate=truncate,
         generating=inputs.generate is not None,
     )
+
+
+def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generating: bool) -> Batch:
+    """Return arguments of the model's forward as a batch."""
+    with translate(checkpoint):
+        inputs, axes, texts = encode_arguments(checkpoint, arguments)
+    inputs = _placed(checkpoint, inputs)
+    pixels, own = None, list[str]()
+    if "image" in axes and len(axes["image"]) == 1:
+        pixels = processed_image(checkpoint, None, inputs)
+    if "decoder_input_ids" not in inputs and "decoder_inputs_embeds" not in inputs:
+        axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
+    main = inputs.get(checkpoint.module.main_input_name)
+    count = max(map(len, axes.values())) if axes else len(main) if main is not None else 1
+    if generating and count > 1:
+        raise InputError(f"inputs holds {count} inputs. Give one to generate after it.")
+    return Batch(
+        inputs,
+        axes,
+        cut_from=(None,) * count,
+        image=pixels,
+        notes=((arguments.note, *own),) * count,
+        texts=texts,
+    )
+
+
+def _placed(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs on the device of the model, with numbers in its precision."""
+    dtype = checkpoint.module.dtype
+    return {
+        name: value.to(checkpoint.device, dtype if value.is_floating_point() else None)
+        if isinstance(value, Tensor)
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def _own_target(
+    checkpoint: Checkpoint,
+    inputs: Mapping[str, Any],
+    axes: dict[str, tuple[Axis, ...]],
+    *,
+    generating: bool,
+) -> tuple[dict[str, tuple[Axis, ...]], list[str]]:
+    """Return the axes with that of a target that the model makes itself, and a note on it."""
+    module, tokenizer = checkpoint.module, checkpoint.tokenizer
+    if "target" in axes or generating or not has_text_decoder(module, module.config):
+        return axes, []
+    ids = own_decoder_ids(module, inputs)
+    if ids is None or tokenizer is None:
+        raise InputError(
+            f"{checkpoint.name} reads {_NAMES['target']}, but it is missing. {_OPTIONS['target']}."
+        )
+    target = tuple(continue_axis(tokenizer, None, row) for row in ids)
+    return {**axes, "target": target}, ["the model makes the text of its decoder itself"]
+
+
+def reads_choices(module: Any) -> bool:
+    """Return whether a model reads the choices of each question, (N, choices, T)."""
+    return any("ForMultipleChoice" in cls.__name__ for cls in type(module).__mro__)
 
 
 def _note_cuts(
@@ -349,11 +459,12 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
     readable = list(input_kinds(module))
     if not readable:
         raise ModelError(
-            f"{name} reads {module.main_input_name}: choose a model that reads text, images or "
-            "sounds."
+            f"{name} reads {module.main_input_name}. Give it by name: "
+            f"inputs={{'{module.main_input_name}': …}}."
         )
     if has_text_decoder(module, module.config) and not generating:
         readable.append("target")
+    makes_target = "target" in readable and not module.can_generate()
     needed = f"{name} reads {' and '.join(_NAMES[kind] for kind in readable)}"
     for kind in kinds:
         if kind not in readable:
@@ -362,7 +473,7 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
             )
     for kind in readable:
         is_optional = "text" in readable and fills_placeholders(checkpoint, kind)
-        if kind not in kinds and not is_optional:
+        if kind not in kinds and not is_optional and not (kind == "target" and makes_target):
             raise InputError(f"{needed}, but {_NAMES[kind]} is missing. {_OPTIONS[kind]}.")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,7 +80,9 @@ def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
 
 def _shift(module: Any, ids: Tensor) -> Tensor:
     """Return the decoder's input ids; unchanged if they already begin with the start token."""
-    start = module.config.decoder_start_token_id
+    owners = (module.config, module, getattr(module.config, "text_config", None))
+    starts = (getattr(owner, "decoder_start_token_id", None) for owner in owners)
+    start = next((start for start in starts if start is not None), None)
     if start is not None and bool((ids[:, 0] == start).all()):
         return ids
     if hasattr(module, "prepare_decoder_input_ids_from_labels"):
@@ -92,6 +94,33 @@ def _shift(module: Any, ids: Tensor) -> Tensor:
             "which its decoder begins. Set it."
         )
     return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)
+
+
+class _DecoderCalledError(Exception):
+    """Ends a run where the decoder begins."""
+
+
+def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
+    """Return the ids (N, T) that a decoder reads where the model makes them; None if it does not.
+
+    The model runs up to its decoder.
+    """
+    found: list[Tensor] = []
+
+    def keep(_: Any, args: Any, kwargs: Any) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        found.extend([ids] if isinstance(ids, Tensor) else [])
+        raise _DecoderCalledError
+
+    hook = module.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            module(**inputs)
+    except Exception:
+        pass  # the model fails without them, or ended here
+    finally:
+        hook.remove()
+    return found[0] if found else None
 
 
 # --- generated tokens

@@ -35,16 +35,24 @@ _AFTER = {"detection_tokens": "[DET]"}
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """The pixels of an image (RGB), and its name in captions."""
+    """The pixels of an image (RGB), and its name in captions; of a video, its first frame."""
 
     pixels: Image.Image
     name: str
+    frames: tuple[Image.Image, ...] = ()
 
 
 def read_image(source: ImageSource) -> Picture:
-    """Return the RGB picture in a file, a Pillow image or an array (H, W, 3) of uint8."""
+    """Return the RGB picture in a file, a Pillow image or an array (H, W, 3) of uint8.
+
+    An array (frames, H, W, 3) is a video.
+    """
     if isinstance(source, Image.Image):
         return _picture(source, "image")
+    if isinstance(source, np.ndarray) and source.ndim == 4 and len(source):
+        frames = tuple(read_image(frame).pixels for frame in source)
+        height, width = source.shape[1:3]
+        return Picture(frames[0], f"video ({len(frames)} frames, {width}×{height})", frames)
     if isinstance(source, np.ndarray):
         if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
             raise InputError(
@@ -87,7 +95,8 @@ def encode_image(checkpoint: Checkpoint, picture: Picture) -> dict[str, Tensor]:
     processor = checkpoint.processors.image
     assert processor is not None  # no model is loaded without its processors
     _expect_memory(checkpoint.name, processor)
-    return dict(processor(images=[picture.pixels], return_tensors="pt"))
+    pixels: Any = list(picture.frames) or picture.pixels
+    return dict(processor(images=[pixels], return_tensors="pt"))
 
 
 def _expect_memory(name: str, processor: Any) -> None:
@@ -173,7 +182,9 @@ def _specials(module: nn.Module) -> tuple[list[str], list[str]]:
     return [], []
 
 
-def processed_image(checkpoint: Checkpoint, picture: Picture, inputs: dict[str, Tensor]) -> Tensor:
+def processed_image(
+    checkpoint: Checkpoint, picture: Picture | None, inputs: dict[str, Tensor]
+) -> Tensor | None:
     """Return the picture that the model was given, resized and cropped: (H, W, 3) uint8.
 
     It is the whole picture where the steps of the processor cannot be undone.
@@ -181,7 +192,7 @@ def processed_image(checkpoint: Checkpoint, picture: Picture, inputs: dict[str, 
     processor: Any = checkpoint.processors.image
     pixel_values = inputs.get("pixel_values")
     if pixel_values is None or pixel_values.dim() != 4 or pixel_values.shape[1] != 3:
-        return torch.from_numpy(np.array(picture.pixels))
+        return None if picture is None else torch.from_numpy(np.array(picture.pixels))
     pixels = pixel_values[0].float().permute(1, 2, 0)
     if getattr(processor, "do_normalize", False):
         mean, std = (

@@ -79,7 +79,7 @@ def encode_multimodal(
         )
     axis = _text_axis(checkpoint, prompt, ids, details)
     for kind in kinds:
-        axis = _fill_placeholders(checkpoint, axis, kind, inputs, sound)
+        axis = fill_placeholders(checkpoint, axis, kind, inputs, sound)
     return inputs, axis
 
 
@@ -117,7 +117,7 @@ def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[s
     )
 
 
-def _fill_placeholders(
+def fill_placeholders(
     checkpoint: Checkpoint,
     axis: Axis,
     kind: str,

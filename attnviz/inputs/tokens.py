@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 _Ids: TypeAlias = "BatchEncoding | Tensor | np.ndarray[Any, Any] | Sequence[int]"
 _Messages: TypeAlias = Sequence[Mapping[str, Any]]
 TextSource: TypeAlias = "str | _Ids | _Messages"
-_ARGUMENTS = {"input_ids", "attention_mask", "token_type_ids", "special_tokens_mask",
-              "offset_mapping", "length", "num_truncated_tokens", "overflowing_tokens",
-              "position_ids", "mm_token_type_ids"}  # fmt: skip
+# What a tokenizer reports beside the arguments of a model.
+BOOKKEEPING = {"special_tokens_mask", "offset_mapping", "length", "num_truncated_tokens",
+               "overflowing_tokens", "overflow_to_sample_mapping", "token_type_ids",
+               "mm_token_type_ids", "attention_mask"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def parse_text(value: Any, subject: str, *, prompted: bool) -> list[TokenIds | C
 
     A tokenizer's output may hold several.
     """
-    if isinstance(value, Mapping) or hasattr(value, "input_ids"):
+    if isinstance(value, Mapping):
         return _of_encoding(value, subject)
     if isinstance(value, Tensor | np.ndarray):
         return [TokenIds(row) for row in _rows(value, subject)]
@@ -101,15 +102,28 @@ def _is_id(item: Any) -> bool:
     return isinstance(item, int | np.integer) and not isinstance(item, bool)
 
 
+def is_text(value: Mapping[str, Any]) -> bool:
+    """Return whether a mapping holds the ids of texts, and a mask that hides only padding."""
+    if "input_ids" not in value or set(value) - BOOKKEEPING - {"input_ids"}:
+        return False
+    mask = np.asarray(value.get("attention_mask", [1]))
+    return mask.ndim < 3 and all(_is_one_run(row) for row in np.atleast_2d(mask).tolist())
+
+
+def _is_one_run(row: list[Any]) -> bool:
+    """Return whether the ones of a mask follow each other."""
+    return set(row) <= {0, 1} and "10" not in "".join(map(str, map(int, row))).rstrip("0")
+
+
 def _of_encoding(value: Any, subject: str) -> list[TokenIds | Chat]:
     """Return the rows of a tokenizer's output, without its padding."""
     if "input_ids" not in value:
         hint = "A chat is a list of messages." if "role" in value else "Give a text, or ids."
         raise InputError(f"{subject} is a mapping without input_ids. {hint}")
-    if others := sorted(set(value) - _ARGUMENTS):
+    if not is_text(value):
         raise InputError(
-            f"{subject} holds {', '.join(others)} beside its ids. Give the text itself, with "
-            "image=… or audio=…."
+            f"{subject} holds {', '.join(sorted(set(value) - BOOKKEEPING))}, or a mask that hides "
+            "tokens inside it. Give it alone, as inputs=…."
         )
     rows = _rows(value["input_ids"], subject)
     masks, segments = (

@@ -12,6 +12,7 @@ import torch
 from attnviz.agreement import verify_saved
 from attnviz.errors import InputError, true_or_false
 from attnviz.inputs import (
+    ArgumentSource,
     AudioSource,
     ImageSource,
     Inputs,
@@ -50,6 +51,9 @@ class _Options(TypedDict, total=False):
     """The keywords of `attend` that are the same for one text and for several."""
 
     sampling_rate: int | None
+    inputs: ArgumentSource | None
+    queries: Sequence[str] | None
+    keys: Sequence[str] | None
     truncate: bool
     special_tokens: SpecialTokens | None
     generate: int | None
@@ -87,6 +91,9 @@ class Source(TypedDict, total=False):
     audio: AudioSource | Many[AudioSource] | None
     sampling_rate: int | None
     pair: str | Many[str] | None
+    inputs: ArgumentSource | None
+    queries: Sequence[str] | None
+    keys: Sequence[str] | None
     truncate: bool
     special_tokens: SpecialTokens | None
 
@@ -188,6 +195,9 @@ def attend(
     sampling_rate: int | None = None,
     pair: str | Many[str] | None = None,
     target: str | Many[str] | TokenIds | None = None,
+    inputs: ArgumentSource | None = None,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
     model: Model | Loadable | None = None,
     truncate: bool = False,
     special_tokens: SpecialTokens | None = None,
@@ -217,7 +227,8 @@ def attend(
         which the chat template of the tokenizer turns into a text, with a prompt for an answer
         where tokens are generated.
     image : path, PIL.Image, array, or a list of these
-        A file, a Pillow image, or an array (height, width, 3) of uint8.
+        A file, a Pillow image, or an array (height, width, 3) of uint8; an array (frames, height,
+        width, 3) is a video.
     audio : path, array, or a list of these
         A WAV, FLAC or OGG file, or an array (samples,) of floats between -1 and 1.
     sampling_rate : int or None
@@ -227,6 +238,13 @@ def attend(
     target : str, list of str or None
         The decoder's text in an encoder–decoder, or one for each input. A model that writes the
         text of a sound needs none: by default it is the model's own transcript.
+    inputs : mapping, path or None
+        Arguments of the model's forward by their names, in place of all other inputs: whatever a
+        processor or a data loader gives (``position_ids``, ``past_values``, boxes, masks of any
+        shape, frames of a video). They reach the model as they are. Or a .safetensors, .npz or
+        .json file of them.
+    queries, keys : sequence of str, optional
+        Labels of the rows and of the columns of the maps of `inputs`.
     model : Model, str, path, PreTrainedModel, an object that holds one, or None
         From `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
     truncate : bool
@@ -278,13 +296,16 @@ def attend(
     >>> result.agreement.verdict
     'verified'
     """
-    inputs = parse_inputs(
+    parsed = parse_inputs(
         text,
         pair=pair,
         target=target,
         image=image,
         audio=audio,
         sampling_rate=sampling_rate,
+        inputs=inputs,
+        queries=queries,
+        keys=keys,
         generate=generate,
     )
     options = AttendOptions.parse(
@@ -303,9 +324,9 @@ def attend(
         checkpoint = checkpoint.reading(special_tokens)
     with silence_logs():  # texts run as one batch, all else one by one
         results = [
-            result for batch in inputs.batches() for result in run(checkpoint, batch, options)
+            result for batch in parsed.batches() for result in run(checkpoint, batch, options)
         ]
-    return results if inputs.several else results[0]
+    return results if parsed.several or len(results) > 1 else results[0]
 
 
 def attended(
@@ -356,17 +377,8 @@ def parse_source(
 def verify(
     text: TextSource | AttentionResult | None = None,
     *,
-    image: ImageSource | None = None,
-    audio: AudioSource | None = None,
-    sampling_rate: int | None = None,
-    pair: str | None = None,
-    target: str | None = None,
     model: Model | Loadable | None = None,
-    truncate: bool = False,
-    special_tokens: SpecialTokens | None = None,
-    generate: int | None = None,
-    mode: Mode = "auto",
-    positions: Positions = "sample",
+    **inputs: Unpack[OneInput],
 ) -> AgreementReport:
     """Run a model and return how its attention agrees with the formula.
 
@@ -383,22 +395,13 @@ def verify(
     True
     """
     if isinstance(text, AttentionResult):
+        if model is not None or inputs:
+            name = next(iter(inputs), "model")
+            raise InputError(
+                f"A result is verified by itself, so {name} does nothing. Leave it out."
+            )
         return verify_saved(text)
-    result = attend(
-        text,
-        image=image,
-        audio=audio,
-        sampling_rate=sampling_rate,
-        pair=pair,
-        target=target,
-        model=model,
-        truncate=truncate,
-        special_tokens=special_tokens,
-        generate=generate,
-        mode=mode,
-        positions=positions,
-    )
-    return result.agreement
+    return attend(text, model=model, **inputs).agreement
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,7 @@ from attnviz.inputs import (
     continue_axis,
     encode,
     encode_inputs,
+    expect_labels_fit,
     expect_tokens_left,
     generated_text,
     label_notes,
@@ -153,7 +154,8 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
         The options do not fit the inputs, or there is not enough memory.
     """
     module = checkpoint.module
-    is_text = inputs.pictures is None and inputs.sounds is None and inputs.generate is None
+    others = (inputs.pictures, inputs.sounds, inputs.generate, inputs.arguments)
+    is_text = all(other is None for other in others)
     reads_text_only = input_kinds(module) == ("text",)
     can_stream = is_text and reads_text_only and not has_text_decoder(module, module.config)
     if options.mode == "streamed" and not can_stream:
@@ -183,7 +185,7 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             if options.mode == "full" or layers * heads * length**2 <= _MOST_WHOLE_WEIGHTS:
                 # The scores and the weights of one layer must fit. The recorder checks the memory
                 # for all layers when the first has run.
-                texts, length = batch.inputs["input_ids"].shape
+                texts, length = len(batch.axes["text"]), batch.inputs["input_ids"].shape[-1]
                 budget.expect(2 * texts * heads * length**2 * module.dtype.itemsize)
                 return _whole_results(checkpoint, inputs, batch, options)
             if len(batch.axes["text"]) == 1:
@@ -252,6 +254,9 @@ def _whole_results(
         logits = [None] * len(captures)
     layers = len({record.path for record in first.records})
     outputs = agreement.check_output(first.outputs, axes, len(captures), layers)
+    if inputs.arguments is not None:
+        shapes = {(len(r.query_axis), len(r.key_axis)) for r in first.records}
+        expect_labels_fit(inputs.arguments, shapes)
     moved = _moved_keys(checkpoint, inputs, batch, options, captures)
     results = []
     for n, (captured, output) in enumerate(zip(captures, outputs, strict=True)):
@@ -298,10 +303,12 @@ def _moved_keys(
     Empty if one of the kinds cannot be changed; InputError where all positions are asked for.
     """
     module, every = checkpoint.module, options.positions == "all"
-    given = {
+    given: dict[str, Any] = {
         "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
         "target": inputs.targets,
     }  # fmt: skip
+    if inputs.arguments is not None:
+        given = {kind: batch.axes.get(kind) for kind in given}
     try:
         if inputs.generate is not None:
             raise UnknownPlacesError("the model generates the tokens itself")
@@ -325,7 +332,7 @@ def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...
     """Return notes where the labels of text n may not be its tokens."""
     if "text" not in batch.axes or "input_ids" not in batch.inputs:
         return ()
-    ids = batch.inputs["input_ids"][n].tolist()
+    ids = batch.inputs["input_ids"].flatten(0, -2)[n].tolist()
     axis = batch.axes["text"][n]
     return label_notes(checkpoint, axis, ids) if len(ids) == len(axis) else ()
 
@@ -532,6 +539,8 @@ def _provenance(
 ) -> Provenance:
     """Return the provenance of the result of input n of a batch."""
     text, second = spelled(checkpoint, inputs.texts[n]) if inputs.texts else (None, None)
+    if batch.texts:
+        text, second = batch.texts[n]
     return Provenance(
         model=checkpoint.name,
         weights_sha256=report.weights_sha256,
@@ -546,4 +555,5 @@ def _provenance(
         audio=batch.sound,
         generated=generated,
         computation=computation,
+        inputs=None if inputs.arguments is None else inputs.arguments.summary,
     )

@@ -9,6 +9,7 @@ a word is the mean over its pieces, so that every row still sums to 1.
 from __future__ import annotations
 
 import itertools
+import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Span = tuple[int, int]
+_SPECIAL = re.compile(r"\[[A-Z]+\]|</?[^<>\s]+>")  # [CLS], <s>, </s>, <|endoftext|>
 _NAMED = 6  # labels that a summary names
 Patches = tuple[tuple[int, int] | None, ...]
 
@@ -140,6 +142,17 @@ class Axis(Savable):
             segments=(0,) * length,
             patches=None if patches is None else tuple(patches),
             seconds=None if seconds is None else tuple(seconds),
+        )
+
+    @classmethod
+    def of_labels(cls, labels: Sequence[str]) -> Axis:
+        """Return an axis in which each label that is no special token ([CLS], </s>) is a word."""
+        special = tuple(bool(_SPECIAL.fullmatch(label)) for label in labels)
+        words = tuple(label for label, s in zip(labels, special, strict=True) if not s)
+        numbers = iter(range(len(words)))
+        axis = cls.plain(labels, special=special)
+        return replace(
+            axis, words=tuple(None if s else next(numbers) for s in special), word_labels=words
         )
 
     @classmethod
@@ -479,7 +492,7 @@ def source(provenance: Provenance) -> str:
         return f"“{literal(' '.join(text.split()), longest)}”"
 
     inputs = [quoted(text) for text in (provenance.text, provenance.pair) if text is not None]
-    names = (provenance.image, provenance.audio)
+    names = (provenance.image, provenance.audio, None if inputs else provenance.inputs)
     inputs += [literal(name, 80) for name in names if name is not None]
     model = provenance.model_name + provenance.with_changes
     target = "" if provenance.target is None else f" to say {quoted(provenance.target)}"
