@@ -95,7 +95,7 @@ def senses(
     """
     checked = read_sentences(word, sentences)
     word = word.strip()
-    for name in ("pair", "truncate"):
+    for name in ("pair", "truncate", "inputs"):
         if inputs.get(name):
             raise InputError(f"senses reads whole sentences, each by itself. Leave {name} out.")
     model, *_ = parse_source("senses", model, checked[0].text, inputs)
