@@ -132,7 +132,7 @@ def ablate(
     sets = None if isinstance(heads, str) and heads == "all" else _as_sets(heads)
     replaced: Ablation = how or ("mean" if knock_out is None and patch is None else "zero")
     model, source, truncate = parse_source("ablate", model, texts, inputs, several=True)
-    listed = list(source.one_by_one())
+    listed = list(source.one_by_one()) if source.texts else [source]
     sites = [_find_site(model, one, target, against, word, truncate) for one in listed]
     outputs = _outputs_elsewhere(sites, replaced, patch)
     measured: list[_OneText] = []
