@@ -19,19 +19,17 @@ from attnviz.inputs.decoder import (
 )
 from attnviz.inputs.image import ImageSource, Picture
 from attnviz.inputs.places import UNITS, UnknownPlacesError, changed_batch
+from attnviz.inputs.spelling import pieces_in, read_labels
 from attnviz.inputs.text import (
-    label_notes,
+    InputCheck,
     max_tokens,
     pad_texts,
     padded,
-    pieces_in,
-    read_labels,
     spelled,
-    split_tokens_note,
     token_spans,
     tokenize,
 )
-from attnviz.inputs.tokens import Chat, TextSource, TokenIds
+from attnviz.inputs.tokens import Chat, TextSource, TokenIds, TokensSource
 
 __all__ = [
     "UNITS",
@@ -40,12 +38,14 @@ __all__ = [
     "Batch",
     "Chat",
     "ImageSource",
+    "InputCheck",
     "Inputs",
     "Many",
     "Picture",
     "Sound",
     "TextSource",
     "TokenIds",
+    "TokensSource",
     "UnknownPlacesError",
     "changed_batch",
     "continue_axis",
@@ -56,7 +56,6 @@ __all__ = [
     "expect_one_text",
     "expect_tokens_left",
     "generated_text",
-    "label_notes",
     "max_tokens",
     "pad_texts",
     "padded",
@@ -65,7 +64,6 @@ __all__ = [
     "pieces_in",
     "read_labels",
     "spelled",
-    "split_tokens_note",
     "token_spans",
     "tokenize",
 ]

@@ -18,8 +18,8 @@ from attnviz.errors import InputError, did_you_mean
 from attnviz.inputs.decoder import continue_axis
 from attnviz.inputs.image import image_axis
 from attnviz.inputs.multimodal import fill_placeholders, fills_placeholders
-from attnviz.inputs.text import TextPair, text_axis
-from attnviz.inputs.tokens import BOOKKEEPING, TokenIds, read_ids
+from attnviz.inputs.text import TextPair, encode_ids
+from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.models.pretrained import forward_parameters, input_kinds
 from attnviz.results import Axis
 
@@ -168,6 +168,7 @@ def encode_arguments(
     elif "pixel_values" in values:
         axis = image_axis(module, values)
         axes |= {"image": (axis,) * len(values["pixel_values"])} if axis is not None else {}
+    tokenizer = checkpoint.target_tokenizer
     if tokenizer is not None and _are_ids(decoded := values.get("decoder_input_ids")):
         axes["target"] = tuple(continue_axis(tokenizer, None, row) for row in decoded)
     return values, _labeled(axes, given), texts
@@ -191,22 +192,14 @@ def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[
     read = []
     for ids, shown, segments in zip(rows.tolist(), mask, types, strict=True):
         source = TokenIds(tuple(ids), None if segments is None else tuple(segments))
-        encoding, text = read_ids(tokenizer, source, checkpoint.name)
-        axis = text_axis(
-            tokenizer,
-            ids,
-            special=encoding["special_tokens_mask"],
-            offsets=encoding["offset_mapping"],
-            segments=encoding["segments"],
-            texts=(text[0], text[1] or ""),
-            length=len(ids),
-        )
+        encoded = encode_ids(tokenizer, source)
+        axis = encoded.axis(tokenizer, len(ids))
         if shown is not None and any(shown):
             first, last = shown.index(1), len(shown) - shown[::-1].index(1)
             padding = tuple(not first <= n < last for n in range(len(shown)))
             special = tuple(map(max, padding, axis.special))
             axis = replace(axis, padding=padding, special=special)
-        read.append((axis, text))
+        read.append((axis, encoded.texts))
     return read
 
 

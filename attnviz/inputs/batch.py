@@ -38,8 +38,8 @@ from attnviz.inputs.image import (
     read_image,
 )
 from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
-from attnviz.inputs.text import TextPair, encode_texts, translate
-from attnviz.inputs.tokens import Chat, TokenIds, is_text, parse_text
+from attnviz.inputs.text import InputCheck, TextPair, encode_texts, translate
+from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
 from attnviz.models.pretrained import (
     embedding_rows,
     forward_parameters,
@@ -82,7 +82,7 @@ class Inputs:
 
     texts: list[str | TokenIds | Chat] | None
     pairs: list[str] | None
-    targets: list[str] | list[TokenIds] | None
+    targets: list[str | TokenIds] | None
     pictures: list[Picture] | None
     sounds: list[Sound] | None
     several: bool
@@ -112,7 +112,7 @@ def parse_inputs(
     text: Any = None,
     *,
     pair: str | Many[str] | None = None,
-    target: str | Many[str] | TokenIds | None = None,
+    target: TokensSource | Many[str] | Many[TokensSource] | None = None,
     image: ImageSource | Many[ImageSource] | None = None,
     audio: AudioSource | Many[AudioSource] | None = None,
     sampling_rate: int | None = None,
@@ -123,7 +123,7 @@ def parse_inputs(
 ) -> Inputs:
     """Read and check the inputs; each kind must have one entry for each input.
 
-    target : the text of the decoder, or the ids that it reads, from its first token on.
+    target : the text of the decoder, or its ids.
     """
     others = {"text": text, "pair": pair, "target": target, "image": image, "audio": audio}
     if inputs is None and _are_arguments(text):
@@ -150,7 +150,7 @@ def parse_inputs(
     parsed = Inputs(
         texts=texts,
         pairs=_check_texts(pair, "pair"),
-        targets=[target] if isinstance(target, TokenIds) else _check_texts(target, "target"),
+        targets=_read_targets(target),
         pictures=_map(image, read_image),
         sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
         several=several_texts or any(isinstance(value, list | tuple) for value in (image, audio)),
@@ -187,19 +187,32 @@ def _are_arguments(value: Any) -> bool:
     )
 
 
-def _read_texts(value: Any, *, prompted: bool) -> tuple[list[str | TokenIds | Chat] | None, bool]:
+def _read_texts(
+    value: Any, kind: str = "text", *, prompted: bool = False
+) -> tuple[list[str | TokenIds | Chat] | None, bool]:
     """Return the texts, as strings, ids or messages, and whether there may be several."""
-    one = parse_text(value, "The text", prompted=prompted)
+    value = _listed(value)
+    one = parse_text(value, f"The {kind}", prompted=prompted)
     if one is not None:
         return list(one), len(one) > 1
     if not isinstance(value, list | tuple):
-        return (None if value is None else [_check_text(value, "The text")]), False
+        return (None if value is None else [_check_text(value, f"The {kind}")]), False
     texts: list[str | TokenIds | Chat] = []
     for number, item in enumerate(value, start=1):
-        subject = f"Text {number:,} of {len(value):,}"
+        subject = f"{kind.capitalize()} {number:,} of {len(value):,}"
         ids = parse_text(item, subject, prompted=prompted)
         texts += [_check_text(item, subject)] if ids is None else ids
     return texts, True
+
+
+def _read_targets(value: Any) -> list[str | TokenIds] | None:
+    """Return the texts of the decoder, as strings or as the ids of a tokenizer's call."""
+    if value is None:
+        return None
+    given = [value] if isinstance(value, TokenIds) else _read_texts(value, "target")[0]
+    if any(isinstance(target, Chat) for target in given or ()):
+        raise InputError("The target is a chat. Give the text of its answer.")
+    return given  # type: ignore[return-value]
 
 
 def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
@@ -208,7 +221,16 @@ def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
     return [read(item) for item in (value if isinstance(value, list | tuple) else [value])]
 
 
+def _listed(value: Any) -> Any:
+    """Return a list in place of a column of a table, or an array, of texts."""
+    is_column = not isinstance(value, Tensor) and hasattr(value, "tolist")
+    return (
+        value.tolist() if is_column and str(value.dtype) in ("object", "str", "string") else value
+    )
+
+
 def _check_texts(value: Any, kind: str) -> list[str] | None:
+    value = _listed(value)
     if not isinstance(value, list | tuple):
         return _map(value, lambda text: _check_text(text, f"The {kind}"))
     count = len(value)
@@ -251,7 +273,9 @@ class Batch:
     steps : TimeSteps or None
         Where the sound is in `inputs`.
     notes : tuple of tuple of str
-        What was cut from each input, or taken by default.
+        What a reader should know of each input: what was cut, assumed or not read.
+    input_check : tuple of InputCheck
+        How what reaches the model compares with the call of its own tokenizer or processor.
     texts : tuple of (str, str or None)
         What the ids of each input say, where they are arguments of the model.
     """
@@ -264,6 +288,7 @@ class Batch:
     waveform: Waveform | None = None
     steps: TimeSteps | None = None
     notes: tuple[tuple[str, ...], ...] = ((),)
+    input_check: tuple[InputCheck, ...] = (InputCheck(),)
     texts: tuple[TextPair, ...] = ()
 
 
@@ -271,7 +296,7 @@ def encode(
     checkpoint: Checkpoint,
     texts: Sequence[str | TokenIds | Chat] | None = None,
     pairs: Sequence[str] | None = None,
-    targets: Sequence[str] | Sequence[TokenIds] | None = None,
+    targets: Sequence[str | TokenIds] | None = None,
     *,
     image: Picture | None = None,
     sound: Sound | None = None,
@@ -300,18 +325,20 @@ def encode(
     inputs: dict[str, Tensor] = {}
     axes: dict[str, tuple[Axis, ...]] = {}
     cut_from: tuple[int | None, ...] = (None,)
-    notes: list[list[str]] = [[] for _ in texts or (None,)]
+    checks: Sequence[InputCheck] = [InputCheck()] * len(texts or (None,))
+    more = [note for media in (image, sound) if media is not None for note in media.notes]
     pixels = steps = None
     with translate(checkpoint):
         filled = [k for k in kinds if k != "text" and fills_placeholders(checkpoint, k)]
         if filled and texts is not None:
-            inputs, axis = encode_multimodal(checkpoint, str(texts[0]), image, sound)
-            axes["text"] = (axis,)
+            inputs, axis, check = encode_multimodal(checkpoint, str(texts[0]), image, sound)
+            axes["text"], checks = (axis,), [check]
         elif texts is not None:
             seconds = [None] * len(texts) if pairs is None else pairs
             text_pairs = list(zip(texts, seconds, strict=True))
-            inputs, axes["text"], cut_from = encode_texts(checkpoint, text_pairs, truncate=truncate)
-            _note_cuts(notes, "text", cut_from, axes["text"])
+            inputs, axes["text"], cut_from, checks = encode_texts(
+                checkpoint, text_pairs, truncate=truncate
+            )
         if image is not None:
             if "image" not in filled:
                 inputs |= encode_image(checkpoint, image)
@@ -321,13 +348,15 @@ def encode(
             if "audio" not in filled:
                 encoded, note = encode_sound(checkpoint, sound, truncate=truncate)
                 inputs |= encoded
-                notes[0] += [note] if note else []
+                more += [note] if note else []
             if (steps := time_steps(checkpoint, sound, inputs)) is not None:
                 axes["audio"] = (sound_axis(checkpoint, sound, steps, inputs),)
         if targets is not None:
-            encoded, axes["target"], cuts = encode_target(checkpoint, targets, truncate=truncate)
+            encoded, axes["target"], of_target = encode_target(
+                checkpoint, targets, truncate=truncate
+            )
             inputs |= encoded
-            _note_cuts(notes, "target", cuts, axes["target"])
+            checks = [one + other for one, other in zip(checks, of_target, strict=True)]
         if image is not None:
             pixels = processed_image(checkpoint, image, inputs)
     if image is None and sound is None:  # their placeholders have no row in the embedding
@@ -336,8 +365,7 @@ def encode(
     tensors = _placed(checkpoint, {name: t for name, t in inputs.items() if name in names})
     axes, own = _own_target(checkpoint, tensors, axes, generating=generating)
     unfilled = unfilled_note(checkpoint, list(tensors))
-    for listed in notes:
-        listed += [*own, *unfilled]
+    more += [*own, *unfilled]
     if reads_choices(module):
         tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
     return Batch(
@@ -348,7 +376,8 @@ def encode(
         sound=None if sound is None else sound.name,
         waveform=None if sound is None else waveform(sound),
         steps=steps,
-        notes=tuple(map(tuple, notes)),
+        notes=tuple((*more, *check.notes) for check in checks),
+        input_check=tuple(checks),
     )
 
 
@@ -387,6 +416,7 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
         cut_from=(None,) * count,
         image=pixels,
         notes=((arguments.note, *own),) * count,
+        input_check=(InputCheck(),) * count,
         texts=texts,
     )
 
@@ -410,7 +440,7 @@ def _own_target(
     generating: bool,
 ) -> tuple[dict[str, tuple[Axis, ...]], list[str]]:
     """Return the axes with that of a target that the model makes itself, and a note on it."""
-    module, tokenizer = checkpoint.module, checkpoint.tokenizer
+    module, tokenizer = checkpoint.module, checkpoint.target_tokenizer
     if "target" in axes or generating or not has_text_decoder(module, module.config):
         return axes, []
     ids = own_decoder_ids(module, inputs)
@@ -425,15 +455,6 @@ def _own_target(
 def reads_choices(module: Any) -> bool:
     """Return whether a model reads the choices of each question, (N, choices, T)."""
     return any("ForMultipleChoice" in cls.__name__ for cls in type(module).__mro__)
-
-
-def _note_cuts(
-    notes: list[list[str]], kind: str, cut_from: Sequence[int | None], axes: Sequence[Axis]
-) -> None:
-    """Note which texts were cut, and to how many tokens."""
-    for listed, count, axis in zip(notes, cut_from, axes, strict=True):
-        if count is not None:
-            listed.append(f"{kind} cut from {count} to {axis.padding.count(False)} tokens")
 
 
 def _expect_rows(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> None:

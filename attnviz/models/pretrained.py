@@ -382,10 +382,12 @@ def embedding_rows(module: PreTrainedModel) -> int | None:
 class Processors:
     """The processor of each kind of input; None where the model takes no such input.
 
-    `multimodal` puts placeholders for an image or a sound into the text.
+    `multimodal` puts placeholders for an image or a sound into the text. `decoder` is the tokenizer
+    of the decoder's text, where it is another one.
     """
 
     tokenizer: PreTrainedTokenizerBase | None = None
+    decoder: PreTrainedTokenizerBase | None = None
     image: BaseImageProcessor | None = None
     audio: SequenceFeatureExtractor | None = None
     multimodal: ProcessorMixin | None = None

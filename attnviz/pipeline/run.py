@@ -47,9 +47,7 @@ from attnviz.inputs import (
     expect_labels_fit,
     expect_tokens_left,
     generated_text,
-    label_notes,
     spelled,
-    split_tokens_note,
 )
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
@@ -217,10 +215,11 @@ def _lacks_transcript(checkpoint: Checkpoint, inputs: Inputs) -> bool:
 def transcript_of(checkpoint: Checkpoint, sound: Sound, *, truncate: bool = False) -> str:
     """Return the text that the model writes for a sound; InputError if it is empty."""
     batch = encode(checkpoint, sound=sound, truncate=truncate, generating=True)
-    assert checkpoint.tokenizer is not None  # no model that writes text is loaded without one
+    tokenizer = checkpoint.target_tokenizer
+    assert tokenizer is not None  # no model that writes text is loaded without one
     ids = transcribe(checkpoint.module, batch.inputs)
     # With its first blank, so that the tokenizer divides it as the model wrote it.
-    text = str(checkpoint.tokenizer.decode(ids, skip_special_tokens=True))
+    text = str(tokenizer.decode(ids, skip_special_tokens=True))
     if not text.strip():
         raise InputError(
             f"{checkpoint.name} hears no words in the sound. Give another sound, or the text of "
@@ -284,7 +283,7 @@ def _whole_results(
                 source,
                 batch.image,
                 notes=(*notes, *captured.notes, *_linear_notes(records)),
-                next_tokens=next_tokens(module, checkpoint.tokenizer, logits[n], records),
+                next_tokens=next_tokens(module, checkpoint.target_tokenizer, logits[n], records),
                 waveform=batch.waveform,
             )
         )
@@ -330,23 +329,20 @@ def _moved_keys(
 
 def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...]:
     """Return notes where the labels of text n may not be its tokens."""
-    if "text" not in batch.axes or "input_ids" not in batch.inputs:
-        return ()
-    ids = batch.inputs["input_ids"].flatten(0, -2)[n].tolist()
-    axis = batch.axes["text"][n]
-    return label_notes(checkpoint, axis, ids) if len(ids) == len(axis) else ()
+    doubt = batch.input_check[n].doubt
+    of_another_model = (
+        "tokens that are spelled alike have unrelated embeddings: this may be the tokenizer of "
+        "another model"
+    )
+    is_another = "text" in batch.axes and checkpoint.fits_vocabulary is False
+    return (*((doubt,) if doubt else ()), *((of_another_model,) if is_another else ()))
 
 
 def _notes(checkpoint: Checkpoint, inputs: Inputs, batch: Batch, n: int) -> tuple[str, ...]:
     """Return what a reader should know of the model and of input n."""
-    texts: list[str] = []
     source = inputs.texts[n] if inputs.texts else ""
-    if inputs.pictures is None and inputs.sounds is None:  # whose placeholders are parsed
-        kinds = (inputs.texts, inputs.pairs, inputs.targets)
-        given = [kind[n] for kind in kinds if kind is not None]
-        texts = [text for text in given if isinstance(text, str)]
     how = () if isinstance(source, str) else (source.note,)
-    return (*batch.notes[n], *how, *checkpoint.notes, *split_tokens_note(checkpoint, *texts))
+    return (*batch.notes[n], *how, *checkpoint.notes)
 
 
 def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:
@@ -370,10 +366,14 @@ def _capture_generation(
     checkpoint: Checkpoint, batch: Batch, generate: int
 ) -> tuple[Capture, str | None]:
     """Capture one input and the tokens that the model generates after it; return their text too."""
-    module, tokenizer = checkpoint.module, checkpoint.tokenizer
-    if tokenizer is None:
-        raise ModelError(f"{checkpoint.name} cannot generate text: it has no tokenizer.")
+    module = checkpoint.module
     has_decoder = has_text_decoder(module, module.config)
+    tokenizer = checkpoint.target_tokenizer if has_decoder else checkpoint.tokenizer
+    if tokenizer is None:
+        raise ModelError(
+            f"{checkpoint.name} cannot generate text: its decoder has no tokenizer. Pass one "
+            "(target_tokenizer=)."
+        )
     kind = "target" if has_decoder else "text"
     prompt = None if has_decoder else batch.axes["text"][0]
     prompt_length = 1 if prompt is None else len(prompt)
@@ -549,7 +549,9 @@ def _provenance(
         dtype=report.dtype,
         device=report.device,
         versions=report.versions,
-        target=(spelled(checkpoint, inputs.targets[n])[0] or None) if inputs.targets else None,
+        target=spelled(checkpoint, inputs.targets[n], of_decoder=True)[0] or None
+        if inputs.targets
+        else None,
         cut_from=batch.cut_from[n],
         image=inputs.pictures[0].name if inputs.pictures else None,
         audio=batch.sound,

@@ -33,7 +33,7 @@ from attnviz.attribution.reference import Reading, encode_causal, make_reference
 from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.target import Score, Target
 from attnviz.capture import generate_greedily, restoring
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import InputError, ModelError, expect_words
 from attnviz.inputs import (
     Inputs,
     TextSource,
@@ -103,8 +103,8 @@ def explain(
         Also measure what the prediction loses without each head, estimated from the gradient and
         exactly for the thirty largest, and compute what each layer would predict (logit lens).
     generate : int, default 1
-        Let a causal model or an encoder–decoder generate this many tokens greedily, and explain
-        the last of them: the text and the tokens before it are what the model reads.
+        Let a causal model or an encoder–decoder generate this many tokens greedily, and explain the
+        last of them: the text and the tokens before it are what the model reads.
     decoder : str or ids, optional
         The beginning of the target of an encoder–decoder, which the explained token goes on. By
         default the target is empty.
@@ -350,7 +350,7 @@ def _begin(
         return prefix, ""
     batch = encode_inputs(model.checkpoint, replace(source, targets=[prefix]), truncate=truncate)
     new, written = _generate(model, batch.inputs, prefix.ids, count)
-    return TokenIds((*prefix.ids, *new)), written
+    return TokenIds((*prefix.ids, *new), shifted=True), written
 
 
 def _prefix(model: Model, decoder: TextSource) -> TokenIds:
@@ -359,7 +359,7 @@ def _prefix(model: Model, decoder: TextSource) -> TokenIds:
         return encode_prefix(model.checkpoint, decoder)
     match parse_text(decoder, "The decoder text", prompted=False):
         case [TokenIds() as ids]:
-            return ids
+            return replace(ids, shifted=True)
     raise InputError(f"The decoder text must be a string or ids, not {decoder!r:.60}.")
 
 
@@ -370,7 +370,7 @@ def _generate(
 
     Raises InputError unless there are so many, and no special ones.
     """
-    tokenizer = model.tokenizer
+    tokenizer = model.checkpoint.target_tokenizer
     assert tokenizer is not None  # it has tokenized the text
     with restoring(model.module), torch.no_grad():
         ids: list[int] = generate_greedily(model.module, inputs, count).tolist()

@@ -51,6 +51,7 @@ from attnviz.analyses.survey.media import (
     MediaCorpus,
     MediaHeads,
     changes_of,
+    expect_corpus,
     load_corpus_model,
 )
 from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
@@ -106,41 +107,48 @@ def survey(
     Parameters
     ----------
     texts : str, Path or iterable
-        A file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or the texts: strings,
-        ids, BatchEncodings or messages, as in `attend`. For a model that reads images or sounds: a
-        folder of them, a pattern of file names, a .txt file with their names, or a list of them.
-        These have statistics of their own, and no shuffled tokens.
+        A file of texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet; or "-" for standard
+        input.
+
+        Or the texts themselves: strings, ids, BatchEncodings or messages. For a model that reads
+        images or sounds: a folder of them, a pattern of file names, a .txt file with their names,
+        or a list of them. These have statistics of their own, and no shuffled tokens.
     probe : str or sequence of str, optional
         In place of texts, those of one or more probes: "induction", "previous", "duplicate" and
         "sink", whose texts are random words that occur twice; "retrieval", a word in filler that is
-        asked for; "ioi" and "inhibition", two names, one of them the indirect object. The role that
-        a probe names is then confirmed by ablation: the model must do worse what the role claims
-        without these heads than without any of twenty random sets of as many heads in the same
-        layers. The statistic of a role is measured on the texts of its probe only.
+        asked for; "ioi" and "inhibition", two names, one of them the indirect object.
+
+        The role that a probe names is then confirmed by ablation: the model must do worse what the
+        role claims without these heads than without any of twenty random sets of as many heads in
+        the same layers. The statistic of a role is measured on the texts of its probe only.
     model : Model or what `load` takes, optional
         A model that reads texts, images or sounds; by default the bundled one.
     out : path, optional
-        A folder for the long table in parts (sentence, tokens, stack, layer, head, statistic,
-        value, even, shuffled, shuffled_keys), a summary, and the result itself, for `load_result`.
-        Needs pyarrow. By default nothing is written. For texts only.
+        A folder for the tables, the figure, and the result itself, for `load_result`.
+
+        The long table comes in parts (sentence, tokens, stack, layer, head, statistic, value, even,
+        shuffled, shuffled_keys), beside a summary. Needs pyarrow. By default nothing is written.
+        For texts only.
     column : str
         The column of the corpus that holds the text.
     skip_bad : bool
         Leave out texts that cannot be read, and count them; by default they are an error.
     resume : bool
-        Go on with the survey in `out`.
+        Continue the survey in the folder.
     force : bool
-        Overwrite the summary in `out`.
+        Overwrite the summary in the folder.
     engine : {"local", "ray"}
         "ray" measures on all machines of a Ray cluster. The numbers are the same.
     address : str, optional
-        Of the Ray cluster; by default one is started on this machine.
+        Address of the Ray cluster; by default one is started on this machine.
     seed : int
-        Of shuffles, resamples and flips.
+        Random seed of shuffles, resamples and flips.
     stack : str, optional
         "linear" measures the linear attention of a model that has softmax attention, too; by
-        default the softmax attention is measured. Weights of linear attention are signed: its
-        statistics (|self|, |previous|, …) are of the share of a weight in the sizes of its row.
+        default the softmax attention is measured.
+
+        Weights of linear attention are signed: its statistics (|self|, |previous|, …) are of the
+        share of a weight in the sizes of its row.
     **inputs
         Further inputs of `attend`: `truncate` cuts texts that are longer than the model can read;
         `pair`, a second text for each; `special_tokens`; `image` or `audio` in place of texts.
@@ -169,6 +177,8 @@ def survey(
     texts, pairs, truncate, special_tokens = parse_corpus("survey", texts, inputs)
     if (texts is None) == (probe is None):
         raise InputError("Give either texts or a probe.")
+    if texts is not None:
+        expect_corpus(texts)
     probes = [] if probe is None else find_probes(probe)
     model, kind = load_corpus_model(model)
     if special_tokens is not None:
