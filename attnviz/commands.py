@@ -273,12 +273,7 @@ def models(call: Call) -> int:
     None,
     "",
     without=(
-        "model",
-        "device_map",
-        "offload_folder",
-        "tokenizer",
-        "processor",
-        "special_tokens",
+        "model", "device_map", "offload_folder", "tokenizer", "processor", "special_tokens",
         "target_tokenizer",
     ),  # fmt: skip
     loads=True,

@@ -33,7 +33,7 @@ from attnviz.attribution.reference import Reading, encode_causal, make_reference
 from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.target import Score, Target
 from attnviz.capture import generate_greedily, restoring
-from attnviz.errors import InputError, ModelError, expect_words
+from attnviz.errors import InputError, ModelError
 from attnviz.inputs import (
     Inputs,
     TextSource,
