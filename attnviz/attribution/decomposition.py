@@ -11,7 +11,13 @@ from torch import Tensor
 from attnviz.attribution.deeplift import DeepLift, elementwise
 from attnviz.attribution.readout import Readout
 from attnviz.attribution.stacks import token_ids
-from attnviz.attribution.tracing import TracedAttention, activations, by_head, trace_run
+from attnviz.attribution.tracing import (
+    TracedAttention,
+    activations,
+    by_head,
+    expect_gradients,
+    trace_run,
+)
 from attnviz.results.base import Savable
 
 
@@ -90,6 +96,7 @@ def decompose(
     mode = DeepLift(cut=True, gate=gate, places=readout.places)
     with activations(readout.module, elementwise):
         (*_, start), end = trace_run(readout, inputs, mode)
+    expect_gradients(end)
     rows, T = list(readout.rows), token_ids(inputs).shape[1]
     mixes = [mix for mix in mode.mixes if readout.reads(mix.place)]
     if not mixes:

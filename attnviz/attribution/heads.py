@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -12,12 +12,15 @@ from torch import Tensor
 
 from attnviz.attribution.interventions import HeadPatching, batch_size
 from attnviz.attribution.readout import base_of
-from attnviz.attribution.reference import encode_after
 from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Score, Target
-from attnviz.attribution.tracing import AttentionTracer, by_head, trace_run
+from attnviz.attribution.tracing import (
+    AttentionTracer,
+    by_head,
+    expect_gradients,
+    trace_run,
+)
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs import encode
 from attnviz.results.base import Rules, Savable
 from attnviz.runtime.progress import part, track
 
@@ -56,7 +59,7 @@ def head_effects(
     score: Score,
     *,
     how: Ablation = "zero",
-    others: Sequence[str] = (),
+    others: Sequence[Target] = (),
     exact: int = EXACT,
 ) -> HeadEffects:
     """Return the estimated effect of ablating each head, and the exact one of the largest.
@@ -71,7 +74,7 @@ def head_effects(
     if exact < 0:
         raise InputError(f"exact should be 0 or more heads, not {exact}.")
     run = HeadRun.of(score)
-    replacement = replace_outputs(run, how, [outputs_of(score, text) for text in others])
+    replacement = replace_outputs(run, how, [outputs_of(other) for other in others])
     with torch.enable_grad():
         number = score.project(run.numbers)
     estimate = estimate_effects(score, run, number, replacement)
@@ -90,6 +93,7 @@ def estimate_effects(
 ) -> Tensor:
     """Return what a number () of the run loses without each head to first order, (L, H)."""
     mixed = [mix for _, mix in run.mixes]
+    expect_gradients(number)
     gradients = torch.autograd.grad(number, mixed, allow_unused=True)
     effects = []
     for mix, gradient, other in zip(mixed, gradients, replacement, strict=True):
@@ -108,7 +112,7 @@ def ablate_heads(
     heads: Sequence[Head],
     *,
     how: Ablation = "zero",
-    others: Sequence[str] = (),
+    others: Sequence[Target] = (),
 ) -> Tensor:
     """Ablate each head by itself and return what the score loses, (N,).
 
@@ -120,7 +124,7 @@ def ablate_heads(
     """
     run = HeadRun.of(score)
     run.expect(heads)
-    outputs = [outputs_of(score, text) for text in others]
+    outputs = [outputs_of(other) for other in others]
     return _lost(score, run, heads, replace_outputs(run, how, outputs))
 
 
@@ -272,14 +276,14 @@ def mean_of_outputs(
     ]
 
 
-def outputs_of(target: Target, text: str) -> list[Tensor]:
-    """Return the outputs of the heads of each layer in another text, (H, T, d_v) each."""
-    batch = encode(target.model.checkpoint, [text])
-    if target.special[0] and not batch.axes["text"][0].special[0]:
-        batch = encode_after(target.model, text, int(target.ids[0, 0]))
+def outputs_of(target: Target, inputs: Mapping[str, Tensor] | None = None) -> list[Tensor]:
+    """Return the outputs of the heads of each layer in a text, (H, T, d_v) each.
+
+    inputs : of another text; by default those of the target.
+    """
     tracer = _HeadTracer(lambda: None)
     with torch.no_grad(), tracer:
-        base_of(target.readout.module)(**batch.inputs)
+        base_of(target.readout.module)(**(target.inputs if inputs is None else inputs))
     return [by_head(mix, 1)[0] for _, mix in tracer.mixes]
 
 

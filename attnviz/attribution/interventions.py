@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from attnviz.attribution.deeplift import DeepLift
 from attnviz.attribution.readout import Readout
-from attnviz.attribution.stacks import Place
+from attnviz.attribution.stacks import Place, copies_of
 from attnviz.attribution.target import Target, mask_token
 from attnviz.attribution.tracing import AttentionTracer, Elementwise, by_head, trace_run
 from attnviz.errors import ModelError
@@ -78,7 +78,9 @@ def substitute_each(
     for word, positions in enumerate(words):
         for piece, position in enumerate(positions):
             first = word * len(tokens)
-            runs[first : first + len(tokens), position] = replacements.roll(-piece)
+            chosen = replacements.roll(-piece)
+            is_same = chosen == target.ids[0, position]  # then the next one takes its place
+            runs[first : first + len(tokens), position] = chosen.where(~is_same, chosen.roll(1))
     batches = torch.split(runs, batch_size(target.ids))
     ends = torch.cat([target.outputs(len(batch), batch) for batch in track(batches)])
     return ends.reshape(len(words), len(tokens), -1)
@@ -149,9 +151,14 @@ class AttentionKnockout(AttentionTracer):
 def common_words(model: Model) -> list[int]:
     """Return random tokens from the beginning of the vocabulary, which has the common words.
 
-    Only tokens that are a whole word of letters count. The draw is the same every time.
+    Only tokens that are a whole word of letters count; all but special ones in a vocabulary without
+    any, such as one of single letters. The draw is the same every time.
     """
     common = whole_words(model)
+    if not common:
+        assert model.tokenizer is not None  # it has tokenized the text
+        special = {*model.tokenizer.all_special_ids}
+        common = [token for token in range(len(model.tokenizer)) if token not in special][:_COMMON]
     return random.Random(0).sample(common, _DRAWS) if len(common) >= _DRAWS else common
 
 
@@ -223,9 +230,8 @@ def patch_heads(
         patched = []
         for start in track(range(0, len(heads), size)):
             batch = [[head] for head in heads[start : start + size]]
-            copies = {name: tensor.expand(len(batch), -1) for name, tensor in text.items()}
             with HeadPatching(batch, replacement, patched_rows, fixed, run_gate):
-                patched.append(readout.run(copies))
+                patched.append(readout.run(copies_of(text, len(batch))))
         effects.append((unchanged - torch.cat(patched)) * sign)
     mean = (effects[0] + effects[1]) / 2
     return mean.reshape(len(outputs), -1, mean.shape[-1])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnviz.attribution.readout import Readout, base_of
 from attnviz.attribution.reference import Reading, is_causal
-from attnviz.attribution.tracing import blocks_of
+from attnviz.attribution.tracing import blocks_of, expect_gradients
 from attnviz.capture import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean
 from attnviz.pipeline.attend import Model
@@ -94,8 +94,8 @@ def logits_at(output: Tensor, rows: tuple[int, ...]) -> Tensor:
 class Choices:
     """What a model predicts for a text: tokens at a position, or classes.
 
-    text : the text that the predicted token is in, or goes on. probabilities : of all tokens or
-    classes, (V,). logits : likewise.
+    text : the text that the predicted token is in, or goes on. logits : of all tokens or classes,
+    (V,).
     """
 
     model: Model
@@ -117,40 +117,52 @@ class Choices:
                 rows = _rows_read(module, inputs)
             return cls(model, text, "class", rows, output[0])
         embeddings: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
-        if reading.stacks is not None and output.dim() == 3 and embeddings is not None:
-            return cls(model, text, "next token", (output.shape[1] - 1,), output[0, -1])
-        if reading.stacks is None and output.dim() == 3 and embeddings is not None:
-            mask = getattr(model.tokenizer, "mask_token_id", None)
-            masked = tuple(row for row, token in enumerate(ids) if token == mask)
-            if masked:
-                return cls(model, text, "masked token", masked[:1], output[0, masked[0]])
-            if is_causal(model, inputs):
-                return cls(model, text, "next token", (len(ids) - 1,), output[0, -1])
-            token = getattr(model.tokenizer, "mask_token", None)
-            raise InputError(
-                f"{model.name} predicts masked tokens, and the text has none. Write {token} for "
-                "the word to predict."
+        if output.dim() != 3 or embeddings is None:
+            head = "has no head that predicts a token or a class"
+            if output.dim() == 3 and output.shape[-1] == getattr(config, "num_labels", None):
+                head = "labels each token, and one token or class of the whole text is explained"
+            elif output.shape == (1, len(ids)):
+                head = "finds a span of the text, and a token or a class is explained"
+            raise ModelError(
+                f"{model.name} {head}. Use a model with one, such as --model smollm2 "
+                "(model='smollm2') or a classifier of texts."
             )
-        raise ModelError(
-            f"{model.name} has no head that predicts a token or a class. Use a model with one, "
-            "such as --model smollm2 (model='smollm2') or a classifier."
+        mask = getattr(model.tokenizer, "mask_token_id", None)
+        masked = tuple(row for row, token in enumerate(ids) if token == mask)
+        if reading.stacks is None and masked:
+            return cls(model, text, "masked token", masked[:1], output[0, masked[0]])
+        if reading.stacks is not None or is_causal(model, inputs):
+            return cls(model, text, "next token", (output.shape[1] - 1,), output[0, -1])
+        token = getattr(model.tokenizer, "mask_token", None)
+        raise InputError(
+            f"{model.name} predicts masked tokens, and the text has none. Write {token} for the "
+            "word to predict."
         )
 
     @property
-    def probabilities(self) -> Tensor:
-        """The probability of each token or class, (V,)."""
-        return self.logits.double().softmax(-1).cpu()
+    def _problem(self) -> str | None:
+        """What a classifier solves, by its config; a single logit is a score."""
+        problem = getattr(self.model.module.config, "problem_type", None)
+        is_score = len(self.logits) == 1 and problem != "multi_label_classification"
+        return "regression" if is_score else problem
 
     @property
     def is_distribution(self) -> bool:
         """Whether the softmax of the logits is what the model predicts."""
-        kind = getattr(self.model.module.config, "problem_type", None)
-        apart = kind in ("regression", "multi_label_classification") or len(self.logits) == 1
-        return self.kind != "class" or not apart
+        return self.kind != "class" or self._problem in (None, "single_label_classification")
+
+    @property
+    def probabilities(self) -> Tensor:
+        """The probability of each token or class, (V,); NaN for scores, which have none."""
+        logits = self.logits.double().cpu()
+        if self.is_distribution:
+            return logits.softmax(-1)
+        return logits.sigmoid() if self._problem != "regression" else logits * torch.nan
 
     def top(self, count: int) -> list[int]:
         """Return the most probable tokens or classes, the first first."""
-        return self.probabilities.argsort(descending=True, stable=True)[:count].tolist()
+        logits = self.logits.double().cpu()
+        return logits.argsort(descending=True, stable=True)[:count].tolist()
 
     def label(self, choice: int) -> str:
         """Return a token without its leading blank, or the name of a class."""
@@ -209,6 +221,7 @@ def _rows_read(module: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[int, ..
     try:
         with torch.enable_grad():
             logits = module(**inputs)[0]
+            expect_gradients(logits)
             weights = torch.arange(1.0, logits.numel() + 1).to(logits).reshape_as(logits)
             (gradient,) = torch.autograd.grad((logits * weights).sum(), states)
     finally:

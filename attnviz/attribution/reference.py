@@ -13,12 +13,22 @@ from attnviz.attribution.readout import base_of
 from attnviz.attribution.stacks import Stacks, token_ids, with_token_ids
 from attnviz.attribution.target import Target
 from attnviz.errors import InputError, did_you_mean
-from attnviz.inputs import encode
-from attnviz.inputs.batch import Batch
-from attnviz.inputs.tokens import TokenIds, special_flags
+from attnviz.inputs import (
+    Batch,
+    Inputs,
+    TextSource,
+    TokenIds,
+    encode_inputs,
+    expect_one_text,
+    parse_inputs,
+    spelled,
+)
+from attnviz.inputs.tokens import special_flags
 from attnviz.pipeline.attend import Model
+from attnviz.pipeline.run import AttendOptions, run
 from attnviz.results import AttentionResult
 from attnviz.results.axis import READ_WITH, Axis, TokenGroups, join_axes, token_groups
+from attnviz.runtime.libraries import silence_logs
 
 _SAME = 1e-3  # of the norm of a state: a change that is rounding
 
@@ -44,6 +54,7 @@ class Reading:
 
     tokens: Axis  # its tokens
     stacks: Stacks | None = None  # of an encoder and a decoder
+    source: Inputs | None = None  # the text as it was given
 
     @property
     def special(self) -> tuple[bool, ...]:
@@ -57,57 +68,109 @@ class Reading:
         return replace(self, inputs=inputs, groups=token_groups(tokens), tokens=tokens)
 
 
-def read(model: Model, text: str, decoder: TokenIds | None = None) -> Reading:
+def read(
+    model: Model,
+    text: Inputs | TextSource,
+    decoder: TokenIds | None = None,
+    *,
+    more: Sequence[int] = (),
+    truncate: bool = False,
+) -> Reading:
     """Run the model on a text, with a BOS token before it if a causal model needs one.
 
     decoder : what the decoder of an encoder–decoder reads. The tokens of the text are then the
-    source, and these the target, which follows it.
+    source, and these the target, which follows it. more : the ids that follow the text. truncate :
+    cut a text that is too long for the model.
     """
+    source = inputs = text if isinstance(text, Inputs) else parse_inputs(text)
+    bos: int | None = None
     if decoder is not None:
-        return _read_both(model, text, decoder)
-    inputs, bos, sink, notes = encode_causal(model, text)
-    ids: list[int] = inputs["input_ids"][0].tolist()
-    result = model.attend(text if bos is None else ids, mode="full")
-    result = result.without_linear("attribution needs")
-    tokens = result.records[0].query_axis
-    return Reading(inputs, result, token_groups(tokens), bos, sink, notes, tokens)
+        inputs = source = replace(inputs, targets=[decoder])
+        batch = encode_inputs(model.checkpoint, inputs, truncate=truncate)
+        sink, notes = _sink_of_source(batch)
+        notes = (*_notes_on(inputs, batch), *notes)
+    else:
+        expect_one_text(model.checkpoint)
+        tensors, bos, sink, notes = encode_causal(model, inputs, truncate=truncate)
+        if bos is not None or more:
+            inputs = _as_ids(inputs, tensors, after=more)
+        batch = encode_inputs(model.checkpoint, inputs, truncate=truncate)
+    with silence_logs():
+        (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
+    axes = [batch.axes[kind][0] for kind in batch.axes]
+    tokens = join_axes(*axes)
+    stacks = None
+    if decoder is None:
+        result = result.without_linear("attribution needs")
+    else:
+        stacks = Stacks.of(result, *map(len, axes))
+    groups = token_groups(tokens)
+    return Reading(batch.inputs, result, groups, bos, sink, notes, tokens, stacks, source)
 
 
-def _read_both(model: Model, text: str, decoder: TokenIds) -> Reading:
-    """Run an encoder–decoder on its two texts.
+def _sink_of_source(batch: Batch) -> tuple[int | None, tuple[str, ...]]:
+    """Return the source token that stays readable, and a note on it.
 
     The decoder's first token is special, and stays readable. A source without a special token
     would leave the cross-attention of a reference nothing to read, so its first token does too.
     """
-    batch = encode(model.checkpoint, [text], targets=[decoder])
-    result = model.attend(text, target=decoder, mode="full")
-    (source,), (target,) = batch.axes["text"], batch.axes["target"]
-    tokens = join_axes(source, target)
-    sink: int | None = None
-    notes: tuple[str, ...] = ()
-    if not any(source.special):
-        sink, notes = 0, ("the first source token stays readable, so its part is not measured",)
-    stacks = Stacks.of(result, len(source), len(target))
-    groups = token_groups(tokens)
-    return Reading(batch.inputs, result, groups, None, sink, notes, tokens, stacks)
+    if any(batch.axes["text"][0].special):
+        return None, ()
+    return 0, ("the first source token stays readable, so its part is not measured",)
 
 
 def encode_causal(
-    model: Model, text: str
+    model: Model, text: Inputs | TextSource, *, truncate: bool = False
 ) -> tuple[Mapping[str, Tensor], int | None, int | None, tuple[str, ...]]:
     """Return the inputs of a text, and the `bos`, `sink` and `notes` of its `Reading`."""
-    batch = encode(model.checkpoint, [text])
+    source = text if isinstance(text, Inputs) else parse_inputs(text)
+    batch = encode_inputs(model.checkpoint, source, truncate=truncate)
+    _expect_tokens(batch)
     bos = sink = None
-    notes: tuple[str, ...] = ()
+    notes = _notes_on(source, batch)
     if not batch.axes["text"][0].special[0] and is_causal(model, batch.inputs):
-        bos = first_token(model.tokenizer)
+        bos = first_token(model.tokenizer) if source.texts else None
         if bos is None:
-            sink, notes = 0, ("the first token stays readable, so its part is not measured",)
+            sink = 0
+            notes = (*notes, "the first token stays readable, so its part is not measured")
         else:
             assert model.tokenizer is not None  # it has tokenized the text
             token = model.tokenizer.convert_ids_to_tokens(bos)
-            batch, notes = encode_after(model, text, bos), (f"{READ_WITH}{token} before it",)
+            batch = encode_after(model, source, bos, truncate=truncate)
+            notes = (*notes, f"{READ_WITH}{token} before it")
     return batch.inputs, bos, sink, notes
+
+
+def _expect_tokens(batch: Batch) -> None:
+    """Raise InputError for inputs that are not one text, by the ids of its tokens."""
+    ids, axes = batch.inputs.get("input_ids"), batch.axes.get("text", ())
+    if ids is None or len(axes) != 1 or ids.shape != (1, len(axes[0])):
+        raise InputError(
+            "Attributions are of one text, and these inputs are none. Give the ids of its tokens "
+            "as input_ids (1, T), or a text."
+        )
+
+
+def _notes_on(source: Inputs, batch: Batch) -> tuple[str, ...]:
+    """Return what was cut from a text, and how it was read if it is no string."""
+    others = [text for text in source.texts or () if not isinstance(text, str)]
+    return (*batch.notes[0], *(other.note for other in others))
+
+
+def _as_ids(
+    source: Inputs,
+    tensors: Mapping[str, Tensor],
+    *,
+    bos: int | None = None,
+    after: Sequence[int] = (),
+) -> Inputs:
+    """Return a text by its ids, (1, T), with a token before it, and others after it."""
+    ids, *types = (
+        tensors[name][0].tolist() for name in ("input_ids", "token_type_ids") if name in tensors
+    )
+    before = () if bos is None else (bos,)
+    segments = (*(0 for _ in before), *types[0], *(types[0][-1] for _ in after)) if types else None
+    return replace(source, texts=[TokenIds((*before, *ids, *after), segments)], pairs=None)
 
 
 def first_token(tokenizer: Any) -> int | None:
@@ -133,13 +196,28 @@ def first_token(tokenizer: Any) -> int | None:
     return next((token for token, flag in others if flag and token not in unused), bos)
 
 
-def encode_after(model: Model, text: str, bos: int | None) -> Batch:
+def encode_after(
+    model: Model, text: Inputs | TextSource, bos: int | None, *, truncate: bool = False
+) -> Batch:
     """Return an encoded text, with the token `bos` before it if there is one."""
-    batch = encode(model.checkpoint, [text])
+    source = text if isinstance(text, Inputs) else parse_inputs(text)
+    batch = encode_inputs(model.checkpoint, source, truncate=truncate)
     if bos is None:
         return batch
-    ids = batch.inputs["input_ids"][0].tolist()
-    return encode(model.checkpoint, [TokenIds((bos, *ids))])
+    begun = _as_ids(source, batch.inputs, bos=bos)
+    return encode_inputs(model.checkpoint, begun, truncate=truncate)
+
+
+def encode_like(model: Model, text: TextSource, reading: Reading | None) -> Batch:
+    """Return a text encoded like one that was read: with its pair, its target and its BOS token."""
+    if reading is None or reading.source is None:
+        return encode_after(model, text, None)
+    try:
+        parsed = parse_inputs(text, pair=reading.source.pairs)
+    except InputError as error:
+        raise InputError(f"In the other text: {error}") from None
+    source = replace(reading.source, texts=parsed.texts)
+    return encode_after(model, source, reading.bos)
 
 
 def is_causal(model: Model, inputs: Mapping[str, Tensor]) -> bool:
@@ -176,8 +254,13 @@ class Reference:
         )
 
 
-def make_reference(target: Target, reference: str, bos: int | None = None) -> Reference:
-    """Return the reference of a text: "gate", "mask" or another text, as in `shift`."""
+def make_reference(
+    target: Target, reference: TextSource, reading: Reading | None = None
+) -> Reference:
+    """Return the reference of a text: "gate", "mask" or another text, as in `shift`.
+
+    reading : the text; another one is read like it.
+    """
     model, inputs = target.model, target.inputs
     gate: Tensor | None = None
     notes: tuple[str, ...] = ()
@@ -196,11 +279,7 @@ def make_reference(target: Target, reference: str, bos: int | None = None) -> Re
         mask = getattr(model.tokenizer, "mask_token", "masked")
         description = f"the same {text}, where all other words are {mask}"
     else:
-        if stacks is None:
-            batch = encode_after(model, reference, bos)
-        else:  # another source with the same target
-            written = TokenIds(tuple(inputs["decoder_input_ids"][0].tolist()), shifted=True)
-            batch = encode(model.checkpoint, [reference], targets=[written])
+        batch = encode_like(model, reference, reading)
         other, tokens = batch.inputs, join_axes(*(batch.axes[kind][0] for kind in batch.axes))
         _expect_comparable(other["input_ids"], inputs["input_ids"], reference)
         rows = list(target.readout.positions)
@@ -209,12 +288,13 @@ def make_reference(target: Target, reference: str, bos: int | None = None) -> Re
                 "the reference has another word in this place: the difference at the start counts "
                 "too",
             )
-        description = f"“{reference}”"
+        (written,) = parse_inputs(reference).texts or ("",)
+        description = f"“{spelled(model.checkpoint, written)[0]}”"
         words = tuple(
             label if word is None else tokens.word_labels[word]
             for label, word in zip(tokens.labels, tokens.words, strict=True)
         )
-    pair = {name: torch.cat([other[name], tensor]) for name, tensor in inputs.items()}
+    pair = {name: torch.cat([other.get(name, tensor), tensor]) for name, tensor in inputs.items()}
     return Reference(pair, gate, description, notes, words)
 
 
@@ -230,12 +310,13 @@ def gate_of(special: Sequence[bool], *, sink: int | None = None) -> Tensor:
     return gate
 
 
-def _expect_comparable(other: Tensor, ids: Tensor, reference: str) -> None:
+def _expect_comparable(other: Tensor, ids: Tensor, reference: TextSource) -> None:
     """Raise InputError for a reference that equals the text or has another number of tokens."""
     if torch.equal(other, ids):
         raise InputError("The reference is the same as the text. Change a word.")
     if other.shape != ids.shape:
-        hint = did_you_mean(reference, ("gate", "mask")) if " " not in reference.strip() else ""
+        is_name = isinstance(reference, str) and " " not in reference.strip()
+        hint = did_you_mean(str(reference), ("gate", "mask")) if is_name else ""
         raise InputError(
             f"The reference has {other.shape[1]} tokens, but the text has {ids.shape[1]}. {hint} "
             "Replace words by words with the same number of pieces, or use gate or mask."

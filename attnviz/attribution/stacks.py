@@ -100,12 +100,28 @@ def with_token_ids(inputs: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tenso
     return other
 
 
+def copies_of(inputs: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """Return the inputs of so many runs of one text."""
+    return {name: tensor.expand(count, *tensor.shape[1:]) for name, tensor in inputs.items()}
+
+
 def without_tokens(inputs: Mapping[str, Tensor], positions: set[int]) -> dict[str, Tensor]:
-    """Return inputs without the tokens at some positions."""
-    source = inputs["input_ids"].shape[1]
+    """Return inputs without the tokens at some positions.
 
-    def rest(name: str, tensor: Tensor) -> list[int]:
-        first = source if name.startswith(_DECODER) else 0
-        return [n for n in range(tensor.shape[1]) if first + n not in positions]
+    A mask (1, …, T, T) loses rows and columns.
+    """
+    source, total = inputs["input_ids"].shape[1], token_ids(inputs).shape[1]
+    rest = [
+        torch.tensor([n for n in range(length) if first + n not in positions])
+        for first, length in ((0, source), (source, total - source))
+    ]
 
-    return {name: tensor[:, rest(name, tensor)] for name, tensor in inputs.items()}
+    def shortened(name: str, tensor: Tensor) -> Tensor:
+        of_decoder = name.startswith(_DECODER)
+        kept = rest[of_decoder].to(tensor.device)
+        for dim in (1,) if tensor.dim() < 4 else (-2, -1):
+            if tensor.shape[dim] == (total - source if of_decoder else source):
+                tensor = tensor.index_select(dim, kept)
+        return tensor
+
+    return {name: shortened(name, tensor) for name, tensor in inputs.items()}

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from attnviz.attribution.readout import Readout
-from attnviz.attribution.stacks import EVERYWHERE, Place, token_ids, with_token_ids, without_tokens
+from attnviz.attribution.stacks import (
+    EVERYWHERE,
+    Place,
+    copies_of,
+    token_ids,
+    with_token_ids,
+    without_tokens,
+)
 from attnviz.errors import InputError
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionRecord, AttentionResult
@@ -40,7 +47,7 @@ class Target:
 
     def outputs(self, count: int, ids: Tensor | None = None) -> Tensor:
         """Return what is read in `count` copies of the text, or of other `ids` (N, T), (N, d)."""
-        copies = {name: tensor.expand(count, -1) for name, tensor in self.inputs.items()}
+        copies = copies_of(self.inputs, count)
         return self.readout.run(copies if ids is None else with_token_ids(copies, ids))
 
     def without(self, positions: Sequence[int]) -> Target:

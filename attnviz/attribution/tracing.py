@@ -188,6 +188,22 @@ def trace_run(
     return list(starts.values()), end
 
 
+def expect_gradients(output: Tensor) -> None:
+    """Raise ModelError unless torch can differentiate everything that led to an output."""
+    nodes: set[Any] = set()
+    waiting = [output.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            waiting += [before for before, _ in node.next_functions]
+    if not nodes or any("NotImplemented" in node.name() for node in nodes):
+        raise ModelError(
+            "Some layers of this model have no gradients, as after dynamic quantization, and "
+            "contributions need them. Use the model as it was before it was quantized."
+        )
+
+
 def blocks_of(base: nn.Module) -> nn.ModuleList:
     """Return the list of blocks that holds most of a model's parameters."""
     lists = [m for m in base.modules() if isinstance(m, nn.ModuleList) and len(m)]

@@ -2,7 +2,15 @@
 
 from attnviz.inputs.arguments import ArgumentSource, expect_labels_fit, parse_labels
 from attnviz.inputs.audio import AudioSource, Sound
-from attnviz.inputs.batch import Batch, Inputs, Many, encode, expect_one_text, parse_inputs
+from attnviz.inputs.batch import (
+    Batch,
+    Inputs,
+    Many,
+    encode,
+    encode_inputs,
+    expect_one_text,
+    parse_inputs,
+)
 from attnviz.inputs.decoder import (
     continue_axis,
     encode_prefix,
@@ -42,6 +50,7 @@ __all__ = [
     "changed_batch",
     "continue_axis",
     "encode",
+    "encode_inputs",
     "encode_prefix",
     "expect_labels_fit",
     "expect_one_text",

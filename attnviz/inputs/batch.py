@@ -381,6 +381,21 @@ def encode(
     )
 
 
+def encode_inputs(checkpoint: Checkpoint, inputs: Inputs, *, truncate: bool = False) -> Batch:
+    """Return the batch of inputs that run at once: see `encode`."""
+    return encode(
+        checkpoint,
+        inputs.texts,
+        inputs.pairs,
+        inputs.targets,
+        image=inputs.pictures[0] if inputs.pictures else None,
+        sound=inputs.sounds[0] if inputs.sounds else None,
+        arguments=inputs.arguments,
+        truncate=truncate,
+        generating=inputs.generate is not None,
+    )
+
+
 def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generating: bool) -> Batch:
     """Return arguments of the model's forward as a batch."""
     with translate(checkpoint):

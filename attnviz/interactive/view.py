@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
@@ -21,9 +21,11 @@ from attnviz.errors import InputError, true_or_false
 from attnviz.interactive.explanations import place_explanations
 from attnviz.interactive.payload import compact_json, make_payload, shape
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
+from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import AttentionResult, expect_vectors, one_result
 
 if TYPE_CHECKING:
+    from attnviz.inputs import TextSource
     from attnviz.interactive.widget import AttentionWidget
 
 Show = Literal["grid", "head", "token", "steps"]
@@ -37,7 +39,7 @@ _FRAME_HEIGHT = 720  # pixels of the view in a notebook
 def view(result: ExploreResult) -> Page: ...
 @overload
 def view(
-    result: AttentionResult,
+    result: AttentionResult | TextSource | None = None,
     *,
     compare: AttentionResult | None = None,
     layer: int | None = None,
@@ -46,9 +48,11 @@ def view(
     words: bool = True,
     explain: Sequence[ExplainResult] | None = None,
     size: float | None = None,
+    model: Model | Loadable | None = None,
+    **inputs: Unpack[OneInput],
 ) -> View: ...
 def view(
-    result: AttentionResult | ExploreResult,
+    result: AttentionResult | ExploreResult | TextSource | None = None,
     *,
     compare: AttentionResult | None = None,
     layer: int | None = None,
@@ -57,6 +61,8 @@ def view(
     words: bool = True,
     explain: Sequence[ExplainResult] | None = None,
     size: float | None = None,
+    model: Model | Loadable | None = None,
+    **inputs: Unpack[OneInput],
 ) -> Page:
     """Return all attentions of a text, or all heads of a model, as one interactive page.
 
@@ -65,8 +71,9 @@ def view(
 
     Parameters
     ----------
-    result : AttentionResult or ExploreResult
-        From `attend`, also of a long text; or from `explore`, with no other argument.
+    result : AttentionResult, ExploreResult, or a text as in `attend`
+        From `attend`, also of a long text; from `explore`, with no other argument; or what a model
+        reads.
     compare : AttentionResult, optional
         A second result of the same layers and heads. The page opens on the difference. Texts of up
         to 64 tokens are aligned by their words, longer ones need the same number of tokens.
@@ -84,6 +91,8 @@ def view(
     size : float, optional
         The largest page, in megabytes; by default 0.5 for a sentence and 8 for a longer text. It
         decides how exact weights are and of how many heads the page holds queries and keys.
+    model, **inputs
+        As in `attend`, for what is no result yet.
 
     Returns
     -------
@@ -104,12 +113,13 @@ def view(
     if isinstance(result, ExploreResult):
         from attnviz.interactive.explorer_page import ExplorerPage
 
-        options = (compare, layer, head, show, words, explain, size)
-        if options != (None, None, None, "grid", True, None, None):
+        options = (compare, layer, head, show, words, explain, size, model, inputs)
+        if options != (None, None, None, "grid", True, None, None, None, {}):
             raise InputError("The page of `explore` has no options. Give only the result.")
         return ExplorerPage(result)
-    results = [one_result(r, streamed=True) for r in (result, compare) if r is not None]
-    result, compare = results[0], results[1] if len(results) > 1 else None
+    result = attended(result, model, inputs)
+    compare = None if compare is None else one_result(compare, streamed=True)
+    results = [one for one in (result, compare) if one is not None]
     if show not in get_args(Show):
         raise InputError(f"show={show!r} is no view. Choose one of {', '.join(get_args(Show))}.")
     if compare is not None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 
 from attnviz.agreement import verify_saved
-from attnviz.errors import InputError
+from attnviz.errors import InputError, true_or_false
 from attnviz.inputs import (
     ArgumentSource,
     AudioSource,
     ImageSource,
+    Inputs,
     Many,
     TextSource,
     TokensSource,
@@ -24,7 +25,7 @@ from attnviz.inputs import (
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import AttendOptions, Mode, Positions, run
-from attnviz.results import AgreementReport, AttentionResult
+from attnviz.results import AgreementReport, AttentionResult, one_result
 from attnviz.runtime.libraries import silence_logs
 
 if TYPE_CHECKING:
@@ -84,6 +85,20 @@ class SeveralInputs(_Options, total=False):
     audio: Many[AudioSource] | None
     pair: Many[str] | None
     target: Many[str] | Many[TokensSource] | None
+
+
+class Source(TypedDict, total=False):
+    """The inputs of `attend` in analyses, where `target` may be what is explained."""
+
+    image: ImageSource | Many[ImageSource] | None
+    audio: AudioSource | Many[AudioSource] | None
+    sampling_rate: int | None
+    pair: str | Many[str] | None
+    inputs: ArgumentSource | None
+    queries: Sequence[str] | None
+    keys: Sequence[str] | None
+    truncate: bool
+    special_tokens: SpecialTokens | None
 
 
 def load(
@@ -342,6 +357,51 @@ def attend(
             result for batch in parsed.batches() for result in run(checkpoint, batch, options)
         ]
     return results if parsed.several or len(results) > 1 else results[0]
+
+
+def attended(
+    source: TextSource | AttentionResult | None,
+    model: Model | Loadable | None,
+    inputs: OneInput,
+) -> AttentionResult:
+    """Return a result as it is, or that of `attend`; raise InputError for both at once."""
+    if not isinstance(source, AttentionResult):
+        return one_result(attend(source, model=model, **inputs), streamed=True)
+    given = [name for name, value in {"model": model, **inputs}.items() if value is not None]
+    if given:
+        raise InputError(
+            f"A result says already what was read: leave {' and '.join(given)} out, or give a text "
+            "in place of the result."
+        )
+    return source
+
+
+def parse_source(
+    reader: str, model: Model | Loadable | None, text: Any, source: Source, *, several: bool = False
+) -> tuple[Model, Inputs, bool]:
+    """Return a model of texts, what it reads, and whether this may be cut.
+
+    Raises InputError for an image or a sound, by its name, and for a list of texts unless `several`
+    may be read. A chat ends with a prompt for an answer if the model generates tokens.
+
+    reader : the analysis, by its name.
+    """
+    model = model if isinstance(model, Model) else load(model)
+    keywords: dict[str, Any] = dict(source)
+    for name in ("image", "audio", "sampling_rate"):
+        if keywords.pop(name, None) is not None:
+            raise InputError(
+                f"{reader} reads text; images and sounds come with attend and survey. Leave {name} "
+                "out."
+            )
+    truncate = true_or_false(keywords.pop("truncate", False), "truncate")
+    if (special_tokens := keywords.pop("special_tokens", None)) is not None:
+        model = Model(model.checkpoint.reading(special_tokens))
+    prompted = 1 if model.module.can_generate() else None
+    inputs = parse_inputs(text, generate=prompted, **keywords)
+    if inputs.several and not several:
+        raise InputError(f"{reader} reads one text at a time. Call it for each of the list.")
+    return model, replace(inputs, generate=None), truncate
 
 
 def verify(

@@ -44,6 +44,7 @@ from attnviz.inputs import (
     UnknownPlacesError,
     continue_axis,
     encode,
+    encode_inputs,
     expect_labels_fit,
     expect_tokens_left,
     generated_text,
@@ -83,14 +84,14 @@ _FEWEST_ROWS = 4  # compared of each head
 class AttendOptions:
     """The options of `attend`, which describes them, checked as far as possible without a model."""
 
-    truncate: bool
-    mode: Mode
-    layers: tuple[int, ...] | None
-    heads: tuple[int, ...] | None
-    cells: int | None
-    top: int
-    exact: tuple[int, ...] | None
-    positions: Positions
+    truncate: bool = False
+    mode: Mode = "full"
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    cells: int | None = None
+    top: int = 0
+    exact: tuple[int, ...] | None = None
+    positions: Positions = "sample"
 
     @classmethod
     def parse(
@@ -175,7 +176,7 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             note = "the target is the model's own transcript"
             return [replace(result, notes=(note, *result.notes)) for result in results]
         if options.mode != "streamed" and not options.are_for_reduced_maps:
-            batch = _encode(checkpoint, inputs, options)
+            batch = encode_inputs(checkpoint, inputs, truncate=options.truncate)
             if not can_stream:
                 return _whole_results(checkpoint, inputs, batch, options)
             layers, heads = _head_counts(checkpoint)
@@ -189,23 +190,14 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             if len(batch.axes["text"]) == 1:
                 return [_streamed_result(checkpoint, inputs, batch, options)]
         return [
-            _streamed_result(checkpoint, single, _encode(checkpoint, single, options), options)
+            _streamed_result(
+                checkpoint,
+                single,
+                encode_inputs(checkpoint, single, truncate=options.truncate),
+                options,
+            )
             for single in inputs.one_by_one()
         ]
-
-
-def _encode(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> Batch:
-    return encode(
-        checkpoint,
-        inputs.texts,
-        inputs.pairs,
-        inputs.targets,
-        image=inputs.pictures[0] if inputs.pictures else None,
-        sound=inputs.sounds[0] if inputs.sounds else None,
-        arguments=inputs.arguments,
-        truncate=options.truncate,
-        generating=inputs.generate is not None,
-    )
 
 
 def _lacks_transcript(checkpoint: Checkpoint, inputs: Inputs) -> bool:

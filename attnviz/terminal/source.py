@@ -102,7 +102,7 @@ def read_function(name: str) -> Function:
 
 
 def keywords_of(module: str, name: str) -> dict[str, Parameter]:
-    """Return the keys of a TypedDict as parameters that are None by default."""
+    """Return the keys of a TypedDict as parameters that are None, or False, by default."""
     module, statement = _find(module, name)
     if not statement.startswith("class "):
         return {}
@@ -115,7 +115,9 @@ def keywords_of(module: str, name: str) -> dict[str, Parameter]:
     for line in node.body:
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             key = line.target.id
-            keywords[key] = Parameter(key, line.annotation, module, ast.Constant(None))
+            is_flag = isinstance(line.annotation, ast.Name) and line.annotation.id == "bool"
+            default = ast.Constant(False if is_flag else None)
+            keywords[key] = Parameter(key, line.annotation, module, default)
     return keywords
 
 

@@ -25,7 +25,7 @@ from torch.nn.functional import normalize
 from wordnet_pairs import DATA, PAIRS, other_words, similarity
 
 import attnviz
-from attnviz.analyses.senses.compute import expect_readable, mean_of_others, word_pieces
+from attnviz.analyses.senses.compute import mean_of_others, word_pieces
 from attnviz.analyses.senses.sentences import Sentence
 from attnviz.capture import capture, hidden_states
 from attnviz.errors import ModelError
@@ -276,8 +276,6 @@ class WordVectors:
         starts = range(0, len(sentences), _SENTENCES)
         for start in track(starts, f"{model.name}, batches", console=console, transient=True):
             some = sentences[start : start + _SENTENCES]
-            for sentence in some:
-                expect_readable(model, sentence.text, sentence.text)
             pieces = [list(word_pieces(model, sentence)[0]) for sentence in some]
             batch = encode(model.checkpoint, [sentence.text for sentence in some])
             hidden = torch.stack(hidden_states(model.module, batch.inputs)).cpu()

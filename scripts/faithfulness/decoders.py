@@ -109,7 +109,7 @@ def judge(
     target = Target(model, reading.inputs, reading.special, readout, reading.sink)
     gate = gate_of(reading.special, sink=reading.sink)
     with restoring(model.module):
-        pair = make_reference(target, "gate", reading.bos).inputs
+        pair = make_reference(target, "gate", reading).inputs
         split = decompose(readout, pair, direction=direction, gate=gate)
         score = Score(**vars(target), direction=split.direction, result=reading.result, gate=gate)
         run_whole(target)

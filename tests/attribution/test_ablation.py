@@ -231,7 +231,9 @@ def test_the_mean_of_the_text_or_of_other_texts_replaces_a_head(tiny_model):
             model.module(input_ids=inputs["input_ids"])
         hook.remove()
     features = slice(head * 12, head * 12 + 12)
-    for number, others in enumerate(((), (other,))):
+    ids = model.tokenizer(other, return_tensors="pt").input_ids
+    elsewhere = Score(**vars(score) | {"inputs": {"input_ids": ids}})
+    for number, others in enumerate(((), (elsewhere,))):
         mean = recorded[number][..., features].mean(1)
 
         def replace(_, args, mean=mean):

@@ -81,7 +81,7 @@ WRONG = {
     ),
     "too long": (
         ["bank", *TWO, "--sentences", "money=The bank" + " grew" * 600],
-        "reads at most 512. Shorten it.",
+        "can read at most 512. Shorten the text",
     ),
     "unknown ending": (["bank", "-o", "x.gif"], ".png, .svg, .pdf"),
     "empty word": ([""], "The word must be a string with letters, not ''"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from operator import index
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
@@ -30,13 +30,16 @@ from attnviz.attribution.heads import (
     replace_outputs,
     run_without,
 )
+from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import Prediction, logits_at
 from attnviz.attribution.readout import Readout
-from attnviz.attribution.reference import Reading
+from attnviz.attribution.reference import Reading, encode_like
+from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.target import Target
 from attnviz.capture import restoring
-from attnviz.errors import InputError, expect_words
-from attnviz.pipeline.attend import Loadable, Model, load
+from attnviz.errors import InputError
+from attnviz.inputs import Inputs, Many, TextSource, parse_inputs, spelled
+from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport
 from attnviz.results.axis import locate
 from attnviz.runtime.libraries import silence_logs
@@ -45,9 +48,10 @@ from attnviz.runtime.progress import part
 Measure = Callable[[Tensor], Tensor]  # from what is read (n, d) to the effects (n, 2)
 
 
+@torch.inference_mode(False)
 @silence_logs()
 def ablate(
-    texts: str | Sequence[str],
+    texts: TextSource | Many[str] | Many[TextSource] | None = None,
     *,
     target: str | None = None,
     against: str | None = None,
@@ -55,20 +59,21 @@ def ablate(
     heads: Literal["all"] | Sequence[Head | Sequence[Head]] = "all",
     how: Ablation | None = None,
     knock_out: str | None = None,
-    patch: str | None = None,
+    patch: TextSource | None = None,
     effect: Literal["total", "direct"] = "total",
     keep_sink: bool = True,
     model: Model | Loadable | None = None,
+    **inputs: Unpack[Source],
 ) -> AblationResult:
     """Measure what the output of a model loses without each head, or each set of heads, exactly.
 
     Parameters
     ----------
-    texts : str or sequence of str
-        One text, or several: the result then has means with intervals.
+    texts : str, ids, BatchEncoding, messages, or a list of these
+        One text, or several, as in `attend`: the result then has means with intervals.
     target : str, optional
-        The token or class whose log-probability is measured. By default the most probable one in
-        each text.
+        The token or class whose log-probability is measured, not the text of a decoder, as in
+        `attend`. By default the most probable one in each text.
     against : str, optional
         Another token or class: the difference of both logits is measured.
     word : str, optional
@@ -85,7 +90,7 @@ def ablate(
         only one).
     knock_out : str, optional
         A word of the texts: the heads lose only their attention to it.
-    patch : str, optional
+    patch : str, ids or messages, optional
         Another text with as many tokens: the heads have the outputs that they have there.
     effect : {"total", "direct"}
         "total" recomputes everything after the heads. "direct" ablates them only where the output
@@ -95,6 +100,8 @@ def ablate(
         Without its sink such a model computes what it never computes otherwise.
     model : Model, str, path or module, optional
         From `load`, or what `load` takes.
+    **inputs
+        Further inputs of `attend`: `pair`, `truncate`, `special_tokens`.
 
     Returns
     -------
@@ -105,8 +112,9 @@ def ablate(
     Raises
     ------
     InputError
-        No text, a head that does not exist, a word that is not in each text, a text to patch from
-        with another number of tokens, or options that exclude each other.
+        No text, an input that is no text, a head that does not exist, a word that is not in each
+        text, a text to patch from with another number of tokens, or options that exclude each
+        other.
     ModelError
         The model predicts neither tokens nor classes and no `word` is given, or its attention
         cannot be traced.
@@ -122,14 +130,13 @@ def ablate(
     >>> lost.mean
     tensor([0.0947, 0.0316], dtype=torch.float64)
     """
-    is_one = isinstance(texts, str) or not isinstance(texts, Iterable)
-    listed: list[str] = [texts] if is_one else list(texts)  # type: ignore[list-item]
-    _check(listed, target, against, word, how, knock_out, patch, effect)
+    _check(target, against, word, how, knock_out, patch, effect)
     sets = None if isinstance(heads, str) and heads == "all" else _as_sets(heads)
     replaced: Ablation = how or ("mean" if knock_out is None and patch is None else "zero")
-    model = model if isinstance(model, Model) else load(model)
-    sites = [_find_site(model, text, target, against, word) for text in listed]
-    outputs = _outputs_elsewhere(sites, listed, replaced, patch)
+    model, source, truncate = parse_source("ablate", model, texts, inputs, several=True)
+    listed = list(source.one_by_one()) if source.texts else [source]
+    sites = [_find_site(model, one, target, against, word, truncate) for one in listed]
+    outputs = _outputs_elsewhere(sites, replaced, patch)
     measured: list[_OneText] = []
     for number, (site, others) in enumerate(zip(sites, outputs, strict=True)):
         with part(number, len(listed), "each head"):
@@ -152,11 +159,17 @@ def ablate(
         lost=torch.stack([one.effects[:, 0] for one in measured]),
         divergence=torch.stack([one.effects[:, 1] for one in measured]),
         estimate=torch.stack([one.estimate for one in measured]),
-        texts=tuple(listed),
+        texts=tuple(one.site.text for one in measured),
         targets=tuple(one.site.label for one in measured),
         quantity=first.site.quantity,
-        how=_describe(replaced, knock_out, patch, several=len(listed) > 1) + first.where,
-        condition=_condition(knock_out, patch),
+        how=_describe(
+            replaced,
+            knock_out,
+            None if patch is None else _spelled(sites[0], patch),
+            several=len(listed) > 1,
+        )
+        + first.where,
+        condition=_condition(knock_out, None if patch is None else _spelled(sites[0], patch)),
         effect=effect,
         notes=tuple(dict.fromkeys(note for one in measured for note in one.site.notes)),
         agreement=_verify(measured),
@@ -165,25 +178,15 @@ def ablate(
 
 
 def _check(
-    texts: Sequence[str],
     target: str | None,
     against: str | None,
     word: str | None,
     how: str | None,
     knock_out: str | None,
-    patch: str | None,
+    patch: TextSource | None,
     effect: str,
 ) -> None:
     """Raise InputError for arguments that exclude each other or are none of the choices."""
-    if not texts:
-        raise InputError("There is no text. Give one or more.")
-    if any(not isinstance(text, str) for text in texts):
-        raise InputError("The texts must be strings.")
-    for number, text in enumerate(texts, start=1):
-        which = f"Text {number:,} of {len(texts):,}" if len(texts) > 1 else "The text"
-        expect_words(text, which)
-    if patch is not None and not isinstance(patch, str):
-        raise InputError(f"The text to patch from must be a string, not {patch!r:.60}.")
     if word is not None and (target is not None or against is not None):
         raise InputError(
             "A word and a target are given. Give a word to measure its vector, or a target to "
@@ -193,8 +196,6 @@ def _check(
         raise InputError(f"how must be mean, zero or resample, not {how!r:.60}.")
     if effect not in ("total", "direct"):
         raise InputError(f"effect must be total or direct, not {effect!r:.60}.")
-    if patch is not None and patch in texts:
-        raise InputError("The text to patch from is the text itself. Change a word.")
     if how is not None and (knock_out is not None or patch is not None):
         raise InputError("Neither knocking a word out nor patching needs how. Leave it out.")
     if knock_out is not None and patch is not None:
@@ -204,18 +205,18 @@ def _check(
 
 
 def _outputs_elsewhere(
-    sites: Sequence[_Site], texts: Sequence[str], how: str, patch: str | None
+    sites: Sequence[_Site], how: str, patch: TextSource | None
 ) -> list[list[list[Tensor]]]:
     """Return for each text the outputs of the heads in the texts that replace them."""
-    if patch is None and (how == "zero" or len(texts) == 1):
-        return [[] for _ in texts]
+    if patch is None and (how == "zero" or len(sites) == 1):
+        return [[] for _ in sites]
     with tracing(sites[0].target.model):
         if patch is not None:
             return [[_outputs_in(site, patch)] for site in sites]
-        outputs = [outputs_of(site.target, text) for site, text in zip(sites, texts, strict=True)]
+        outputs = [outputs_of(site.target) for site in sites]
     if how == "mean":
-        return [outputs for _ in texts]
-    return [[outputs[(number + 1) % len(texts)]] for number in range(len(texts))]
+        return [outputs for _ in sites]
+    return [[outputs[(number + 1) % len(sites)]] for number in range(len(sites))]
 
 
 def _as_sets(heads: object) -> list[tuple[Head, ...]]:
@@ -253,6 +254,12 @@ class _Site:
     is_distribution: bool  # whether the softmax of the logits is what the model predicts
     label: str  # the token, class or word
     notes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The text as it was given, or spelled out."""
+        (given,) = (self.reading.source and self.reading.source.texts) or (None,)
+        return given if isinstance(given, str) else self.reading.result.provenance.text or ""
 
     def measure(self, unchanged: Tensor) -> Measure:
         """Return what measures the effects on the output: what is lost, and the divergence.
@@ -295,13 +302,18 @@ class _Logits(Readout):
 
 
 def _find_site(
-    model: Model, text: str, target: str | None, against: str | None, word: str | None
+    model: Model,
+    text: Inputs,
+    target: str | None,
+    against: str | None,
+    word: str | None,
+    truncate: bool,
 ) -> _Site:
     """Read a text, and find the prediction in it, or the word."""
     if word is not None:
-        reading, site = read_word(model, word, text)
+        reading, site = read_word(model, word, text, truncate=truncate)
         return _Site(reading, site, None, "vector", False, word, reading.notes)
-    found = find_prediction(model, text, target, against)
+    found = find_prediction(model, text, target, against, truncate=truncate)
     readout = found.target.readout
     assert isinstance(readout, Prediction)
     if against is None:  # `explain` compares with the second choice where no target is given
@@ -363,8 +375,9 @@ def _ablate_text(
         if site.number is not None and not hidden and effect == "total":
             with torch.enable_grad():
                 number = site.number(run.numbers).sum()
-            table = estimate_effects(target, run, number, replacement)
-            estimate = torch.stack([sum(table[head] for head in one) for one in chosen])  # type: ignore[misc]
+            table, _ = attempt(lambda: estimate_effects(target, run, number, replacement))
+            if table is not None:  # the model has gradients
+                estimate = torch.stack([sum(table[head] for head in one) for one in chosen])  # type: ignore[misc]
     with restoring(target.model.module, None, seed=2):
         loaded = target.readout.run(target.inputs)
     ours, theirs = unchanged.double().cpu(), loaded.double().cpu()
@@ -374,15 +387,24 @@ def _ablate_text(
     return _OneText(site, chosen, layers, heads, effects, estimate, where, ours, theirs)
 
 
-def _outputs_in(site: _Site, patch: str) -> list[Tensor]:
+def _outputs_in(site: _Site, patch: TextSource) -> list[Tensor]:
     """Return the outputs of the heads in a text to patch from, with as many tokens."""
-    outputs, T = outputs_of(site.target, patch), site.target.ids.shape[1]
+    batch = encode_like(site.target.model, patch, site.reading)
+    if torch.equal(token_ids(batch.inputs), site.target.ids):
+        raise InputError("The text to patch from is the text itself. Change a word.")
+    outputs, T = outputs_of(site.target, batch.inputs), site.target.ids.shape[1]
     if outputs[0].shape[1] != T:
         raise InputError(
             f"The text to patch from has {outputs[0].shape[1]} tokens, but the text has {T}. "
             "Replace words by words with the same number of pieces."
         )
     return outputs
+
+
+def _spelled(site: _Site, patch: TextSource) -> str:
+    """Return the words of a text to patch from."""
+    (text,) = parse_inputs(patch).texts or ("",)
+    return spelled(site.target.model.checkpoint, text)[0]
 
 
 def _condition(knock_out: str | None, patch: str | None) -> str:

@@ -16,7 +16,7 @@ from attnviz.agreement import CANARY, PRECISIONS, dtypes
 from attnviz.analyses.check.result import CheckResult, Mismatch
 from attnviz.errors import InputError
 from attnviz.io.weights_file import read_weights
-from attnviz.pipeline.attend import Loadable, Model, OneInput, attend
+from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.pipeline.given import weights_by_layer
 from attnviz.results import AttentionRecord, AttentionResult, expect_vectors, one_result
 from attnviz.results.axis import ranges, shortened
@@ -87,8 +87,7 @@ def check(
     layers = weights_by_layer(weights)
     if not isinstance(text, AttentionResult):
         inputs.setdefault("mode", "full")
-        text = one_result(attend(text, model=model, **inputs))
-    result = one_result(text).stack(stack)
+    result = one_result(attended(text, model, inputs)).stack(stack)
     if not hasattr(weights, "items") and len(layers) != len(result.layers):
         raise InputError(
             f"The weights have {_count(len(layers), 'layer')}, and {result.provenance.model} has "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-import json
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -102,18 +102,17 @@ class _Store:
 
     def written(self, parts: Iterable[list[TokenizedText]]) -> Iterator[list[TokenizedText]]:
         """Yield the parts, and write them."""
-        with (self.folder / "texts.jsonl").open("w", encoding="utf-8") as file:
+        with (self.folder / "texts").open("wb") as file:
             for texts in parts:
                 self.lengths.append(len(texts))
-                for text in texts:
-                    file.write(json.dumps(asdict(text), default=list) + "\n")
+                pickle.dump(texts, file)
                 yield texts
 
     def texts(self) -> Iterator[list[TokenizedText]]:
         """Yield the parts that were written."""
-        with (self.folder / "texts.jsonl").open(encoding="utf-8") as file:
-            for length in self.lengths:
-                yield [TokenizedText(**json.loads(file.readline())) for _ in range(length)]
+        with (self.folder / "texts").open("rb") as file:
+            for _ in self.lengths:
+                yield pickle.load(file)
 
     def values(self, number: int, mode: str) -> IO[Any]:
         """Open the file of the statistics of a checkpoint."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, Unpack, cast
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from attnviz.analyses.survey.corpus import (
     check_seed,
     count_rows,
     load_text_model,
+    parse_corpus,
     parts,
     read_corpus,
     tokenize_corpus,
@@ -51,8 +52,8 @@ from attnviz.analyses.survey.statistics import (
 )
 from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.errors import InputError
-from attnviz.models.checkpoint import expect_heads
-from attnviz.pipeline.attend import Loadable, Model
+from attnviz.models.checkpoint import SpecialTokens, expect_heads
+from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.runtime.progress import say
@@ -65,9 +66,9 @@ def compare(
     *,
     models: Sequence[Checkpoint] | Mapping[str, Checkpoint],
     column: str = "text",
-    truncate: bool = False,
     skip_bad: bool = False,
     seed: int = 0,
+    **inputs: Unpack[Source],
 ) -> CompareResult | CheckpointsResult:
     """Compare two or more checkpoints head by head on every text of a corpus.
 
@@ -87,8 +88,10 @@ def compare(
         A function without arguments loads a model when its turn comes: ``partial(attnviz.load,
         "folder", dtype="bfloat16")``. The keys of a mapping are the labels in figures and tables;
         by default these are the names of the models.
-    column, truncate, skip_bad, seed
+    column, skip_bad, seed
         As in `survey`.
+    **inputs
+        `truncate`, `pair` or `special_tokens`, as in `survey`.
 
     Returns
     -------
@@ -111,6 +114,7 @@ def compare(
     ['stack', 'layer', 'head', 'statistic', 'first', 'second']
     """
     check_seed(seed)
+    texts, pairs, truncate, special_tokens = parse_corpus("compare", texts, inputs)
     labels = tuple(map(str, models)) if isinstance(models, Mapping) else ()
     if isinstance(texts, str | Path):
         check_corpus_name(texts)
@@ -122,14 +126,14 @@ def compare(
             expect_heads(checkpoint)  # a wrong name is an error before the others are read
     changes = CorpusChanges()
     on_bad = changes.leave_out if skip_bad else None
-    corpus = read_corpus(texts, column=column, on_bad=on_bad)
+    corpus = read_corpus(texts, column=column, on_bad=on_bad, pairs=pairs)
 
     def parts_of(model: Model) -> Iterator[list[TokenizedText]]:
         """Yield the texts with the tokens of a model, in parts."""
         encoded = tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad)
         return parts(changes.count_cut(encoded), PART)
 
-    opened = [partial(_open, checkpoint) for checkpoint in checkpoints]
+    opened = [partial(_open, checkpoint, special_tokens) for checkpoint in checkpoints]
     if len(opened) > 2:
         return compare_checkpoints(
             opened, parts_of, labels=labels, changes=changes, truncate=truncate, seed=seed
@@ -148,11 +152,12 @@ def compare(
     return pair.result(changes, labels)
 
 
-def _open(checkpoint: Checkpoint) -> Model:
+def _open(checkpoint: Checkpoint, special_tokens: SpecialTokens | None) -> Model:
     """Return a model that reads text; call the function that loads it, if it is one."""
     if isinstance(checkpoint, partial) or inspect.isroutine(checkpoint):
         checkpoint = checkpoint()
-    return load_text_model(cast("Model | Loadable", checkpoint))
+    model = load_text_model(cast("Model | Loadable", checkpoint))
+    return model if special_tokens is None else Model(model.checkpoint.reading(special_tokens))
 
 
 @dataclass(eq=False)

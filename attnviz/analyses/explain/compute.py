@@ -7,16 +7,15 @@ changed, and the effect on the prediction is measured (`attribution.intervention
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.explain.result import ExplainResult, completeness_error
-from attnviz.analyses.senses.compute import expect_readable
 from attnviz.analyses.shift.compute import COMPLETE, tracing
 from attnviz.attribution.decomposition import Decomposition, decompose
 from attnviz.attribution.heads import HeadEffects, head_effects
@@ -30,21 +29,25 @@ from attnviz.attribution.lens import LogitLens, logit_lens
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.ranking import sum_pieces
-from attnviz.attribution.reference import Reading, encode_after, encode_causal, make_reference, read
+from attnviz.attribution.reference import Reading, encode_causal, make_reference, read
 from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.target import Score, Target
 from attnviz.capture import generate_greedily, restoring
-from attnviz.errors import InputError, ModelError, expect_words
+from attnviz.errors import InputError, ModelError
 from attnviz.inputs import (
+    Inputs,
+    TextSource,
     TokenIds,
-    encode,
+    encode_inputs,
     encode_prefix,
     expect_one_text,
     expect_tokens_left,
     generated_text,
+    parse_inputs,
 )
+from attnviz.inputs.tokens import parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
-from attnviz.pipeline.attend import Loadable, Model, load
+from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.attention_result import Provenance
 from attnviz.runtime.libraries import silence_logs
@@ -53,40 +56,43 @@ from attnviz.runtime.progress import part
 _TOP = 5  # predictions that are listed
 
 
+@torch.inference_mode(False)
 @silence_logs()
 def explain(
-    text: str,
+    text: TextSource | None = None,
     *,
     target: str | None = None,
     against: str | None = None,
     number: Literal["log-probability", "logit"] = "log-probability",
-    reference: str = "gate",
+    reference: TextSource = "gate",
     methods: str | Sequence[str] = ("partial-split",),
     heads: bool = False,
     generate: int = 1,
-    decoder: str | None = None,
+    decoder: TextSource | None = None,
     model: Model | Loadable | None = None,
+    **inputs: Unpack[Source],
 ) -> ExplainResult:
     """Explain a prediction by the words of a text, exactly, beside the effect of changing each.
 
     Parameters
     ----------
-    text : str
-        The text. A causal model predicts its next token, a masked language model the first mask
-        token in it, such as [MASK], a classifier its class. An encoder–decoder reads it as the
-        source, and predicts the next token of the target.
+    text : str, ids, BatchEncoding or messages
+        The text, as in `attend`. A causal model predicts its next token, a masked language model
+        the first mask token in it, such as [MASK], a classifier its class. An encoder–decoder reads
+        it as the source, and predicts the next token of the target.
     target : str, optional
-        The token or class to explain. Of a word of several tokens it is the first. By default the
-        most probable one.
+        The token or class to explain, not the text of a decoder, as in `attend`. Of a word of
+        several tokens it is the first. By default the most probable one.
     against : str, optional
         Another token or class. The difference of both logits is explained. By default the second
-        most probable one, if there is no `target`; else the target is explained alone.
+        most probable one, if there is no `target` and the classes exclude each other; else the
+        target is explained alone.
     number : {"log-probability", "logit"}
         What is explained of a target alone.
     reference : str, default "gate"
         What the text is compared with. "gate": the same text, where every token may attend only to
         itself, to special tokens and to the attention sink. "mask": the same text, where all other
-        words are masked. Otherwise a text with the same number of tokens.
+        words are masked. Otherwise a text with the same number of tokens, also as ids or messages.
     methods : str or sequence of str, optional
         Attribution methods to compute beside the decomposition: "attention-flow",
         "attention-value-norm", "direct-attribution", "ensemble", "gradient-attention",
@@ -99,12 +105,14 @@ def explain(
     generate : int, default 1
         Let a causal model or an encoder–decoder generate this many tokens greedily, and explain the
         last of them: the text and the tokens before it are what the model reads.
-    decoder : str, optional
+    decoder : str or ids, optional
         The beginning of the target of an encoder–decoder, which the explained token goes on. By
         default the target is empty.
     model : Model, str, path or module
         From `load`, or what `load` takes: a model that predicts tokens or classes. The bundled
         model has no such head.
+    **inputs
+        Further inputs of `attend`: `pair`, `truncate`, `special_tokens`.
 
     Returns
     -------
@@ -117,9 +125,11 @@ def explain(
     InputError
         The text has no mask token, the target is not in the vocabulary or no class, both choices
         are the same, the reference has another number of tokens, a method is unknown, the model
-        does not generate so many tokens, or it has no decoder that reads another text.
+        does not generate so many tokens, it has no decoder that reads another text, or the input is
+        no text.
     ModelError
-        The model predicts neither tokens nor classes, or its blocks cannot be traced.
+        The model predicts neither tokens nor classes, or its blocks cannot be traced or have no
+        gradients.
 
     Examples
     --------
@@ -131,27 +141,27 @@ def explain(
     >>> why.names[why.credit.nan_to_num().argmax()]
     'Eiffel'
     """
-    if not isinstance(text, str):
-        raise InputError(f"The text must be a string, not {type(text).__name__}.")
-    expect_words(text, "The text")
     if number not in ("log-probability", "logit"):
         raise InputError(f"The number must be log-probability or logit, not {number!r:.60}.")
     if isinstance(generate, bool) or not isinstance(generate, int) or generate < 1:
         raise InputError(f"generate must be 1 token or more, not {generate!r:.60}.")
     names = check_methods(methods)
-    model = model if isinstance(model, Model) else load(model)
     log = number == "log-probability"
+    model, source, truncate = parse_source("explain", model, text, inputs)
+    prefix, continuation = None, ""
+    more: list[int] = []
     if is_two_sided(model):
-        prefix, continuation = _begin(model, text, decoder or "", generate - 1)
-        prediction = find_prediction(model, text, target, against, log=log, decoder=prefix)
+        prefix, continuation = _begin(model, source, decoder or "", generate - 1, truncate)
     elif decoder is not None:
         raise InputError(
             f"{model.name} has no decoder that reads a text of its own. Leave out --decoder "
             "(decoder=)."
         )
-    else:
-        continuation = _continue(model, text, generate - 1) if generate > 1 else ""
-        prediction = find_prediction(model, text + continuation, target, against, log=log)
+    elif generate > 1:
+        more, continuation = _continue(model, source, generate - 1, truncate)
+    prediction = find_prediction(
+        model, source, target, against, log=log, decoder=prefix, more=more, truncate=truncate
+    )
     written = [f"the model wrote “{continuation.strip()}”"] if continuation else []
     return explain_prediction(
         prediction, reference=reference, methods=names, heads=heads, notes=written
@@ -161,7 +171,7 @@ def explain(
 def explain_prediction(
     prediction: FoundPrediction,
     *,
-    reference: str = "gate",
+    reference: TextSource = "gate",
     methods: Sequence[str] = (),
     heads: bool = False,
     measure: bool = True,
@@ -176,7 +186,7 @@ def explain_prediction(
     reading, site, choices = prediction.reading, prediction.target, prediction.choices
     model, readout = site.model, site.readout
     assert isinstance(readout, Prediction)
-    compared = make_reference(site, reference, reading.bos)
+    compared = make_reference(site, reference, reading)
     groups, result, at = reading.groups, reading.result, readout.positions[0]
     unmeasured = tuple(
         index
@@ -266,31 +276,35 @@ class FoundPrediction:
 
 def find_prediction(
     model: Model,
-    text: str,
+    text: Inputs | TextSource,
     target: str | None = None,
     against: str | None = None,
     *,
     log: bool = True,
     decoder: TokenIds | None = None,
+    more: Sequence[int] = (),
+    truncate: bool = False,
 ) -> FoundPrediction:
     """Read a text, and find the prediction that is explained: see `explain`.
 
-    decoder : what the decoder of an encoder–decoder reads.
+    decoder, more, truncate : as in `read`.
     """
-    if decoder is None:
-        expect_one_text(model.checkpoint)
-    expect_readable(model, text, "The text")
+    source = text if isinstance(text, Inputs) else parse_inputs(text)
     mask = getattr(model.tokenizer, "mask_token", None)
-    if mask is not None and mask in text:
+    typed = [one for one in (*(source.texts or ()), *(source.pairs or ())) if isinstance(one, str)]
+    if mask is not None and any(mask in one for one in typed):
         model = Model(model.checkpoint.reading("parse"))  # it is the token to predict
-    reading = read(model, text, decoder)
-    before = text if decoder is None else reading.result.provenance.target or ""
+    reading = read(model, source, decoder, more=more, truncate=truncate)
+    provenance = reading.result.provenance
+    before = (provenance.text if decoder is None else provenance.target) or ""
     choices = Choices.of(model, before, reading)
     notes: list[str] = []
-    if mask is not None and choices.kind == "masked token" and text.count(mask) > 1:
-        notes.append(f"the text has {text.count(mask)} mask tokens: the first is explained")
+    ids: list[int] = reading.inputs["input_ids"][0].tolist()
+    masks = ids.count(getattr(model.tokenizer, "mask_token_id", -1))
+    if choices.kind == "masked token" and masks > 1:
+        notes.append(f"the text has {masks} mask tokens: the first is explained")
     first, *others = choices.top(2)
-    second = others[0] if others else None
+    second = others[0] if others and choices.is_distribution else None
     if target is not None:
         first, found = choices.find(target, "target")
         notes += found
@@ -321,29 +335,54 @@ def is_two_sided(model: Model) -> bool:
     return input_kinds(module) == ("text",) and has_text_decoder(module, module.config)
 
 
-def _begin(model: Model, text: str, decoder: str, count: int) -> tuple[TokenIds, str]:
+def _begin(
+    model: Model, source: Inputs, decoder: TextSource, count: int, truncate: bool
+) -> tuple[TokenIds, str]:
     """Return what the decoder reads, with so many generated tokens at its end, and their text."""
-    if not isinstance(decoder, str):
-        raise InputError(f"The decoder text must be a string, not {type(decoder).__name__}.")
     if not model.module.can_generate():
         raise ModelError(
             f"{model.name} has a decoder without a head that predicts its next token. Use a model "
             "with one, such as T5ForConditionalGeneration."
         )
-    expect_readable(model, text, "The text")
-    prefix = encode_prefix(model.checkpoint, decoder)
+    prefix = _prefix(model, decoder)
     expect_tokens_left(model.checkpoint, len(prefix.ids), count + 1)
     if not count:
         return prefix, ""
-    inputs = encode(model.checkpoint, [text], targets=[prefix]).inputs
-    with restoring(model.module), torch.no_grad():
-        ids = generate_greedily(model.module, inputs, count).tolist()
-    new = ids[len(prefix.ids) :]
+    batch = encode_inputs(model.checkpoint, replace(source, targets=[prefix]), truncate=truncate)
+    new, written = _generate(model, batch.inputs, prefix.ids, count)
+    return TokenIds((*prefix.ids, *new), shifted=True), written
+
+
+def _prefix(model: Model, decoder: TextSource) -> TokenIds:
+    """Return what a decoder reads first: a text that begins its target, or the ids themselves."""
+    if isinstance(decoder, str):
+        return encode_prefix(model.checkpoint, decoder)
+    match parse_text(decoder, "The decoder text", prompted=False):
+        case [TokenIds() as ids]:
+            return replace(ids, shifted=True)
+    raise InputError(f"The decoder text must be a string or ids, not {decoder!r:.60}.")
+
+
+def _generate(
+    model: Model, inputs: Mapping[str, Tensor], before: Sequence[int], count: int
+) -> tuple[list[int], str]:
+    """Return the ids that a model generates after some, and the text that they add.
+
+    Raises InputError unless there are so many, and no special ones.
+    """
     tokenizer = model.checkpoint.target_tokenizer
     assert tokenizer is not None  # it has tokenized the text
-    _expect_words(model, new, count)
-    read, start = (generated_text(tokenizer, torch.tensor(i)) for i in (ids, prefix.ids))
-    return TokenIds(tuple(ids), shifted=True), read[len(start) :]
+    with restoring(model.module), torch.no_grad():
+        ids: list[int] = generate_greedily(model.module, inputs, count).tolist()
+    new = ids[len(before) :]
+    words = sum(token not in tokenizer.all_special_ids for token in new)
+    if words < count:
+        raise InputError(
+            f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "
+            "(generate=)."
+        )
+    read, start = (generated_text(tokenizer, torch.tensor(some)) for some in (ids, before))
+    return new, read[len(start) :]
 
 
 def _stacks_of(reading: Reading) -> tuple[str, ...]:
@@ -354,46 +393,16 @@ def _stacks_of(reading: Reading) -> tuple[str, ...]:
     return tuple("source" if rows[0] < source else "target" for rows in reading.groups.positions)
 
 
-def _expect_words(model: Model, new: Sequence[int], count: int) -> None:
-    """Raise InputError unless a model has generated so many tokens, and no special ones."""
-    tokenizer = model.checkpoint.target_tokenizer
-    assert tokenizer is not None
-    words = sum(token not in tokenizer.all_special_ids for token in new)
-    if words < count:
-        raise InputError(
-            f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "
-            "(generate=)."
-        )
-
-
-def _continue(model: Model, text: str, count: int) -> str:
-    """Return the tokens that a causal model generates after a text, greedily, as text."""
+def _continue(model: Model, source: Inputs, count: int, truncate: bool) -> tuple[list[int], str]:
+    """Return the tokens that a causal model generates after a text, greedily, and their text."""
     expect_one_text(model.checkpoint)
-    expect_readable(model, text, "The text")
     if not getattr(model.module, "can_generate", bool)():
         raise InputError(
             f"{model.name} does not generate tokens. Leave out --generate (generate=), or use a "
             "causal language model."
         )
-    inputs, bos, *_ = encode_causal(model, text)
-    assert model.tokenizer is not None  # it has tokenized the text
-    before = inputs["input_ids"][0].tolist()
-    with restoring(model.module), torch.no_grad():
-        ids = generate_greedily(model.module, inputs, count).tolist()
-    new = ids[len(before) :]
-    _expect_words(model, new, count)
-    written, start = (
-        str(model.tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
-        for tokens in (before + new, before)
-    )
-    continuation = written[len(start) :]
-    again = encode_after(model, text + continuation, bos).inputs["input_ids"][0].tolist()
-    if again != ids:
-        raise InputError(
-            f"The generated text “{continuation}” is read as other tokens than were generated. "
-            "Ask for one token more or fewer with --generate (generate=)."
-        )
-    return continuation
+    inputs, *_ = encode_causal(model, source, truncate=truncate)
+    return _generate(model, inputs, inputs["input_ids"][0].tolist(), count)
 
 
 def _measure(
@@ -406,7 +415,8 @@ def _measure(
     others = [name for name in available_interventions(site.model) if name != "replace"]
     with part(0, 2):
         causal = {name: lost[:, 0] for name, lost in intervene(site, words, others).items()}
-    stand_ins = [token for token in common_words(site.model) if token not in ids]
+    common = common_words(site.model)
+    stand_ins = [token for token in common if token not in ids] or common
     with part(1, 2, "each word: replace"):
         ends = substitute_each(site, words, stand_ins)[..., 0].double().cpu()
     replacements = (site.outputs(1).item() - ends).T

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from attnviz.analyses.explain.compute import FoundPrediction, explain_prediction
 from attnviz.analyses.explain.result import ExplainResult
-from attnviz.analyses.senses.compute import expect_readable
 from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.reference import Reading, encode_causal
 from attnviz.attribution.target import Target
@@ -91,7 +90,6 @@ def explain_tokens(
     only : the number of the generated token to explain, counted from 0; None for all.
     """
     expect_one_text(model.checkpoint)
-    expect_readable(model, text, "The text")
     if not getattr(model.module, "can_generate", bool)():
         raise InputError(
             f"{model.name} does not generate tokens, so none can be explained. Use a causal "

@@ -181,7 +181,7 @@ def _place_words(
     A word has its left edge, its top and its width. The target of an encoder–decoder begins a line.
     """
     masked = result.kind == "masked token"
-    target = f"{result.target} {result.probability:.0%}"
+    target = f"{result.target} {result.share}"
     sides = result.stacks or ("",) * len(result.words)
     rows: dict[str, list[tuple[int | None, str]]] = {side: [] for side in sorted(set(sides))}
     for index, (side, word) in enumerate(zip(sides, result.words, strict=True)):

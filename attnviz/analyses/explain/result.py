@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -56,7 +57,8 @@ class ExplainResult(Result):
         The number in the text and in the reference. The contributions of the words sum to the
         difference.
     probability : float
-        The probability of the target.
+        The probability of the target: by the softmax, or by the sigmoid where a text has several
+        labels at once. NaN for a score (regression, a reranker), which has none.
     top, top_probabilities : tuple of str, tuple of float
         The most probable tokens or classes, and their probabilities.
     words : tuple of str
@@ -168,12 +170,24 @@ class ExplainResult(Result):
         """The number that is explained, in words."""
         if self.number == "difference":
             return "the difference of the logits"
-        return f"the {self.number} of “{literal(self.target, _LONGEST)}”"
+        return f"the {self._number} of “{literal(self.target, _LONGEST)}”"
+
+    @property
+    def _number(self) -> str:
+        """What is explained of the target, in words."""
+        return "score" if math.isnan(self.probability) else self.number
+
+    @property
+    def share(self) -> str:
+        """The probability of the target, "81%", or its score."""
+        if math.isnan(self.probability):
+            return signed(self.value)
+        return f"{self.probability:.0%}"
 
     @property
     def unit(self) -> str:
-        """The unit of the number: logits, or nats of a log-probability."""
-        return _UNITS[self.number]
+        """The unit of the number: logits, nats of a log-probability, or points of a score."""
+        return "points" if math.isnan(self.probability) else _UNITS[self.number]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -292,10 +306,8 @@ class ExplainResult(Result):
         other = "without context" if "only itself" in self.reference else "in the reference"
         text = {
             "difference": f"The logits differ by {value} here and by {baseline} {other}",
-            "log-probability": f"Its log-probability is {value} here and {baseline} {other}",
-            "logit": f"Its logit is {value} here and {baseline} {other}",
-        }[self.number]
-        text += f"; probability {self.probability:.0%}."
+        }.get(self.number, f"Its {self._number} is {value} here and {baseline} {other}")
+        text += "." if math.isnan(self.probability) else f"; probability {self.share}."
         if (first := self.strongest) is not None:
             credit, total = float(self.credit[first]), self.decomposition.total
             among = "of" if credit <= total else "and all words together"
@@ -408,9 +420,10 @@ class ExplainResult(Result):
         yield Text(self.headline, "bold")
         yield Text(self.finding)
         yield Text(f"compared with {self.reference}", "dim")
-        tops = zip(self.top, self.top_probabilities, strict=True)
-        listed = ", ".join(f"{literal(label, _LONGEST)} {share:.0%}" for label, share in tops)
-        yield Text(f"most probable: {listed}", "dim")
+        if not math.isnan(self.probability):
+            tops = zip(self.top, self.top_probabilities, strict=True)
+            listed = ", ".join(f"{literal(label, _LONGEST)} {share:.0%}" for label, share in tops)
+            yield Text(f"most probable: {listed}", "dim")
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
         table.add_column("word", no_wrap=True)
         columns = {"all paths": self.credit, **self.causal, **self.methods}

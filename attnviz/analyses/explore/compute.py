@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from glob import has_magic
 from pathlib import Path
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from attnviz.analyses.survey.corpus import (
     CorpusChanges,
     TokenizedText,
     batches,
+    inputs_of,
+    parse_corpus,
     parts,
     read_corpus,
     sample_of,
@@ -40,8 +43,8 @@ from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Target
 from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs import encode
-from attnviz.pipeline.attend import Loadable, Model
+from attnviz.inputs import encode_inputs
+from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult
 from attnviz.results.projection import parts_of_output, recompute
 from attnviz.runtime.libraries import silence_logs
@@ -51,15 +54,16 @@ _WRITTEN = 6  # tokens that are listed
 _SAME = 1e-4  # of the largest logit: rounding
 
 
+@torch.inference_mode(False)
 @silence_logs()
 def explore(
-    texts: Corpus,
+    texts: Corpus | None = None,
     *,
     model: Model | Loadable | None = None,
     column: str = "text",
-    truncate: bool = False,
     skip_bad: bool = False,
     seed: int = 0,
+    **inputs: Unpack[Source],
 ) -> ExploreResult:
     """Explore every head of a model on a corpus: what it attends to, looks for and writes.
 
@@ -78,12 +82,12 @@ def explore(
         A model that reads texts, images or sounds; by default the bundled one.
     column : str
         The column of the corpus that holds the text.
-    truncate : bool
-        Cut texts that are longer than the model can read.
     skip_bad : bool
         Leave out texts that cannot be read, and count them; by default they are an error.
     seed : int
         Random seed of the survey, and of the texts from which typical examples are drawn.
+    **inputs
+        `truncate`, `pair`, `special_tokens`, `image` or `audio`, as in `survey`.
 
     Returns
     -------
@@ -104,12 +108,15 @@ def explore(
     >>> result = attnviz.explore(texts)
     >>> page = result.page()  # page.save("heads.html")
     """
+    texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs)
     if texts == "-":
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
     if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
         raise InputError(f"There is no file or folder {texts}. Check the name of the corpus.")
     expect_corpus(texts)
     model, kind = load_corpus_model(model)
+    if special_tokens is not None:
+        model = Model(model.checkpoint.reading(special_tokens))
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
         corpus_of_media = MediaCorpus(model, kind, source, truncate)
@@ -122,12 +129,18 @@ def explore(
         )
     with part(0, 3, "survey"):
         surveyed = survey(
-            source, model=model, column=column, truncate=truncate, skip_bad=skip_bad, seed=seed
+            source,
+            model=model,
+            column=column,
+            truncate=truncate,
+            pair=pairs,
+            skip_bad=skip_bad,
+            seed=seed,
         )
     on_bad = CorpusChanges().leave_out if skip_bad else None
 
     def encoded() -> Iterator[TokenizedText]:
-        corpus = read_corpus(source, column=column, on_bad=on_bad)
+        corpus = read_corpus(source, column=column, on_bad=on_bad, pairs=pairs)
         return tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad)
 
     tokenized = parts(encoded(), PART)
@@ -221,7 +234,7 @@ def _by_record(sample: Sequence[AttentionResult]) -> list[list[AttentionRecord]]
 
 
 def _of_predictions(
-    model: Model, texts: Sequence[str], sample: Sequence[AttentionResult]
+    model: Model, texts: Sequence[TokenizedText], sample: Sequence[AttentionResult]
 ) -> tuple[tuple[WrittenTokens, ...], Tensor | None, tuple[str, ...]]:
     """Return what every head writes, what is lost without it, and notes on what is left out."""
     if unembedding_of(model.module) is None:
@@ -236,7 +249,7 @@ def _of_predictions(
 
 
 def _written(
-    model: Model, texts: Sequence[str], sample: Sequence[AttentionResult]
+    model: Model, texts: Sequence[TokenizedText], sample: Sequence[AttentionResult]
 ) -> tuple[WrittenTokens, ...]:
     """Return the tokens whose logits each head raises and lowers most.
 
@@ -285,9 +298,10 @@ def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
     return rows, parts_of_heads[torch.arange(len(rows), device=parts_of_heads.device), rows]
 
 
-def _unembedding(model: Model, text: str) -> Callable[[tuple[list[int], Tensor]], Tensor]:
+def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int], Tensor]], Tensor]:
     """Return a function from outputs of heads at some positions to the change of logits, (H, V)."""
-    module, inputs = model.module, encode(model.checkpoint, [text], truncate=True).inputs
+    module = model.module
+    inputs = encode_inputs(model.checkpoint, inputs_of([text]), truncate=True).inputs
     stored = StoredRun(base_of(module))
     with torch.no_grad(), stored.record():
         logits = module(**inputs)[0][0]
@@ -330,14 +344,14 @@ def _unembedding(model: Model, text: str) -> Callable[[tuple[list[int], Tensor]]
     return unembed
 
 
-def _effects(model: Model, texts: Sequence[str]) -> Tensor:
+def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
     """Return how much log-probability the next tokens lose without each head, (K,).
 
     A head has its mean output over all texts instead.
     """
     sites, outputs = [], []
     for text in texts:
-        reading, _ = attempt(partial(read, model, text))
+        reading, _ = attempt(partial(read, model, inputs_of([text])))
         if reading is None or reading.inputs["input_ids"].shape[1] < 2:
             continue  # too long to be read whole, or without a next token
         ids = reading.inputs["input_ids"][0].tolist()
@@ -345,7 +359,7 @@ def _effects(model: Model, texts: Sequence[str]) -> Tensor:
             raise ModelError("it does not predict next tokens")
         readout = NextTokens(model.module, tuple(range(len(ids) - 1)), tuple(ids[1:]))
         sites.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
-        outputs.append(outputs_of(sites[-1], text))
+        outputs.append(outputs_of(sites[-1]))
     if not sites:
         raise ModelError("no text of the sample can be read whole and has a next token")
     before, after = measure_without(sites, outputs, measure=NextTokens.means)

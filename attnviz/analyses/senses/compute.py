@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -19,8 +20,8 @@ from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
 from attnviz.analyses.senses.sentences import Sentence, read_sentences
 from attnviz.capture import hidden_states
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs import encode, expect_one_text, max_tokens, pieces_in, token_spans
-from attnviz.pipeline.attend import Loadable, Model, load
+from attnviz.inputs import encode, expect_one_text, pieces_in, token_spans
+from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
 from attnviz.results.axis import content_words, token_groups
 from attnviz.runtime.libraries import silence_logs
@@ -39,6 +40,7 @@ def senses(
     *,
     model: Model | Loadable | None = None,
     raw: bool = False,
+    **inputs: Unpack[Source],
 ) -> SensesResult:
     """Measure in which layers a model separates the senses of a word.
 
@@ -60,6 +62,8 @@ def senses(
     raw : bool, default False
         Leave the vectors as they are. By default each layer is centered, because the vectors of a
         model lie in a narrow cone (Ethayarajh 2019, arXiv:1909.00512).
+    **inputs
+        `special_tokens`, as in `attend`. Sentences are whole, and strings.
 
     Returns
     -------
@@ -91,7 +95,10 @@ def senses(
     """
     checked = read_sentences(word, sentences)
     word = word.strip()
-    model = model if isinstance(model, Model) else load(model)
+    for name in ("pair", "truncate", "inputs"):
+        if inputs.get(name):
+            raise InputError(f"senses reads whole sentences, each by itself. Leave {name} out.")
+    model, *_ = parse_source("senses", model, checked[0].text, inputs)
     listed = checked
     checked = _different(model, listed)
     names = tuple(dict.fromkeys(sentence.sense for sentence in checked))
@@ -190,8 +197,10 @@ def _different(model: Model, sentences: Sequence[Sentence]) -> list[Sentence]:
     expect_one_text(model.checkpoint)
     different: dict[tuple[int, ...], Sentence] = {}
     for sentence in sentences:
-        expect_readable(model, sentence.text, _described(sentence))
-        ids = encode(model.checkpoint, [sentence.text]).inputs["input_ids"]
+        try:
+            ids = encode(model.checkpoint, [sentence.text]).inputs["input_ids"]
+        except InputError as error:
+            raise InputError(f"In {_described(sentence)}: {error}") from None
         first = different.setdefault(tuple(ids[0].tolist()), sentence)
         if first.sense != sentence.sense:
             raise InputError(
@@ -228,15 +237,6 @@ def word_pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:
             f"{_described(sentence)}. Remove the sentence."
         )
     return pieces
-
-
-def expect_readable(model: Model, text: str, which: str) -> None:
-    """Raise InputError for a text that the model would truncate."""
-    longest = max_tokens(model.module, model.tokenizer) if model.tokenizer else None
-    if longest is not None and (count := len(token_spans(model.checkpoint, text))) > longest:
-        raise InputError(
-            f"{which} has {count} tokens, but {model.name} reads at most {longest}. Shorten it."
-        )
 
 
 def _occurrences(

@@ -13,13 +13,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
-from attnviz.analyses.senses.compute import expect_readable
 from attnviz.analyses.senses.sentences import find_word
 from attnviz.analyses.shift.result import ShiftPlane, ShiftResult, numbered
 from attnviz.attribution.decomposition import Decomposition, decompose
@@ -44,12 +43,10 @@ from attnviz.errors import (
     InputError,
     ModelError,
     expect_in_text,
-    expect_words,
     first_line,
 )
-from attnviz.inputs import expect_one_text, pieces_in, token_spans
-from attnviz.inputs.batch import Batch
-from attnviz.pipeline.attend import Loadable, Model, load
+from attnviz.inputs import Batch, Inputs, TextSource, pieces_in, token_spans
+from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.axis import TokenGroups, locate
 from attnviz.runtime.libraries import silence_logs
@@ -63,16 +60,18 @@ _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _ROUNDING = 1e-6  # of the length of vectors: closer ones are one point
 
 
+@torch.inference_mode(False)
 @silence_logs()
 def shift(
     word: str,
-    text: str,
+    text: TextSource | None = None,
     *,
     toward: Mapping[str, str | Sequence[str]] | None = None,
-    reference: str | None = None,
+    reference: TextSource | None = None,
     verify_causally: bool = False,
     methods: str | Sequence[str] = (),
     model: Model | Loadable | None = None,
+    **inputs: Unpack[Source],
 ) -> ShiftResult:
     """Decompose the shift of a word's vector over layers, heads and source words, exactly.
 
@@ -80,15 +79,16 @@ def shift(
     ----------
     word : str
         A word of the text. "the#2" is the second "the".
-    text : str
-        The text. Where {mud|cash} stands in it, the reference has the first, the text the second.
+    text : str, ids, BatchEncoding or messages
+        The text, as in `attend`. Where {mud|cash} stands in a string, the reference has the first,
+        the text the second.
     toward : mapping of str to str or sequence of str, optional
         Two regions by name, each with texts: the direction is from the second region to the first,
         between the means of their vectors: of the word where it is in the texts, else of all their
         tokens. By default the direction is that of the shift itself.
 
         The text itself is refused.
-    reference : str, optional
+    reference : str, ids or messages, optional
         What the text is compared with. "gate", the default: the same text, where every token may
         attend only to itself and to special tokens. "mask": the same text, where all other words
         are masked. Otherwise a text with the same number of tokens, such as a minimal pair.
@@ -109,6 +109,8 @@ def shift(
         note.
     model : Model, str, path or module, optional
         From `load`, or what `load` takes. By default the bundled all-MiniLM-L6-v2.
+    **inputs
+        Further inputs of `attend`: `pair`, `truncate`, `special_tokens`.
 
     Returns
     -------
@@ -121,7 +123,8 @@ def shift(
     ------
     InputError
         The word is not in the text, the reference has another number of tokens or equals the text,
-        `toward` has not exactly two regions or has the text itself, or a method is unknown.
+        `toward` has not exactly two regions or has the text itself, a method is unknown, or the
+        input is no text.
     ModelError
         The blocks of the model cannot be traced.
 
@@ -134,17 +137,16 @@ def shift(
     >>> moved.decomposition.credit_error < 1e-3  # the parts sum to the whole
     True
     """
-    for name, argument in (("word", word), ("text", text)):
-        if not isinstance(argument, str):
-            raise InputError(f"The {name} must be a string, not {type(argument).__name__}.")
-        expect_words(argument, f"The {name}")
-    expect_in_text([word], text)
+    if not isinstance(word, str):
+        raise InputError(f"The word must be a string, not {type(word).__name__}.")
+    if isinstance(text, str) and not inputs.get("pair"):
+        expect_in_text([word], text)
     text, reference = parse_pair(text, reference)
     method_names = check_methods(methods)
-    model = model if isinstance(model, Model) else load(model)
-    reading, target = read_word(model, word, text)
+    model, source, truncate = parse_source("shift", model, text, inputs)
+    reading, target = read_word(model, word, source, truncate=truncate)
     groups, result, readout = reading.groups, reading.result, target.readout
-    compared = make_reference(target, reference, reading.bos)
+    compared = make_reference(target, reference, reading)
     regions = None if toward is None else read_regions(model, word, toward, target.ids, reading.bos)
     axis = None if regions is None else regions.axis
     rows = readout.rows
@@ -206,13 +208,9 @@ def shift(
     )
 
 
-def parse_pair(text: str, reference: str | None) -> tuple[str, str]:
+def parse_pair(text: Any, reference: Any) -> tuple[Any, Any]:
     """Return the text and its reference, "gate" by default. {mud|cash} in the text has both."""
-    if not isinstance(reference, str | None):
-        raise InputError(
-            f"The reference must be gate, mask or a text, not {type(reference).__name__}."
-        )
-    alternatives = _BRACES.findall(text)
+    alternatives = _BRACES.findall(text) if isinstance(text, str) else []
     if not alternatives:
         return text, "gate" if reference is None else reference
     for pair in alternatives:
@@ -228,11 +226,11 @@ def parse_pair(text: str, reference: str | None) -> tuple[str, str]:
     return _BRACES.sub(lambda braces: braces[1].split("|")[1], text), before
 
 
-def read_word(model: Model, word: str, text: str) -> tuple[Reading, Target]:
+def read_word(
+    model: Model, word: str, text: Inputs | TextSource, *, truncate: bool = False
+) -> tuple[Reading, Target]:
     """Read a text and find the word in it."""
-    expect_one_text(model.checkpoint)
-    expect_readable(model, text, "The text")
-    reading = read(model, text)
+    reading = read(model, text, truncate=truncate)
     rows = reading.groups.positions[locate(word, reading.groups)]
     readout = Readout.word(model.module, rows)
     return reading, Target(model, reading.inputs, reading.special, readout, reading.sink)
@@ -384,9 +382,11 @@ def tracing(model: Model) -> Iterator[None]:
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         if isinstance(error, AttnvizError | torch.OutOfMemoryError):
             raise
+        way = "Choose another kind of model."
+        if "padding token" in str(error):  # a classifier finds the end of each text by it
+            way = "Set it: model.config.pad_token_id = tokenizer.eos_token_id."
         raise ModelError(
-            f"The blocks of {model.name} cannot be traced: {first_line(error)}. "
-            "Choose another kind of model."
+            f"The blocks of {model.name} cannot be traced: {first_line(error)}. {way}"
         ) from error
 
 

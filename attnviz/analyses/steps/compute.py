@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 from torch import Tensor
 
@@ -12,6 +12,8 @@ from attnviz.analyses.maps.finding import SIGNED
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError, ModelError, whole_number
 from attnviz.formula.attention import merge_heads, repeat_heads, scores
+from attnviz.inputs import TextSource
+from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import (
     AttentionRecord,
     AttentionResult,
@@ -34,11 +36,13 @@ _NOT_COMPARED = "not compared by itself"
 
 
 def steps(
-    result: AttentionResult,
+    result: AttentionResult | TextSource | None = None,
     *,
     layer: int | None = None,
     head: int | None = None,
     word: str | int | None = None,
+    model: Model | Loadable | None = None,
+    **inputs: Unpack[OneInput],
 ) -> StepsResult:
     """Compute the stages of one head, and follow one word through them.
 
@@ -49,8 +53,8 @@ def steps(
 
     Parameters
     ----------
-    result : AttentionResult
-        From `attend`.
+    result : AttentionResult, or a text as in `attend`
+        From `attend`; or what a model reads.
     layer, head : int, optional
         The layer or head, counted from 0. By default the head in which content words attend to each
         other most.
@@ -59,6 +63,8 @@ def steps(
         content word.
 
         Or the position of a token.
+    model, **inputs
+        As in `attend`, for what is no result yet.
 
     Returns
     -------
@@ -82,6 +88,7 @@ def steps(
     >>> [stage.name for stage in stages]
     ['X', 'Q', 'K', 'V', 'scores', 'scaled scores', 'weights', 'A', 'heads', 'output']
     """
+    result = attended(result, model, inputs)
     layer, heads, reason = choose_head(result, layer, head)
     if len(heads) != 1:
         raise InputError(f"Steps shows one head, not {len(heads)}. Choose one of them.")

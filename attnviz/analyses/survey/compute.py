@@ -11,7 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from attnviz.analyses.survey.corpus import (
     CorpusChanges,
     check_seed,
     count_rows,
+    parse_corpus,
     parts,
     read_corpus,
     tokenize_corpus,
@@ -74,7 +75,7 @@ from attnviz.runtime.versions import version_of
 
 if TYPE_CHECKING:
     from attnviz.analyses.survey.store import Folder
-    from attnviz.pipeline.attend import Loadable
+    from attnviz.pipeline.attend import Loadable, Source
 
 
 _SUMMARIES = "summary.parquet", "survey.safetensors"
@@ -87,7 +88,6 @@ def survey(
     model: Model | Loadable | None = None,
     out: str | os.PathLike[str] | None = None,
     column: str = "text",
-    truncate: bool = False,
     skip_bad: bool = False,
     resume: bool = False,
     force: bool = False,
@@ -95,6 +95,7 @@ def survey(
     address: str | None = None,
     seed: int = 0,
     stack: str | None = None,
+    **inputs: Unpack[Source],
 ) -> SurveyResult:
     """Measure statistics of every head on each text of a corpus; return means with intervals.
 
@@ -109,9 +110,9 @@ def survey(
         A file of texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet; or "-" for standard
         input.
 
-        Or the texts themselves. For a model that reads images or sounds: a folder of them, a
-        pattern of file names, a .txt file with their names, or a list of them. These have
-        statistics of their own, and no shuffled tokens.
+        Or the texts themselves: strings, ids, BatchEncodings or messages. For a model that reads
+        images or sounds: a folder of them, a pattern of file names, a .txt file with their names,
+        or a list of them. These have statistics of their own, and no shuffled tokens.
     probe : str or sequence of str, optional
         In place of texts, those of one or more probes: "induction", "previous", "duplicate" and
         "sink", whose texts are random words that occur twice; "retrieval", a word in filler that is
@@ -130,8 +131,6 @@ def survey(
         For texts only.
     column : str
         The column of the corpus that holds the text.
-    truncate : bool
-        Cut texts that are longer than the model can read.
     skip_bad : bool
         Leave out texts that cannot be read, and count them; by default they are an error.
     resume : bool
@@ -150,6 +149,9 @@ def survey(
 
         Weights of linear attention are signed: its statistics (|self|, |previous|, …) are of the
         share of a weight in the sizes of its row.
+    **inputs
+        Further inputs of `attend`: `truncate` cuts texts that are longer than the model can read;
+        `pair`, a second text for each; `special_tokens`; `image` or `audio` in place of texts.
 
     Raises
     ------
@@ -172,12 +174,15 @@ def survey(
     """
     check_seed(seed)
     check_options(out, engine, address)
+    texts, pairs, truncate, special_tokens = parse_corpus("survey", texts, inputs)
     if (texts is None) == (probe is None):
         raise InputError("Give either texts or a probe.")
     if texts is not None:
         expect_corpus(texts)
     probes = [] if probe is None else find_probes(probe)
     model, kind = load_corpus_model(model)
+    if special_tokens is not None:
+        model = Model(model.checkpoint.reading(special_tokens))
     if kind != "text":
         if probe is not None or out is not None or engine != "local" or stack is not None:
             raise InputError(
@@ -194,7 +199,7 @@ def survey(
         texts = [one.text for one in probe_texts]
     changes = CorpusChanges()
     on_bad = changes.leave_out if skip_bad else None
-    corpus = read_corpus(texts, column=column, on_bad=on_bad)
+    corpus = read_corpus(texts, column=column, on_bad=on_bad, pairs=pairs)
     encoded = tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad)
     if probes:
         encoded = with_answers(model, encoded, probe_texts)

@@ -166,9 +166,9 @@ def _measure(
 
 def _find_all_answers(model: Model, texts: Sequence[ProbeText]) -> _Answers:
     """Read the texts, and record the outputs of the heads in each."""
-    targets, written = [_find_answers(model, text) for text in texts], [one.text for one in texts]
+    targets = [_find_answers(model, text) for text in texts]
     with tracing(model):
-        return targets, [outputs_of(*pair) for pair in zip(targets, written, strict=True)]
+        return targets, [outputs_of(target) for target in targets]
 
 
 def _find_answers(model: Model, text: ProbeText) -> Target:

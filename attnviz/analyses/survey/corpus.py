@@ -13,17 +13,30 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 
-from attnviz.errors import InputError, first_line
-from attnviz.inputs import max_tokens, tokenize
+from attnviz.errors import InputError, first_line, true_or_false
+from attnviz.inputs import (
+    Chat,
+    Inputs,
+    TextSource,
+    TokenIds,
+    encode_inputs,
+    max_tokens,
+    spelled,
+    tokenize,
+)
 from attnviz.inputs.text import translate
+from attnviz.inputs.tokens import parse_text
+from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
-from attnviz.pipeline.attend import Model, attend, load
+from attnviz.pipeline.attend import Model, Source, load
+from attnviz.pipeline.run import AttendOptions, run
 from attnviz.results import AttentionResult
+from attnviz.runtime.libraries import silence_logs
 
 if TYPE_CHECKING:
     from attnviz.pipeline.attend import Loadable
 
-Corpus: TypeAlias = "str | Path | Iterable[str]"
+Corpus: TypeAlias = "str | Path | Iterable[TextSource]"
 Encoding: TypeAlias = "Mapping[str, Sequence[int]]"
 Bad: TypeAlias = Callable[[str], str]
 OnBad: TypeAlias = Callable[[int, str], None]
@@ -41,10 +54,15 @@ _BATCH_WEIGHTS = 2**22  # of one head in a batch: they grow with the square of t
 
 @dataclass(frozen=True)
 class Text:
-    """A text of a corpus; `number` is its line or row, counted from 0."""
+    """A text of a corpus, with the second one of a pair.
+
+    number : its line or row, counted from 0. source : a text that is no string.
+    """
 
     number: int
     text: str
+    pair: str | None = None
+    source: TokenIds | Chat | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +72,7 @@ class TokenizedText(Text):
     cut : whether only its first tokens are there.
     """
 
-    encoding: Encoding
+    encoding: Encoding = field(default_factory=dict)
     cut: bool = False
 
     def __len__(self) -> int:
@@ -116,17 +134,49 @@ class CorpusChanges:
         return f"{count:,} {self.noun}{'s' * (count != 1)}"
 
 
+def parse_corpus(
+    reader: str, source: Any, inputs: Source
+) -> tuple[Any, list[str] | None, bool, SpecialTokens | None]:
+    """Return the source of a corpus, the second text of each, whether to cut, and special tokens.
+
+    reader : the function that takes these keywords, by its name. Images and sounds may have the
+    name of their kind.
+    """
+    given: dict[str, Any] = {name: one for name, one in inputs.items() if one is not None}
+    truncate = true_or_false(given.pop("truncate", False), "truncate")
+    special_tokens, pairs = given.pop("special_tokens", None), given.pop("pair", None)
+    for name in ("image", "audio"):
+        source = given.pop(name, None) if source is None else source
+    if given:
+        raise InputError(
+            f"{reader} reads one corpus of texts or media. Leave {' and '.join(given)} out."
+        )
+    if pairs is not None:
+        listed = None if isinstance(source, str | Path) or not isinstance(source, Sized) else source
+        if listed is None or isinstance(pairs, str) or len(pairs) != len(listed):
+            raise InputError(
+                "pair is the second text of each: give a list of texts, and as many second ones."
+            )
+        pairs = list(pairs)
+    return source, pairs, truncate, special_tokens
+
+
 def read_corpus(
-    source: Corpus, *, column: str = "text", on_bad: OnBad | None = None
+    source: Corpus,
+    *,
+    column: str = "text",
+    on_bad: OnBad | None = None,
+    pairs: Sequence[str] | None = None,
 ) -> Iterator[Text]:
     """Yield the texts of a corpus, without the empty ones.
 
     A file has texts in lines (.txt), in JSON objects or strings in lines (.jsonl), or in a column
-    (.csv, .tsv, .parquet); "-" is standard input, read as .txt.
+    (.csv, .tsv, .parquet); "-" is standard input, read as .txt. Texts from Python may be ids or
+    messages.
 
-    column : the column, or key, of the text. on_bad : called with the number, from 1, and the error
-    of each line or row that cannot be read, which is then left out; by default the first such error
-    is raised.
+    column : the column, or key, of the text. pairs : the second text of each. on_bad : called with
+    the number, from 1, and the error of each line or row that cannot be read, which is then left
+    out; by default the first such error is raised.
     """
     errors: list[str] = []
 
@@ -140,8 +190,11 @@ def read_corpus(
     for number, text in enumerate(_rows(source, column, bad)):
         if errors and on_bad is not None:
             on_bad(number + 1, errors.pop())
-        if text.strip():
-            yield Text(number, text)
+        second = None if pairs is None else pairs[number]
+        if not isinstance(text, str):
+            yield Text(number, "", second, text)
+        elif text.strip():
+            yield Text(number, text, second)
 
 
 def check_corpus(source: object) -> None:
@@ -179,13 +232,13 @@ def count_rows(source: Corpus) -> int | None:
         return 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
 
-def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[str]:
-    """Yield the text of each row, also an empty one."""
+def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[Any]:
+    """Yield the text of each row, also an empty one, or ids or messages."""
     if not isinstance(source, str | Path):
         check_corpus(source)
-        for number, text in enumerate(source, start=1):
-            is_text = isinstance(text, str)
-            yield text if is_text else bad(f"Text {number} is {text!r:.60}, not a string.")
+        several = parse_text(source, "The corpus", prompted=False)
+        for number, item in enumerate(source if several is None else several, start=1):
+            yield item if isinstance(item, str) else _no_string(item, number, bad)
         return
     if str(source) == "-":
         if isinstance(sys.stdin, io.TextIOWrapper):
@@ -212,6 +265,19 @@ def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[str]:
                 yield from _lines(file, path.name, bad)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}. Name another file.") from None
+
+
+def _no_string(item: Any, number: int, bad: Bad) -> TokenIds | Chat | str:
+    """Return the ids or the messages that an item is, or report that it is none."""
+    if isinstance(item, TokenIds | Chat):
+        return item
+    try:
+        match parse_text(item, f"Text {number}", prompted=False):
+            case [one]:
+                return one
+    except InputError as error:
+        return bad(str(error))
+    return bad(f"Text {number} is {item!r:.60}, not a string.")
 
 
 def _lines(file: TextIO, name: str, bad: Bad) -> Iterator[str]:
@@ -337,8 +403,11 @@ def tokenize_corpus(
     longest = max_tokens(checkpoint.module, checkpoint.tokenizer)
     for text in texts:
         try:
+            if text.source is not None:
+                yield _encoded(model, text, truncate=truncate)
+                continue
             with translate(checkpoint):
-                encoded = tokenize(checkpoint, text.text, None, longest, truncate=truncate)
+                encoded = tokenize(checkpoint, text.text, text.pair, longest, truncate=truncate)
         except InputError as error:
             if on_bad is None:
                 raise InputError(
@@ -347,13 +416,32 @@ def tokenize_corpus(
             on_bad(text.number + 1, f"text {text.number + 1}: {error}")
         else:
             is_cut = encoded.cut_from is not None
-            yield TokenizedText(text.number, text.text, encoded.fields, cut=is_cut)
+            yield TokenizedText(
+                text.number, text.text, text.pair, encoding=encoded.fields, cut=is_cut
+            )
 
 
-def sample_of(texts: Sequence[TokenizedText]) -> list[str]:
+def inputs_of(texts: Sequence[Text]) -> Inputs:
+    """Return texts as `attend` reads them."""
+    pairs = [one.pair for one in texts if one.pair is not None]
+    sources = [one.text if one.source is None else one.source for one in texts]
+    return Inputs(sources, pairs or None, None, None, None, several=len(texts) > 1)
+
+
+def _encoded(model: Model, text: Text, *, truncate: bool) -> TokenizedText:
+    """Return ids or messages with their tokens."""
+    assert text.source is not None
+    batch = encode_inputs(model.checkpoint, inputs_of([text]), truncate=truncate)
+    encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}
+    encoding["special_tokens_mask"] = list(map(int, batch.axes["text"][0].special))
+    words, cut = spelled(model.checkpoint, text.source)[0], batch.cut_from[0] is not None
+    return TokenizedText(text.number, words, None, text.source, encoding=encoding, cut=cut)
+
+
+def sample_of(texts: Sequence[TokenizedText]) -> list[TokenizedText]:
     """Return a few texts, evenly chosen among those of moderate length."""
     short = [text for text in texts if len(text) <= _SAMPLE_TOKENS] or [min(texts, key=len)]
-    return [text.text for text in short[:: -(-len(short) // _SAMPLE_TEXTS)]]
+    return short[:: -(-len(short) // _SAMPLE_TEXTS)]
 
 
 def softmax_only(result: AttentionResult) -> AttentionResult:
@@ -368,7 +456,9 @@ def verify_sample(
     select: Callable[[AttentionResult], AttentionResult] = softmax_only,
 ) -> list[AttentionResult]:
     """Return verified results of a few texts, with the attentions that are selected."""
-    several = attend(sample_of(texts), model=model, truncate=truncate, mode="full")
+    with silence_logs():
+        options = AttendOptions(truncate=truncate)
+        several = run(model.checkpoint, inputs_of(sample_of(texts)), options)
     results = [select(result) for result in several]
     return [replace(result, provenance=replace(result.provenance, text=None)) for result in results]
 

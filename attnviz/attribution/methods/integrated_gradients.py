@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attnviz.attribution.interventions import batch_size
 from attnviz.attribution.methods import method
+from attnviz.attribution.stacks import copies_of
 from attnviz.attribution.target import Score
 
 STEPS = 32  # points on the path of integrated gradients
@@ -36,7 +37,7 @@ def integrated_gradients(score: Score) -> Tensor:
     for batch in torch.split(fractions, batch_size(score.ids)):
         path = (start + batch * (end - start)).requires_grad_()
         with torch.enable_grad(), score.readout.alone(), _embedded(score, path):
-            copies = {name: tensor.expand(len(batch), -1) for name, tensor in score.inputs.items()}
+            copies = copies_of(score.inputs, len(batch))
             numbers = score.readout(score.readout.module(**copies)[0])
             (gradient,) = torch.autograd.grad(score.project(numbers) / STEPS, path)
         total += gradient.sum(0)

@@ -10,6 +10,7 @@ from torch import Tensor
 from attnviz.attribution.decomposition import credits
 from attnviz.attribution.interventions import batch_size, gates_without
 from attnviz.attribution.methods import method
+from attnviz.attribution.stacks import copies_of
 from attnviz.attribution.target import Score
 from attnviz.results.axis import join_axes, token_groups
 
@@ -34,7 +35,7 @@ def partial_split(score: Score) -> Tensor:
     size = max(1, batch_size(score.ids) // 2)
     for start in range(0, len(parts), size):
         gates = gates_without(score.ids, parts[start : start + size])
-        copies = {name: x.expand(2 * len(gates), -1) for name, x in score.inputs.items()}
+        copies = copies_of(score.inputs, 2 * len(gates))
         total += credits(score.readout, copies, score.direction, gates).double().cpu()
     return total / len(DIVISIONS)
 

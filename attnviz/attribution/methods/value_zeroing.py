@@ -11,6 +11,7 @@ from torch import Tensor
 from attnviz.attribution.methods import method
 from attnviz.attribution.methods.rollout import multiply_layers
 from attnviz.attribution.readout import base_of
+from attnviz.attribution.stacks import copies_of
 from attnviz.attribution.target import Score
 from attnviz.attribution.tracing import AttentionTracer, blocks_of, by_head
 from attnviz.errors import ModelError
@@ -46,10 +47,9 @@ def value_zeroing(score: Score) -> Tensor:
     for block in blocks_of(base_of(score.readout.module)):
         hooks.append(block.register_forward_pre_hook(restore, with_kwargs=True))
         hooks.append(block.register_forward_hook(measure))
-    copies = {name: tensor.expand(T + 1, -1) for name, tensor in score.inputs.items()}
     try:
         with torch.no_grad(), _ZeroedValues(T):
-            score.readout.module(**copies)
+            score.readout.module(**copies_of(score.inputs, T + 1))
     finally:
         for hook in hooks:
             hook.remove()

@@ -456,7 +456,7 @@ def test_models_of_other_kinds(family, tokenizer):
         ),
         ("bank", {"reference": CASH}, "The reference is the same as the text"),
         ("bank", {"reference": "gates"}, "Did you mean gate?"),
-        ("bank", {"reference": 7}, "The reference must be gate, mask or a text, not int"),
+        ("bank", {"reference": 7}, "In the other text: .* must be a string"),
         (7, {}, "The word must be a string, not int"),
     ],
 )
@@ -630,7 +630,7 @@ def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
 
 
 def test_a_text_that_is_too_long_is_not_truncated(model):
-    with pytest.raises(InputError, match=r"has 605 tokens, but .* reads at most 512\. Shorten"):
+    with pytest.raises(InputError, match=r"has 605 tokens, and .* at most 512\. Shorten"):
         attnviz.shift("bank", "the bank " + "and " * 601, model=model)
 
 

@@ -1,0 +1,209 @@
+"""Analyses take what `attend` takes, and run the model again with all of its arguments."""
+
+import pytest
+import torch
+import transformers
+
+import attnviz
+from attnviz import InputError, ModelError
+from attnviz.inputs import text as module_of_texts
+
+TEXT, SECOND = "a man is sleeping", "the dog is awake"
+SIZE = {
+    "vocab_size": 30522,
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "initializer_range": 0.3,
+}
+
+
+def classifier(tokenizer, kind="BertForSequenceClassification", **options):
+    """Return a tiny model whose weights are large enough that every word matters."""
+    torch.manual_seed(1)
+    cls = getattr(transformers, kind)
+    return attnviz.load(cls(cls.config_class(**SIZE | options)).eval(), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def pairs(tokenizer):
+    return classifier(tokenizer, num_labels=3, max_position_embeddings=48)
+
+
+def own_logits(model, *texts):
+    """Return the logits of the model's own call."""
+    with torch.no_grad():
+        return model.module(**model.tokenizer(*texts, return_tensors="pt")).logits[0].double()
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_pair_is_explained_with_its_segments(planted, pairs, monkeypatch):
+    """Also seen to fail where the segments do not reach the model."""
+    if planted:
+        monkeypatch.setattr(module_of_texts, "_SEGMENTS", module_of_texts._CONTROLS)
+    why = attnviz.explain(TEXT, pair=SECOND, target="LABEL_1", number="logit", model=pairs)
+    same = abs(why.value - own_logits(pairs, TEXT, SECOND)[1].item()) < 1e-4
+    assert same != planted
+    assert why.words.count("[SEP]") == 2
+    if not planted:
+        deleted = own_logits(pairs, TEXT, "the dog awake")[1].item()
+        assert why.causal["delete"][why.words.index("is", 5)] == pytest.approx(
+            why.value - deleted, abs=1e-4
+        )
+
+
+def test_the_output_of_a_tokenizer_gives_the_same_numbers_as_the_pair(pairs):
+    encoding = pairs.tokenizer(TEXT, SECOND, return_tensors="pt")
+    options = {"model": pairs, "heads": [(0, 1), (1, 2)], "target": "LABEL_1"}
+    (one,), (other,) = (
+        attnviz.ablate(TEXT, pair=SECOND, **options).lost,
+        attnviz.ablate(encoding, **options).lost,
+    )
+    torch.testing.assert_close(one, other)
+    assert one.abs().max() > 1e-4
+    moved = [
+        attnviz.shift("dog", *text, model=pairs, **more)
+        for text, more in (((TEXT,), {"pair": SECOND}), ((encoding,), {}))
+    ]
+    torch.testing.assert_close(moved[0].decomposition.credit, moved[1].decomposition.credit)
+    assert moved[0].agreement.verdict == "verified"
+    cut = attnviz.shift("man", TEXT + " now" * 60, truncate=True, model=pairs, reference="mask")
+    assert "text cut from 66 to 48 tokens" in cut.notes
+
+
+def test_a_corpus_of_pairs_ids_and_messages(pairs, tokenizer, monkeypatch):
+    texts, seconds = [TEXT, "a train left"], [SECOND, "it was late"]
+    encodings = [tokenizer(*both) for both in zip(texts, seconds, strict=True)]
+    of_pairs = attnviz.survey(texts, pair=seconds, model=pairs)
+    of_ids = attnviz.survey(encodings, model=pairs)
+    alone = attnviz.survey(texts, model=pairs)
+    assert of_pairs.tokens == of_ids.tokens > alone.tokens
+    torch.testing.assert_close(of_pairs.mean, of_ids.mean, equal_nan=True)
+    change = attnviz.compare(texts, models=[pairs] * 3, pair=seconds)
+    torch.testing.assert_close(change.mean[0].double(), of_pairs.mean.double(), equal_nan=True)
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}", raising=False)
+    chats = [[{"role": "user", "content": text}] for text in texts]
+    assert attnviz.survey(chats, model=pairs).tokens == alone.tokens - 2 * len(texts)
+    with pytest.raises(InputError, match="Text 2 is 3, not a string"):
+        attnviz.survey([TEXT, 3], model=pairs)
+    with pytest.raises(InputError, match="pair is the second text of each"):
+        attnviz.survey(texts, pair=[SECOND], model=pairs)
+
+
+@pytest.mark.parametrize("name", ["steps", "view"])
+def test_a_text_in_place_of_a_result(name, model):
+    function, result = getattr(attnviz, name), attnviz.attend(TEXT, model=model)
+    repr_of_text = repr(function(TEXT, model=model, layer=1, head=2))
+    assert repr_of_text == repr(function(result, layer=1, head=2))
+    with pytest.raises(InputError, match="says already what was read: leave model out"):
+        function(result, model=model)
+    with pytest.raises(InputError, match="leave pair out"):
+        function(result, pair=SECOND)
+
+
+READERS = {
+    "explain": lambda model, **inputs: attnviz.explain(TEXT, model=model, **inputs),
+    "shift": lambda model, **inputs: attnviz.shift("man", TEXT, model=model, **inputs),
+    "ablate": lambda model, **inputs: attnviz.ablate(TEXT, word="man", model=model, **inputs),
+    "senses": lambda model, **inputs: attnviz.senses("bank", model=model, **inputs),
+    "survey": lambda model, **inputs: attnviz.survey([TEXT], model=model, **inputs),
+    "explore": lambda model, **inputs: attnviz.explore([TEXT], model=model, **inputs),
+    "compare": lambda model, **inputs: attnviz.compare([TEXT], models=[model] * 2, **inputs),
+}
+
+
+@pytest.mark.parametrize("keyword", ["image", "audio", "sampling_rate"])
+@pytest.mark.parametrize("reader", READERS)
+def test_an_input_that_is_not_read_is_refused_by_name(reader, keyword, pairs):
+    with pytest.raises(InputError, match=f"(?i){reader} reads.*Leave {keyword} out"):
+        READERS[reader](pairs, **{keyword: 16_000})
+
+
+@pytest.mark.parametrize("reader", ["explain", "shift"])
+def test_a_list_is_refused_where_one_text_is_read(reader, pairs):
+    words = ("man",) if reader == "shift" else ()
+    with pytest.raises(InputError, match=f"{reader} reads one text at a time"):
+        getattr(attnviz, reader)(*words, [TEXT, SECOND], model=pairs)
+
+
+@pytest.mark.parametrize("problem", ["multi_label_classification", "regression", None])
+def test_what_a_classifier_predicts(problem, tokenizer):
+    """The sigmoid of each of several labels, and no probability of a score."""
+    labels = 4 if problem == "multi_label_classification" else 1
+    model = classifier(tokenizer, num_labels=labels, problem_type=problem)
+    logits = own_logits(model, TEXT)
+    why = attnviz.explain(TEXT, model=model)
+    assert why.against is None
+    assert why.number == "logit"
+    if labels == 1:
+        assert why.probability != why.probability  # nan
+        assert f"Its score is {why.share}" in why.finding
+        assert "probab" not in why.finding
+        assert why.unit == "points"
+    else:
+        assert why.probability == pytest.approx(logits.sigmoid().max().item(), abs=1e-5)
+        expected = logits.sigmoid().sort(descending=True).values.tolist()
+        assert why.top_probabilities == pytest.approx(expected, abs=1e-5)
+    assert why.value == pytest.approx(logits.max().item(), abs=1e-4)
+    assert why.plot().axes
+
+
+def quantized(tokenizer):
+    module = classifier(tokenizer).module
+    with pytest.warns():
+        module = torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}, torch.qint8)
+    return attnviz.load(module, tokenizer=tokenizer)
+
+
+CANNOT = {
+    "quantized": (quantized, "have no gradients.*as it was before it was quantized"),
+    "labels of tokens": (
+        lambda tokenizer: classifier(tokenizer, "BertForTokenClassification", num_labels=5),
+        "labels each token",
+    ),
+    "spans": (lambda tokenizer: classifier(tokenizer, "BertForQuestionAnswering"), "finds a span"),
+    "no padding token": (
+        lambda tokenizer: classifier(tokenizer, "LlamaForSequenceClassification"),
+        "pad_token_id = tokenizer.eos_token_id",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", CANNOT)
+def test_what_cannot_be_explained_is_one_line(case, tokenizer):
+    make, message = CANNOT[case]
+    with pytest.raises(ModelError, match=message) as caught:
+        attnviz.explain(TEXT, model=make(tokenizer))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_advice_on_a_padding_token_works(tokenizer):
+    model = classifier(tokenizer, "LlamaForSequenceClassification")
+    model.module.config.pad_token_id = tokenizer.sep_token_id
+    assert attnviz.explain(TEXT, model=model).agreement.verdict == "verified"
+
+
+def test_a_text_is_explained_inside_inference_mode(pairs):
+    expected = attnviz.explain(TEXT, model=pairs)
+    with torch.inference_mode():
+        why = attnviz.explain(TEXT, model=pairs)
+    torch.testing.assert_close(why.credit, expected.credit, equal_nan=True)
+
+
+def test_a_vocabulary_of_letters_replaces_letters_by_others():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    letters = "LAGVSERT"
+    inner = Tokenizer(
+        models.WordLevel({t: n for n, t in enumerate(["[PAD]", "[UNK]", *letters])}, "[UNK]")
+    )
+    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="[PAD]", unk_token="[UNK]"
+    )
+    model = classifier(tokenizer, vocab_size=10)
+    why = attnviz.explain(letters, model=model)
+    assert why.causal["replace"].isfinite().all()
+    assert (why.replacements != 0).all()  # no letter is replaced by itself
