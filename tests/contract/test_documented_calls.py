@@ -1,6 +1,6 @@
-"""The call of a model as its documentation has it, beside attnviz: the same arguments and outputs.
+"""The documented call of a model, beside attnviz: the same arguments and the same outputs.
 
-`tokenizer(text)`, then `model(**inputs)`: what reaches the model while attnviz runs is recorded by a
+`tokenizer(text)`, then `model(**inputs)`: what reaches the model is recorded by a
 hook, and the model is as it was before.
 """
 
