@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import AttnvizWarning, InputError
+from attnviz.errors import AttnvizWarning, InputError, expect_unicode
 from attnviz.inputs.tokens import Chat, TokenIds, encode_messages, read_ids
 from attnviz.results import Axis
 from attnviz.results.axis import Span, make_axis
@@ -233,13 +233,7 @@ def _tokenize(
     parse: bool = False,
 ) -> BatchEncoding:
     for string in filter(None, (text, pair)):
-        try:
-            string.encode()
-        except UnicodeEncodeError as error:
-            invalid = string[error.start : error.start + 20]
-            raise InputError(
-                f"The text is not valid Unicode: remove {invalid!a} at character {error.start:,}."
-            ) from error
+        expect_unicode(string, "The text")
     with silence_rust():
         encoding: BatchEncoding = tokenizer(
             text,

@@ -42,6 +42,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError, file_path, printable
 from attnviz.results import AgreementReport
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.base import SAVABLE, Savable
 from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
 from attnviz.runtime.versions import version_of
@@ -117,6 +118,7 @@ def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: s
         file.write(memoryview(data)[start + len(_BLANK) :])
 
 
+@checked_scalars
 def load_result(path: str | os.PathLike[str]) -> Savable:
     """Read a result that `save_result` wrote as .safetensors: the same, bit for bit, on the CPU.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from attnviz.errors import InputError
 from attnviz.pipeline.run import package_versions
 from attnviz.results import AgreementReport, AttentionResult, Axis, GivenAttention, Provenance
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import literal
 
 _SPECIAL = re.compile(r"\[[A-Z]+\]|</?[^<>\s]+>")  # [CLS], <s>, </s>, <|endoftext|>
@@ -20,6 +21,7 @@ _SHAPES = "(T, T), (heads, T, T), (layers, heads, T, T), or a list of layers (1,
 _ROUNDING = 1e-4  # by which rows of float32 may miss 1
 
 
+@checked_scalars
 def from_weights(
     weights: Any,
     tokens: Sequence[str],

@@ -313,9 +313,12 @@ class RunOptions(ModelOptions):
 
     def _run(self, inputs: InputOptions, streaming: dict[str, Any]) -> AttentionResult:
         from attnviz.pipeline.attend import attend
+        from attnviz.pipeline.run import IfStreamed
         from attnviz.terminal.console import progress_bar
 
         model = self.loaded
+        for name in {"layers", "heads", "exact"} & streaming.keys():
+            streaming[name] = streaming[name] and IfStreamed(streaming[name])
         with progress_bar("reading the text, verifying the attention"):
             return attend(
                 inputs.text,

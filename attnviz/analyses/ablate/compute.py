@@ -35,9 +35,10 @@ from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import Reading
 from attnviz.attribution.target import Target
 from attnviz.capture import restoring
-from attnviz.errors import InputError
+from attnviz.errors import InputError, expect_words
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AgreementReport
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import locate
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
@@ -45,6 +46,7 @@ from attnviz.runtime.progress import part
 Measure = Callable[[Tensor], Tensor]  # from what is read (n, d) to the effects (n, 2)
 
 
+@checked_scalars
 @silence_logs()
 def ablate(
     texts: str | Sequence[str],
@@ -175,10 +177,10 @@ def _check(
     """Raise InputError for arguments that exclude each other or are none of the choices."""
     if not texts:
         raise InputError("There is no text. Give one or more.")
-    if any(not isinstance(text, str) for text in texts):
-        raise InputError("The texts must be strings.")
-    if patch is not None and not isinstance(patch, str):
-        raise InputError(f"The text to patch from must be a string, not {patch!r:.60}.")
+    for number, text in enumerate(texts, start=1):
+        expect_words(text, f"Text {number} of {len(texts)}" if len(texts) > 1 else "The text")
+    if patch is not None:
+        expect_words(patch, "The text to patch from")
     if word is not None and (target is not None or against is not None):
         raise InputError(
             "A word and a target are given. Give a word to measure its vector, or a target to "

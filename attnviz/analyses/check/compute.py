@@ -12,10 +12,11 @@ from torch import Tensor
 
 from attnviz.agreement import CANARY, PRECISIONS, dtypes
 from attnviz.analyses.check.result import CheckResult, Mismatch
-from attnviz.errors import InputError
+from attnviz.errors import InputError, refuse_given
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attend
 from attnviz.pipeline.given import weights_by_layer
 from attnviz.results import AttentionRecord, AttentionResult, expect_vectors, one_result
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import ranges, shortened
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _LARGER = 2  # how far runs of two tools may be apart in a layer, in errors of o
 _LISTED = 8  # heads in another order
 
 
+@checked_scalars
 def check(
     weights: Any,
     text: TextSource | AttentionResult | None = None,
@@ -77,7 +79,10 @@ def check(
     ('heads 1 and 5 of layer 2 are swapped',)
     """
     layers = weights_by_layer(weights)
-    if not isinstance(text, AttentionResult):
+    if isinstance(text, AttentionResult):
+        why = "a result of attend is taken as it is, and no model runs. Leave it out."
+        refuse_given(why, model=model, **inputs)
+    else:
         inputs.setdefault("mode", "full")
         text = one_result(attend(text, model=model, **inputs))
     result = one_result(text).stack(stack)
@@ -86,7 +91,11 @@ def check(
             f"The weights have {_count(len(layers), 'layer')}, and {result.provenance.model} has "
             f"{len(result.layers)}. Give all, or name them: {{3: weights}}."
         )
-    pairs = [_pair(result.record(layer), array) for layer, array in layers.items()]
+    numbers = layers if hasattr(weights, "items") else result.layers
+    pairs = [
+        _pair(result.record(layer), array)
+        for layer, array in zip(numbers, layers.values(), strict=True)
+    ]
     differing = next((pair for pair in pairs if not pair.agree.all()), None)
     unnoticed = [pair.record.layer for pair in pairs if not pair.catches_canary]
     return CheckResult(

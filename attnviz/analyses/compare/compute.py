@@ -33,6 +33,7 @@ from attnviz.analyses.survey.corpus import (
     CorpusChanges,
     TokenizedText,
     batches,
+    check_corpus,
     check_seed,
     count_rows,
     load_text_model,
@@ -52,12 +53,14 @@ from attnviz.errors import InputError
 from attnviz.models.checkpoint import expect_heads
 from attnviz.pipeline.attend import Loadable, Model
 from attnviz.results import AgreementReport
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.attention_result import Provenance
 from attnviz.runtime.progress import say
 
 Checkpoint: TypeAlias = "Model | Loadable | Callable[[], Model]"
 
 
+@checked_scalars
 def compare(
     texts: Corpus,
     *,
@@ -107,6 +110,7 @@ def compare(
     ['stack', 'layer', 'head', 'statistic', 'first', 'second']
     """
     check_seed(seed)
+    check_corpus(texts, column)
     labels = tuple(map(str, models)) if isinstance(models, Mapping) else ()
     checkpoints = list(models.values() if isinstance(models, Mapping) else models)
     if len(checkpoints) < 2:

@@ -34,7 +34,7 @@ from attnviz.attribution.reference import Reading, encode_after, encode_causal, 
 from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.target import Score, Target
 from attnviz.capture import generate_greedily, restoring
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import InputError, ModelError, expect_words
 from attnviz.inputs import (
     TokenIds,
     encode,
@@ -46,6 +46,7 @@ from attnviz.inputs import (
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AgreementReport, AnalysisCheck
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.attention_result import Provenance
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
@@ -53,6 +54,7 @@ from attnviz.runtime.progress import part
 _TOP = 5  # predictions that are listed
 
 
+@checked_scalars
 @silence_logs()
 def explain(
     text: str,
@@ -131,12 +133,11 @@ def explain(
     >>> why.names[why.credit.nan_to_num().argmax()]
     'Eiffel'
     """
-    if not isinstance(text, str):
-        raise InputError(f"The text must be a string, not {type(text).__name__}.")
     if number not in ("log-probability", "logit"):
         raise InputError(f"The number must be log-probability or logit, not {number!r:.60}.")
-    if isinstance(generate, bool) or not isinstance(generate, int) or generate < 1:
-        raise InputError(f"generate must be 1 token or more, not {generate!r:.60}.")
+    if generate < 1:
+        raise InputError(f"generate must be 1 token or more, not {generate}.")
+    expect_words(reference, "The reference")
     names = check_methods(methods)
     model = model if isinstance(model, Model) else load(model)
     log = number == "log-probability"
@@ -297,6 +298,11 @@ def find_prediction(
     if against is not None:
         second, found = choices.find(against, "other choice")
         notes += found
+    if not log and second is not None:
+        raise InputError(
+            "The number logit is of a target alone, but of two choices the difference of logits is "
+            "explained. Name a target (--target, target=) and no other choice."
+        )
     if first == second:
         raise InputError(
             f"Both choices are the token or class “{choices.label(first)}”. Choose another one."
@@ -322,8 +328,6 @@ def is_two_sided(model: Model) -> bool:
 
 def _begin(model: Model, text: str, decoder: str, count: int) -> tuple[TokenIds, str]:
     """Return what the decoder reads, with so many generated tokens at its end, and their text."""
-    if not isinstance(decoder, str):
-        raise InputError(f"The decoder text must be a string, not {type(decoder).__name__}.")
     if not model.module.can_generate():
         raise ModelError(
             f"{model.name} has a decoder without a head that predicts its next token. Use a model "

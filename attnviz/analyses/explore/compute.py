@@ -42,6 +42,7 @@ from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode
 from attnviz.pipeline.attend import Loadable, Model
 from attnviz.results import AttentionRecord, AttentionResult
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.projection import parts_of_output, recompute
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, say
@@ -50,6 +51,7 @@ _WRITTEN = 6  # tokens that are listed
 _SAME = 1e-4  # of the largest logit: rounding
 
 
+@checked_scalars
 @silence_logs()
 def explore(
     texts: Corpus,
@@ -101,11 +103,11 @@ def explore(
     >>> result = attnviz.explore(texts)
     >>> page = result.page()  # page.save("heads.html")
     """
-    check_corpus(texts)
+    check_corpus(texts, column)
     model, kind = load_corpus_model(model)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
-        corpus_of_media = MediaCorpus(model, kind, source, truncate)
+        corpus_of_media = MediaCorpus.of(model, kind, source, truncate, column)
         return explore_media(corpus_of_media, skip_bad=skip_bad, seed=seed)
     if is_of_media(source):
         raise InputError(

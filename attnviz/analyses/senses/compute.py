@@ -18,10 +18,11 @@ from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
 from attnviz.analyses.senses.sentences import Sentence, read_sentences
 from attnviz.capture import hidden_states
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import InputError, ModelError, expect_words
 from attnviz.inputs import encode, expect_one_text, max_tokens, pieces_in, token_spans
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import content_words, token_groups
 from attnviz.runtime.libraries import silence_logs
 
@@ -32,6 +33,7 @@ _NORMAL = 1.959963984540054  # the 97.5th percentile of a standard normal distri
 _TIE = 1e-6  # cosines that differ by less are tied
 
 
+@checked_scalars
 @silence_logs()
 def senses(
     word: str,
@@ -231,7 +233,8 @@ def word_pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:
 
 
 def expect_readable(model: Model, text: str, which: str) -> None:
-    """Raise InputError for a text that the model would truncate."""
+    """Raise InputError for a text without words, or one that the model would truncate."""
+    expect_words(text, which)
     longest = max_tokens(model.module, model.tokenizer) if model.tokenizer else None
     if longest is not None and (count := len(token_spans(model.checkpoint, text))) > longest:
         raise InputError(

@@ -8,7 +8,7 @@ each other word is changed and the effect is measured (`attribution.intervention
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,11 +39,12 @@ from attnviz.attribution.residual_stream import ResidualStream, decompose_residu
 from attnviz.attribution.target import Score, Target
 from attnviz.attribution.tracing import trace_run
 from attnviz.capture import hidden_states, restoring
-from attnviz.errors import AttnvizError, InputError, ModelError, first_line
+from attnviz.errors import AttnvizError, InputError, ModelError, expect_words, first_line
 from attnviz.inputs import expect_one_text, pieces_in, token_spans
 from attnviz.inputs.batch import Batch
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results import AgreementReport, AnalysisCheck
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import TokenGroups, locate
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
@@ -56,6 +57,7 @@ _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _ROUNDING = 1e-6  # of the length of vectors: closer ones are one point
 
 
+@checked_scalars
 @silence_logs()
 def shift(
     word: str,
@@ -125,9 +127,6 @@ def shift(
     >>> moved.decomposition.credit_error < 1e-3  # the parts sum to the whole
     True
     """
-    for name, argument in (("word", word), ("text", text)):
-        if not isinstance(argument, str):
-            raise InputError(f"The {name} must be a string, not {type(argument).__name__}.")
     text, reference = parse_pair(text, reference)
     method_names = check_methods(methods)
     model = model if isinstance(model, Model) else load(model)
@@ -197,10 +196,8 @@ def shift(
 
 def parse_pair(text: str, reference: str | None) -> tuple[str, str]:
     """Return the text and its reference, "gate" by default. {mud|cash} in the text has both."""
-    if not isinstance(reference, str | None):
-        raise InputError(
-            f"The reference must be gate, mask or a text, not {type(reference).__name__}."
-        )
+    if reference is not None:
+        expect_words(reference, "The reference")
     alternatives = _BRACES.findall(text)
     if not alternatives:
         return text, "gate" if reference is None else reference
@@ -277,9 +274,13 @@ def read_regions(
     name = word.rpartition("#")[0] if word.rpartition("#")[2].isdecimal() else word
     centers, ends, missing = [], [], []
     for region, texts in toward.items():
-        listed = [texts] if isinstance(texts, str) else texts
-        if not listed or not all(isinstance(text, str) and text.strip() for text in listed):
-            raise InputError(f"The region {region!r} has no text or an empty one. Give it texts.")
+        expect_words(region, "The name of a region")
+        is_one = isinstance(texts, str) or not isinstance(texts, Iterable)
+        listed: list[str] = [texts] if is_one else list(texts)  # type: ignore[list-item]
+        if not listed:
+            raise InputError(f"The region {region!r} has no text. Give it one.")
+        for number, text in enumerate(listed, start=1):
+            expect_words(text, f"Text {number} of the region {region!r:.60}")
         batches = [encode_after(model, text, bos) for text in listed]
         if any(torch.equal(batch.inputs["input_ids"], ids) for batch in batches):
             raise InputError(

@@ -13,7 +13,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 
-from attnviz.errors import InputError, first_line
+from attnviz.errors import InputError, first_line, refuse_given
 from attnviz.inputs import max_tokens, tokenize
 from attnviz.inputs.text import translate
 from attnviz.models.pretrained import has_text_decoder, input_kinds
@@ -145,10 +145,13 @@ def read_corpus(
             yield Text(number, text)
 
 
-def check_corpus(source: object) -> None:
-    """Raise InputError for what is neither the name of a file nor a list."""
+def check_corpus(source: object, column: str = "text") -> None:
+    """Raise InputError for what is neither the name of a file nor a list, or has no columns."""
     if not isinstance(source, str | Path | Iterable):
         raise InputError(f"A corpus is a file or a list of texts, not {source!r:.60}.")
+    if not isinstance(source, str | Path) or Path(source).suffix.lower() not in SUFFIXES[1:]:
+        why = f"only {', '.join(SUFFIXES[1:])} have columns. Leave it out."
+        refuse_given(why, column=column != "text")
 
 
 def check_corpus_name(source: str | Path) -> None:
