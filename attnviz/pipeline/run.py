@@ -375,7 +375,7 @@ def _capture_generation(
         raise ModelError(f"{checkpoint.name} cannot generate text: it has no tokenizer.")
     has_decoder = has_text_decoder(module, module.config)
     kind = "target" if has_decoder else "text"
-    prompt = None if has_decoder else batch.axes["text"][0]
+    prompt = None if has_decoder else batch.axes.get("text", (None,))[0]
     prompt_length = 1 if prompt is None else len(prompt)
     expect_tokens_left(checkpoint, prompt_length, generate)
 

@@ -30,9 +30,10 @@ from attnviz import plot
 from attnviz.results.base import Savable
 from attnviz.results.digest import digests
 
-TEXT, OTHER = "the barbed bank left", "a dog saw the bank"
+TEXT, OTHER = "the unloved bank left", "a dog saw the bank"
+LONG = "the bank " * 256
 SENSES = {"river": ["a bank left", "the bank saw"], "money": ["we saw a bank", "no bank left"]}
-CORPUS = [TEXT, OTHER, "the river bank"]
+CORPUS = [TEXT, OTHER]
 
 
 @dataclass(frozen=True)
@@ -157,9 +158,9 @@ class Things:
         return attnviz.check(self.result.weights(), self.result)
 
     def _compared(self):
-        return attnviz.compare(CORPUS, models=[self.bert, self.gpt_of_bert])
+        return attnviz.compare(CORPUS, models=[self.bert, self.sharper])
 
-    def _gpt_of_bert(self):
+    def _sharper(self):
         return attnviz.load(tiny("bert", seed=1), tokenizer=self.tokenizer)
 
     def _saved(self):
@@ -203,7 +204,7 @@ INPUTS = {
     "pair": "a dog",
     "target": With("a dog", model=Later(lambda: it.bart)),
     "model": Later(lambda: it.gpt),
-    "truncate": With(True, text="the bank " * 600),
+    "truncate": With(True, text=LONG),
     "special_tokens": With("parse", text="the [MASK] left"),
     "generate": With(2, model=Later(lambda: it.gpt)),
     "mode": "streamed",
@@ -212,7 +213,7 @@ INPUTS = {
 CORPORA = {
     "texts": [OTHER, "a dog"],
     "column": With("title", texts=Later(lambda: it.table)),
-    "truncate": With(True, texts=[TEXT, "the bank " * 600]),
+    "truncate": With(True, texts=[TEXT, LONG]),
     "skip_bad": With(True, texts=[TEXT, 3]),
     "seed": 7,
 }
@@ -222,10 +223,13 @@ RESULT = Later(lambda: it.result)
 CALLS: dict[str, Call] = {
     "load": Call(
         attnviz.load,
-        {"name_or_path_or_model": Later(lambda: tiny("bert"))},
+        {
+            "name_or_path_or_model": Later(lambda: tiny("bert")),
+            "tokenizer": Later(lambda: it.tokenizer),
+        },
         {
             "name_or_path_or_model": Later(lambda: tiny("gpt2")),
-            "tokenizer": Later(lambda: it.tokenizer),
+            "tokenizer": None,
             "processor": With(
                 Later(lambda: it.vit.checkpoint.processors.image),
                 name_or_path_or_model=Later(lambda: it.vit.module),
@@ -366,7 +370,7 @@ CALLS: dict[str, Call] = {
             "heads": [(1, 1)],
             "how": "zero",
             "knock_out": "the",
-            "patch": "a barbed dog left",
+            "patch": "the unloved dog left",
             "effect": "direct",
             "keep_sink": False,
             "model": MODEL,
@@ -394,8 +398,15 @@ CALLS: dict[str, Call] = {
     ),
     "compare": Call(
         attnviz.compare,
-        {"texts": CORPUS, "models": Later(lambda: [it.bert, it.gpt_of_bert])},
-        {**CORPORA, "models": Later(lambda: [it.gpt_of_bert, it.bert])},
+        {
+            "texts": CORPUS,
+            "models": Later(lambda: [it.bert, it.sharper]),
+        },
+        {
+            **CORPORA,
+            "models": Later(lambda: [it.sharper, it.bert]),
+            "seed": With(7, texts=[f"the bank {word}" for word in "a b c d e f g h i j k l".split()]),
+        },
     ),
     "example": Call(
         attnviz.example, {"name": "cat"}, {"name": "likes", "file": Later(lambda: it.example)}
@@ -405,7 +416,7 @@ CALLS: dict[str, Call] = {
         {"result": RESULT},
         {
             "result": Later(lambda: it.other),
-            "compare": Later(lambda: it.gpt_of_bert.attend(TEXT)),
+            "compare": Later(lambda: it.sharper.attend(TEXT)),
             "layer": 1,
             "head": 1,
             "show": "token",
@@ -552,6 +563,7 @@ IDLE = {
     ("attend", "mode"): "auto chooses by the length of the text",
     ("survey", "skip_bad"): "only texts that cannot be read are left out",
     ("survey", "truncate"): "only texts that are too long are cut",
+    ("plot.heatmap", "words"): "only texts have words of several tokens",
     ("plot.heatmap", "annot"): "cells without room have no numbers by default",
 }
 
@@ -611,4 +623,6 @@ def state(value: Any) -> Any:
 
 
 def repr_of(value: Any) -> Any:
-    return value if hasattr(value, "shape") or hasattr(value, "__dataclass_fields__") else repr(value)
+    return (
+        value if hasattr(value, "shape") or hasattr(value, "__dataclass_fields__") else repr(value)
+    )

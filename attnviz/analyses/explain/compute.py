@@ -379,6 +379,7 @@ def _continue(model: Model, text: str, count: int) -> str:
     inputs, bos, *_ = encode_causal(model, text)
     assert model.tokenizer is not None  # it has tokenized the text
     before = inputs["input_ids"][0].tolist()
+    expect_tokens_left(model.checkpoint, len(before), count + 1)
     with restoring(model.module), torch.no_grad():
         ids = generate_greedily(model.module, inputs, count).tolist()
     new = ids[len(before) :]

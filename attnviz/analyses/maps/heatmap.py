@@ -253,7 +253,17 @@ def heatmap(
             columns=columns,
             overview=False if overview is None and ax is not None else overview,
         )
+    if isinstance(overview, HeadMaps):
+        _expect_same(selected.map, overview)
     return draw_heatmap(selected, look, width=width, caption=caption, ax=ax)
+
+
+def _expect_same(drawn: AttentionMap, overview: HeadMaps) -> None:
+    """Raise InputError for an overview that does not have the map."""
+    of_map, of_maps = ((maps.provenance, maps.stack) for maps in (drawn, overview))
+    missing = {*drawn.layers} - {*overview.layers} or {*drawn.heads} - {*overview.numbers}
+    if of_map != of_maps or missing:
+        raise InputError("overview is of other heads. Give head_maps of the same result.")
 
 
 @dataclass(frozen=True, eq=False)

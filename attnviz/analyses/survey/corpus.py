@@ -188,8 +188,11 @@ def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[str]:
     if not isinstance(source, str | Path):
         check_corpus(source)
         for number, text in enumerate(source, start=1):
-            is_text = isinstance(text, str)
-            yield text if is_text else bad(f"Text {number} is {text!r:.60}, not a string.")
+            if not isinstance(text, str):
+                text = bad(f"Text {number} is {text!r:.60}, not a string.")
+            elif not text.strip():
+                text = bad(f"Text {number} is empty.")
+            yield text
         return
     if str(source) == "-":
         if isinstance(sys.stdin, io.TextIOWrapper):
