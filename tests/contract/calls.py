@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from media import chirp, picture, seeing
-from torch.nn import Module
 
 import attnviz
 from attnviz import plot
-from attnviz.results.base import Savable
 from attnviz.results.digest import digests
 
 TEXT, OTHER = "the unloved bank left", "a dog saw the bank"
@@ -394,7 +391,9 @@ CALLS: dict[str, Call] = {
         {"images": {"texts": Later(lambda: [it.image, it.image]), "model": Later(lambda: it.vit)}},
     ),
     "explore": Call(
-        attnviz.explore, {"texts": CORPUS, "model": MODEL}, {**CORPORA, "model": Later(lambda: it.gpt)}
+        attnviz.explore,
+        {"texts": CORPUS, "model": MODEL},
+        {**CORPORA, "model": Later(lambda: it.gpt)},
     ),
     "compare": Call(
         attnviz.compare,
@@ -405,7 +404,7 @@ CALLS: dict[str, Call] = {
         {
             **CORPORA,
             "models": Later(lambda: [it.sharper, it.bert]),
-            "seed": With(7, texts=[f"the bank {word}" for word in "a b c d e f g h i j k l".split()]),
+            "seed": With(7, texts=[f"the bank {letter}" for letter in "abcdefghijkl"]),
         },
     ),
     "example": Call(
@@ -479,7 +478,13 @@ CALLS: dict[str, Call] = {
     "plot.heads": Call(
         plot.heads,
         {"result": RESULT},
-        {**FIGURES, "result": Later(lambda: it.other), "layer": 1, "words": False, "special": "hide"},
+        {
+            **FIGURES,
+            "result": Later(lambda: it.other),
+            "layer": 1,
+            "words": False,
+            "special": "hide",
+        },
         {"maps": {"result": Later(lambda: it.maps)}},
     ),
     "plot.steps": Call(
@@ -539,22 +544,32 @@ CALLS: dict[str, Call] = {
         plot.style, {}, {"texts": ["漢字"], "font": "DejaVu Serif", "theme": "dark"}
     ),
     "AgreementReport.largest_difference": Call(
-        lambda stage="weights": it.result.agreement.largest_difference(stage), {}, {"stage": "query"}
+        lambda stage="weights": it.result.agreement.largest_difference(stage),
+        {},
+        {"stage": "query"},
     ),
     "AgreementReport.summary": Call(
         lambda short=False: it.result.agreement.summary(short=short), {}, {"short": True}
     ),
-    "AttentionResult.stack": Call(lambda name=None: it.bart_result.stack(name), {}, {"name": "encoder"}),
+    "AttentionResult.stack": Call(
+        lambda name=None: it.bart_result.stack(name), {}, {"name": "encoder"}
+    ),
     "AttentionResult.weights": Call(
         lambda layer=None, head=None: it.result.weights(layer, head), {}, {"layer": 1, "head": 1}
     ),
     "AttentionResult.to_frame": Call(
-        lambda **keywords: it.result.to_frame(**keywords), {}, {"layer": 1, "head": 1, "words": True}
+        lambda **keywords: it.result.to_frame(**keywords),
+        {},
+        {"layer": 1, "head": 1, "words": True},
     ),
     "AttentionResult.to_xarray": Call(
-        lambda **keywords: it.result.to_xarray(**keywords), {}, {"layer": 1, "head": 1, "words": True}
+        lambda **keywords: it.result.to_xarray(**keywords),
+        {},
+        {"layer": 1, "head": 1, "words": True},
     ),
-    "AttentionMap.to_frame": Call(lambda wide=False: it.map.to_frame(wide=wide), {}, {"wide": True}),
+    "AttentionMap.to_frame": Call(
+        lambda wide=False: it.map.to_frame(wide=wide), {}, {"wide": True}
+    ),
 }  # fmt: skip
 
 IDLE = {
@@ -617,12 +632,4 @@ def state(value: Any) -> Any:
 
         with value:
             return repr(dict(mpl.rcParams))
-    if not isinstance(value, Savable | Module | SimpleNamespace):
-        return value if value is None or isinstance(value, str | int | float) else repr_of(value)
     return value
-
-
-def repr_of(value: Any) -> Any:
-    return (
-        value if hasattr(value, "shape") or hasattr(value, "__dataclass_fields__") else repr(value)
-    )

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contract.calls import CALLS, CORPUS, TEXT, With, it, made, outcome, state
 
 import attnviz
+from contract.calls import CALLS, CORPUS, TEXT, With, it, made, outcome, state
 
 LAYER = (99, -1, True, "one", 1.5)  # of an index that a model has
 COUNT = (0, -1, True, 1.5, "two")
@@ -55,6 +55,7 @@ KINDS = {
         "methods", "probe", "name", "state", "theme", "special_tokens",
     },
 }  # fmt: skip
+NUMBERS = ("index", "count", "length", "number")
 # Parameters that mean something else in some functions.
 NAMED = {
     ("attend", "heads"): "index",
@@ -74,9 +75,9 @@ NAMED = {
 }
 # What has no kind: objects, whose guards are tests of their own.
 OBJECTS = {
-    "result", "model", "models", "weights", "tokens", "keys", "rows", "columns", "overview", "heads",
-    "ax", "vmin", "vmax", "norm", "cmap", "annot", "cbar_ax", "agreement", "figure", "worked",
-    "compare", "explain", "image", "audio", "notes", "names", "tokenizer", "processor", "device",
+    "result", "model", "models", "weights", "tokens", "keys", "rows", "columns", "overview",
+    "heads", "ax", "vmin", "vmax", "norm", "cmap", "annot", "cbar_ax", "agreement", "figure",
+    "worked", "compare", "explain", "image", "audio", "notes", "names", "tokenizer", "processor", "device",
     "dtype", "device_map", "offload_folder", "name_or_path_or_model",
 }  # fmt: skip
 

@@ -7,9 +7,9 @@ import inspect
 from dataclasses import replace
 
 import pytest
-from contract.calls import CALLS, IDLE, Call, With, made, names_in, outcome
 
 import attnviz
+from contract.calls import CALLS, IDLE, With, names_in, outcome
 
 BASES = {}
 
