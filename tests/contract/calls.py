@@ -83,6 +83,8 @@ class Things:
 
     @cache  # noqa: B019  one instance
     def __getattr__(self, name: str) -> Any:
+        if not hasattr(type(self), f"_{name}"):
+            raise AttributeError(name)
         return getattr(self, f"_{name}")()
 
     def _tokenizer(self):

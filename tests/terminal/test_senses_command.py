@@ -84,7 +84,7 @@ WRONG = {
         "reads at most 512. Shorten it.",
     ),
     "unknown ending": (["bank", "-o", "x.gif"], ".png, .svg, .pdf"),
-    "empty word": ([""], "The word must be a string with letters, not ''"),
+    "empty word": ([""], "The word is empty"),
 }
 
 

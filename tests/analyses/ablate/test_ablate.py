@@ -544,9 +544,9 @@ def test_a_result_is_drawn_printed_and_saved(kind, tiny_model, model, tmp_path):
 
 BAD = {
     "no text": (([],), {}, "There is no text"),
-    "no texts": ((3,), {}, "The texts must be strings"),
-    "a text is a number": (([TEXT, 3],), {}, "The texts must be strings"),
-    "an empty text": (("",), {}, "leaves no token"),
+    "no texts": ((3,), {}, "The text must be a string, not int"),
+    "a text is a number": (([TEXT, 3],), {}, "Text 2 of 2 must be a string, not int"),
+    "an empty text": (("",), {}, "The text is empty"),
     "unknown word": ((TEXT,), {"word": "river"}, "river.* is not a word of the text"),
     "unknown word to knock out": ((TEXT,), {"knock_out": "river"}, "river.* is not a word of the"),
     "word and target": ((TEXT,), {"word": "bank", "target": "cash"}, "A word and a target are"),
@@ -566,7 +566,7 @@ BAD = {
     "knocked out directly": ((TEXT,), {"knock_out": "bank", "effect": "direct"}, "Knocking a word"),
     "knocked out and patched": ((TEXT,), {"knock_out": "bank", "patch": OTHER}, "Give one"),
     "longer": ((TEXT,), {"patch": f"{OTHER} now"}, "has 9 tokens, but the text has 8"),
-    "patch is a number": ((TEXT,), {"patch": 3}, "to patch from must be a string, not 3"),
+    "patch is a number": ((TEXT,), {"patch": 3}, "patch must be a string, not 3"),
 }
 
 
