@@ -1,4 +1,4 @@
-"""The commands. They import torch and the models only when they run, so that --help is fast."""
+"""The command line: the commands, their errors as one line, and their exit codes."""
 
 from __future__ import annotations
 
@@ -9,33 +9,13 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from importlib import import_module
-from importlib.util import find_spec
-from pkgutil import iter_modules
 from typing import Annotated
 
 import typer
 
-from attnviz import analyses
+from attnviz.commands import COMMANDS
 from attnviz.errors import AttnvizError, AttnvizWarning, is_panic, printable
 from attnviz.runtime.stderr import own_stderr
-
-# The order of the help.
-_ORDER = (
-    "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain", "ablate",
-    "survey", "explore", "compare", "example", "models", "serve",
-    "doctor",
-)  # fmt: skip
-_MODULES = (
-    *filter(
-        find_spec,  # an analysis may have no command
-        (f"attnviz.analyses.{module.name}.cli" for module in iter_modules(analyses.__path__)),
-    ),
-    "attnviz.interactive.cli",
-    "attnviz.terminal.models",
-    "attnviz.terminal.verify",
-)
-
 
 app = typer.Typer(
     name="attnviz",
@@ -45,11 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_commands = {
-    command.__name__: command for name in _MODULES for command in import_module(name).COMMANDS
-}
-for name in dict.fromkeys((*_ORDER, *_commands)):  # a command that is not in _ORDER follows
-    app.command()(_commands[name])
+for name, command in COMMANDS.items():
+    app.command(name)(command)
 
 
 @app.callback(invoke_without_command=True)

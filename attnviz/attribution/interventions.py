@@ -156,18 +156,22 @@ def common_words(model: Model) -> list[int]:
 
 
 def whole_words(model: Model) -> list[int]:
-    """Return the first tokens of the vocabulary that are a whole word of letters."""
+    """Return the first tokens of the vocabulary that are a whole word of letters.
+
+    In a vocabulary without such words, such as that of a protein model, letters count.
+    """
     tokenizer = model.tokenizer
     assert tokenizer is not None  # it has tokenized the text
 
-    def is_word(token: int, before: str) -> bool:
+    def is_word(token: int, before: str, shortest: int) -> bool:
         word = str(tokenizer.decode([token])).strip()
-        ids = tokenizer.encode(before + word, add_special_tokens=False)
-        return len(word) > 1 and word.isalpha() and ids == [token]
+        if len(word) < shortest or not word.isalpha():
+            return False
+        return bool(tokenizer.encode(before + word, add_special_tokens=False) == [token])
 
     # In vocabularies with blanks, tokens without a blank are the inner pieces of words.
-    for before in (" ", ""):
-        words = (token for token in range(len(tokenizer)) if is_word(token, before))
+    for before, shortest in ((" ", 2), ("", 2), ("", 1)):
+        words = (token for token in range(len(tokenizer)) if is_word(token, before, shortest))
         common = list(islice(words, _COMMON))
         if len(common) >= _DRAWS:
             break

@@ -157,8 +157,9 @@ class Choices:
         if self.kind == "class":
             names: Mapping[int, str] = getattr(self.model.module.config, "id2label", {})
             return str(names.get(choice, choice))
-        assert self.model.tokenizer is not None
-        text = str(self.model.tokenizer.decode([choice]))
+        tokenizer = self.model.checkpoint.target_tokenizer
+        assert tokenizer is not None
+        text = str(tokenizer.decode([choice]))
         return text.strip() or repr(text)
 
     def find(self, choice: str, what: str) -> tuple[int, list[str]]:
@@ -176,7 +177,7 @@ class Choices:
         raise InputError(f"{choice!r:.60} is not a class of {self.model.name}. {hint}")
 
     def _token(self, choice: str, what: str) -> tuple[int, list[str]]:
-        tokenizer: Any = self.model.tokenizer
+        tokenizer: Any = self.model.checkpoint.target_tokenizer
         before = self.text
         goes_on = (
             self.kind == "next token" and before and not before.endswith((" ", "\n", "(", "“"))

@@ -199,7 +199,7 @@ def make_reference(target: Target, reference: str, bos: int | None = None) -> Re
         if stacks is None:
             batch = encode_after(model, reference, bos)
         else:  # another source with the same target
-            written = TokenIds(tuple(inputs["decoder_input_ids"][0].tolist()))
+            written = TokenIds(tuple(inputs["decoder_input_ids"][0].tolist()), shifted=True)
             batch = encode(model.checkpoint, [reference], targets=[written])
         other, tokens = batch.inputs, join_axes(*(batch.axes[kind][0] for kind in batch.axes))
         _expect_comparable(other["input_ids"], inputs["input_ids"], reference)

@@ -74,6 +74,7 @@ def capture(
     tensors = {name: tensor for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
     first = next(iter(tensors.values()), [None])
     texts = len(tensors.get(str(getattr(model, "main_input_name", "")), first))
+    texts = max(map(len, axes.values()), default=texts) if axes else texts
 
     outputs: list[Output] = []
 
@@ -380,6 +381,9 @@ def _full_inputs(model: Any, inputs: Mapping[str, Tensor], ids: Tensor) -> dict[
         for name in ("attention_mask", "token_type_ids")
         if name in inputs
     }
+    if (positions := inputs.get("position_ids")) is not None:
+        more = torch.arange(1, added + 1, device=positions.device)
+        extended["position_ids"] = torch.cat([positions, positions[..., -1:] + more], dim=-1)
     return {**inputs, **extended, "input_ids": ids}
 
 

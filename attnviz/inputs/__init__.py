@@ -1,5 +1,6 @@
 """Inputs of a model: text, images and audio, as tensors with an axis for each."""
 
+from attnviz.inputs.arguments import ArgumentSource, expect_labels_fit, parse_labels
 from attnviz.inputs.audio import AudioSource, Sound
 from attnviz.inputs.batch import Batch, Inputs, Many, encode, expect_one_text, parse_inputs
 from attnviz.inputs.decoder import (
@@ -10,49 +11,50 @@ from attnviz.inputs.decoder import (
 )
 from attnviz.inputs.image import ImageSource, Picture
 from attnviz.inputs.places import UNITS, UnknownPlacesError, changed_batch
+from attnviz.inputs.spelling import pieces_in, read_labels
 from attnviz.inputs.text import (
-    label_notes,
+    InputCheck,
     max_tokens,
     pad_texts,
     padded,
-    pieces_in,
-    read_labels,
     spelled,
-    split_tokens_note,
     token_spans,
     tokenize,
 )
-from attnviz.inputs.tokens import Chat, TextSource, TokenIds
+from attnviz.inputs.tokens import Chat, TextSource, TokenIds, TokensSource
 
 __all__ = [
     "UNITS",
+    "ArgumentSource",
     "AudioSource",
     "Batch",
     "Chat",
     "ImageSource",
+    "InputCheck",
     "Inputs",
     "Many",
     "Picture",
     "Sound",
     "TextSource",
     "TokenIds",
+    "TokensSource",
     "UnknownPlacesError",
     "changed_batch",
     "continue_axis",
     "encode",
     "encode_prefix",
+    "expect_labels_fit",
     "expect_one_text",
     "expect_tokens_left",
     "generated_text",
-    "label_notes",
     "max_tokens",
     "pad_texts",
     "padded",
     "parse_inputs",
+    "parse_labels",
     "pieces_in",
     "read_labels",
     "spelled",
-    "split_tokens_note",
     "token_spans",
     "tokenize",
 ]

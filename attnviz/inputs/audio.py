@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 from pathlib import Path
@@ -14,26 +15,34 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
+from attnviz.io.files import is_file
 from attnviz.results import Axis, Waveform
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
 
-AudioSource: TypeAlias = "str | os.PathLike[str] | np.ndarray[Any, Any]"
+AudioSource: TypeAlias = (
+    "str | os.PathLike[str] | np.ndarray[Any, Any] | Tensor | Mapping[str, Any]"
+)
 
 _PARTS = 1000  # of the outline of a sound
 _HIGHEST_RATE = 1_000_000  # samples a second
+_MOST_CHANNELS = 32
 _PROJECTIONS = ("q_proj", "query", "qkv", "linear_q", "q_lin")  # where attention begins
 
 
 @dataclass(frozen=True, eq=False)
 class Sound:
-    """One channel of samples between -1 and 1, the samples a second, and the name in captions."""
+    """One channel of samples between -1 and 1, the samples a second, and the name in captions.
+
+    notes : how an array was read, where its shape leaves a choice.
+    """
 
     samples: NDArray[np.float32]
     rate: int
     name: str
+    notes: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -80,22 +89,30 @@ class TimeSteps:
 def read_sound(source: AudioSource, sampling_rate: int | None = None) -> Sound:
     """Return the sound in an audio file or an array, its channels averaged.
 
-    An array is (samples,) or (samples, channels): floats between -1 and 1, or integers that use
-    their full range. It needs the sampling rate; a file holds it.
+    An array or a tensor is (samples,), (samples, channels) or (channels, samples): floats between
+    -1 and 1, or integers that use their full range. It needs the sampling rate; a file holds it,
+    and so does a mapping {"array": …, "sampling_rate": …}, as the package datasets gives it.
     """
-    if isinstance(source, np.ndarray):
-        if source.ndim not in (1, 2) or source.dtype.kind not in "fi":
+    if isinstance(source, Mapping) and {"array", "sampling_rate"} <= source.keys():
+        rate = source["sampling_rate"]
+        if sampling_rate not in (None, rate):
             raise InputError(
-                f"An array {source.shape} of {source.dtype} is not a sound: give (samples,) or "
-                "(samples, channels) of floats or integers."
+                f"The sound has a sampling rate of {rate!r}, not {sampling_rate!r}. Leave "
+                "sampling_rate= out."
             )
-        if isinstance(sampling_rate, bool) or not isinstance(sampling_rate, int):
+        source, sampling_rate = source["array"], rate
+    if isinstance(source, Tensor):
+        source = source.detach().cpu().numpy()
+    notes: tuple[str, ...] = ()
+    if isinstance(source, np.ndarray):
+        if isinstance(sampling_rate, bool) or not isinstance(sampling_rate, int | np.integer):
             raise InputError(
                 f"The sampling rate of the array is {sampling_rate!r}: give the samples a second, "
                 "such as sampling_rate=16000."
             )
         full_range = 1.0 if source.dtype.kind == "f" else -float(np.iinfo(source.dtype).min)
-        samples, rate, name = source / full_range, sampling_rate, "sound"
+        samples, notes = _samples_first(source)
+        samples, rate, name = samples / full_range, int(sampling_rate), "sound"
     elif isinstance(source, str | os.PathLike):
         samples, rate = _read_file(Path(source))
         name = Path(source).name
@@ -113,7 +130,28 @@ def read_sound(source: AudioSource, sampling_rate: int | None = None) -> Sound:
         )
     samples = samples.reshape(len(samples), -1).mean(1)
     name = f"{name} ({len(samples) / rate:.2f} s at {rate:,} Hz)"
-    return Sound(samples.astype(np.float32), rate, name)
+    return Sound(samples.astype(np.float32), rate, name, notes)
+
+
+def _samples_first(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return an array as (samples, channels), and how it was read; InputError if that is unclear.
+
+    The longer side is time.
+    """
+    is_sound = array.ndim in (1, 2) and array.dtype.kind in "fi"
+    short, long = min(array.shape, default=0), max(array.shape, default=0)
+    if not is_sound or (array.ndim == 2 and (short > _MOST_CHANNELS or short == long)):
+        raise InputError(
+            f"An array {array.shape} of {array.dtype} is not a sound: give (samples,), "
+            f"(samples, channels) or (channels, samples) of floats or integers, with at most "
+            f"{_MOST_CHANNELS} channels and more samples than channels."
+        )
+    if array.ndim == 1:
+        return array, ()
+    order = "(channels, samples)" if array.shape[0] == short else "(samples, channels)"
+    mean = "" if short == 1 else f", the mean of {short} channels"
+    note = f"the array {array.shape} was read as {order}{mean}"
+    return (array.T if array.shape[0] == short else array), (note,)
 
 
 def _read_file(path: Path) -> tuple[NDArray[np.float64], int]:
@@ -124,11 +162,11 @@ def _read_file(path: Path) -> tuple[NDArray[np.float64], int]:
             "Reading audio files needs soundfile, which cannot be imported. "
             "Run pip install soundfile, or give an array of samples."
         ) from error
+    if not is_file(path):  # a pipe would be waited for
+        raise InputError(f"There is no audio file {path}: check the path.")
     try:
         with path.open("rb") as file:
             samples, rate = soundfile.read(file, dtype="float64", always_2d=True)
-    except FileNotFoundError as error:
-        raise InputError(f"There is no audio file {path}: check the path.") from error
     except (OSError, ValueError, soundfile.SoundFileError) as error:
         reason = getattr(error, "strerror", None) or getattr(error, "error_string", None)
         reason = str(reason or error).rstrip(".")
@@ -158,7 +196,7 @@ def resample(sound: Sound, rate: int) -> Sound:
         sound.samples.astype(np.float64), rate // divisor, sound.rate // divisor
     )
     name = sound.name.replace(" Hz)", f" Hz, resampled to {rate:,} Hz)")
-    return Sound(samples.astype(np.float32), rate, name)
+    return Sound(samples.astype(np.float32), rate, name, sound.notes)
 
 
 def encode_sound(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from attnviz.errors import InputError, ModelError, expect_words
+from attnviz.inputs.arguments import (
+    Arguments,
+    ArgumentSource,
+    encode_arguments,
+    parse_arguments,
+    unfilled_note,
+)
 from attnviz.inputs.audio import (
     AudioSource,
     Sound,
@@ -22,7 +28,7 @@ from attnviz.inputs.audio import (
     time_steps,
     waveform,
 )
-from attnviz.inputs.decoder import encode_target
+from attnviz.inputs.decoder import continue_axis, encode_target, own_decoder_ids
 from attnviz.inputs.image import (
     ImageSource,
     Picture,
@@ -32,9 +38,14 @@ from attnviz.inputs.image import (
     read_image,
 )
 from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
-from attnviz.inputs.text import encode_texts, translate
-from attnviz.inputs.tokens import Chat, TokenIds, parse_text
-from attnviz.models.pretrained import embedding_rows, has_text_decoder, input_kinds
+from attnviz.inputs.text import InputCheck, TextPair, encode_texts, translate
+from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
+from attnviz.models.pretrained import (
+    embedding_rows,
+    forward_parameters,
+    has_text_decoder,
+    input_kinds,
+)
 from attnviz.results import Axis, Waveform
 
 if TYPE_CHECKING:
@@ -65,15 +76,18 @@ class Inputs:
         Whether the caller gave a list.
     generate : int or None
         The number of tokens that the model generates.
+    arguments : Arguments or None
+        Arguments of the model's forward; then no other kind is given.
     """
 
     texts: list[str | TokenIds | Chat] | None
     pairs: list[str] | None
-    targets: list[str] | list[TokenIds] | None
+    targets: list[str | TokenIds] | None
     pictures: list[Picture] | None
     sounds: list[Sound] | None
     several: bool
     generate: int | None = None
+    arguments: Arguments | None = None
 
     def batches(self) -> Iterator[Inputs]:
         """Yield the inputs that run at once: all texts, or one image or sound with its text.
@@ -81,7 +95,7 @@ class Inputs:
         Padding an image or a sound would change its attention, and generated texts differ in
         length.
         """
-        if self.pictures or self.sounds or self.generate:
+        if self.arguments is None and (self.pictures or self.sounds or self.generate):
             yield from self.one_by_one()
         else:
             yield self
@@ -98,16 +112,34 @@ def parse_inputs(
     text: Any = None,
     *,
     pair: str | Many[str] | None = None,
-    target: str | Many[str] | TokenIds | None = None,
+    target: TokensSource | Many[str] | Many[TokensSource] | None = None,
     image: ImageSource | Many[ImageSource] | None = None,
     audio: AudioSource | Many[AudioSource] | None = None,
     sampling_rate: int | None = None,
+    inputs: ArgumentSource | None = None,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
     generate: int | None = None,
 ) -> Inputs:
     """Read and check the inputs; each kind must have one entry for each input.
 
-    target : the text of the decoder, or the ids that it reads, from its first token on.
+    target : the text of the decoder, or its ids.
     """
+    others = {"text": text, "pair": pair, "target": target, "image": image, "audio": audio}
+    if inputs is None and _are_arguments(text):
+        inputs, others["text"] = text, None
+    if inputs is not None:
+        if given := [name for name, value in others.items() if value is not None]:
+            raise InputError(
+                f"inputs holds everything that the model reads. Leave {given[0]} out, or put its "
+                "tensors into inputs."
+            )
+        arguments = parse_arguments(inputs, queries, keys)
+        if queries or keys or not is_text(arguments.values):
+            return Inputs(None, None, None, None, None, False, generate, arguments)
+        text = arguments.values
+    elif queries is not None or keys is not None:
+        raise InputError("queries and keys are labels of inputs=. Leave them out.")
     if sampling_rate is not None and audio is None:
         raise InputError("sampling_rate needs a sound: give it as audio=….")
     if generate is not None and (not isinstance(generate, int) or generate < 1):
@@ -115,50 +147,72 @@ def parse_inputs(
     if generate is not None and target is not None:
         raise InputError("A target and a number of tokens to generate exclude each other.")
     texts, several_texts = _read_texts(text, prompted=generate is not None)
-    inputs = Inputs(
+    parsed = Inputs(
         texts=texts,
         pairs=_check_texts(pair, "pair"),
-        targets=[target] if isinstance(target, TokenIds) else _check_texts(target, "target"),
+        targets=_read_targets(target),
         pictures=_map(image, read_image),
         sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
         several=several_texts or any(isinstance(value, list | tuple) for value in (image, audio)),
         generate=generate,
     )
-    main = {"text": inputs.texts, "image": inputs.pictures, "sound": inputs.sounds}
+    main = {"text": parsed.texts, "image": parsed.pictures, "sound": parsed.sounds}
     first = next((name for name, items in main.items() if items is not None), None)
     if first is None:
         raise InputError("There is nothing to read: give a text, an image or a sound.")
     if not (count := len(main[first] or ())):
         raise InputError(f"The list has no {first}: give at least one.")
-    others = {"pair": inputs.pairs, "target": inputs.targets}
-    for name, items in (main | others).items():
+    beside = {"pair": parsed.pairs, "target": parsed.targets}
+    for name, items in (main | beside).items():
         if items is not None and len(items) != count:
             raise InputError(
                 f"There are {count} {first}s but {len(items)} {name}s: give one for each."
             )
     if not all(isinstance(source, str) for source in texts or ()):
         for name in ("image", "sound", "pair"):
-            if (main | others).get(name) is not None:
+            if (main | beside).get(name) is not None:
                 raise InputError(
                     f"Ids and messages are read alone, without the {name}. Give a text, or leave "
                     f"the {name} out."
                 )
-    return inputs
+    return parsed
 
 
-def _read_texts(value: Any, *, prompted: bool) -> tuple[list[str | TokenIds | Chat] | None, bool]:
+def _are_arguments(value: Any) -> bool:
+    """Return whether what is given as a text is more than ids, or other numbers."""
+    if isinstance(value, Mapping):
+        return "role" not in value and not is_text(value)
+    return bool(getattr(getattr(value, "dtype", None), "is_floating_point", False)) or (
+        isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    )
+
+
+def _read_texts(
+    value: Any, kind: str = "text", *, prompted: bool = False
+) -> tuple[list[str | TokenIds | Chat] | None, bool]:
     """Return the texts, as strings, ids or messages, and whether there may be several."""
-    one = parse_text(value, "The text", prompted=prompted)
+    value = _listed(value)
+    one = parse_text(value, f"The {kind}", prompted=prompted)
     if one is not None:
         return list(one), len(one) > 1
     if not isinstance(value, list | tuple):
-        return (None if value is None else [_check_text(value, "The text")]), False
+        return (None if value is None else [_check_text(value, f"The {kind}")]), False
     texts: list[str | TokenIds | Chat] = []
     for number, item in enumerate(value, start=1):
-        subject = f"Text {number:,} of {len(value):,}"
+        subject = f"{kind.capitalize()} {number:,} of {len(value):,}"
         ids = parse_text(item, subject, prompted=prompted)
         texts += [_check_text(item, subject)] if ids is None else ids
     return texts, True
+
+
+def _read_targets(value: Any) -> list[str | TokenIds] | None:
+    """Return the texts of the decoder, as strings or as the ids of a tokenizer's call."""
+    if value is None:
+        return None
+    given = [value] if isinstance(value, TokenIds) else _read_texts(value, "target")[0]
+    if any(isinstance(target, Chat) for target in given or ()):
+        raise InputError("The target is a chat. Give the text of its answer.")
+    return given  # type: ignore[return-value]
 
 
 def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
@@ -167,7 +221,16 @@ def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
     return [read(item) for item in (value if isinstance(value, list | tuple) else [value])]
 
 
+def _listed(value: Any) -> Any:
+    """Return a list in place of a column of a table, or an array, of texts."""
+    is_column = not isinstance(value, Tensor) and hasattr(value, "tolist")
+    return (
+        value.tolist() if is_column and str(value.dtype) in ("object", "str", "string") else value
+    )
+
+
 def _check_texts(value: Any, kind: str) -> list[str] | None:
+    value = _listed(value)
     if not isinstance(value, list | tuple):
         return _map(value, lambda text: _check_text(text, f"The {kind}"))
     count = len(value)
@@ -206,10 +269,14 @@ class Batch:
     steps : TimeSteps or None
         Where the sound is in `inputs`.
     notes : tuple of tuple of str
-        What was cut from each input.
+        What a reader should know of each input: what was cut, assumed or not read.
+    input_check : tuple of InputCheck
+        How what reaches the model compares with the call of its own tokenizer or processor.
+    texts : tuple of (str, str or None)
+        What the ids of each input say, where they are arguments of the model.
     """
 
-    inputs: dict[str, Tensor]
+    inputs: dict[str, Any]
     axes: dict[str, tuple[Axis, ...]]
     cut_from: tuple[int | None, ...] = (None,)
     image: Tensor | None = None
@@ -217,16 +284,19 @@ class Batch:
     waveform: Waveform | None = None
     steps: TimeSteps | None = None
     notes: tuple[tuple[str, ...], ...] = ((),)
+    input_check: tuple[InputCheck, ...] = (InputCheck(),)
+    texts: tuple[TextPair, ...] = ()
 
 
 def encode(
     checkpoint: Checkpoint,
     texts: Sequence[str | TokenIds | Chat] | None = None,
     pairs: Sequence[str] | None = None,
-    targets: Sequence[str] | Sequence[TokenIds] | None = None,
+    targets: Sequence[str | TokenIds] | None = None,
     *,
     image: Picture | None = None,
     sound: Sound | None = None,
+    arguments: Arguments | None = None,
     truncate: bool = False,
     generating: bool = False,
 ) -> Batch:
@@ -241,6 +311,8 @@ def encode(
     With `truncate` an input that is too long for the model is cut; otherwise it is an error.
     """
     module = checkpoint.module
+    if arguments is not None:
+        return _encode_arguments(checkpoint, arguments, generating=generating)
     sources = {"text": texts, "image": image, "audio": sound, "target": targets}
     kinds = [kind for kind, value in sources.items() if value is not None]
     _expect_kinds(checkpoint, kinds, generating=generating)
@@ -249,18 +321,20 @@ def encode(
     inputs: dict[str, Tensor] = {}
     axes: dict[str, tuple[Axis, ...]] = {}
     cut_from: tuple[int | None, ...] = (None,)
-    notes: list[list[str]] = [[] for _ in texts or (None,)]
+    checks: Sequence[InputCheck] = [InputCheck()] * len(texts or (None,))
+    more = [note for media in (image, sound) if media is not None for note in media.notes]
     pixels = steps = None
     with translate(checkpoint):
         filled = [k for k in kinds if k != "text" and fills_placeholders(checkpoint, k)]
         if filled and texts is not None:
-            inputs, axis = encode_multimodal(checkpoint, str(texts[0]), image, sound)
-            axes["text"] = (axis,)
+            inputs, axis, check = encode_multimodal(checkpoint, str(texts[0]), image, sound)
+            axes["text"], checks = (axis,), [check]
         elif texts is not None:
             seconds = [None] * len(texts) if pairs is None else pairs
             text_pairs = list(zip(texts, seconds, strict=True))
-            inputs, axes["text"], cut_from = encode_texts(checkpoint, text_pairs, truncate=truncate)
-            _note_cuts(notes, "text", cut_from, axes["text"])
+            inputs, axes["text"], cut_from, checks = encode_texts(
+                checkpoint, text_pairs, truncate=truncate
+            )
         if image is not None:
             if "image" not in filled:
                 inputs |= encode_image(checkpoint, image)
@@ -270,23 +344,26 @@ def encode(
             if "audio" not in filled:
                 encoded, note = encode_sound(checkpoint, sound, truncate=truncate)
                 inputs |= encoded
-                notes[0] += [note] if note else []
+                more += [note] if note else []
             if (steps := time_steps(checkpoint, sound, inputs)) is not None:
                 axes["audio"] = (sound_axis(checkpoint, sound, steps, inputs),)
         if targets is not None:
-            encoded, axes["target"], cuts = encode_target(checkpoint, targets, truncate=truncate)
+            encoded, axes["target"], of_target = encode_target(
+                checkpoint, targets, truncate=truncate
+            )
             inputs |= encoded
-            _note_cuts(notes, "target", cuts, axes["target"])
+            checks = [one + other for one, other in zip(checks, of_target, strict=True)]
         if image is not None:
             pixels = processed_image(checkpoint, image, inputs)
     if image is None and sound is None:  # their placeholders have no row in the embedding
         _expect_rows(checkpoint, inputs)
-    arguments = inspect.signature(module.forward).parameters
-    tensors = {
-        name: value.to(checkpoint.device, module.dtype if value.is_floating_point() else None)
-        for name, value in inputs.items()
-        if isinstance(value, torch.Tensor) and name in arguments
-    }
+    names = forward_parameters(module)
+    tensors = _placed(checkpoint, {name: t for name, t in inputs.items() if name in names})
+    axes, own = _own_target(checkpoint, tensors, axes, generating=generating)
+    unfilled = unfilled_note(checkpoint, list(tensors))
+    more += [*own, *unfilled]
+    if reads_choices(module):
+        tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
     return Batch(
         tensors,
         axes,
@@ -295,17 +372,70 @@ def encode(
         sound=None if sound is None else sound.name,
         waveform=None if sound is None else waveform(sound),
         steps=steps,
-        notes=tuple(map(tuple, notes)),
+        notes=tuple((*more, *check.notes) for check in checks),
+        input_check=tuple(checks),
     )
 
 
-def _note_cuts(
-    notes: list[list[str]], kind: str, cut_from: Sequence[int | None], axes: Sequence[Axis]
-) -> None:
-    """Note which texts were cut, and to how many tokens."""
-    for listed, count, axis in zip(notes, cut_from, axes, strict=True):
-        if count is not None:
-            listed.append(f"{kind} cut from {count} to {axis.padding.count(False)} tokens")
+def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generating: bool) -> Batch:
+    """Return arguments of the model's forward as a batch."""
+    with translate(checkpoint):
+        inputs, axes, texts = encode_arguments(checkpoint, arguments)
+    inputs = _placed(checkpoint, inputs)
+    pixels, own = None, list[str]()
+    if "image" in axes and len(axes["image"]) == 1:
+        pixels = processed_image(checkpoint, None, inputs)
+    if "decoder_input_ids" not in inputs and "decoder_inputs_embeds" not in inputs:
+        axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
+    main = inputs.get(checkpoint.module.main_input_name)
+    count = max(map(len, axes.values())) if axes else len(main) if main is not None else 1
+    if generating and count > 1:
+        raise InputError(f"inputs holds {count} inputs. Give one to generate after it.")
+    return Batch(
+        inputs,
+        axes,
+        cut_from=(None,) * count,
+        image=pixels,
+        notes=((arguments.note, *own),) * count,
+        input_check=(InputCheck(),) * count,
+        texts=texts,
+    )
+
+
+def _placed(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs on the device of the model, with numbers in its precision."""
+    dtype = checkpoint.module.dtype
+    return {
+        name: value.to(checkpoint.device, dtype if value.is_floating_point() else None)
+        if isinstance(value, Tensor)
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def _own_target(
+    checkpoint: Checkpoint,
+    inputs: Mapping[str, Any],
+    axes: dict[str, tuple[Axis, ...]],
+    *,
+    generating: bool,
+) -> tuple[dict[str, tuple[Axis, ...]], list[str]]:
+    """Return the axes with that of a target that the model makes itself, and a note on it."""
+    module, tokenizer = checkpoint.module, checkpoint.target_tokenizer
+    if "target" in axes or generating or not has_text_decoder(module, module.config):
+        return axes, []
+    ids = own_decoder_ids(module, inputs)
+    if ids is None or tokenizer is None:
+        raise InputError(
+            f"{checkpoint.name} reads {_NAMES['target']}, but it is missing. {_OPTIONS['target']}."
+        )
+    target = tuple(continue_axis(tokenizer, None, row) for row in ids)
+    return {**axes, "target": target}, ["the model makes the text of its decoder itself"]
+
+
+def reads_choices(module: Any) -> bool:
+    """Return whether a model reads the choices of each question, (N, choices, T)."""
+    return any("ForMultipleChoice" in cls.__name__ for cls in type(module).__mro__)
 
 
 def _expect_rows(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> None:
@@ -331,11 +461,12 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
     readable = list(input_kinds(module))
     if not readable:
         raise ModelError(
-            f"{name} reads {module.main_input_name}: choose a model that reads text, images or "
-            "sounds."
+            f"{name} reads {module.main_input_name}. Give it by name: "
+            f"inputs={{'{module.main_input_name}': …}}."
         )
     if has_text_decoder(module, module.config) and not generating:
         readable.append("target")
+    makes_target = "target" in readable and not module.can_generate()
     needed = f"{name} reads {' and '.join(_NAMES[kind] for kind in readable)}"
     for kind in kinds:
         if kind not in readable:
@@ -344,7 +475,7 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
             )
     for kind in readable:
         is_optional = "text" in readable and fills_placeholders(checkpoint, kind)
-        if kind not in kinds and not is_optional:
+        if kind not in kinds and not is_optional and not (kind == "target" and makes_target):
             raise InputError(f"{needed}, but {_NAMES[kind]} is missing. {_OPTIONS[kind]}.")
 
 

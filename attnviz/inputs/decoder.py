@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
-from attnviz.inputs.text import encode_texts, max_tokens, read_labels
+from attnviz.inputs.spelling import decode, read_labels
+from attnviz.inputs.text import InputCheck, encode_ids, encode_texts, max_tokens, tokenize
 from attnviz.inputs.tokens import TokenIds
 from attnviz.models.pretrained import has_text_decoder
 from attnviz.results import Axis
-from attnviz.results.axis import join_axes, make_axis
+from attnviz.results.axis import join_axes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,33 +26,34 @@ if TYPE_CHECKING:
 
 
 def encode_target(
-    checkpoint: Checkpoint, targets: Sequence[str] | Sequence[TokenIds], *, truncate: bool
-) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...]]:
+    checkpoint: Checkpoint, targets: Sequence[str | TokenIds], *, truncate: bool
+) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[InputCheck, ...]]:
     """Tokenize the decoder's targets and shift them right: each position predicts the next token.
 
     The tensors are (N, T), by the name of the model's argument; the axes are those of the targets,
-    and the numbers those of their tokens before they were cut (None where they were not). A target
-    of ids is read as it is, alone.
+    and the checks compare their ids with the tokenizer's own call. Ids that are shifted already are
+    read alone, as they are.
     """
-    module, tokenizer = checkpoint.module, checkpoint.tokenizer
-    assert tokenizer is not None  # no model that reads text is loaded without one
-    if isinstance(targets[0], TokenIds):
-        ids = torch.tensor([targets[0].ids], device=checkpoint.device)
+    module, tokenizer = checkpoint.module, checkpoint.target_tokenizer
+    first = targets[0]
+    if isinstance(first, TokenIds) and (first.shifted or tokenizer is None):
+        ids = torch.tensor([first.ids], device=checkpoint.device)
+        ids = ids if first.shifted else _shift(module, torch.cat([ids, ids[:, -1:]], dim=1))
         inputs = {"decoder_input_ids": ids, "decoder_attention_mask": torch.ones_like(ids)}
-        return inputs, (continue_axis(tokenizer, None, ids[0]),), (None,)
-    texts = [(str(text), None) for text in targets]
-    labels, axes, cut_from = encode_texts(checkpoint, texts, truncate=truncate, of_decoder=True)
+        return inputs, (continue_axis(tokenizer, None, ids[0]),), (InputCheck(),)
+    labels, axes, _, checks = encode_texts(
+        checkpoint, [(text, None) for text in targets], truncate=truncate, of_decoder=True
+    )
     ids, mask = labels["input_ids"], labels["attention_mask"]
     shifted = _shift(module, ids)
     axes = tuple(axis.at(range(len(axis) - 1)) for axis in axes)
     if torch.equal(shifted, ids):  # the tokenizer itself writes the decoder's first token
         shifted, mask = ids[:, :-1], mask[:, :-1]
     else:
-        label = str(tokenizer.convert_ids_to_tokens(int(shifted[0, 0])))
-        start = Axis.plain([label], special=[True])
+        start = Axis.plain(read_labels(shifted[0, :1].tolist(), tokenizer), special=[True])
         axes = tuple(join_axes(start, axis) for axis in axes)
         mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
-    return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes, cut_from
+    return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes, checks
 
 
 def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
@@ -60,27 +61,21 @@ def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
 
     The token that ends a target is left out.
     """
-    tokenizer = checkpoint.tokenizer
-    assert tokenizer is not None  # no model that reads text is loaded without one
-    encoding = tokenizer(
-        text,
-        return_special_tokens_mask=True,
-        split_special_tokens=checkpoint.special_tokens == "split",
-        verbose=False,
-    )
-    ids, special = list(encoding["input_ids"]), encoding["special_tokens_mask"]
-    if special and special[-1]:
-        ids = ids[:-1]
+    encoded = tokenize(checkpoint, text, of_decoder=True, may_be_empty=True)
+    is_added = bool(encoded.ids) and encoded.special[-1] and encoded.spans[-1] == (0, 0)
+    ids = encoded.ids[:-1] if is_added else encoded.ids
     # The shift drops the last label, whatever it is.
     labels = torch.tensor([[*ids, 0]], device=checkpoint.device)
     shifted = _shift(checkpoint.module, labels)
     read = labels[0, :-1] if torch.equal(shifted, labels) else shifted[0]
-    return TokenIds(tuple(read.tolist()))
+    return TokenIds(tuple(read.tolist()), shifted=True)
 
 
 def _shift(module: Any, ids: Tensor) -> Tensor:
     """Return the decoder's input ids; unchanged if they already begin with the start token."""
-    start = module.config.decoder_start_token_id
+    owners = (module.config, module, getattr(module.config, "text_config", None))
+    starts = (getattr(owner, "decoder_start_token_id", None) for owner in owners)
+    start = next((start for start in starts if start is not None), None)
     if start is not None and bool((ids[:, 0] == start).all()):
         return ids
     if hasattr(module, "prepare_decoder_input_ids_from_labels"):
@@ -94,35 +89,55 @@ def _shift(module: Any, ids: Tensor) -> Tensor:
     return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)
 
 
+class _DecoderCalledError(Exception):
+    """Ends a run where the decoder begins."""
+
+
+def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
+    """Return the ids (N, T) that a decoder reads where the model makes them; None if it does not.
+
+    The model runs up to its decoder.
+    """
+    found: list[Tensor] = []
+
+    def keep(_: Any, args: Any, kwargs: Any) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        found.extend([ids] if isinstance(ids, Tensor) else [])
+        raise _DecoderCalledError
+
+    hook = module.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            module(**inputs)
+    except Exception:
+        pass  # the model fails without them, or ended here
+    finally:
+        hook.remove()
+    return found[0] if found else None
+
+
 # --- generated tokens
 
 
-def continue_axis(tokenizer: PreTrainedTokenizerBase, axis: Axis | None, ids: Tensor) -> Axis:
+def continue_axis(
+    tokenizer: PreTrainedTokenizerBase | None, axis: Axis | None, ids: Tensor
+) -> Axis:
     """Return the axis of `ids` (T,), whose first positions `axis` describes already."""
-    first = 0 if axis is None else len(axis)
-    new: list[int] = ids[first:].tolist()
-    special = [token in tokenizer.all_special_ids for token in new]
-    if axis is None and special:
-        special[0] = True  # the token with which a decoder begins
-    # The offsets of a token are what the text grows by when it is added.
-    ends = [len(_decode(tokenizer, new[: n + 1])) for n in range(len(new))]
-    generated = make_axis(
-        labels=read_labels(new, tokenizer),
-        offsets=list(itertools.pairwise([0, *ends])),
-        special=special,
-        padding=[False] * len(new),
-        segments=[0] * len(new),
-        texts=(_decode(tokenizer, new), ""),
-    )
-    return generated if axis is None else join_axes(axis, generated)
+    if axis is None:  # the token with which a decoder begins
+        axis = Axis.plain(read_labels(ids[:1].tolist(), tokenizer), special=[True])
+    new: list[int] = ids[len(axis) :].tolist()
+    if tokenizer is None:
+        return join_axes(axis, Axis.plain(read_labels(new, None), special=[False] * len(new)))
+    return join_axes(axis, encode_ids(tokenizer, TokenIds(tuple(new))).axis(tokenizer, len(new)))
 
 
 def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None:
     """Raise InputError if the model cannot read `tokens` more after an input of this length."""
-    module, tokenizer = checkpoint.module, checkpoint.tokenizer
+    module = checkpoint.module
+    of_decoder = has_text_decoder(module, module.config)
+    tokenizer = checkpoint.target_tokenizer if of_decoder else checkpoint.tokenizer
     if tokenizer is None:
         return
-    of_decoder = has_text_decoder(module, module.config)
     longest = max_tokens(module, tokenizer, of_decoder=of_decoder)
     # The last token is generated and never read.
     if longest is not None and length + tokens - 1 > longest:
@@ -135,8 +150,4 @@ def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None
 
 def generated_text(tokenizer: PreTrainedTokenizerBase, ids: Tensor) -> str:
     """Return the text of generated tokens (T,)."""
-    return _decode(tokenizer, ids.tolist()).strip()
-
-
-def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
-    return str(tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    return decode(tokenizer, ids.tolist(), skip_special_tokens=True).strip()

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
+from attnviz.io.files import is_file
 from attnviz.results import Axis
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
 
-ImageSource: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any]"
+ImageSource: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any] | Tensor"
 Grid = tuple[int, int]
 _BYTES_PER_PIXEL = 3 * 2 * 4  # three colors, before and after scaling, in float32
 
@@ -35,41 +37,81 @@ _AFTER = {"detection_tokens": "[DET]"}
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """The pixels of an image (RGB), and its name in captions."""
+    """The pixels of an image (RGB), and its name in captions; of a video, its first frame.
+
+    notes : how an array was read, where its shape or its numbers leave a choice.
+    """
 
     pixels: Image.Image
     name: str
+    notes: tuple[str, ...] = ()
+    frames: tuple[Image.Image, ...] = ()
 
 
 def read_image(source: ImageSource) -> Picture:
-    """Return the RGB picture in a file, a Pillow image or an array (H, W, 3) of uint8."""
+    """Return the RGB picture in a file, a Pillow image, an array or a tensor.
+
+    An array is (height, width, 3), (3, height, width) or (height, width), of uint8 or of floats
+    between 0 and 1. With one more dimension before these, it is a video.
+    """
     if isinstance(source, Image.Image):
         return _picture(source, "image")
+    if isinstance(source, Tensor):
+        source = source.detach().cpu().numpy()
+    if isinstance(source, np.ndarray) and source.ndim == 4 and len(source):
+        first, *others = map(read_image, source)
+        frames = tuple(frame.pixels for frame in (first, *others))
+        name = f"video ({len(frames)} frames, {first.pixels.width}×{first.pixels.height})"
+        return Picture(first.pixels, name, first.notes, frames)
     if isinstance(source, np.ndarray):
-        if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
-            raise InputError(
-                f"An array {source.shape} of {source.dtype} is not an image: convert it to "
-                "(height, width, 3) of uint8, or give a file."
-            )
-        return _picture(Image.fromarray(source), "image")
+        pixels, notes = _pixels_of(source)
+        return replace(_picture(Image.fromarray(pixels), "image"), notes=notes)
     if not isinstance(source, str | os.PathLike):
         raise InputError(
             f"{type(source).__name__} is not an image: give a file, a Pillow image or an array "
             "(height, width, 3) of uint8."
         )
     path = Path(source)
+    if not is_file(path):  # a pipe would be waited for
+        raise InputError(f"There is no image file {path}: check the path.")
     try:
         with Image.open(path) as image:
             return _picture(image, path.name)
     except InputError:
         raise
-    except FileNotFoundError as error:
-        raise InputError(f"There is no image file {path}: check the path.") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = getattr(error, "strerror", None) or "it holds no picture that can be read"
         raise InputError(
             f"{path} cannot be read as an image: {reason}. Give a PNG or a JPEG."
         ) from error
+
+
+def _pixels_of(array: NDArray[Any]) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    """Return an array as (H, W, 3) or (H, W) of uint8, and how it was read where that is no other.
+
+    Raises InputError where the array is no image, or may be one in several ways.
+    """
+    pixels, read = array, list[str]()
+    if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
+        pixels = array.transpose(1, 2, 0)
+        read.append("(channels, height, width)")
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.ndim == 2:
+        read.append("gray")
+    is_scaled = array.dtype.kind == "f" and array.size and 0 <= array.min() <= array.max() <= 1
+    if is_scaled:
+        pixels = (pixels * 255).round().astype(np.uint8)
+        read.append("floats from 0 to 1")
+    is_image = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
+    is_clear = array.ndim == 2 or (array.shape[0], array.shape[-1]) not in {(3, 3), (1, 3), (1, 1)}
+    if not (is_image and is_clear and pixels.size and pixels.dtype == np.uint8):
+        raise InputError(
+            f"An array {array.shape} of {array.dtype} is not an image: convert it to "
+            "(height, width, 3) of uint8, or give a file."
+        )
+    notes = (f"the array {array.shape} was read as {', '.join(read)}",) if read else ()
+    return np.ascontiguousarray(pixels), notes
 
 
 def _picture(image: Image.Image, name: str) -> Picture:
@@ -87,7 +129,8 @@ def encode_image(checkpoint: Checkpoint, picture: Picture) -> dict[str, Tensor]:
     processor = checkpoint.processors.image
     assert processor is not None  # no model is loaded without its processors
     _expect_memory(checkpoint.name, processor)
-    return dict(processor(images=[picture.pixels], return_tensors="pt"))
+    pixels: Any = list(picture.frames) or picture.pixels
+    return dict(processor(images=[pixels], return_tensors="pt"))
 
 
 def _expect_memory(name: str, processor: Any) -> None:
@@ -173,7 +216,9 @@ def _specials(module: nn.Module) -> tuple[list[str], list[str]]:
     return [], []
 
 
-def processed_image(checkpoint: Checkpoint, picture: Picture, inputs: dict[str, Tensor]) -> Tensor:
+def processed_image(
+    checkpoint: Checkpoint, picture: Picture | None, inputs: dict[str, Tensor]
+) -> Tensor | None:
     """Return the picture that the model was given, resized and cropped: (H, W, 3) uint8.
 
     It is the whole picture where the steps of the processor cannot be undone.
@@ -181,7 +226,7 @@ def processed_image(checkpoint: Checkpoint, picture: Picture, inputs: dict[str, 
     processor: Any = checkpoint.processors.image
     pixel_values = inputs.get("pixel_values")
     if pixel_values is None or pixel_values.dim() != 4 or pixel_values.shape[1] != 3:
-        return torch.from_numpy(np.array(picture.pixels))
+        return None if picture is None else torch.from_numpy(np.array(picture.pixels))
     pixels = pixel_values[0].float().permute(1, 2, 0)
     if getattr(processor, "do_normalize", False):
         mean, std = (

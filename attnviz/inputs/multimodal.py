@@ -10,7 +10,7 @@ from torch import Tensor
 from attnviz.errors import InputError
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.image import Grid, Picture, find_grid, patch_label
-from attnviz.inputs.text import max_tokens, text_axis
+from attnviz.inputs.text import InputCheck, max_tokens, text_axis
 from attnviz.results import Axis
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _token(checkpoint: Checkpoint, kind: str) -> tuple[str, int] | None:
 
 def encode_multimodal(
     checkpoint: Checkpoint, text: str, picture: Picture | None, sound: Sound | None
-) -> tuple[dict[str, Tensor], Axis]:
+) -> tuple[dict[str, Tensor], Axis, InputCheck]:
     """Tokenize a text with an image or a sound in it.
 
     A placeholder that the text lacks is put in front of it. Such a text is a prompt: special tokens
@@ -46,12 +46,14 @@ def encode_multimodal(
     processor: Any = checkpoint.processors.multimodal
     sources = {"image": picture, "audio": sound}
     kinds = [kind for kind in _KINDS if sources[kind] is not None]
-    prompt = text
+    prompt, notes = text, list[str]()
     for kind in kinds:
         token, _ = _placeholder(checkpoint, kind)
         if (count := prompt.count(token)) > 1:
             raise InputError(f"The text has {count} {token}, but there is one {kind}: leave one.")
-        prompt = prompt if count else f"{token}\n{prompt}"
+        if not count:
+            prompt = f"{token}\n{prompt}"
+            notes.append(f"{token} was put before the text")
     options: dict[str, Any] = {"return_offsets_mapping": processor.tokenizer.is_fast}
     if sound is not None:
         options |= {"audio": [sound.samples], "sampling_rate": sound.rate}
@@ -79,8 +81,8 @@ def encode_multimodal(
         )
     axis = _text_axis(checkpoint, prompt, ids, details)
     for kind in kinds:
-        axis = _fill_placeholders(checkpoint, axis, kind, inputs, sound)
-    return inputs, axis
+        axis = fill_placeholders(checkpoint, axis, kind, inputs, sound)
+    return inputs, axis, InputCheck(not notes, tuple(notes), notes=tuple(notes))
 
 
 def _placeholder(checkpoint: Checkpoint, kind: str) -> tuple[str, int]:
@@ -117,7 +119,7 @@ def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[s
     )
 
 
-def _fill_placeholders(
+def fill_placeholders(
     checkpoint: Checkpoint,
     axis: Axis,
     kind: str,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from types import EllipsisType
 from typing import TypeAlias
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from attnviz.inputs.batch import Batch
 from attnviz.results import Axis
 
-Region: TypeAlias = tuple[slice, ...]
+Region: TypeAlias = "tuple[slice | EllipsisType, ...]"
 UNITS = {"text": "tokens", "target": "tokens", "image": "patches", "audio": "frames"}
 
 
@@ -41,7 +42,10 @@ def changed_batch(
     source = torch.cat(
         [torch.full((1 + len(positions),), number) for number, positions in chosen]
     ).to(batch.inputs[argument].device)
-    inputs = {name: tensor[source] for name, tensor in batch.inputs.items()}
+    inputs = {
+        name: value[source] if isinstance(value, Tensor) else value
+        for name, value in batch.inputs.items()
+    }
     changed = inputs[argument]
     for start, (number, positions) in zip(ends, chosen, strict=False):
         axis, original = batch.axes[kind][number], batch.inputs[argument][number]
@@ -54,7 +58,8 @@ def changed_batch(
 def _argument(batch: Batch, kind: str) -> str:
     """Return the name of the tensor that holds the positions of a kind."""
     axes = batch.axes[kind]
-    if any(len(tensor) != len(axes) for tensor in batch.inputs.values()):
+    tensors = [value for value in batch.inputs.values() if isinstance(value, Tensor)]
+    if any(not tensor.dim() or len(tensor) != len(axes) for tensor in tensors):
         raise UnknownPlacesError("its inputs are not tensors with one row for each input")
     if kind == "audio":
         assert batch.steps is not None  # its axis follows from them
@@ -66,7 +71,7 @@ def _argument(batch: Batch, kind: str) -> str:
     if any(axis.patches or axis.seconds for axis in axes):
         raise UnknownPlacesError("an image or a sound fills places in its text")
     argument = {"text": "input_ids", "target": "decoder_input_ids"}[kind]
-    if argument not in batch.inputs or batch.inputs[argument].shape[1] != len(axes[0]):
+    if argument not in batch.inputs or batch.inputs[argument].shape[-1] != len(axes[0]):
         raise UnknownPlacesError("its ids are not one for each token")
     return argument
 
@@ -89,7 +94,7 @@ def _regions(batch: Batch, kind: str, axis: Axis, values: Tensor) -> dict[int, R
         starts = [round((second or 0.0) / steps.seconds) - steps.before for second in seconds]
         before = (slice(None),) * (steps.dim - 1)
         return {n: (*before, slice(max(0, starts[n]), starts[n] + steps.size)) for n in ordinary}
-    return {n: (slice(n, n + 1),) for n in range(len(axis))}
+    return {n: (..., slice(n, n + 1)) for n in range(len(axis))}
 
 
 def _part(number: int, count: int, length: int) -> slice:

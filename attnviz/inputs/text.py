@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import re
-import unicodedata
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import AttnvizWarning, InputError, expect_unicode
-from attnviz.inputs.tokens import Chat, TokenIds, encode_messages, read_ids
+from attnviz.errors import AttnvizWarning, InputError
+from attnviz.inputs.spelling import align, covered, decode, read_labels, unknown_id
+from attnviz.inputs.tokens import Chat, TokenIds, special_flags
+from attnviz.models.pretrained import forward_parameters
 from attnviz.results import Axis
 from attnviz.results.axis import Span, make_axis
 from attnviz.runtime import libraries
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from attnviz.models.checkpoint import Checkpoint
 
+Source = str | TokenIds | Chat  # what is read as one text
 TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 
 # A fast tokenizer stores 16 bytes for each byte of a text (its offsets). Tokens come on top: 105 to
@@ -32,8 +36,8 @@ TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 _MEMORY_PER_BYTE = 16
 _SEGMENTS = re.compile("token_type|seg")  # in the names of parameters
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_NORMALIZED = {"Mn", "Mc", "Me", "Cf", "Cc"}  # categories of characters that may be removed
-_LISTED = 5  # control characters in a warning
+_ARGUMENTS = ("input_ids", "attention_mask", "token_type_ids")
+_LISTED = 5  # characters or words in a message
 _SMALL = 2**20  # bytes of text that always fit; asking for free memory takes longer
 
 
@@ -51,139 +55,411 @@ def _input_memory(checkpoint: Checkpoint) -> MemoryBudget:
     return MemoryBudget(what, torch.device("cpu"), "Give a smaller one.")
 
 
-def _tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
-    tokenizer = checkpoint.tokenizer
-    assert tokenizer is not None  # no model that reads text is loaded without one
+def _tokenizer(checkpoint: Checkpoint, *, of_decoder: bool = False) -> PreTrainedTokenizerBase:
+    tokenizer = checkpoint.target_tokenizer if of_decoder else checkpoint.tokenizer
+    if tokenizer is None:  # no model that reads text is loaded without one
+        raise InputError(
+            f"The decoder of {checkpoint.name} has another vocabulary than its encoder. Pass its "
+            "tokenizer (target_tokenizer=), or ids as the target."
+        )
     return tokenizer
+
+
+@dataclass(frozen=True)
+class InputCheck:
+    """How what reaches the model compares with the call of its own tokenizer or processor.
+
+    Attributes
+    ----------
+    equal : whether the ids are those of that call, or those that the user gave.
+    differs : what was read in another way, left out or added, each as a note.
+    unknown : the words for which the tokenizer has no token.
+    uncovered : the parts of the text that no token holds.
+    notes : what a reader should know: of the above, and the special tokens typed in the text.
+    doubt : why the labels may not be those of the tokens; None where they are.
+    """
+
+    equal: bool = True
+    differs: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    doubt: str | None = None
+
+    def __add__(self, other: InputCheck) -> InputCheck:
+        """Return the check of two inputs of one run, such as a text and its target."""
+        return InputCheck(
+            self.equal and other.equal,
+            self.differs + other.differs,
+            self.unknown + other.unknown,
+            self.uncovered + other.uncovered,
+            self.notes + other.notes,
+            self.doubt or other.doubt,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A text, or a pair, as its tokenizer encodes it.
+
+    Attributes
+    ----------
+    fields : the entries of each token by name, such as input_ids and special_tokens_mask, and what
+        else the tokenizer gives.
+    segments : 0, or 1 for the second text of a pair.
+    spans : where each token stands in its text; (0, 0) for a special one.
+    texts : the text, and the second one of a pair.
+    cut_from : how many tokens there were before the text was cut; None where it was not.
+    """
+
+    fields: dict[str, list[int]]
+    segments: list[int]
+    spans: list[Span]
+    texts: TextPair
+    cut_from: int | None = None
+
+    def until(self, end: int, *, cut_from: int) -> Encoded:
+        """Return the tokens before `end`."""
+        fields = {name: values[:end] for name, values in self.fields.items()}
+        segments, spans = self.segments[:end], self.spans[:end]
+        return Encoded(fields, segments, spans, self.texts, cut_from)
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the tokens."""
+        return self.fields["input_ids"]
+
+    @property
+    def special(self) -> list[bool]:
+        """Which tokens stand for no word of the text."""
+        return [*map(bool, self.fields["special_tokens_mask"])]
+
+    def axis(self, tokenizer: PreTrainedTokenizerBase, length: int) -> Axis:
+        """Return the axis of the tokens, padded on the right to `length`."""
+        return text_axis(
+            tokenizer,
+            self.ids,
+            special=self.special,
+            offsets=self.spans,
+            segments=self.segments,
+            texts=(self.texts[0], self.texts[1] or ""),
+            length=length,
+        )
 
 
 def encode_texts(
     checkpoint: Checkpoint,
-    pairs: Sequence[tuple[str | TokenIds | Chat, str | None]],
+    pairs: Sequence[tuple[Source, str | None]],
     *,
     truncate: bool,
     of_decoder: bool = False,
-) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...]]:
+) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...], tuple[InputCheck, ...]]:
     """Tokenize texts, or pairs of them, and pad them on the right.
 
-    Returns the tensors (N, T) by the name of the model's argument, the axis of each text, and how
-    many tokens each text had before it was cut (None where it was not).
+    Returns the tensors (N, T) by the name of the model's argument, the axis of each text, how many
+    tokens each text had before it was cut (None where it was not), and how the ids compare with
+    those of the tokenizer's own call.
     """
-    tokenizer = _tokenizer(checkpoint)
+    tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
-    tokenized = []
+    encoded = []
     for number, pair in enumerate(pairs, start=1):
         try:
-            tokenized.append(_read(checkpoint, pair, longest, truncate=truncate))
+            encoded.append(
+                tokenize(checkpoint, *pair, longest, truncate=truncate, of_decoder=of_decoder)
+            )
         except InputError as error:
             if len(pairs) == 1:
                 raise
             raise InputError(f"In text {number:,} of {len(pairs):,}: {error}") from None
-    encodings, cut_from, texts = zip(*tokenized, strict=True)
-    inputs = pad_texts(checkpoint, encodings)
+    inputs = pad_texts(checkpoint, [text.fields for text in encoded], of_decoder=of_decoder)
     length = inputs["input_ids"].shape[1]
-    axes = tuple(
-        text_axis(
-            tokenizer,
-            encoding["input_ids"],
-            special=encoding["special_tokens_mask"],
-            offsets=encoding.get("offset_mapping"),
-            segments=_segments(encoding),
-            texts=(text, second or ""),
-            length=length,
-        )
-        for encoding, (text, second) in zip(encodings, texts, strict=True)
+    axes = tuple(text.axis(tokenizer, length) for text in encoded)
+    rows = inputs["input_ids"].tolist()
+    checks = tuple(
+        _check(checkpoint, pair, text, axis, row[: len(text.ids)], of_decoder=of_decoder)
+        for pair, text, axis, row in zip(pairs, encoded, axes, rows, strict=True)
     )
-    return inputs, axes, cut_from
-
-
-def _read(
-    checkpoint: Checkpoint,
-    pair: tuple[str | TokenIds | Chat, str | None],
-    longest: int | None,
-    *,
-    truncate: bool,
-) -> tuple[Mapping[str, Any], int | None, TextPair]:
-    """Return an encoded text, the number of its tokens before it was cut, and what it says."""
-    source, second = pair
-    if isinstance(source, str):
-        encoding, cut_from = tokenize(checkpoint, (source, second), longest, truncate=truncate)
-        return encoding, cut_from, (source, second)
-    encoded, texts = _encode_source(checkpoint, source)
-    length = len(encoded["input_ids"])
-    if all(encoded["special_tokens_mask"]):
-        raise InputError("The ids leave no token but special ones. Give those of a word.")
-    if longest is None or length <= longest:
-        return encoded, None, texts
-    if not truncate:
-        raise _too_long(checkpoint, length, longest)
-    cut = {name: value and value[:longest] for name, value in encoded.items()}
-    return cut, length, texts
-
-
-def _encode_source(
-    checkpoint: Checkpoint, source: TokenIds | Chat
-) -> tuple[dict[str, Any], TextPair]:
-    read = encode_messages if isinstance(source, Chat) else read_ids
-    return read(_tokenizer(checkpoint), source, checkpoint.name)  # type: ignore[arg-type]
-
-
-def spelled(checkpoint: Checkpoint, source: str | TokenIds | Chat) -> TextPair:
-    """Return what a source says: the text, and the second one of a pair of ids."""
-    return (source, None) if isinstance(source, str) else _encode_source(checkpoint, source)[1]
-
-
-def _too_long(checkpoint: Checkpoint, length: int, longest: int) -> InputError:
-    return InputError(
-        f"The text has {length} tokens, and {checkpoint.name} can read at most {longest}. "
-        "Shorten the text, or cut it with --truncate (truncate=True)."
-    )
+    return inputs, axes, tuple(text.cut_from for text in encoded), checks
 
 
 def tokenize(
-    checkpoint: Checkpoint, pair: TextPair, longest: int | None, *, truncate: bool
-) -> tuple[BatchEncoding, int | None]:
-    """Return the tokens of a text, or of a pair, and their number before they were cut.
+    checkpoint: Checkpoint,
+    source: Source,
+    pair: str | None = None,
+    longest: int | None = None,
+    *,
+    truncate: bool = False,
+    of_decoder: bool = False,
+    may_be_empty: bool = False,
+) -> Encoded:
+    """Return the tokens of a text or of a pair: every text is read here.
 
-    A text of more than `longest` tokens, from `max_tokens`, is cut or refused.
+    A text of more than `longest` tokens, from `max_tokens`, is cut or refused. Special tokens that
+    are typed in a text are read as the tokenizer reads them, unless the checkpoint splits them.
     """
-    tokenizer = _tokenizer(checkpoint)
-    size = sum(map(len, filter(None, pair)))
-    if size > _SMALL:
-        _input_memory(checkpoint).expect(_MEMORY_PER_BYTE * size)
-    parse = checkpoint.special_tokens == "parse"
-    encoding = _tokenize(tokenizer, *pair, parse=parse)
-    if all(encoding["special_tokens_mask"]):
-        raise InputError(f"The text {pair[0][:40]!r} leaves no token. Type at least one word.")
-    _warn_of_dropped(checkpoint, pair, encoding["input_ids"])
-    length = len(encoding["input_ids"])
+    tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
+    if isinstance(source, TokenIds):
+        size = len(tokenizer)
+        if others := [token for token in source.ids if not 0 <= token < size]:
+            raise InputError(
+                f"{others[0]} is not a token id of {checkpoint.name}: its tokenizer has ids "
+                f"0–{size - 1}."
+            )
+        encoded = encode_ids(tokenizer, source)
+    elif isinstance(source, Chat):
+        text = source.render(tokenizer, checkpoint.name)
+        encoded = _encode(tokenizer, text, None, add_special_tokens=False)
+    else:
+        if (size := sum(map(len, filter(None, (source, pair))))) > _SMALL:
+            _input_memory(checkpoint).expect(_MEMORY_PER_BYTE * size)
+        for string in filter(None, (source, pair)):
+            _expect_unicode(string)
+        options = {"of_decoder": of_decoder, "literal": checkpoint.special_tokens == "split"}
+        encoded = _encode(tokenizer, source, pair, **options)
+    length = len(encoded.ids)
+    if all(encoded.special) and not may_be_empty:
+        what = f"text {source[:40]!r} leaves" if isinstance(source, str) else "ids leave"
+        raise InputError(f"The {what} no token but special ones. Give at least one word.")
     if longest is None or length <= longest:
-        return encoding, None
+        return encoded
     if not truncate:
-        raise _too_long(checkpoint, length, longest)
-    return _tokenize(tokenizer, *pair, longest, parse=parse), length
+        raise InputError(
+            f"The text has {length} tokens, and {checkpoint.name} can read at most {longest}. "
+            "Shorten the text, or cut it with --truncate (truncate=True)."
+        )
+    if isinstance(source, str):
+        encoded = _encode(tokenizer, source, pair, cut=longest, **options)
+    return encoded.until(longest, cut_from=length)
 
 
-def _warn_of_dropped(checkpoint: Checkpoint, pair: TextPair, ids: list[int]) -> None:
+def _expect_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        invalid = text[error.start : error.start + 20]
+        raise InputError(
+            f"The text is not valid Unicode: remove {invalid!a} at character {error.start:,}."
+        ) from error
+
+
+def _call(
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    pair: str | None,
+    *,
+    of_decoder: bool = False,
+    cut: int | None = None,
+    **options: Any,
+) -> BatchEncoding:
+    """Call the tokenizer as its documentation does, for a text of the encoder or the decoder."""
+    texts = {"text_target": text} if of_decoder else {"text": text, "text_pair": pair}
+    if cut is not None:
+        options |= {"truncation": True, "max_length": cut}
+    with silence_rust():
+        encoding: BatchEncoding = tokenizer(**texts, verbose=False, **options)
+    return encoding
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    pair: str | None,
+    *,
+    literal: bool = False,
+    **options: Any,
+) -> Encoded:
+    """Return a text or a pair as the tokenizer encodes it, with the place of each token.
+
+    literal : whether special tokens that are typed in the text are plain text.
+    """
+    if literal and tokenizer.is_fast:
+        options["split_special_tokens"] = True
+    encoding = _call(
+        _without_special(tokenizer) if literal and not tokenizer.is_fast else tokenizer,
+        text,
+        pair,
+        return_offsets_mapping=tokenizer.is_fast,
+        return_special_tokens_mask=True,
+        return_attention_mask=True,
+        **options,
+    )
+    fields = {name: list(values) for name, values in encoding.items() if name != "offset_mapping"}
+    ids, added = fields["input_ids"], [*map(bool, fields["special_tokens_mask"])]
+    if len(added) != len(ids):  # some classes count what they add in another way
+        added = special_flags(tokenizer, ids)
+    unknown = tokenizer.unk_token_id
+    if literal and not tokenizer.is_fast and unknown is not None:
+        # A class may look a typed special token up in its vocabulary.
+        typed = [n for n, token in enumerate(ids) if token in tokenizer.all_special_ids]
+        for n in typed:
+            ids[n] = ids[n] if added[n] else unknown
+    unknown, flags = unknown_id(tokenizer), special_flags(tokenizer, ids)
+    segments = [0] * len(ids) if pair is None else _segments(encoding, added)
+    if tokenizer.is_fast:
+        spans = [(int(start), int(end)) for start, end in encoding["offset_mapping"]]
+    else:
+        spans = _aligned(tokenizer, ids, added, segments, (text, pair or ""))
+    fields["special_tokens_mask"] = [
+        int(is_added or (flag and token != unknown))
+        for token, is_added, flag in zip(ids, added, flags, strict=True)
+    ]
+    return Encoded(fields, segments, spans, (text, pair))
+
+
+def _without_special(tokenizer: Any) -> Any:
+    """Return a tokenizer written in Python that finds its added tokens, but no special ones."""
+    plain = copy.copy(tokenizer)
+    plain.tokens_trie = type(tokenizer.tokens_trie)(
+        set(tokenizer.tokens_trie._tokens).difference(tokenizer.all_special_tokens)
+    )
+    return plain
+
+
+def _segments(encoding: BatchEncoding, added: Sequence[bool]) -> list[int]:
+    """Return 0 or 1 for every token; a special token belongs to the text before it."""
+    if not encoding.is_fast:  # the second text follows the first added token after the first text
+        end = next((n for n, flag in enumerate(added) if flag and not all(added[:n])), len(added))
+        return [int(n > end) for n in range(len(added))]
+    segment, segments = 0, []
+    for number in encoding.sequence_ids(0):
+        segment = segment if number is None else number
+        segments.append(segment)
+    return segments
+
+
+def _aligned(
+    tokenizer: PreTrainedTokenizerBase,
+    ids: Sequence[int],
+    added: Sequence[bool],
+    segments: Sequence[int],
+    texts: tuple[str, str],
+) -> list[Span]:
+    """Return the spans of tokens in their texts, for a tokenizer that does not report them."""
+    spans: list[Span] = [(0, 0)] * len(ids)
+    for segment, text in enumerate(texts):
+        places = [n for n in range(len(ids)) if not added[n] and segments[n] == segment]
+        found = align(tokenizer, [ids[n] for n in places], text)
+        for place, span in zip(places, found, strict=True):
+            spans[place] = span
+    return spans
+
+
+def encode_ids(tokenizer: PreTrainedTokenizerBase, source: TokenIds) -> Encoded:
+    """Return token ids as a tokenizer encodes a text, with the text or the pair that they spell."""
+    special, segments = special_flags(tokenizer, source.ids), [*map(int, source.second())]
+    texts = [
+        decode(
+            tokenizer,
+            [source.ids[n] for n, flag in enumerate(special) if not flag and segments[n] == number],
+        )
+        for number in (0, 1)
+    ]
+    fields = {
+        "input_ids": list(source.ids),
+        "attention_mask": [1] * len(source.ids),
+        "token_type_ids": list(source.segments or (0,) * len(source.ids)),
+        "special_tokens_mask": [*map(int, special)],
+    }
+    spans = _aligned(tokenizer, source.ids, special, segments, (texts[0], texts[1]))
+    return Encoded(fields, segments, spans, (texts[0], texts[1] if any(segments) else None))
+
+
+def _check(
+    checkpoint: Checkpoint,
+    pair: tuple[Source, str | None],
+    encoded: Encoded,
+    axis: Axis,
+    row: Sequence[int],
+    *,
+    of_decoder: bool,
+) -> InputCheck:
+    """Compare the ids that the model reads with those of the tokenizer's own call."""
+    tokenizer, (source, second) = _tokenizer(checkpoint, of_decoder=of_decoder), pair
+    most = len(encoded.ids) if encoded.cut_from else None
+    differs, notes, uncovered, doubts = list[str](), list[str](), list[str](), list[str]()
+    if most is not None:
+        kind = "target" if of_decoder else "text"
+        differs.append(f"{kind} cut from {encoded.cut_from} to {most} tokens")
+    if isinstance(source, TokenIds):  # their text is made of them
+        return InputCheck(row == list(source.ids[:most]), (*differs,), notes=(*differs,))
+    for number, text in enumerate(filter(None, encoded.texts)):
+        places = [
+            n
+            for n, (start, end) in enumerate(encoded.spans)
+            if encoded.segments[n] == number and (start < end or not encoded.special[n])
+        ]
+        ids, spans = [encoded.ids[n] for n in places], [encoded.spans[n] for n in places]
+        misplaced, dropped = covered(tokenizer, ids, spans, text, cut=most is not None)
+        uncovered += dropped
+        if misplaced is not None:
+            doubts.append(
+                "the tokenizer's offsets do not match its tokens: they place "
+                f"{misplaced[0]!r:.40} at {misplaced[1]!r:.40}"
+            )
+    if isinstance(source, Chat):
+        own = source.render(tokenizer, checkpoint.name, ids=True)[:most]
+    else:
+        own = list(_call(tokenizer, source, second, of_decoder=of_decoder, cut=most)["input_ids"])
+        read = set(tokenizer.convert_ids_to_tokens(list(row)))
+        typed = [
+            token
+            for token in dict.fromkeys(map(str, tokenizer.all_special_tokens))
+            if any(token in text for text in (source, second) if text)
+        ]
+        if checkpoint.special_tokens == "split":
+            differs += _listed("read as plain text, not as special tokens", typed, "parse")
+        else:
+            typed = [token for token in typed if token in read]
+            notes += _listed("read as special tokens, not as plain text", typed, "split")
+    unknown = tuple(word for word in axis.unknown_words() if word != str(tokenizer.unk_token))
+    words = f"{len(unknown)} of {len(axis.word_labels)} words"
+    notes += _listed(
+        f"the model has no token for {words}: it read {tokenizer.unk_token} for them", unknown
+    )
+    notes += _listed("no token holds a part of the text", uncovered)
+    return InputCheck(
+        own == list(row),
+        tuple(differs),
+        unknown,
+        tuple(uncovered),
+        (*differs, *notes),
+        next(iter(doubts), None),
+    )
+
+
+def _listed(what: str, parts: Collection[str], option: str = "") -> list[str]:
+    """Return a note that lists parts of a text, and the option that reads them in another way."""
+    more = ["…"] if len(parts) > _LISTED else []
+    way = f' (special_tokens="{option}", --special-tokens {option})' if option else ""
+    return [f"{what}: {', '.join([*list(parts)[:_LISTED], *more])}{way}"] if parts else []
+
+
+def _warn_of_dropped(checkpoint: Checkpoint, pair: TextPair, read: str) -> None:
     """Warn of control characters that no token holds; what is beside them may be joined."""
     controls = set(_CONTROLS.findall("".join(filter(None, pair))))
-    if controls and (dropped := controls.difference(_tokenizer(checkpoint).decode(ids))):
+    if controls and (dropped := controls.difference(read)):
         listed = ", ".join(f"U+{ord(control):04X}" for control in sorted(dropped)[:_LISTED])
         message = f"The tokenizer of {checkpoint.name} drops control characters of the text"
         warnings.warn(f"{message}: {listed}.", AttnvizWarning, stacklevel=2)
 
 
 def pad_texts(
-    checkpoint: Checkpoint, encodings: Sequence[Mapping[str, Sequence[int]]]
+    checkpoint: Checkpoint,
+    encodings: Sequence[Mapping[str, Sequence[int]]],
+    *,
+    of_decoder: bool = False,
 ) -> dict[str, Tensor]:
     """Return encoded texts as the model's input tensors (N, T), padded on the right.
 
     Segments go only to a model with a table of them: GPT-2 would look them up among its words.
     """
-    tokenizer = _tokenizer(checkpoint)
-    names = ["input_ids", "attention_mask"]
-    if any(_SEGMENTS.search(name) for name, _ in checkpoint.module.named_parameters()):
-        names.append("token_type_ids")
+    tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
+    module = checkpoint.module
+    arguments = {*forward_parameters(module), *_ARGUMENTS}
+    names = arguments.intersection(*encodings)
+    if not any(_SEGMENTS.search(name) for name, _ in module.named_parameters()):
+        names.discard("token_type_ids")
     # Padding is masked, so any id does where a causal tokenizer has none.
     pad_ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     fill = {"input_ids": next(token_id for token_id in pad_ids if isinstance(token_id, int))}
@@ -191,8 +467,7 @@ def pad_texts(
         name: padded([encoding[name] for encoding in encodings], fill.get(name, 0)).to(
             checkpoint.device
         )
-        for name in names
-        if all(name in encoding for encoding in encodings)
+        for name in sorted(names)
     }
 
 
@@ -224,114 +499,22 @@ def max_tokens(
     return limit if limit < 10**9 else None
 
 
-def _tokenize(
-    tokenizer: PreTrainedTokenizerBase,
-    text: str,
-    pair: str | None,
-    cut: int | None = None,
-    *,
-    parse: bool = False,
-) -> BatchEncoding:
-    for string in filter(None, (text, pair)):
-        expect_unicode(string, "The text")
-    with silence_rust():
-        encoding: BatchEncoding = tokenizer(
-            text,
-            pair,
-            truncation=cut is not None,
-            max_length=cut,
-            return_offsets_mapping=tokenizer.is_fast,
-            return_special_tokens_mask=True,
-            return_attention_mask=True,
-            split_special_tokens=not parse,
-            verbose=False,
-        )
-    return encoding
+def spelled(checkpoint: Checkpoint, source: Source, *, of_decoder: bool = False) -> TextPair:
+    """Return what a source says: the text, and the second one of a pair of ids.
+
+    Ids of a decoder whose tokenizer is not known say nothing.
+    """
+    if isinstance(source, str):
+        return source, None
+    if of_decoder and checkpoint.target_tokenizer is None:
+        return "", None
+    return tokenize(checkpoint, source, of_decoder=of_decoder).texts
 
 
 def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
     """Return the span of characters of each token of a text; (0, 0) for special tokens."""
-    tokenizer = _tokenizer(checkpoint)
     with translate(checkpoint):
-        parse = checkpoint.special_tokens == "parse"
-        encoding = _tokenize(tokenizer, text, None, parse=parse)
-    spans: list[Span] | None = encoding.get("offset_mapping")
-    if spans is None:
-        raise InputError(
-            f"The tokenizer of {checkpoint.name} does not report where its tokens are in the text. "
-            "Load its fast version (tokenizer=…)."
-        )
-    return spans
-
-
-def split_tokens_note(checkpoint: Checkpoint, *texts: str | None) -> tuple[str, ...]:
-    """Return a note where special tokens of the model are spelled out in texts and were split."""
-    if checkpoint.tokenizer is None or checkpoint.special_tokens == "parse":
-        return ()
-    tokens = dict.fromkeys(map(str, checkpoint.tokenizer.all_special_tokens))
-    typed = [token for token in tokens if any(token in text for text in texts if text)]
-    if not typed:
-        return ()
-    return (
-        f"read as plain text, not as special tokens: {', '.join(typed)} "
-        '(special_tokens="parse", --special-tokens parse)',
-    )
-
-
-def label_notes(checkpoint: Checkpoint, axis: Axis, ids: Sequence[int]) -> tuple[str, ...]:
-    """Return notes where the labels of an axis may not be the tokens that the model reads."""
-    notes = []
-    if (misplaced := _misplaced(_tokenizer(checkpoint), axis, ids)) is not None:
-        token, word = misplaced
-        notes.append(
-            "the tokenizer's offsets do not match its tokens: they place "
-            f"{token!r:.40} at the word {word!r:.40}"
-        )
-    if checkpoint.fits_vocabulary is False:
-        notes.append(
-            "tokens that are spelled alike have unrelated embeddings: this may be the tokenizer of "
-            "another model"
-        )
-    return tuple(notes)
-
-
-def _misplaced(
-    tokenizer: PreTrainedTokenizerBase, axis: Axis, ids: Sequence[int]
-) -> tuple[str, str] | None:
-    """Return the first tokens that are not spelled as the word at which their offsets are.
-
-    A token may be a part of a word, or reach beyond it. Unknown tokens, and those that are parts of
-    a character, have no spelling.
-    """
-    pieces: dict[int, list[int]] = {}
-    for position, word in enumerate(axis.words):
-        if word is not None:
-            pieces.setdefault(word, []).append(position)
-    for word, positions in pieces.items():
-        token = "".join(axis.labels[position].removeprefix("##") for position in positions)
-        written, expected = _spelling(token), _spelling(axis.word_labels[word])
-        if written in expected or expected in written:
-            continue
-        tokens = [ids[position] for position in positions]
-        if tokenizer.unk_token_id not in tokens and "\ufffd" not in tokenizer.decode(tokens):
-            return token, axis.word_labels[word]
-    return None
-
-
-def _spelling(text: str) -> str:
-    """Return a text without what normalizers change: case, marks, controls, compatible forms."""
-    letters = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(c for c in letters if unicodedata.category(c) not in _NORMALIZED).strip()
-
-
-def pieces_in(spans: Sequence[Span], region: Span) -> tuple[int, ...]:
-    """Return the indices of the tokens in a region of the text; special tokens are in none.
-
-    >>> pieces_in([(0, 0), (0, 2), (2, 6), (7, 9), (0, 0)], (0, 6))
-    (1, 2)
-    """
-    start, end = region
-    return tuple(n for n, (a, b) in enumerate(spans) if a < b and a < end and b > start)
+        return tokenize(checkpoint, text).spans
 
 
 def text_axis(
@@ -345,7 +528,7 @@ def text_axis(
     length: int,
 ) -> Axis:
     """Return the axis of an encoded text, padded on the right to `length`."""
-    padding = length - len(ids)
+    padding, unknown = length - len(ids), unknown_id(tokenizer)
     return make_axis(
         labels=[*read_labels(ids, tokenizer), *["[PAD]"] * padding],
         offsets=None if offsets is None else [*offsets, *[(0, 0)] * padding],
@@ -354,6 +537,7 @@ def text_axis(
         segments=[*segments, *[0] * padding],
         texts=texts,
         whole_words=_is_word_level(tokenizer),
+        unknown=[*[token == unknown for token in ids], *[False] * padding],
     )
 
 
@@ -361,32 +545,9 @@ def _is_word_level(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether the vocabulary holds whole words, as its author delimits them."""
     from tokenizers.models import WordLevel
 
+    # A class written in Python looks for these tokens as they are: all those of a protein model.
+    sought = getattr(getattr(tokenizer, "tokens_trie", None), "_tokens", ())
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    return isinstance(getattr(backend, "model", None), WordLevel)
-
-
-def _segments(encoding: Mapping[str, Any]) -> list[int]:
-    """Return 0 or 1 for every token; a special token belongs to the text before it."""
-    if "segments" in encoding:
-        return list(encoding["segments"])
-    if not encoding.is_fast:  # type: ignore[attr-defined]
-        return list(encoding.get("token_type_ids", [0] * len(encoding["input_ids"])))
-    segment, segments = 0, []
-    for sequence_id in encoding.sequence_ids(0):  # type: ignore[attr-defined]
-        segment = segment if sequence_id is None else sequence_id
-        segments.append(segment)
-    return segments
-
-
-def read_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Return the text of each token, without the marks that stand for a space."""
-    labels = []
-    tokens: Sequence[str | None] = tokenizer.convert_ids_to_tokens(list(ids))
-    for token_id, token in zip(ids, tokens, strict=True):
-        if token is None:  # a row of the embedding beyond the vocabulary
-            labels.append(f"[id {token_id}]")
-            continue
-        text = str(tokenizer.decode([token_id])).strip()
-        # A token may be part of a character; then show its raw spelling.
-        labels.append(token if not text or "\N{REPLACEMENT CHARACTER}" in text else text)
-    return labels
+    return isinstance(getattr(backend, "model", None), WordLevel) or (
+        len(sought) >= len(tokenizer) and set(sought) >= set(tokenizer.get_vocab())
+    )

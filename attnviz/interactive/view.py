@@ -73,8 +73,8 @@ def view(
         A second result of the same layers and heads. The page opens on the difference. Texts of up
         to 64 tokens are aligned by their words, longer ones need the same number of tokens.
     layer, head : int, optional
-        The head to show first, counted from 0. By default the head that relates the content words
-        of the text most.
+        The layer or head to show first, counted from 0. By default the head that relates the
+        content words of the text most.
     show : {"grid", "head", "token", "steps"}, optional
         What to show first: all heads; the lines and the map of one head; the row of one word in
         every head; or how a weight is computed.

@@ -44,6 +44,7 @@ from attnviz.errors import InputError, file_path, printable
 from attnviz.results import AgreementReport
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.base import SAVABLE, Savable
+from attnviz.results.digest import stored
 from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
 from attnviz.runtime.versions import version_of
 
@@ -242,10 +243,8 @@ def _encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dic
                 if (place := places.setdefault(id(value), path)) != path:
                     return {"same": place}
                 values = {
-                    field.name: encode(
-                        getattr(value, field.name), f"{path}.{field.name}".lstrip(".")
-                    )
-                    for field in fields(value)  # type: ignore[arg-type]
+                    name: encode(item, f"{path}.{name}".lstrip("."))
+                    for name, item in stored(value).items()
                 }
                 return {type(value).__name__: values}
         return {type(value).__name__: None}  # which _decode refuses

@@ -17,14 +17,15 @@ from importlib import import_module
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from attnviz.errors import InputError, did_you_mean
 from attnviz.runtime.versions import version_of
 
-STATES = (
-    "agrees", "differs", "not read", "random", "not run", "no attention", "part", "not checked",
-)  # fmt: skip
+State: TypeAlias = Literal[
+    "agrees", "differs", "not read", "random", "not run", "no attention", "part", "not checked"
+]
+STATES = get_args(State)
 _CONFIG_CLASS = r'"([\w.-]+)"[,:]\s*"(?!AutoConfig)\w+Config"'  # as transformers lists them
 
 
@@ -105,7 +106,7 @@ class Catalogue:
 
 
 def architectures(
-    names: str | Iterable[str] = (), *, state: str | None = None
+    names: str | Iterable[str] = (), *, state: State | None = None
 ) -> tuple[Architecture, ...]:
     """List the model types of the installed transformers, with the outcome of the last check.
 
@@ -114,8 +115,9 @@ def architectures(
     names : str or iterable of str
         Parts of names; by default all architectures are listed.
     state : str or None
-        List only those in this state. Types that are a part of another one are left out unless
-        they are named or asked for.
+        List only those in this state.
+
+        Types that are a part of another one are left out unless they are named or asked for.
 
     Raises
     ------

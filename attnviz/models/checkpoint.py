@@ -91,7 +91,7 @@ class Checkpoint:
     processors: Processors
     sha256: str
     versions: tuple[tuple[int, ...], ...]
-    special_tokens: SpecialTokens = "split"
+    special_tokens: SpecialTokens = "parse"
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -119,10 +119,38 @@ class Checkpoint:
             raise InputError(f"special_tokens must be split or parse, not {special_tokens!r}.")
         return replace(self, special_tokens=special_tokens)
 
+    def writing(self, tokenizer: Location | PreTrainedTokenizerBase | None) -> Checkpoint:
+        """Return the same checkpoint with the tokenizer of its decoder; None: the same for both."""
+        if tokenizer is None:
+            return self
+        if not has_text_decoder(self.module, self.module.config):
+            raise InputError(
+                f"{self.name} has no decoder that reads another text than its encoder. Leave "
+                "target_tokenizer= out."
+            )
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            with quiet():
+                tokenizer = load_tokenizer(*_locate(tokenizer, _TOKENIZER_FILES))
+        _expect_vocabulary_fits(self.name, tokenizer, self.module.get_decoder())  # type: ignore[no-untyped-call]
+        return replace(self, processors=replace(self.processors, decoder=tokenizer))
+
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The tokenizer, or None where the model takes no text."""
         return self.processors.tokenizer
+
+    @property
+    def target_tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The tokenizer of the decoder's text; None where its vocabulary is another, not given."""
+        module = self.module
+        if self.processors.decoder is not None or not has_text_decoder(module, module.config):
+            return self.processors.decoder or self.tokenizer
+        sides: Any = module.get_encoder, module.get_decoder
+        rows = [embedding_rows(side()) for side in sides]
+        is_shared = None in rows or rows[0] == rows[1]
+        # Some classes hold both vocabularies, and switch between them.
+        switches = hasattr(self.tokenizer, "_switch_to_target_mode")
+        return self.tokenizer if is_shared or switches else None
 
     def current_sha256(self) -> str:
         """Return the SHA-256 of the current weights; they are hashed again if they changed."""

@@ -382,10 +382,12 @@ def embedding_rows(module: PreTrainedModel) -> int | None:
 class Processors:
     """The processor of each kind of input; None where the model takes no such input.
 
-    `multimodal` puts placeholders for an image or a sound into the text.
+    `multimodal` puts placeholders for an image or a sound into the text. `decoder` is the tokenizer
+    of the decoder's text, where it is another one.
     """
 
     tokenizer: PreTrainedTokenizerBase | None = None
+    decoder: PreTrainedTokenizerBase | None = None
     image: BaseImageProcessor | None = None
     audio: SequenceFeatureExtractor | None = None
     multimodal: ProcessorMixin | None = None
@@ -414,16 +416,33 @@ class Processors:
 
 def input_kinds(model: Any) -> tuple[str, ...]:
     """Return which of "text", "image" and "audio" a model, or a class of models, takes."""
-    parameters = inspect.signature(model.forward).parameters
+    parameters = forward_parameters(model)
     return tuple(
         kind for kind, names in _ARGUMENTS.items() if any(name in parameters for name in names)
     )
 
 
+def forward_parameters(model: Any) -> list[str]:
+    """Return the names that the forward of a model, or of a class of models, takes.
+
+    Where a user's class hands its arguments on, those of the class that it extends follow.
+    """
+    classes = (model if isinstance(model, type) else type(model)).__mro__
+    inherited = (vars(cls)["forward"] for cls in classes if "forward" in vars(cls))
+    names: dict[str, None] = {}
+    for forward in (model.forward, *inherited):
+        parameters = inspect.signature(forward).parameters.values()
+        several = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        names |= {p.name: None for p in parameters if p not in several and p.name != "self"}
+        if not several or getattr(forward, "__module__", "").startswith("transformers."):
+            break
+    return list(names)
+
+
 def has_text_decoder(model: Any, config: Any) -> bool:
-    """Return whether the model is an encoder–decoder whose decoder takes a separate text."""
-    parameters = inspect.signature(model.forward).parameters
-    return bool(getattr(config, "is_encoder_decoder", False)) and "decoder_input_ids" in parameters
+    """Return whether the model has a decoder that takes a separate text."""
+    has_decoder = getattr(config, "is_encoder_decoder", False) or hasattr(model, "text_decoder")
+    return bool(has_decoder) and "decoder_input_ids" in forward_parameters(model)
 
 
 def load_processors(name: str, folder: Path, kinds: tuple[str, ...]) -> Processors:

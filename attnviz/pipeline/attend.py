@@ -5,12 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
 
 import torch
 
 from attnviz.agreement import verify_saved
-from attnviz.inputs import AudioSource, ImageSource, Many, TextSource, TokenIds, parse_inputs
+from attnviz.errors import InputError
+from attnviz.inputs import (
+    ArgumentSource,
+    AudioSource,
+    ImageSource,
+    Many,
+    TextSource,
+    TokensSource,
+    parse_inputs,
+)
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import AttendOptions, Mode, Positions, run
@@ -42,6 +52,9 @@ class _Options(TypedDict, total=False):
     """The keywords of `attend` that are the same for one text and for several."""
 
     sampling_rate: int | None
+    inputs: ArgumentSource | None
+    queries: Sequence[str] | None
+    keys: Sequence[str] | None
     truncate: bool
     special_tokens: SpecialTokens | None
     generate: int | None
@@ -60,7 +73,7 @@ class OneInput(_Options, total=False):
     image: ImageSource | None
     audio: AudioSource | None
     pair: str | None
-    target: str | TokenIds | None
+    target: TokensSource | None
 
 
 class SeveralInputs(_Options, total=False):
@@ -69,7 +82,7 @@ class SeveralInputs(_Options, total=False):
     image: Many[ImageSource] | None
     audio: Many[AudioSource] | None
     pair: Many[str] | None
-    target: Many[str] | None
+    target: Many[str] | Many[TokensSource] | None
 
 
 def load(
@@ -81,7 +94,8 @@ def load(
     dtype: str | torch.dtype | None = None,
     device_map: DeviceMap | None = None,
     offload_folder: str | os.PathLike[str] | None = None,
-    special_tokens: SpecialTokens = "split",
+    special_tokens: SpecialTokens = "parse",
+    target_tokenizer: str | os.PathLike[str] | PreTrainedTokenizerBase | None = None,
 ) -> Model:
     """Load a pretrained model with its tokenizer and its processors.
 
@@ -91,27 +105,34 @@ def load(
     Parameters
     ----------
     name_or_path_or_model : str, path, PreTrainedModel, an object that holds one, or None
-        A hub name ("bert-base-uncased"), a local folder, a transformers model that is already
-        loaded (it is not changed), or None for the bundled all-MiniLM-L6-v2. A folder may hold
-        only a LoRA adapter of peft: its base model is loaded, too. The model is taken out of
+        A name on the Hugging Face hub ("bert-base-uncased") or a local folder; by default the
+        bundled all-MiniLM-L6-v2. A folder may hold only a LoRA adapter of peft: its base model is
+        loaded, too.
+
+        Or a transformers model that is already loaded (it is not changed). It is taken out of
         ``torch.compile(model)``, a `PeftModel`, a `SentenceTransformer`, `DataParallel`, a pipeline
         or a `Trainer`; `Model.notes` says so.
     tokenizer : str, path, PreTrainedTokenizerBase or None
-        By default the one in the object or in the folder of the model.
+        Another tokenizer; by default the one of the model.
     processor : str, path, processor, image processor, feature extractor or None
-        Processes images or audio; by default the one in the object or in the folder of the model.
+        Processes images or audio; by default the one of the model.
     device : str or torch.device
-        "cpu", "cuda", "cuda:N", or "auto": CUDA if available, else the CPU.
+        Device to run on: "cpu", "cuda", "cuda:N", or "auto": CUDA if available, else the CPU.
     dtype : str, torch.dtype or None
-        "float32", "float16", "bfloat16" or "float64"; None: as the weights were saved.
+        "float32", "float16", "bfloat16" or "float64"; by default as the weights were saved.
     device_map : str, device, mapping or None
         Instead of `device`, for a model too large for one (extra `large`): "auto" fills the GPUs,
-        then the memory, then the disk; or a device or "disk" for each module.
+        then the memory, then the disk; or "balanced", "balanced_low_0", "sequential", "disk".
+
+        Or a device or "disk" for each module.
     offload_folder : str, path or None
         Where weights are written that go to the disk and lie in no file as the model has them.
-    special_tokens : "split" or "parse"
-        How special tokens that are typed in a text ("[MASK]", chat markers) are read: as plain
-        text, or as the tokens that they name.
+    special_tokens : "parse" or "split"
+        How special tokens that are typed in a text ("[MASK]", chat markers) are read: as the tokens
+        that they name, which is how the tokenizer itself reads them, or as plain text.
+    target_tokenizer : str, path, PreTrainedTokenizerBase or None
+        The tokenizer of the decoder's text, where the decoder of an encoder–decoder has another
+        vocabulary than its encoder.
 
     Returns
     -------
@@ -135,6 +156,9 @@ def load(
     >>> model.attend("the train left the station").agreement.verdict
     'verified'
     """
+    if isinstance(name_or_path_or_model, partial):  # loads when the other arguments are checked
+        loaded: Model = name_or_path_or_model()
+        return loaded
     checkpoint = load_checkpoint(
         name_or_path_or_model,
         tokenizer=tokenizer,
@@ -144,7 +168,7 @@ def load(
         device_map=device_map,
         offload_folder=offload_folder,
     )
-    return Model(checkpoint.reading(special_tokens))
+    return Model(checkpoint.reading(special_tokens).writing(target_tokenizer))
 
 
 @overload
@@ -169,7 +193,10 @@ def attend(
     audio: AudioSource | Many[AudioSource] | None = None,
     sampling_rate: int | None = None,
     pair: str | Many[str] | None = None,
-    target: str | Many[str] | TokenIds | None = None,
+    target: TokensSource | Many[str] | Many[TokensSource] | None = None,
+    inputs: ArgumentSource | None = None,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
     model: Model | Loadable | None = None,
     truncate: bool = False,
     special_tokens: SpecialTokens | None = None,
@@ -193,33 +220,57 @@ def attend(
     Parameters
     ----------
     text : str, ids, BatchEncoding, messages, a list of these, or None
-        One text, or several, which run as one padded batch. A text may also be the ids of its
-        tokens, special ones included (a list, an array or a tensor); the output of a tokenizer,
-        whose padding is left out; or the messages of a chat, ``[{"role": "user", "content": …}]``,
-        which the chat template of the tokenizer turns into a text, with a prompt for an answer
-        where tokens are generated.
-    image : path, PIL.Image, array, or a list of these
-        A file, a Pillow image, or an array (height, width, 3) of uint8.
-    audio : path, array, or a list of these
-        A WAV, FLAC or OGG file, or an array (samples,) of floats between -1 and 1.
+        The text for the model to read.
+
+        Several texts run as one padded batch. A text may also be the ids of its tokens, special
+        ones included (a list, an array or a tensor); the output of a tokenizer, whose padding is
+        left out; or the messages of a chat, ``[{"role": "user", "content": …}]``, which the chat
+        template of the tokenizer turns into a text, with a prompt for an answer where tokens are
+        generated.
+    image : path, PIL.Image, array, tensor, or a list of these
+        An image file (.png, .jpg, …).
+
+        Or a Pillow image, or an array or tensor (height, width, 3), (3, height, width) or (height,
+        width), of uint8 or of floats between 0 and 1. With one more dimension before these, it is a
+        video.
+    audio : path, array, tensor, mapping, or a list of these
+        A WAV, FLAC or OGG file.
+
+        Or an array or tensor (samples,), (channels, samples) or (samples, channels) of floats
+        between -1 and 1, or ``{"array": …, "sampling_rate": …}``.
     sampling_rate : int or None
-        Samples a second of an array.
+        Samples a second of a sound that is no file.
     pair : str, list of str or None
-        The second text of a sentence pair, or one for each text.
-    target : str, list of str or None
-        The decoder's text in an encoder–decoder, or one for each input. A model that writes the
-        text of a sound needs none: by default it is the model's own transcript.
+        The second text of a sentence pair.
+
+        Or one for each text.
+    target : str, ids, BatchEncoding, a list of these, or None
+        The text for the decoder of an encoder–decoder. A model that writes the text of a sound
+        needs none: by default it is the model's own transcript.
+
+        Or one for each input; or the ids that the tokenizer makes of it
+        (``tokenizer(text_target=…)``). The decoder reads them shifted by one.
+    inputs : mapping, path or None
+        A file (.safetensors, .npz, .json) of arguments of the model's forward by their names, in
+        place of all other inputs.
+
+        Or a mapping of them: whatever a processor or a data loader gives (``position_ids``,
+        ``past_values``, boxes, masks of any shape, frames of a video). They reach the model as
+        they are.
+    queries, keys : sequence of str, optional
+        Labels of the rows, and of the columns, of the maps of `inputs`.
     model : Model, str, path, PreTrainedModel, an object that holds one, or None
         From `load`, or what `load` takes; by default the bundled all-MiniLM-L6-v2.
     truncate : bool
         Cut an input that is longer than the model can read; otherwise it is an error.
-    special_tokens : "split", "parse" or None
+    special_tokens : "parse", "split" or None
         As in `load`; by default as the model was loaded.
     generate : int or None
         Number of tokens to generate greedily; their attention to all earlier tokens is included.
     mode : "auto", "full" or "streamed"
-        "full" stores whole maps, "streamed" reduces them. "auto" streams a text whose maps would
-        hold more than 160 million weights, and where `cells` or `top` are given.
+        "full" stores whole maps, "streamed" reduces them while the model runs. "auto" streams a
+        text whose maps would hold more than 160 million weights, and where `cells` or `top` are
+        given.
     layers : int, sequence of int or None
         The layers to store; by default all. The verdict is of all.
     heads : int, sequence of int or None
@@ -262,13 +313,16 @@ def attend(
     >>> result.agreement.verdict
     'verified'
     """
-    inputs = parse_inputs(
+    parsed = parse_inputs(
         text,
         pair=pair,
         target=target,
         image=image,
         audio=audio,
         sampling_rate=sampling_rate,
+        inputs=inputs,
+        queries=queries,
+        keys=keys,
         generate=generate,
     )
     options = AttendOptions.parse(
@@ -287,26 +341,17 @@ def attend(
         checkpoint = checkpoint.reading(special_tokens)
     with silence_logs():  # texts run as one batch, all else one by one
         results = [
-            result for batch in inputs.batches() for result in run(checkpoint, batch, options)
+            result for batch in parsed.batches() for result in run(checkpoint, batch, options)
         ]
-    return results if inputs.several else results[0]
+    return results if parsed.several or len(results) > 1 else results[0]
 
 
 @checked_scalars
 def verify(
     text: TextSource | AttentionResult | None = None,
     *,
-    image: ImageSource | None = None,
-    audio: AudioSource | None = None,
-    sampling_rate: int | None = None,
-    pair: str | None = None,
-    target: str | None = None,
     model: Model | Loadable | None = None,
-    truncate: bool = False,
-    special_tokens: SpecialTokens | None = None,
-    generate: int | None = None,
-    mode: Mode = "auto",
-    positions: Positions = "sample",
+    **inputs: Unpack[OneInput],
 ) -> AgreementReport:
     """Run a model and return how its attention agrees with the formula.
 
@@ -323,22 +368,13 @@ def verify(
     True
     """
     if isinstance(text, AttentionResult):
+        if model is not None or inputs:
+            name = next(iter(inputs), "model")
+            raise InputError(
+                f"A result is verified by itself, so {name} does nothing. Leave it out."
+            )
         return verify_saved(text)
-    result = attend(
-        text,
-        image=image,
-        audio=audio,
-        sampling_rate=sampling_rate,
-        pair=pair,
-        target=target,
-        model=model,
-        truncate=truncate,
-        special_tokens=special_tokens,
-        generate=generate,
-        mode=mode,
-        positions=positions,
-    )
-    return result.agreement
+    return attend(text, model=model, **inputs).agreement
 
 
 @dataclass(frozen=True, eq=False)

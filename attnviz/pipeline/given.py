@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
+from attnviz.inputs import parse_labels
 from attnviz.pipeline.run import package_versions
 from attnviz.results import AgreementReport, AttentionResult, Axis, GivenAttention, Provenance
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import literal
 
-_SPECIAL = re.compile(r"\[[A-Z]+\]|</?[^<>\s]+>")  # [CLS], <s>, </s>, <|endoftext|>
 _SHAPES = "(T, T), (heads, T, T), (layers, heads, T, T), or a list of layers (1, heads, T, T)"
 _ROUNDING = 1e-4  # by which rows of float32 may miss 1
 
@@ -69,12 +69,12 @@ def from_weights(
     if not isinstance(model, str):
         raise InputError(f"model is a name for captions, not {type(model).__name__}.")
     layers = {layer: _widened(array) for layer, array in weights_by_layer(weights).items()}
-    rows = _labels(tokens, "tokens")
-    columns = rows if keys is None else _labels(keys, "keys")
+    rows = parse_labels(tokens, "tokens") or ()
+    columns = parse_labels(keys, "keys") or rows
     for layer, array in layers.items():
         _expect_labels(array, rows, columns, square=keys is None)
         _expect_weights(array, layer)
-    axes = _axis(rows), _axis(columns)
+    axes = Axis.of_labels(rows), Axis.of_labels(columns)
     stack = "self-attention" if keys is None else "cross"
     text, target = (" ".join(_words(axis)) for axis in reversed(axes))
     provenance = Provenance(
@@ -194,15 +194,6 @@ def _refuse_shape(array: Tensor) -> NoReturn:
     raise InputError(f"Weights of shape {tuple(array.shape)} cannot be read. Give {_SHAPES}.")
 
 
-def _labels(labels: Any, what: str) -> tuple[str, ...]:
-    if isinstance(labels, str) or not isinstance(labels, Sequence | np.ndarray):
-        raise InputError(f"{what} must be a list of labels, not {labels!r:.40}. Split the text.")
-    for label in labels:
-        if not isinstance(label, str):
-            raise InputError(f"{what} must be strings, not {label!r:.40}.")
-    return tuple(map(str, labels))
-
-
 def _expect_labels(
     array: Tensor, rows: Sequence[str], columns: Sequence[str], *, square: bool
 ) -> None:
@@ -237,21 +228,6 @@ def _notes_on_sums(layers: Sequence[Tensor]) -> tuple[str, ...]:
     if bool(((sums - 1).abs() <= _ROUNDING).all()):
         return ()
     return (f"rows sum to {sums.min().item():.4g} to {sums.max().item():.4g}, not to 1",)
-
-
-def _axis(labels: tuple[str, ...]) -> Axis:
-    """Return an axis in which each label that is no special token is a word."""
-    special = tuple(bool(_SPECIAL.fullmatch(label)) for label in labels)
-    words = [label for label, is_special in zip(labels, special, strict=True) if not is_special]
-    numbers = iter(range(len(words)))
-    return Axis(
-        labels=labels,
-        words=tuple(None if is_special else next(numbers) for is_special in special),
-        word_labels=tuple(words),
-        special=special,
-        padding=(False,) * len(labels),
-        segments=(0,) * len(labels),
-    )
 
 
 def _words(axis: Axis) -> list[str]:

@@ -43,11 +43,10 @@ from attnviz.inputs import (
     UnknownPlacesError,
     continue_axis,
     encode,
+    expect_labels_fit,
     expect_tokens_left,
     generated_text,
-    label_notes,
     spelled,
-    split_tokens_note,
 )
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
@@ -146,7 +145,8 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
         The options do not fit the inputs, or there is not enough memory.
     """
     module = checkpoint.module
-    is_text = inputs.pictures is None and inputs.sounds is None and inputs.generate is None
+    others = (inputs.pictures, inputs.sounds, inputs.generate, inputs.arguments)
+    is_text = all(other is None for other in others)
     reads_text_only = input_kinds(module) == ("text",)
     can_stream = is_text and reads_text_only and not has_text_decoder(module, module.config)
     if inputs.texts is inputs.targets is inputs.sounds is None:
@@ -178,7 +178,7 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             if options.mode == "full" or layers * heads * length**2 <= _MOST_WHOLE_WEIGHTS:
                 # The scores and the weights of one layer must fit. The recorder checks the memory
                 # for all layers when the first has run.
-                texts, length = batch.inputs["input_ids"].shape
+                texts, length = len(batch.axes["text"]), batch.inputs["input_ids"].shape[-1]
                 budget.expect(2 * texts * heads * length**2 * module.dtype.itemsize)
                 return _whole_results(checkpoint, inputs, batch, options)
             if len(batch.axes["text"]) == 1:
@@ -197,6 +197,7 @@ def _encode(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> B
         inputs.targets,
         image=inputs.pictures[0] if inputs.pictures else None,
         sound=inputs.sounds[0] if inputs.sounds else None,
+        arguments=inputs.arguments,
         truncate=options.truncate,
         generating=inputs.generate is not None,
     )
@@ -218,10 +219,11 @@ def _lacks_transcript(checkpoint: Checkpoint, inputs: Inputs) -> bool:
 def transcript_of(checkpoint: Checkpoint, sound: Sound, *, truncate: bool = False) -> str:
     """Return the text that the model writes for a sound; InputError if it is empty."""
     batch = encode(checkpoint, sound=sound, truncate=truncate, generating=True)
-    assert checkpoint.tokenizer is not None  # no model that writes text is loaded without one
+    tokenizer = checkpoint.target_tokenizer
+    assert tokenizer is not None  # no model that writes text is loaded without one
     ids = transcribe(checkpoint.module, batch.inputs)
     # With its first blank, so that the tokenizer divides it as the model wrote it.
-    text = str(checkpoint.tokenizer.decode(ids, skip_special_tokens=True))
+    text = str(tokenizer.decode(ids, skip_special_tokens=True))
     if not text.strip():
         raise InputError(
             f"{checkpoint.name} hears no words in the sound. Give another sound, or the text of "
@@ -258,6 +260,9 @@ def _whole_results(
         logits = [None] * len(captures)
     layers = len({record.path for record in first.records})
     outputs = agreement.check_output(first.outputs, axes, len(captures), layers)
+    if inputs.arguments is not None:
+        shapes = {(len(r.query_axis), len(r.key_axis)) for r in first.records}
+        expect_labels_fit(inputs.arguments, shapes)
     moved = _moved_keys(checkpoint, inputs, batch, options, captures)
     results = []
     for n, (captured, output) in enumerate(zip(captures, outputs, strict=True)):
@@ -284,7 +289,7 @@ def _whole_results(
             source,
             batch.image,
             notes=(*notes, *captured.notes, *_linear_notes(records)),
-            next_tokens=next_tokens(module, checkpoint.tokenizer, logits[n], records),
+            next_tokens=next_tokens(module, checkpoint.target_tokenizer, logits[n], records),
             waveform=batch.waveform,
         )
         if options.layers is not None and options.selects_whole:
@@ -305,10 +310,12 @@ def _moved_keys(
     Empty if one of the kinds cannot be changed; InputError where all positions are asked for.
     """
     module, every = checkpoint.module, options.positions == "all"
-    given = {
+    given: dict[str, Any] = {
         "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
         "target": inputs.targets,
     }  # fmt: skip
+    if inputs.arguments is not None:
+        given = {kind: batch.axes.get(kind) for kind in given}
     try:
         if inputs.generate is not None:
             raise UnknownPlacesError("the model generates the tokens itself")
@@ -330,23 +337,20 @@ def _moved_keys(
 
 def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...]:
     """Return notes where the labels of text n may not be its tokens."""
-    if "text" not in batch.axes or "input_ids" not in batch.inputs:
-        return ()
-    ids = batch.inputs["input_ids"][n].tolist()
-    axis = batch.axes["text"][n]
-    return label_notes(checkpoint, axis, ids) if len(ids) == len(axis) else ()
+    doubt = batch.input_check[n].doubt
+    of_another_model = (
+        "tokens that are spelled alike have unrelated embeddings: this may be the tokenizer of "
+        "another model"
+    )
+    is_another = "text" in batch.axes and checkpoint.fits_vocabulary is False
+    return (*((doubt,) if doubt else ()), *((of_another_model,) if is_another else ()))
 
 
 def _notes(checkpoint: Checkpoint, inputs: Inputs, batch: Batch, n: int) -> tuple[str, ...]:
     """Return what a reader should know of the model and of input n."""
-    texts: list[str] = []
     source = inputs.texts[n] if inputs.texts else ""
-    if inputs.pictures is None and inputs.sounds is None:  # whose placeholders are parsed
-        kinds = (inputs.texts, inputs.pairs, inputs.targets)
-        given = [kind[n] for kind in kinds if kind is not None]
-        texts = [text for text in given if isinstance(text, str)]
     how = () if isinstance(source, str) else (source.note,)
-    return (*batch.notes[n], *how, *checkpoint.notes, *split_tokens_note(checkpoint, *texts))
+    return (*batch.notes[n], *how, *checkpoint.notes)
 
 
 def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:
@@ -370,10 +374,14 @@ def _capture_generation(
     checkpoint: Checkpoint, batch: Batch, generate: int
 ) -> tuple[Capture, str | None]:
     """Capture one input and the tokens that the model generates after it; return their text too."""
-    module, tokenizer = checkpoint.module, checkpoint.tokenizer
-    if tokenizer is None:
-        raise ModelError(f"{checkpoint.name} cannot generate text: it has no tokenizer.")
+    module = checkpoint.module
     has_decoder = has_text_decoder(module, module.config)
+    tokenizer = checkpoint.target_tokenizer if has_decoder else checkpoint.tokenizer
+    if tokenizer is None:
+        raise ModelError(
+            f"{checkpoint.name} cannot generate text: its decoder has no tokenizer. Pass one "
+            "(target_tokenizer=)."
+        )
     kind = "target" if has_decoder else "text"
     prompt = None if has_decoder else batch.axes.get("text", (None,))[0]
     prompt_length = 1 if prompt is None else len(prompt)
@@ -537,6 +545,8 @@ def _provenance(
 ) -> Provenance:
     """Return the provenance of the result of input n of a batch."""
     text, second = spelled(checkpoint, inputs.texts[n]) if inputs.texts else (None, None)
+    if batch.texts:
+        text, second = batch.texts[n]
     return Provenance(
         model=checkpoint.name,
         weights_sha256=report.weights_sha256,
@@ -545,10 +555,13 @@ def _provenance(
         dtype=report.dtype,
         device=report.device,
         versions=report.versions,
-        target=(spelled(checkpoint, inputs.targets[n])[0] or None) if inputs.targets else None,
+        target=spelled(checkpoint, inputs.targets[n], of_decoder=True)[0] or None
+        if inputs.targets
+        else None,
         cut_from=batch.cut_from[n],
         image=inputs.pictures[0].name if inputs.pictures else None,
         audio=batch.sound,
         generated=generated,
         computation=computation,
+        inputs=None if inputs.arguments is None else inputs.arguments.summary,
     )

@@ -249,7 +249,8 @@ class Provenance(Savable):
     transformers. cut_from : the number of tokens of a text before it was cut to the most that the
     model can read, else None. image, audio : the name of an image or a sound, with its size or its
     length; None without one. generated : the text that the model generated, if it did.
-    computation : how the model computed before the run; None in older files.
+    computation : how the model computed before the run; None in older files. inputs : the names and
+    shapes of arguments of the model's forward that were given; None where there were none.
     """
 
     model: str
@@ -265,6 +266,7 @@ class Provenance(Savable):
     audio: str | None = None
     generated: str | None = None
     computation: Computation | None = None
+    inputs: str | None = None
 
     @property
     def model_name(self) -> str:

@@ -9,11 +9,12 @@ a word is the mean over its pieces, so that every row still sums to 1.
 from __future__ import annotations
 
 import itertools
+import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import regex
 import torch
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Span = tuple[int, int]
+_SPECIAL = re.compile(r"\[[A-Z]+\]|</?[^<>\s]+>")  # [CLS], <s>, </s>, <|endoftext|>
 _NAMED = 6  # labels that a summary names
 Patches = tuple[tuple[int, int] | None, ...]
 
@@ -79,6 +81,7 @@ class Axis(Savable):
         None for all where there is no image.
     seconds : when each frame of a sound begins, None for a position that is no frame; None for all
         where there is no sound.
+    unknown : True for tokens that stand for what the vocabulary lacks ([UNK]); None without any.
     """
 
     labels: tuple[str, ...]
@@ -89,6 +92,7 @@ class Axis(Savable):
     segments: tuple[int, ...]
     patches: Patches | None = None
     seconds: tuple[float | None, ...] | None = None
+    unknown: tuple[bool, ...] | None = field(default=None, metadata={"later": "0.2"})
 
     def __repr__(self) -> str:
         """Return the number of positions and the first labels."""
@@ -101,7 +105,7 @@ class Axis(Savable):
 
     def _rules(self) -> Rules:
         entries = (self.words, self.special, self.padding, self.segments, self.patches)
-        is_complete = one_each(len(self), (*entries, self.seconds))
+        is_complete = one_each(len(self), (*entries, self.seconds, self.unknown))
         yield "one entry of each kind for each label", is_complete
         count = len(self.word_labels)
         have_labels = all(word is None or 0 <= word < count for word in self.words)
@@ -109,15 +113,19 @@ class Axis(Savable):
 
     def at(self, positions: Sequence[int]) -> Axis:
         """Return some of the positions, in this order."""
-        return replace(
-            self,
-            labels=_select(self.labels, positions),
-            words=_select(self.words, positions),
-            special=_select(self.special, positions),
-            padding=_select(self.padding, positions),
-            segments=_select(self.segments, positions),
-            patches=None if self.patches is None else _select(self.patches, positions),
-            seconds=None if self.seconds is None else _select(self.seconds, positions),
+        some: dict[str, Any] = {
+            name: None if value is None else _select(value, positions)
+            for name, value in vars(self).items()
+            if name != "word_labels"
+        }
+        return replace(self, **some)
+
+    def unknown_words(self) -> tuple[str, ...]:
+        """Return the words of which the vocabulary lacks at least a part, each once."""
+        unknown = zip(self.words, self.unknown or (), strict=False)
+        return tuple(
+            self.word_labels[word]
+            for word in dict.fromkeys(word for word, flag in unknown if flag and word is not None)
         )
 
     @classmethod
@@ -140,6 +148,17 @@ class Axis(Savable):
             segments=(0,) * length,
             patches=None if patches is None else tuple(patches),
             seconds=None if seconds is None else tuple(seconds),
+        )
+
+    @classmethod
+    def of_labels(cls, labels: Sequence[str]) -> Axis:
+        """Return an axis in which each label that is no special token ([CLS], </s>) is a word."""
+        special = tuple(bool(_SPECIAL.fullmatch(label)) for label in labels)
+        words = tuple(label for label, s in zip(labels, special, strict=True) if not s)
+        numbers = iter(range(len(words)))
+        axis = cls.plain(labels, special=special)
+        return replace(
+            axis, words=tuple(None if s else next(numbers) for s in special), word_labels=words
         )
 
     @classmethod
@@ -185,6 +204,7 @@ def join_axes(first: Axis, *others: Axis) -> Axis:
         offset = len(joined.word_labels)
         words = tuple(None if word is None else offset + word for word in axis.words)
         patches = None if joined.patches is None else joined.patches + (None,) * len(axis)
+        unknown = joined.unknown or (False,) * len(joined), axis.unknown or (False,) * len(axis)
         joined = replace(
             axis,
             labels=joined.labels + axis.labels,
@@ -194,6 +214,7 @@ def join_axes(first: Axis, *others: Axis) -> Axis:
             padding=joined.padding + axis.padding,
             segments=joined.segments + axis.segments,
             patches=patches,
+            unknown=sum(unknown, ()) if any(map(any, unknown)) else None,
         )
     return joined
 
@@ -221,23 +242,24 @@ def make_axis(
     texts: Sequence[str],
     *,
     whole_words: bool = False,
+    unknown: Sequence[bool] = (),
 ) -> Axis:
     """Place the pieces of one or two texts in the texts' words.
 
     Offsets are (start, end) in characters of the text that `segments` counts, or None where the
-    tokenizer has none: then every piece stands by itself, as it does in a text of blanks.
+    tokenizer has none: then every piece stands by itself, as it does in a text of blanks. Words
+    that one piece covers are one word.
     whole_words : each piece is a word, whatever Unicode delimits, such as an atom in a SMILES.
     """
     spans = [find_words(text) for text in texts]
-    if whole_words and offsets is not None:
-        spans = [
-            [
+    if offsets is not None:
+        for k in range(len(texts)):
+            pieces = [
                 span
-                for span, of in zip(offsets, segments, strict=True)
-                if of == k and span[0] < span[1]
+                for span, of, is_special in zip(offsets, segments, special, strict=True)
+                if of == k and span[0] < span[1] and not is_special
             ]
-            for k in range(len(texts))
-        ]
+            spans[k] = pieces if whole_words else _joined(spans[k], pieces)
     words: list[int | None] = []
     names: list[str] = []
     index: dict[tuple[int, int], int] = {}
@@ -245,11 +267,7 @@ def make_axis(
         if offsets is None or special[position] or not spans[segment]:
             words.append(None)
             continue
-        # The word that a piece overlaps; a piece of blanks belongs to the word after it.
-        start, end = offsets[position]
-        bisect = bisect_left if start == end else bisect_right
-        last = len(spans[segment]) - 1
-        word = min(bisect(spans[segment], start, key=lambda span: span[1]), last)
+        word = _word_at(spans[segment], offsets[position])
         if (segment, word) not in index:
             index[segment, word] = len(names)
             names.append(texts[segment][slice(*spans[segment][word])])
@@ -261,7 +279,26 @@ def make_axis(
         special=tuple(special),
         padding=tuple(padding),
         segments=tuple(segments),
+        unknown=tuple(unknown) if any(unknown) else None,
     )
+
+
+def _word_at(words: Sequence[Span], piece: Span) -> int:
+    """Return the word that a piece overlaps; a piece of blanks belongs to the word after it."""
+    start, end = piece
+    bisect = bisect_left if start == end else bisect_right
+    return min(bisect(words, start, key=lambda word: word[1]), len(words) - 1)
+
+
+def _joined(words: Sequence[Span], pieces: Sequence[Span]) -> list[Span]:
+    """Return the spans of words, those joined over which one piece reaches."""
+    joined = list(words)
+    for start, end in pieces:
+        first = bisect_right(joined, start, key=lambda word: word[1])
+        last = bisect_left(joined, end, key=lambda word: word[0])
+        if last - first > 1:
+            joined[first:last] = [(joined[first][0], joined[last - 1][1])]
+    return joined
 
 
 def is_word(label: str) -> bool:
@@ -479,7 +516,7 @@ def source(provenance: Provenance) -> str:
         return f"“{literal(' '.join(text.split()), longest)}”"
 
     inputs = [quoted(text) for text in (provenance.text, provenance.pair) if text is not None]
-    names = (provenance.image, provenance.audio)
+    names = (provenance.image, provenance.audio, None if inputs else provenance.inputs)
     inputs += [literal(name, 80) for name in names if name is not None]
     model = provenance.model_name + provenance.with_changes
     target = "" if provenance.target is None else f" to say {quoted(provenance.target)}"

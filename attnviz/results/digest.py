@@ -59,7 +59,7 @@ def _describe(
             if id(value) in texts:
                 return texts[id(value)]
             before = len(sums)
-            items = {field.name: getattr(value, field.name) for field in fields(value)}
+            items = stored(value)
             text = f"({type(value).__name__!r}, {words(items)})"
             if len(sums) == before:
                 texts[id(value)] = text
@@ -67,6 +67,13 @@ def _describe(
         return repr(value)
 
     return words(values), start, len(sums)
+
+
+def stored(record: Any) -> dict[str, Any]:
+    """Return the fields of a record by name; those added later only where they are set."""
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    later = {field.name for field in fields(record) if "later" in field.metadata}
+    return {name: value for name, value in values.items() if not (name in later and value is None)}
 
 
 def _sum_of_words(tensor: Tensor) -> Tensor:

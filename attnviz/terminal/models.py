@@ -1,26 +1,15 @@
-"""The command `models` and what it prints, without torch."""
+"""The table of the command `models`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from json import dumps
-from typing import Annotated, Literal
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.models.architectures import (
-    Architecture,
-    architectures,
-    last_check,
-    summary,
-)
+from attnviz.models.architectures import Architecture, last_check, summary
 from attnviz.runtime.versions import version_of
-from attnviz.terminal.options import ConsoleOptions, option_groups
 
 _INITIALS = {
     "query": "Q", "key": "K", "value": "V", "scores": "S", "weights": "A", "head output": "H",
@@ -35,45 +24,15 @@ _COLORS = {"agrees": "green", "differs": "bold red", "not read": "red", "random"
 _WIDTH_OF_FILES = 100  # columns of output that goes to a file or a pipe
 
 
-State = Literal[
-    "agrees", "differs", "not read", "random", "not run", "no attention", "part", "not checked"
-]  # fmt: skip
-
-
-@option_groups()
-def models(
-    *,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Only models with this in their name.", show_default="all"),
-    ] = None,
-    state: Annotated[
-        State | None, typer.Option(help="Only models in this state.", show_default="all")
-    ] = None,
-    console: ConsoleOptions,
-) -> int:
-    """List the models of the installed transformers, and how far each is verified.
-
-    The states come from the last check of every architecture, which ships with attnviz.
-    """
-    matching = architectures(names or (), state=state)
-    if console.json:
-        data = {
-            "transformers": version_of("transformers"),
-            "checked_with": last_check().transformers,
-            "models": [asdict(model) for model in matching],
-        }
-        sys.stdout.write(dumps(data, ensure_ascii=False, indent=1) + "\n")
-    else:
-        _print_models(matching)
-    return 0
-
-
-def _print_models(models: Sequence[Architecture]) -> None:
-    """Print a row for each model, the reasons of some states, and how many models agree."""
+def wide_console() -> Console:
+    """Return a console that is wide enough for tables where nobody sees them."""
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_WIDTH_OF_FILES)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_OF_FILES)
+
+
+def print_models(models: Sequence[Architecture]) -> None:
+    """Print a row for each model, the reasons of some states, and how many models agree."""
+    console = wide_console()
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), collapse_padding=True)
     table.add_column("model", overflow="fold")
     table.add_column("attn", justify="right", no_wrap=True)
@@ -100,6 +59,3 @@ def _print_models(models: Sequence[Architecture]) -> None:
     console.print(Text(summary(models), "bold"))
     if version_of("transformers") != last_check().transformers:
         console.print(Text(f"installed is transformers {version_of('transformers')}"))
-
-
-COMMANDS = (models,)

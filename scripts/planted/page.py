@@ -50,7 +50,7 @@ Written by `scripts/planted_faults.py` on a CPU, with torch {torch} and transfor
   model's* is its own number, and *plain* is our recomputation in the model's dtype. Padded queries
   and hidden scores are 0.
 - **{attnviz}**: the verdict on the stage ([what verified means](../concepts/verified.md)). Every
-  position is checked (`--positions`) where the attention interface shows the keys. The
+  position is checked (`--positions all`) where the attention interface shows the keys. The
   words "positions not verified", where labels do not fit the tokens, count as caught.
 - **{cosine}**: the cosine similarity of ours and the model's, all heads together.
 - **{close}**: `torch.testing.assert_close` of the model's and ours, both in the model's dtype, with

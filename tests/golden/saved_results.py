@@ -13,6 +13,7 @@ from families import tiny
 from media import RATE, chirp, picture, seeing
 
 import attnviz
+from attnviz.results.digest import stored
 from golden.goldens import DATA
 
 SAVED = DATA / "saved"
@@ -127,7 +128,7 @@ def describe(value):
     if isinstance(value, torch.Tensor):
         return _digest(value)
     if is_dataclass(value):
-        inner = {field.name: describe(getattr(value, field.name)) for field in fields(value)}
+        inner = {name: describe(item) for name, item in stored(value).items()}
         return {"type": type(value).__name__, **inner}
     if isinstance(value, dict):
         return {key: describe(item) for key, item in value.items()}

@@ -42,7 +42,7 @@ RUNS = {
     "heatmap-long": ("heatmap", "--file", "letter.txt", "--mode", "streamed", "--layer", "2"),
     "heatmap-part": (
         "heatmap", "--file", "letter.txt", "--mode", "streamed", "--layer", "2", "--head", "3",
-        "--rows", "10:30", "--cols", "5:25",
+        "--rows", "10:30", "--columns", "5:25",
     ),
     "heads": ("heads", TRAIN),
     "heads-layer": ("heads", TRAIN, "--layer", "3", "--special", "remove"),

@@ -344,7 +344,7 @@ WRONG = {
     ),
     "a folder": (lambda t: seeing("vit", t).attend(image="/"), "/ cannot be read as an image: "),
     "floats": (
-        lambda t: seeing("vit", t).attend(image=np.zeros((8, 8, 3))),
+        lambda t: seeing("vit", t).attend(image=np.full((8, 8, 3), 2.0)),
         r"of float64 is not an image: convert it to \(height, width, 3\) of uint8",
     ),
     "a number": (
@@ -462,21 +462,22 @@ def test_a_model_whose_layers_have_different_numbers_of_heads():
 # --- special tokens that are typed in a text
 
 
-def test_typed_special_tokens_are_split_with_a_note_or_parsed(model):
+def test_typed_special_tokens_are_parsed_or_split_with_a_note(model):
     text = "Paris is the [MASK] of France"
-    split = model.attend(text)
-    assert "[" in split.record(0).query_axis.labels
-    (note,) = split.notes
-    assert note.startswith("read as plain text, not as special tokens: [MASK] (special_tokens=")
-    loaded = attnviz.load(special_tokens="parse")
-    for parsed in (model.attend(text, special_tokens="parse"), loaded.attend(text)):
-        axis = parsed.record(0).query_axis
-        assert axis.labels[4] == "[MASK]"
-        assert axis.special[4] is False
-        assert parsed.notes == ()
-        assert parsed.agreement.verdict == "verified"
-    assert loaded.attend(text, special_tokens="split").notes == (note,)
-    assert attnviz.verify(text, model=model, special_tokens="parse").verdict == "verified"
+    parsed = model.attend(text)
+    axis = parsed.record(0).query_axis
+    assert axis.labels[4] == "[MASK]"
+    assert axis.special[4] is False
+    (note,) = parsed.notes
+    assert note.startswith("read as special tokens, not as plain text: [MASK] (special_tokens=")
+    assert parsed.agreement.verdict == "verified"
+    loaded = attnviz.load(special_tokens="split")
+    for split in (model.attend(text, special_tokens="split"), loaded.attend(text)):
+        assert "[" in split.record(0).query_axis.labels
+        (note,) = split.notes
+        assert note.startswith("read as plain text, not as special tokens: [MASK] (special_tokens=")
+    assert loaded.attend(text, special_tokens="parse").notes == parsed.notes
+    assert attnviz.verify(text, model=model, special_tokens="split").verdict == "verified"
     assert model.attend("no marker").notes == ()
     with pytest.raises(InputError, match="special_tokens must be split or parse, not 'read'"):
         model.attend(text, special_tokens="read")

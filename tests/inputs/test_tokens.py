@@ -157,11 +157,11 @@ WRONG = {
         lambda m, t: m.attend(torch.zeros(1, 1, 1, dtype=torch.int64)), "are whole numbers",
     ),
     "truth values": (lambda m, t: m.attend([True]), "must be a string, not bool"),
-    "a mapping": (lambda m, t: m.attend({"a": 1}), "a mapping without input_ids. Give a text"),
+    "a mapping": (lambda m, t: m.attend({"a": 1}), "takes no argument 'a'"),
     "one message": (lambda m, t: m.attend(CHAT[0]), "A chat is a list of messages."),
     "an image": (
         lambda m, t: m.attend({"input_ids": [[101, 1996]], "pixel_values": 0}),
-        "holds pixel_values beside its ids",
+        "takes no argument 'pixel_values'",
     ),
     "a pair": (lambda m, t: m.attend(t(TEXT), pair="x"), "read alone, without the pair"),
 }  # fmt: skip

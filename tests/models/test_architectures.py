@@ -3,7 +3,6 @@
 import sys
 from dataclasses import FrozenInstanceError
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import transformers
@@ -12,7 +11,6 @@ import attnviz
 from attnviz.errors import InputError
 from attnviz.models import architectures as catalogue
 from attnviz.results.projection import STAGES
-from attnviz.terminal.models import State
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -82,10 +80,6 @@ def test_errors_are_reported():
         attnviz.architectures(state="good")
     with pytest.raises(FrozenInstanceError):
         attnviz.architectures("bert")[0].name = "other"
-
-
-def test_the_command_knows_the_same_states():
-    assert get_args(State) == catalogue.STATES
 
 
 def test_the_docs_page_matches_the_package_data():

@@ -135,7 +135,7 @@ def test_what_a_file_holds_is_recomputed(saved, tmp_path, capsys):
 
 
 def test_positions_of_a_saved_result_cannot_be_checked(saved, capsys):
-    assert run(["verify", "--result", str(saved), "--positions"]) == 2
+    assert run(["verify", "--result", str(saved), "--positions", "all"]) == 2
     assert "--positions does nothing" in capsys.readouterr().err
 
 

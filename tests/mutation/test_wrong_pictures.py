@@ -335,7 +335,8 @@ class ReversedOffsets:
 
     def __call__(self, *args, **options):
         encoding = super().__call__(*args, **options)
-        encoding["offset_mapping"] = encoding["offset_mapping"][::-1]
+        if "offset_mapping" in encoding:
+            encoding["offset_mapping"] = encoding["offset_mapping"][::-1]
         return encoding
 
 

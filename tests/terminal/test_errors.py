@@ -95,7 +95,7 @@ WRONG_INPUT = {
     "unknown dtype": (["heatmap", TEXT, "--dtype", "int8"], "'int8' is not a dtype"),
     "unknown option": (["heatmap", TEXT, "--hed", "3"], "No such option: --hed"),
     "unknown command": (["heatmpa", TEXT], "No such command 'heatmpa'"),
-    "nothing to read": (["heatmap"], "There is nothing to read. Give a text"),
+    "nothing to read": (["heatmap"], "There is nothing to read"),
     "no such image": (["heatmap", "--image", "x.png"], "There is no image file x.png"),
     "no such sound": (["verify", "--audio", "x.wav"], "There is no audio file x.wav"),
     "image for a text model": (
@@ -654,7 +654,7 @@ def test_a_text_comes_from_a_pipe(capsys, sound):
 
 
 def test_a_pipe_may_hold_too_much(capsys, monkeypatch):
-    monkeypatch.setattr("attnviz.terminal.options._MAX_TEXT_BYTES", 9)
+    monkeypatch.setattr("attnviz.terminal.command._MAX_TEXT_BYTES", 9)
     reader, writer = os.pipe()
     os.write(writer, TEXT.encode())
     os.close(writer)

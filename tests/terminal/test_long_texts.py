@@ -34,7 +34,7 @@ def test_an_overview_and_an_exact_region(file, model):
     whole = json.loads(Path("whole.json").read_text(encoding="utf-8"))
     P = torch.tensor(whole["weights"])
     torch.testing.assert_close(P.sum(1), torch.ones(len(P)), atol=1e-5, rtol=0)
-    assert run([*streamed, "--rows", "20:24", "--cols", "18:30", "-o", "part.json"]) == 0
+    assert run([*streamed, "--rows", "20:24", "--columns", "18:30", "-o", "part.json"]) == 0
     part = json.loads(Path("part.json").read_text(encoding="utf-8"))
     exact = attnviz.attend(LONG, model=model).weights(2, 3)[20:24, 18:30]
     torch.testing.assert_close(torch.tensor(part["weights"]), exact, atol=1e-5, rtol=1e-4)
@@ -54,7 +54,7 @@ def test_a_region_uses_the_head_chosen_for_the_full_map(file, capsys):
 
 def test_a_region_of_a_short_text_is_in_words(capsys):
     text = "the train left the station"
-    assert run(["heatmap", text, "--rows", "1:3", "--cols", ":4", "--json"]) == 0
+    assert run(["heatmap", text, "--rows", "1:3", "--columns", ":4", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["columns"]) == (
         ["the", "train"],
@@ -77,7 +77,7 @@ def test_heads_and_verify_read_files(file, capsys):
     [
         (["--rows", "3"], "--rows must be START:STOP, not '3'. For"),
         (["--rows", "a:b"], "--rows must be START:STOP"),
-        (["--cols", "9:4"], "Columns 9:4 are not part of the map"),
+        (["--columns", "9:4"], "Columns 9:4 are not part of the map"),
         (["--rows", "0:99999"], "Rows 0:99999 are not part of the map"),
         (["--special", "remove"], "Special tokens cannot be left out"),
         (["--find", "train:station"], "Only summaries of the maps were kept"),

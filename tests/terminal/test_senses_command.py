@@ -9,7 +9,7 @@ from attnviz.app import run
 
 RIVER = ["We sat on the bank.", "The bank was muddy."]
 MONEY = ["The bank lent money.", "She owns a bank."]
-TWO = [f"--sense=river={s}" for s in RIVER] + [f"--sense=money={s}" for s in MONEY]
+TWO = [f"--sentences=river={s}" for s in RIVER] + [f"--sentences=money={s}" for s in MONEY]
 
 
 def test_a_bundled_word(capsys):
@@ -41,7 +41,7 @@ def test_a_bundled_word(capsys):
 
 def test_custom_sentences_from_the_command_line_and_a_file(capsys):
     Path("river.txt").write_text("\n".join(RIVER))
-    arguments = ["senses", "bank", "--sense", "river=river.txt", *TWO[2:]]
+    arguments = ["senses", "bank", "--sentences", "river=river.txt", *TWO[2:]]
     assert run([*arguments, "--json"]) == 0
     said = capsys.readouterr()
     assert said.err == ""
@@ -62,12 +62,12 @@ WRONG = {
     "unknown word": (["bnak"], "There are no bundled sentences for 'bnak', only for bank, check"),
     "no word": ([], "Missing argument 'word'"),
     "no =": (
-        ["bank", "--sense", "river"],
-        "--sense must be NAME=SENTENCE or NAME=FILE, not 'river'",
+        ["bank", "--sentences", "river"],
+        "--sentences must be NAME=SENTENCE or NAME=FILE, not 'river'",
     ),
-    "no such file": (["bank", "--sense", "river=x.txt"], "For 'river' there is no file x.txt"),
+    "no such file": (["bank", "--sentences", "river=x.txt"], "For 'river' there is no file x.txt"),
     "empty file": (
-        ["bank", "--sense", "river=empty.txt"],
+        ["bank", "--sentences", "river=empty.txt"],
         "empty.txt has no sentences for 'river'",
     ),
     "one sense": (["bank", *TWO[:2]], "At least two senses of 'bank' are needed, not 1"),
@@ -76,11 +76,11 @@ WRONG = {
         "The sense 'money' has fewer than two different sentences",
     ),
     "not in it": (
-        ["bank", *TWO, "--sense", "money=The bnak lends."],
+        ["bank", *TWO, "--sentences", "money=The bnak lends."],
         "not in 'The bnak lends.' (money 3). Did you mean bnak?",
     ),
     "too long": (
-        ["bank", *TWO, "--sense", "money=The bank" + " grew" * 600],
+        ["bank", *TWO, "--sentences", "money=The bank" + " grew" * 600],
         "reads at most 512. Shorten it.",
     ),
     "unknown ending": (["bank", "-o", "x.gif"], ".png, .svg, .pdf"),

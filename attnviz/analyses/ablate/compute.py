@@ -74,11 +74,13 @@ def ablate(
     against : str, optional
         Another token or class: the difference of both logits is measured.
     word : str, optional
-        A word of the texts: how far its vector moves is measured, in place of a prediction.
-        "the#2" is the second "the". Models without a head for tokens or classes need it.
+        A word of the texts: how far its vector moves is measured, in place of a prediction. "the#2"
+        is the second "the". Models without a head for tokens or classes need it.
     heads : "all" or sequence, optional
-        The heads to ablate one by one, as (layer, head). A sequence of heads in place of one is a
-        set whose heads are ablated together.
+        The heads to ablate, by layer and head; those of a set are ablated together. By default all
+        heads, one by one.
+
+        A head is (layer, head), and a set a sequence of heads.
     how : {"mean", "zero", "resample"}, optional
         What replaces the output of a head: its mean over the positions of all texts (the default),
         zeros, or its outputs in the next text (in the same text, from its middle on, if there is
@@ -91,7 +93,7 @@ def ablate(
         "total" recomputes everything after the heads. "direct" ablates them only where the output
         is read, and fixes all other heads: it leaves the path through the MLPs of that position.
     keep_sink : bool, default True
-        Whether heads keep their output at the attention sink, the first token of a causal model.
+        Keep the output of the heads at the attention sink, the first token of a causal model.
         Without its sink such a model computes what it never computes otherwise.
     model : Model, str, path or module, optional
         From `load`, or what `load` takes.
@@ -178,7 +180,8 @@ def _check(
     if not texts:
         raise InputError("There is no text. Give one or more.")
     for number, text in enumerate(texts, start=1):
-        expect_words(text, f"Text {number} of {len(texts)}" if len(texts) > 1 else "The text")
+        which = f"Text {number:,} of {len(texts):,}" if len(texts) > 1 else "The text"
+        expect_words(text, which)
     if patch is not None:
         expect_words(patch, "The text to patch from")
     if word is not None and (target is not None or against is not None):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 from attnviz.agreement import CANARY, PRECISIONS, dtypes
 from attnviz.analyses.check.result import CheckResult, Mismatch
 from attnviz.errors import InputError, refuse_given
+from attnviz.io.weights_file import read_weights
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attend
 from attnviz.pipeline.given import weights_by_layer
 from attnviz.results import AttentionRecord, AttentionResult, expect_vectors, one_result
@@ -28,7 +31,7 @@ _LISTED = 8  # heads in another order
 
 @checked_scalars
 def check(
-    weights: Any,
+    weights: str | os.PathLike[str] | Any,
     text: TextSource | AttentionResult | None = None,
     model: Model | Loadable | None = None,
     *,
@@ -42,10 +45,13 @@ def check(
 
     Parameters
     ----------
-    weights : array, tensor, sequence or mapping of these
-        As in `from_weights`: the `attentions` of transformers, the input of BertViz, the cache of
-        TransformerLens, the values saved in a trace of nnsight. A mapping may have some layers
-        only: ``{3: weights}``.
+    weights : path, array, tensor, sequence or mapping of these
+        A file .npy, .npz or .safetensors with the weights of another tool: one array of layers ×
+        heads × queries × keys, or one for each layer, with its number in the name.
+
+        Or what `from_weights` takes: the `attentions` of transformers, the input of BertViz, the
+        cache of TransformerLens, the values saved in a trace of nnsight. A mapping may have some
+        layers only: ``{3: weights}``.
     text : str, ids, BatchEncoding, messages or AttentionResult
         What the tool read, as in `attend`. A tool that adds other special tokens is checked with
         the ids that it read. A result of `attend` is taken as it is, and no model runs.
@@ -78,6 +84,8 @@ def check(
     >>> attnviz.check(weights, result).hints
     ('heads 1 and 5 of layer 2 are swapped',)
     """
+    if isinstance(weights, str | os.PathLike):
+        weights = read_weights(Path(weights))
     layers = weights_by_layer(weights)
     if isinstance(text, AttentionResult):
         why = "a result of attend is taken as it is, and no model runs. Leave it out."

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -34,6 +35,7 @@ from attnviz.analyses.survey.corpus import (
     TokenizedText,
     batches,
     check_corpus,
+    check_corpus_name,
     check_seed,
     count_rows,
     load_text_model,
@@ -80,12 +82,14 @@ def compare(
     Parameters
     ----------
     texts : str, Path or iterable of str
-        The corpus, as in `survey`.
+        As in `survey`.
     models : sequence of Model, of what `load` takes, or of functions; or a mapping from labels
-        Checkpoints of one architecture and one vocabulary, in order, such as a model before and
-        after fine-tuning, or the steps of a training. A function without arguments loads a model
-        when its turn comes: ``partial(attnviz.load, "folder", dtype="bfloat16")``. The keys of a
-        mapping are the labels in figures and tables; by default these are the names of the models.
+        Two or more checkpoints of one architecture and one vocabulary, in order, such as a model
+        before and after fine-tuning, or the steps of a training.
+
+        A function without arguments loads a model when its turn comes: ``partial(attnviz.load,
+        "folder", dtype="bfloat16")``. The keys of a mapping are the labels in figures and tables;
+        by default these are the names of the models.
     column, truncate, skip_bad, seed
         As in `survey`.
 
@@ -112,6 +116,8 @@ def compare(
     check_seed(seed)
     check_corpus(texts, column)
     labels = tuple(map(str, models)) if isinstance(models, Mapping) else ()
+    if isinstance(texts, str | Path):
+        check_corpus_name(texts)
     checkpoints = list(models.values() if isinstance(models, Mapping) else models)
     if len(checkpoints) < 2:
         raise InputError("There is nothing to compare. Name two models or more.")

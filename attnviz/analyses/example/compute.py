@@ -205,13 +205,15 @@ def example(
     name : str, optional
         A bundled example: "cat", "likes" or "phones".
     file : path, optional
-        Your own example, a JSON object. It gives `X` (T, d_model), `W_q`, `W_k` (d_model, h·d_k),
-        `W_v` (d_model, h·d_v), `W_o` (h·d_v, d_out), with `heads` (1), `scale` (1/√d_k) and `mask`
-        ("causal", or (T, T) of 1 for visible and 0 for hidden); or a later stage: `Q` and `K`,
-        `scores` or `weights`, and `V`. With several heads, a matrix may be a list of one per head.
-        `printed` holds matrices by stage: Q, K, V, scores, scaled scores, weights, head output,
-        concatenated, output. `title`, `tokens`, `queries` (labels of the rows, if they are not the
-        tokens) and `notes` (a sentence by stage) describe it.
+        JSON file with your own matrices and the printed results.
+
+        It gives `X` (T, d_model), `W_q`, `W_k` (d_model, h·d_k), `W_v` (d_model, h·d_v), `W_o`
+        (h·d_v, d_out), with `heads` (1), `scale` (1/√d_k) and `mask` ("causal", or (T, T) of 1 for
+        visible and 0 for hidden); or a later stage: `Q` and `K`, `scores` or `weights`, and `V`.
+        With several heads, a matrix may be a list of one per head. `printed` holds matrices by
+        stage: Q, K, V, scores, scaled scores, weights, head output, concatenated, output. `title`,
+        `tokens`, `queries` (labels of the rows, if they are not the tokens) and `notes` (a sentence
+        by stage) describe it.
 
     Returns
     -------

@@ -99,8 +99,8 @@ def explain(
         Also measure what the prediction loses without each head, estimated from the gradient and
         exactly for the thirty largest, and compute what each layer would predict (logit lens).
     generate : int, default 1
-        Let a causal model or an encoder–decoder generate this many tokens greedily, and explain
-        the last of them: the text and the tokens before it are what the model reads.
+        Let a causal model or an encoder–decoder generate this many tokens greedily, and explain the
+        last of them: the text and the tokens before it are what the model reads.
     decoder : str, optional
         The beginning of the target of an encoder–decoder, which the explained token goes on. By
         default the target is empty.
@@ -133,6 +133,7 @@ def explain(
     >>> why.names[why.credit.nan_to_num().argmax()]
     'Eiffel'
     """
+    expect_words(text, "The text")
     if number not in ("log-probability", "logit"):
         raise InputError(f"The number must be log-probability or logit, not {number!r:.60}.")
     if generate < 1:
@@ -342,10 +343,11 @@ def _begin(model: Model, text: str, decoder: str, count: int) -> tuple[TokenIds,
     with restoring(model.module), torch.no_grad():
         ids = generate_greedily(model.module, inputs, count).tolist()
     new = ids[len(prefix.ids) :]
-    assert model.tokenizer is not None  # it has tokenized the text
+    tokenizer = model.checkpoint.target_tokenizer
+    assert tokenizer is not None  # it has tokenized the text
     _expect_words(model, new, count)
-    read, start = (generated_text(model.tokenizer, torch.tensor(i)) for i in (ids, prefix.ids))
-    return TokenIds(tuple(ids)), read[len(start) :]
+    read, start = (generated_text(tokenizer, torch.tensor(i)) for i in (ids, prefix.ids))
+    return TokenIds(tuple(ids), shifted=True), read[len(start) :]
 
 
 def _stacks_of(reading: Reading) -> tuple[str, ...]:
@@ -358,8 +360,9 @@ def _stacks_of(reading: Reading) -> tuple[str, ...]:
 
 def _expect_words(model: Model, new: Sequence[int], count: int) -> None:
     """Raise InputError unless a model has generated so many tokens, and no special ones."""
-    assert model.tokenizer is not None
-    words = sum(token not in model.tokenizer.all_special_ids for token in new)
+    tokenizer = model.checkpoint.target_tokenizer
+    assert tokenizer is not None
+    words = sum(token not in tokenizer.all_special_ids for token in new)
     if words < count:
         raise InputError(
             f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "

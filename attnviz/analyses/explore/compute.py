@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from glob import has_magic
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +23,13 @@ from attnviz.analyses.survey.corpus import (
     CorpusChanges,
     TokenizedText,
     batches,
-    check_corpus,
     parts,
     read_corpus,
     sample_of,
     tokenize_corpus,
     verify_sample,
 )
-from attnviz.analyses.survey.media import MediaCorpus, is_of_media, load_corpus_model
+from attnviz.analyses.survey.media import MediaCorpus, expect_corpus, is_of_media, load_corpus_model
 from attnviz.analyses.survey.statistics import HeadStatistics, batch_tokens
 from attnviz.attribution.heads import measure_without, outputs_of
 from attnviz.attribution.methods import attempt
@@ -70,9 +71,11 @@ def explore(
     Parameters
     ----------
     texts : str, Path or iterable
-        A file (.txt, .jsonl, .csv, .tsv, .parquet), or the texts. For a model that reads images or
-        sounds: a folder of them, a pattern of file names, a .txt file with their names, or a list
-        of them.
+        A file of texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet. For a model that reads
+        images or sounds: a folder of them, a pattern of file names, or a .txt file with their
+        names.
+
+        Or a list of texts, images or sounds.
     model : Model or what `load` takes, optional
         A model that reads texts, images or sounds; by default the bundled one.
     column : str
@@ -82,7 +85,7 @@ def explore(
     skip_bad : bool
         Leave out texts that cannot be read, and count them; by default they are an error.
     seed : int
-        Of the survey, and of the texts from which typical examples are drawn.
+        Random seed of the survey, and of the texts from which typical examples are drawn.
 
     Returns
     -------
@@ -103,7 +106,11 @@ def explore(
     >>> result = attnviz.explore(texts)
     >>> page = result.page()  # page.save("heads.html")
     """
-    check_corpus(texts, column)
+    if texts == "-":
+        raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
+    if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
+        raise InputError(f"There is no file or folder {texts}. Check the name of the corpus.")
+    expect_corpus(texts, column)
     model, kind = load_corpus_model(model)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":

@@ -195,7 +195,7 @@ def head_maps(
     layer : int, optional
         The layer, counted from 0. By default all layers.
     words : bool, default True
-        Whether to merge word pieces into words.
+        Merge word pieces into words.
     special : {"keep", "hide", "remove"}
         As in `attention_map`.
 

@@ -121,21 +121,21 @@ def heatmap(
     result : AttentionResult or AttentionMap
         From `attend` or `attention_map`.
     layer : int or sequence of int, optional
-        The layer, counted from 0, or several layers to average.
+        The layer, counted from 0; several are averaged.
     head : int or sequence of int, optional
-        The head, counted from 0, or several heads to average; all heads if there are several layers
-        and none is named. Otherwise, if the layer or the head is left out, the head is chosen in
-        which content words attend to each other most (`rank_heads`).
+        The head, counted from 0; several are averaged, and by default all of several layers.
+        Otherwise, if the layer or the head is left out, the head is chosen in which content words
+        attend to each other most.
     patch : (int, int) or str, optional
-        The query whose weights are drawn over an image: a patch as (row, column), counted from 0,
-        or a token or word ("[CLS]", "cat"). By default the last token of a text, else [CLS], else
-        the patch in the middle.
+        The query whose weights are drawn over an image: the row and column of a patch, counted from
+        0, or a token or word ("[CLS]", "cat"). By default the last token of a text, else [CLS],
+        else the patch in the middle.
     matrix : bool, default False
-        Whether to draw queries × keys for an image too.
+        Draw queries × keys for an image too.
     words : bool, default True
-        Whether to merge word pieces into words.
+        Merge word pieces into words.
     special : {"keep", "hide", "remove"}
-        Whether to keep special tokens, to hide them, or to remove them and renormalize the rows.
+        Keep special tokens, hide them, or remove them and renormalize the rows.
     rows, columns : slice, optional
         A part of the map, counted from 0: words, or tokens of a long text.
     overview : bool or HeadMaps, optional

@@ -52,16 +52,16 @@ def senses(
     Parameters
     ----------
     word : str
-        The word, in any case. In sentences without the word itself, its regular English inflections
-        count.
+        The word to study, in any case. In sentences without the word itself, its regular English
+        inflections count.
     sentences : mapping of str to str or sequence of str, optional
-        At least two sentences for each sense. By default bundled sentences, for bank, check, apple,
-        bat, crane, spring, mouse, seal, light and pitcher.
+        At least two senses with two sentences each. By default bundled sentences, for bank, check,
+        apple, bat, crane, spring, mouse, seal, light and pitcher.
     model : Model, str, path or module, optional
         From `load`, or what `load` takes. By default the bundled all-MiniLM-L6-v2.
     raw : bool, default False
-        Whether to leave the vectors as they are. By default each layer is centered, because the
-        vectors of a model lie in a narrow cone (Ethayarajh 2019, arXiv:1909.00512).
+        Leave the vectors as they are. By default each layer is centered, because the vectors of a
+        model lie in a narrow cone (Ethayarajh 2019, arXiv:1909.00512).
 
     Returns
     -------

@@ -94,7 +94,7 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
         if word.casefold() not in bundled():
             raise InputError(
                 f"There are no bundled sentences for {word!r}, only for {', '.join(bundled())}. "
-                "Give your own with --sense NAME=SENTENCE or NAME=FILE (sentences=)."
+                "Give your own with --sentences NAME=SENTENCE or NAME=FILE (sentences=)."
             )
         senses = bundled()[word.casefold()]
     if not isinstance(senses, Mapping):
@@ -104,7 +104,7 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
         )
     if len(senses) < 2:
         raise InputError(
-            f"At least two senses of {word!r} are needed, not {len(senses)}. Add --sense "
+            f"At least two senses of {word!r} are needed, not {len(senses)}. Add --sentences "
             "NAME=SENTENCE (another entry of sentences=)."
         )
     sentences: dict[str, Sentence] = {}

@@ -39,7 +39,14 @@ from attnviz.attribution.residual_stream import ResidualStream, decompose_residu
 from attnviz.attribution.target import Score, Target
 from attnviz.attribution.tracing import trace_run
 from attnviz.capture import hidden_states, restoring
-from attnviz.errors import AttnvizError, InputError, ModelError, expect_words, first_line
+from attnviz.errors import (
+    AttnvizError,
+    InputError,
+    ModelError,
+    expect_in_text,
+    expect_words,
+    first_line,
+)
 from attnviz.inputs import expect_one_text, pieces_in, token_spans
 from attnviz.inputs.batch import Batch
 from attnviz.pipeline.attend import Loadable, Model, load
@@ -78,22 +85,24 @@ def shift(
     text : str
         The text. Where {mud|cash} stands in it, the reference has the first, the text the second.
     toward : mapping of str to str or sequence of str, optional
-        Two regions by name, each with texts. The direction is then the axis from the second region
-        to the first, between the means of their vectors: of the word where it is in the texts, else
-        of all their tokens. The text itself is refused. By default the direction is that of the
-        shift itself.
+        Two regions by name, each with texts: the direction is from the second region to the first,
+        between the means of their vectors: of the word where it is in the texts, else of all their
+        tokens. By default the direction is that of the shift itself.
+
+        The text itself is refused.
     reference : str, optional
         What the text is compared with. "gate", the default: the same text, where every token may
-        attend only to itself and to special tokens. A causal model reads the text with a BOS token
-        before it, which stays readable; without one the first token does. "mask": the same text,
-        where all other words are masked. Otherwise a text with the same number of tokens, such as a
-        minimal pair.
+        attend only to itself and to special tokens. "mask": the same text, where all other words
+        are masked. Otherwise a text with the same number of tokens, such as a minimal pair.
+
+        A causal model reads the text with a BOS token before it, which stays readable; without one
+        the first token does.
     verify_causally : bool, default False
-        Whether to change each other word in four ways, and to patch every head in two: at the word
-        alone (direct effect) and everywhere (total effect). "mask" replaces a word by [MASK];
-        "replace" by eight common words of the vocabulary, averaged; "knock-out" lets no token
-        attend to it; "delete" removes it from the text. By default each word is only masked, or
-        knocked out if the model has no mask token, and heads are not patched.
+        Change each other word in four ways, and patch every head in two: at the word alone (direct
+        effect) and everywhere (total effect). "mask" replaces a word by [MASK]; "replace" by eight
+        common words of the vocabulary, averaged; "knock-out" lets no token attend to it; "delete"
+        removes it from the text. By default each word is only masked, or knocked out if the model
+        has no mask token, and heads are not patched.
     methods : str or sequence of str, optional
         Attribution methods to compute beside the decomposition: "attention-flow",
         "attention-value-norm", "direct-attribution", "ensemble", "gradient-attention",
@@ -127,6 +136,9 @@ def shift(
     >>> moved.decomposition.credit_error < 1e-3  # the parts sum to the whole
     True
     """
+    for name, argument in (("word", word), ("text", text)):
+        expect_words(argument, f"The {name}")
+    expect_in_text([word], text)
     text, reference = parse_pair(text, reference)
     method_names = check_methods(methods)
     model = model if isinstance(model, Model) else load(model)

@@ -63,8 +63,8 @@ def shift(
     width : float, default 183
         The width of the figure in mm. One column of a journal is 89 mm, two are 183.
     details : bool, default False
-        Whether to draw instead the contributions by layer and by head, the residual stream, and the
-        effect of each intervention.
+        Draw instead the contributions by layer and by head, the residual stream, and the effect of
+        each intervention.
     caption : {"short", "full"}
         Whether the caption has two lines, or also says how everything was measured. The file always
         says so in its metadata.

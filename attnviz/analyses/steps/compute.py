@@ -54,11 +54,13 @@ def steps(
     result : AttentionResult
         From `attend`.
     layer, head : int, optional
-        The head, both counted from 0. By default the head in which content words attend to each
-        other most (`rank_heads`).
+        The layer or head, counted from 0. By default the head in which content words attend to each
+        other most.
     word : str or int, optional
-        A word of the text ("the#2" is the second "the"), one of its pieces, or the position of a
-        token. By default the first content word.
+        The word to follow ("the#2" is the second "the"), or one of its pieces. By default the first
+        content word.
+
+        Or the position of a token.
 
     Returns
     -------

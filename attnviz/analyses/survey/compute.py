@@ -32,7 +32,6 @@ from attnviz.analyses.survey.corpus import (
     PART,
     Corpus,
     CorpusChanges,
-    check_corpus,
     check_seed,
     count_rows,
     parts,
@@ -51,6 +50,7 @@ from attnviz.analyses.survey.media import (
     MediaCorpus,
     MediaHeads,
     changes_of,
+    expect_corpus,
     load_corpus_model,
 )
 from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
@@ -108,23 +108,28 @@ def survey(
     Parameters
     ----------
     texts : str, Path or iterable
-        A file (.txt, .jsonl, .csv, .tsv, .parquet), "-" for standard input, or the texts. For a
-        model that reads images or sounds: a folder of them, a pattern of file names, a .txt file
-        with their names, or a list of them. These have statistics of their own, and no shuffled
-        tokens.
+        A file of texts: .txt (one per line), .jsonl, .csv, .tsv or .parquet; or "-" for standard
+        input.
+
+        Or the texts themselves. For a model that reads images or sounds: a folder of them, a
+        pattern of file names, a .txt file with their names, or a list of them. These have
+        statistics of their own, and no shuffled tokens.
     probe : str or sequence of str, optional
         In place of texts, those of one or more probes: "induction", "previous", "duplicate" and
         "sink", whose texts are random words that occur twice; "retrieval", a word in filler that is
-        asked for; "ioi" and "inhibition", two names, one of them the indirect object. The role that
-        a probe names is then confirmed by ablation: the model must do worse what the role claims
-        without these heads than without any of twenty random sets of as many heads in the same
-        layers. The statistic of a role is measured on the texts of its probe only.
+        asked for; "ioi" and "inhibition", two names, one of them the indirect object.
+
+        The role that a probe names is then confirmed by ablation: the model must do worse what the
+        role claims without these heads than without any of twenty random sets of as many heads in
+        the same layers. The statistic of a role is measured on the texts of its probe only.
     model : Model or what `load` takes, optional
         A model that reads texts, images or sounds; by default the bundled one.
     out : path, optional
-        A folder for the long table in parts (sentence, tokens, stack, layer, head, statistic,
-        value, even, shuffled, shuffled_keys), a summary, and the result itself, for `load_result`.
-        Needs pyarrow. By default nothing is written. For texts only.
+        A folder for the tables, the figure, and the result itself, for `load_result`.
+
+        The long table comes in parts (sentence, tokens, stack, layer, head, statistic, value, even,
+        shuffled, shuffled_keys), beside a summary. Needs pyarrow. By default nothing is written.
+        For texts only.
     column : str
         The column of the corpus that holds the text.
     truncate : bool
@@ -132,19 +137,21 @@ def survey(
     skip_bad : bool
         Leave out texts that cannot be read, and count them; by default they are an error.
     resume : bool
-        Go on with the survey in `out`.
+        Continue the survey in the folder.
     force : bool
-        Overwrite the summary in `out`.
+        Overwrite the summary in the folder.
     engine : {"local", "ray"}
         "ray" measures on all machines of a Ray cluster. The numbers are the same.
     address : str, optional
-        Of the Ray cluster; by default one is started on this machine.
+        Address of the Ray cluster; by default one is started on this machine.
     seed : int
-        Of shuffles, resamples and flips.
+        Random seed of shuffles, resamples and flips.
     stack : str, optional
         "linear" measures the linear attention of a model that has softmax attention, too; by
-        default the softmax attention is measured. Weights of linear attention are signed: its
-        statistics (|self|, |previous|, …) are of the share of a weight in the sizes of its row.
+        default the softmax attention is measured.
+
+        Weights of linear attention are signed: its statistics (|self|, |previous|, …) are of the
+        share of a weight in the sizes of its row.
 
     Raises
     ------
@@ -169,7 +176,10 @@ def survey(
     check_options(out, engine, address)
     if (texts is None) == (probe is None):
         raise InputError("Give either texts or a probe.")
-    check_corpus(texts or (), column)
+    if texts is not None:
+        expect_corpus(texts, column)
+    else:
+        refuse_given("a probe has texts of its own. Leave it out.", column=column != "text")
     if out is None:
         why = "a survey without a folder writes nothing. Name one (out=), or leave this out."
         refuse_given(why, resume=resume, force=force)

@@ -33,7 +33,6 @@ _LONGEST = 2**24  # characters of a line or a field: a file without ends must no
 PART = 512  # texts that are sorted by length and written together
 _UTF_8: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape"}
 _PARQUET_ROWS = 1024  # that are read at once
-_ENCODING_FIELDS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
 _SAMPLE_TEXTS = 8  # on which all stages are verified and heads are compared
 _SAMPLE_TOKENS = 128  # of each of these texts at most, if some are that short
 _LISTED = 20  # numbers of texts that are left out, in a note
@@ -345,9 +344,7 @@ def tokenize_corpus(
     for text in texts:
         try:
             with translate(checkpoint):
-                encoding, cut_from = tokenize(
-                    checkpoint, (text.text, None), longest, truncate=truncate
-                )
+                encoded = tokenize(checkpoint, text.text, None, longest, truncate=truncate)
         except InputError as error:
             if on_bad is None:
                 raise InputError(
@@ -355,8 +352,8 @@ def tokenize_corpus(
                 ) from None
             on_bad(text.number + 1, f"text {text.number + 1}: {error}")
         else:
-            fields = {name: encoding[name] for name in _ENCODING_FIELDS if name in encoding}
-            yield TokenizedText(text.number, text.text, fields, cut=cut_from is not None)
+            is_cut = encoded.cut_from is not None
+            yield TokenizedText(text.number, text.text, encoded.fields, cut=is_cut)
 
 
 def sample_of(texts: Sequence[TokenizedText]) -> list[str]:

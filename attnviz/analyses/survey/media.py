@@ -15,7 +15,13 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from attnviz.analyses.survey.corpus import Corpus, CorpusChanges, OnBad
+from attnviz.analyses.survey.corpus import (
+    Corpus,
+    CorpusChanges,
+    OnBad,
+    check_corpus,
+    check_corpus_name,
+)
 from attnviz.analyses.survey.result import NOUNS, HeadName
 from attnviz.analyses.survey.statistics import STATISTICS, HeadStatistic, TextStatistics, key_order
 from attnviz.analyses.survey.statistics import TITLES as TITLES_OF_TEXTS
@@ -63,6 +69,13 @@ def is_of_media(source: Corpus) -> bool:
         return False
     endings = tuple(ending for endings in FILES.values() for ending in endings)
     return Path(source).is_dir() or glob.has_magic(str(source)) or _ending(source) in endings
+
+
+def expect_corpus(source: object, column: str) -> None:
+    """Raise InputError for what is no corpus, as far as its name tells."""
+    check_corpus(source, column)
+    if isinstance(source, str | Path) and not is_of_media(source):
+        check_corpus_name(source)
 
 
 def _ending(path: Any) -> str:

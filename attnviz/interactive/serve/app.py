@@ -45,7 +45,6 @@ from attnviz.interactive.serve.queue import JobQueue
 from attnviz.interactive.view import static
 from attnviz.models.checkpoint import BUNDLED
 from attnviz.pipeline.attend import Model
-from attnviz.terminal.options import ModelOptions
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>attnviz</title>
@@ -75,7 +74,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 def run(
     models: Sequence[str],
-    loading: ModelOptions,
+    load: Callable[[str | None], Model],
     *,
     host: str,
     port: int,
@@ -83,9 +82,12 @@ def run(
     time_limit: float,
     open_browser: bool,
 ) -> None:
-    """Serve these models (by default the bundled one) until a signal ends the process."""
+    """Serve these models (by default the bundled one) until a signal ends the process.
+
+    load : returns the model of a name, or the bundled one for None.
+    """
     with _bind(host, port) as listener:
-        handlers = Handlers(_load(models, loading), max_tokens)
+        handlers = Handlers(_load(models, load), max_tokens)
         if host not in _LOCAL:
             message = f"Whoever reaches {host} and has the link can use it."
             warnings.warn(message, AttnvizWarning, stacklevel=2)
@@ -341,10 +343,10 @@ def _bind(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def _load(names: Sequence[str], loading: ModelOptions) -> dict[str, Model]:
+def _load(names: Sequence[str], load: Callable[[str | None], Model]) -> dict[str, Model]:
     models: dict[str, Model] = {}
     for name in names or [BUNDLED]:
-        model = loading.load(None if name == BUNDLED else name)
+        model = load(None if name == BUNDLED else name)
         expect_one_text(model.checkpoint)
         if model.name in models:
             raise InputError(f"--model names {model.name} twice. Leave one out.")

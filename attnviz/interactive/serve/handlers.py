@@ -39,12 +39,19 @@ Work: TypeAlias = Callable[[], dict[str, Any]]
 class Handlers:
     """Checks each request at once, and returns the work that answers it.
 
+    A stranger's text is plain text: special tokens that are typed in it are split.
+
     models : those that a request may name; the first is the default.
     max_tokens : the most tokens of a text.
     """
 
     models: Mapping[str, Model]
     max_tokens: int
+
+    def __post_init__(self) -> None:
+        """Let the models read special tokens as text."""
+        split = {name: Model(m.checkpoint.reading("split")) for name, m in self.models.items()}
+        object.__setattr__(self, "models", split)
 
     def attention(self, query: Query) -> Work:
         """Show every attention on a text, or compare two texts."""

@@ -269,7 +269,7 @@ MONEY = ["The bank lent money.", "She owns a bank."]
         ("bnak", None, "There are no bundled sentences for 'bnak', only for bank, check, apple"),
         ("", None, "The word is empty"),
         ("bank", {"river": RIVER}, "At least two senses of 'bank' are needed, not 1"),
-        ("bank", {}, "are needed, not 0. Add --sense"),
+        ("bank", {}, "are needed, not 0. Add --sentences"),
         (
             "bank",
             {"river": RIVER, "money": MONEY[:1]},
@@ -306,11 +306,11 @@ def test_typed_and_file_sentences_are_combined(tmp_path):
     file = tmp_path / "river.txt"
     file.write_text("We sat on the bank.\n\n  The bank was muddy.\r\n", encoding="utf-8-sig")
     typed = [f"river={file}", "river=A bank = a slope.", "money=The bank lent money."]
-    assert parse_named_sentences(typed, "--sense") == {
+    assert parse_named_sentences(typed, "--sentences") == {
         "river": [*RIVER, "A bank = a slope."],
         "money": ["The bank lent money."],
     }
-    assert parse_named_sentences([], "--sense") is None
+    assert parse_named_sentences([], "--sentences") == {}
 
 
 @pytest.mark.parametrize(
@@ -330,4 +330,4 @@ def test_invalid_input(tmp_path, monkeypatch, typed, said):
     (tmp_path / "empty.txt").write_text("\n \n")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(InputError, match=said):
-        parse_named_sentences([typed], "--sense")
+        parse_named_sentences([typed], "--sentences")

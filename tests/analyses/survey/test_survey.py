@@ -141,7 +141,7 @@ def test_the_folder_is_checked_before_a_model_is_loaded(
     tmp_path, monkeypatch, capsys, output, said
 ):
     monkeypatch.setattr(
-        "attnviz.terminal.options.ModelOptions.load", lambda *_: pytest.fail("loaded")
+        "attnviz.terminal.command.Call.load", lambda *_: pytest.fail("loaded")
     )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.txt").write_text("the train left\n")

@@ -240,7 +240,7 @@ def test_more_tokens_than_the_model_can_read(reader):
 def test_a_word_without_sentences_has_a_readable_answer(reader):
     told = refused(reader.post("/senses", json={"word": "zebra"}), 400)
     assert "'zebra' has no bundled sentences. Type your own, or one of bank, " in told
-    assert "--sense" not in told
+    assert "--sentences" not in told
 
 
 @pytest.mark.parametrize("path", POSTS)

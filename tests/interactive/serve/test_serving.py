@@ -220,6 +220,11 @@ def test_answers_do_not_stay_in_memory(small):
     assert not [each.shape for each in after if id(each) not in before]
 
 
+def test_special_tokens_in_the_text_of_a_stranger_are_plain_text(model):
+    answer = Handlers({"bundled": model}, 64).attention({"text": "left [SEP] now"})()
+    assert "read as plain text, not as special tokens: [SEP]" in str(answer)
+
+
 @pytest.mark.parametrize("path", ["senses", "shift"])
 def test_a_stopped_figure_does_not_stay_in_memory(model, monkeypatch, path):
     def stop(*_):
@@ -358,7 +363,7 @@ def test_this_machine_goes_by_its_own_names(host):
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr("attnviz.interactive.cli.find_spec", lambda name: None)
+    monkeypatch.setattr("attnviz.commands.find_spec", lambda name: None)
     assert run(["serve"]) == 2
     said = capsys.readouterr().err
     assert "pip install 'attnviz[serve]'" in said

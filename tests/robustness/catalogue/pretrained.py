@@ -104,8 +104,8 @@ PRETRAINED = {
     "no target": both("heatmap train -m t5", 2, "--target"),
     "a target for an encoder": both("verify train --target left -m tiny", 2, "not a target"),
     "senses without attention": both(
-        "senses bank --sense a='the bank' --sense a='of bank' --sense b='a bank' "
-        "--sense b='on bank' -m fnet",
+        "senses bank --sentences a='the bank' --sentences a='of bank' --sentences b='a bank' "
+        "--sentences b='on bank' -m fnet",
         3,
         "attention",
     ),

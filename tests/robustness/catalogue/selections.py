@@ -88,7 +88,7 @@ SELECTIONS = {
     "rows of other digits": both(f"heatmap {_THE} --rows ٠:٣ -o x.json", leaves="x.json"),
     "rows beyond any number": typed(f"heatmap {_THE} --rows 0:{'9' * 5000}", 2, "rows"),
     "all rows": both(f"heatmap {_THE} --rows : -o x.json", leaves="x.json"),
-    "columns past the end": both(f"heatmap {_THE} --cols 90:", 2, "Columns 90: are not part"),
+    "columns past the end": both(f"heatmap {_THE} --columns 90:", 2, "Columns 90: are not part"),
     "columns of a step": called(
         f"attnviz.plot.heatmap({_RESULT}, columns=slice(0, 4, 2))", 2, "Columns 0:4"
     ),

@@ -110,7 +110,7 @@ def heatmap(options: dict[str, Any]) -> Any:
         query, _, key = options["find"].partition(":")
         attnviz.find_heads(result, query=query.strip(), key=key.strip())
     choices: dict[str, Any] = {"words": options["words"], "special": options["special"]}
-    choices |= {"rows": _slice(options["rows"]), "columns": _slice(options["cols"])}
+    choices |= {"rows": _slice(options["rows"]), "columns": _slice(options["columns"])}
 
     def make_map() -> attnviz.AttentionMap:
         best = attnviz.rank_heads(result).scores[0]
@@ -186,14 +186,13 @@ def verify(options: dict[str, Any]) -> Any:
         for name in parameters
         if name in options and name not in ("model", "mode")
     }
-    inputs["positions"] = "all" if options["positions"] else "sample"
     return attnviz.verify(**inputs, model=_load(options), mode=options["mode"])
 
 
 def senses(options: dict[str, Any]) -> Any:
     """Separate the senses of a word."""
     result = attnviz.senses(
-        options["word"], _by_name(options["sense"]), model=_load(options), raw=options["raw"]
+        options["word"], _by_name(options["sentences"]), model=_load(options), raw=options["raw"]
     )
     _write(options, "senses.png", lambda: result,
            lambda: attnviz.plot.senses(result, width=options["width"]))  # fmt: skip

@@ -1,0 +1,385 @@
+"""The commands, in the order of the help: what the signatures of their functions do not say."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attnviz.analyses.example.bundled import check_source
+from attnviz.errors import InputError, ModelError
+from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output
+from attnviz.io.weights_file import check_weights_file
+from attnviz.terminal.command import Call, Command, compute_and_report
+from attnviz.terminal.options import parse_word_pair
+
+_FIGURE = "output force width caption json"
+_MAP = f"stack {_FIGURE}"
+_PAGE = "output force open"
+
+
+@Command(
+    "plot.heatmap",
+    "heatmap.png",
+    _MAP,
+    without=(
+        "annot", "ax", "caption", "cbar", "cbar_ax", "cmap", "heads", "norm", "overview", "title",
+        "vmax", "vmin", "width",
+    ),
+)  # fmt: skip
+def heatmap(
+    call: Call,
+    *,
+    find: Annotated[
+        str | None,
+        typer.Option(
+            help="Two words. Rank the heads by the weight between them.", metavar="QUERY:KEY"
+        ),
+    ] = None,
+) -> int:
+    """Draw the attention map of one head, with an overview of all heads.
+
+    Without --layer and --head, the head that relates the content words of the text most is drawn.
+    For an image, the weights from one query to the patches are laid over the image. A long text is
+    drawn as an overview; --rows and --columns draw an exact part of it.
+    """
+    words = None if find is None else parse_word_pair(find)
+    call.expect_in_text(*(words or ()))
+    layer, head = call.values.get("layer"), call.values.get("head")
+    result = call.attend(layers=layer, heads=head)
+
+    from attnviz.analyses.maps.compute import rank_heads
+    from attnviz.analyses.maps.heatmap import draw_heatmap, select_map
+
+    drawn = select_map(
+        result,
+        find=words,
+        overview=None if call.path and call.path.suffix.lower() in FIGURE_SUFFIXES else False,
+        attend_again=lambda layers, heads: call.attend(layers=layers, heads=heads),
+        **call.values,
+    )
+    ranking = drawn.ranking or rank_heads(result)
+    ranking = ranking.of_layer(layer) if isinstance(layer, int) else ranking
+    return call.report(
+        drawn.map,
+        drawn.map,
+        drawn.matches or ranking,
+        draw=lambda: draw_heatmap(drawn, **call.look).get_figure(root=True),
+    )
+
+
+@Command("head_maps", "heads.png", _MAP)
+def heads(call: Call) -> int:
+    """Draw the attention maps of all heads, of the whole model or of one layer."""
+    layer = call.values.get("layer")
+    result = call.attend(layers=layer)
+
+    from attnviz.analyses.maps.compute import head_maps, rank_heads
+
+    ranking = rank_heads(result)
+    shown = ranking if layer is None else ranking.of_layer(layer)
+    maps = head_maps(result, **call.values)
+    return call.report(maps, maps, shown)
+
+
+@Command("view", "view.html", _PAGE, PAGE_SUFFIXES, without=("compare", "explain"))
+def view(
+    call: Call,
+    *,
+    compare: Annotated[
+        str | None, typer.Option(help="Second text to compare with, word by word.")
+    ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain",
+            help="Explain each generated token by the words before it. Needs --generate.",
+        ),
+    ] = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Compare each explanation with the effects of changing the words, measured in "
+            "separate runs.",
+        ),
+    ] = False,
+) -> int:
+    """Write an interactive page: all heads, lines and maps, one word in all heads, every step.
+
+    The page is one file and works offline. For a long text it holds as much as --size allows.
+    """
+    text, layer = call.inputs.get("text"), call.values.get("layer")
+    if compare is not None and text is None:
+        what = "a text, not a --result" if call.result else "a text to compare with"
+        raise InputError(f"--compare needs {what}. Type both texts.")
+    tokens = _explained_tokens(call, compare, explain=explain, measure=measure)
+    results = [call.attend(exact=layer)]
+    if compare is not None:
+        results.append(call.attend(compare, exact=layer))
+    options = dict(call.values)
+    if tokens:
+        from attnviz.analyses.explain.generation import explain_generation
+        from attnviz.terminal.console import progress_bar
+
+        with progress_bar("explaining the tokens"):
+            options["explain"] = explain_generation(
+                str(text), generate=tokens, measure=measure, model=call.model
+            )
+
+    from attnviz.interactive.view import view as make_page
+    from attnviz.results import AgreementReport
+
+    page = make_page(*results[:1], compare=results[1] if results[1:] else None, **options)
+    return call.save_page(
+        page, AgreementReport.joined(result.checked_agreement for result in results)
+    )
+
+
+def _explained_tokens(call: Call, compare: str | None, *, explain: bool, measure: bool) -> int:
+    """Return how many generated tokens to explain: those that the page shows; 0 for none.
+
+    The model does not read its last token, so the page does not show it.
+    """
+    generated = call.inputs.get("generate", 1)
+    if not explain:
+        if measure:
+            raise InputError("--measure is for explanations. Add --explain.")
+        return 0
+    if "text" not in call.inputs or generated < 2 or compare is not None:
+        raise InputError(
+            "--explain explains the tokens that a model generates after one text. Type a text, and "
+            "--generate 2 or more."
+        )
+    if {"pair", "image", "audio"} & set(call.inputs):
+        raise InputError("--explain reads one text and nothing else. Leave the other input out.")
+    return int(generated) - 1
+
+
+@Command("verify", None, "output force json", (".safetensors",))
+def verify(call: Call) -> int:
+    """Recompute every head's attention and compare it with the model's own, stage by stage.
+
+    With --result, recompute what the file holds: no model runs. --output saves the whole result,
+    for --result.
+
+    Exit code 5 means that they differ, or that their agreement could not be proven.
+    """
+    result = call.attend()
+
+    from attnviz.agreement import verify_saved
+    from attnviz.io.export import save_result
+    from attnviz.terminal.console import console, print_json, print_verdict
+
+    if call.result is not None:
+        result = replace(result, agreement=verify_saved(result))
+    if call.path is not None:
+        save_result(result, call.path, force=call.force)
+    if call.json:
+        notes = {"notes": list(result.notes)}
+        print_json({**asdict(result.provenance), **notes, **result.agreement.about()})
+    else:
+        console.print(result)
+    return print_verdict(result.checked_agreement, call.path, json=call.json)
+
+
+@Command(
+    "check",
+    first=lambda values: check_weights_file(Path(values["weights"])),
+    doing="comparing the weights",
+)
+def check(call: Call) -> int:
+    """Compare another tool's attention weights with those of attnviz, head by head.
+
+    Prints the first head that differs, where it does so most, and what explains the difference.
+
+    Exit code 5 means that a head differs, or that attnviz's own weights could not be verified.
+    """
+    if call.result is None and call.inputs.get("mode", "auto") == "auto":
+        call.inputs["mode"] = "full"
+    return compute_and_report(call)
+
+
+@Command("compare", "comparison.png", arguments=("models", "texts"), without=("model",), loads=True)
+def compare(call: Call) -> int:
+    """Compare checkpoints head by head over a corpus: which heads changed, with intervals."""
+    from attnviz.models.checkpoint import expect_heads
+
+    for name in call.values["models"]:
+        expect_heads(name)  # a wrong name is an error before the others are read
+    call.values["models"] = [partial(call.load, name) for name in call.values["models"]]
+    return compute_and_report(call)
+
+
+@Command("survey", None, "width json", defaults={"out": "survey"}, doing="measuring the texts")
+def survey(call: Call) -> int:
+    """Measure what every head does over a corpus, with confidence intervals and chance levels.
+
+    The folder gets the long table in parts (sentence, layer, head, statistic, value, and the same
+    for shuffled keys and shuffled tokens), a summary of every head, and a figure.
+    """
+    folder = call.values["out"] = os.path.expanduser(call.values["out"])  # noqa: PTH111  leaves ~nobody as it is
+    figure = Path(folder, "survey.png")
+    if Path(folder).is_dir():
+        check_output(figure, force=call.force)
+    return call.report(call.compute(), path=figure, written=figure.parent)
+
+
+@Command("explore", "heads.html", _PAGE, PAGE_SUFFIXES, doing="exploring the heads")
+def explore(call: Call) -> int:
+    """Write an interactive page of all heads: what each attends to, looks for and writes.
+
+    The page has every head in a plane of two statistics. Of each it shows the strongest and typical
+    examples from the corpus, where its queries and keys meet, the tokens whose logits it raises and
+    lowers, and what is lost without it. It is one file and works offline. Models of images and
+    sounds have pictures and outlines in place of texts.
+    """
+    result = call.compute()
+    return call.save_page(result.page(), result.checked_agreement)
+
+
+@Command("architectures", None, "json")
+def models(call: Call) -> int:
+    """List the models of the installed transformers, and how far each is verified.
+
+    The states come from the last check of every architecture, which ships with attnviz.
+    """
+    from attnviz.models.architectures import last_check
+    from attnviz.runtime.versions import version_of
+    from attnviz.terminal.models import print_models
+
+    matching = call.compute()
+    if not call.json:
+        print_models(matching)
+        return 0
+    data = {
+        "transformers": version_of("transformers"),
+        "checked_with": last_check().transformers,
+        "models": [asdict(model) for model in matching],
+    }
+    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+    return 0
+
+
+@Command(
+    "",
+    None,
+    "",
+    without=(
+        "model",
+        "device_map",
+        "offload_folder",
+        "tokenizer",
+        "processor",
+        "special_tokens",
+        "target_tokenizer",
+    ),  # fmt: skip
+    loads=True,
+)
+def serve(
+    call: Call,
+    *,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Model to offer, a hub name or a local folder. Repeat it for several models.",
+            show_default="the bundled all-MiniLM-L6-v2",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Any other lets other machines connect.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port to listen on. 0 takes any free port.", min=0, max=65535)
+    ] = 8765,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens of a text.", min=1)] = 512,
+    time_limit: Annotated[
+        float, typer.Option(help="Most seconds that an answer may take.", min=0.1)
+    ] = 30.0,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page.")] = False,
+) -> int:
+    """Serve a page on this machine: type a sentence, and see attention, senses and shifts at once.
+
+    The command prints the link to the page. The link is secret, and changes with each start. No
+    text is stored. Ctrl-C stops the server.
+    """
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"The server needs {' and '.join(missing)}, not installed here. Install the extra: pip "
+            "install 'attnviz[serve]'."
+        )
+    from attnviz.interactive.serve.app import run
+
+    run(
+        model or [],
+        call.load,
+        host=host,
+        port=port,
+        max_tokens=max_tokens,
+        time_limit=time_limit,
+        open_browser=open_,
+    )
+    return 0
+
+
+@Command("doctor", None, "json")
+def doctor(call: Call) -> int:
+    """Say what works on this machine, what is missing, and how to install it.
+
+    Lists the versions, the device, the models, the fonts, the browser, and the extras of attnviz.
+
+    Exit code 3 means that attnviz cannot work here.
+    """
+    from attnviz.terminal.models import wide_console
+
+    result = call.compute()
+    if call.json:
+        sys.stdout.write(json.dumps(result.about(), ensure_ascii=False, indent=1) + "\n")
+    else:
+        wide_console().print(result)
+    return 0 if result.works else ModelError.exit_code
+
+
+def _check_sentences(values: dict[str, Any]) -> None:
+    from attnviz.analyses.senses.sentences import read_sentences
+
+    read_sentences(values["word"], values.get("sentences"))
+
+
+steps = Command("steps", "steps.png", _MAP, without=("mode",), defaults={"mode": "full"})
+senses = Command("senses", "senses.png", arguments=("word",), first=_check_sentences)
+shift = Command("shift", "shift.png", draws=("details",), doing="splitting the shift")
+explain = Command("explain", "explain.png", doing="explaining the prediction")
+ablate = Command("ablate", "ablation.png", doing="ablating heads")
+example = Command(
+    "example", first=lambda values: check_source(values.get("name"), values.get("file"))
+)
+COMMANDS = {
+    "heatmap": heatmap,
+    "heads": heads,
+    "view": view,
+    "steps": steps(compute_and_report),
+    "verify": verify,
+    "check": check,
+    "senses": senses(compute_and_report),
+    "shift": shift(compute_and_report),
+    "explain": explain(compute_and_report),
+    "ablate": ablate(compute_and_report),
+    "survey": survey,
+    "explore": explore,
+    "compare": compare,
+    "example": example(compute_and_report),
+    "models": models,
+    "serve": serve,
+    "doctor": doctor,
+}

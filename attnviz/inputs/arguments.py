@@ -1,0 +1,239 @@
+"""Inputs given as the arguments of the model's forward, by name: everything that it takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnviz.errors import InputError, did_you_mean
+from attnviz.inputs.decoder import continue_axis
+from attnviz.inputs.image import image_axis
+from attnviz.inputs.multimodal import fill_placeholders, fills_placeholders
+from attnviz.inputs.text import TextPair, encode_ids
+from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
+from attnviz.models.pretrained import forward_parameters, input_kinds
+from attnviz.results import Axis
+
+if TYPE_CHECKING:
+    from attnviz.models.checkpoint import Checkpoint
+
+ArgumentSource: TypeAlias = "Mapping[str, Any] | str | os.PathLike[str]"
+_REFUSED = {
+    "past_key_values": "the model changes it while it runs. Give the whole text",
+    "return_dict": "its outputs are read by name. Leave it out",
+}
+# Arguments that say how to run, or that are made of the others where they are not given.
+_MADE = re.compile(
+    r"(input_|inputs_|attention_|head_|p_|perm_)?(ids|mask|embeds)|token_type_ids|position_ids"
+    r"|\w*label\w*|\w*position(s|_ids)|(past|use|output|return|encoder|decoder|cache|is|logits)_\w*"
+    r"|mems|cache|lengths|target_mapping|cls_index|state|reduc\w+|(kw)?args|num_\w+|self"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """Arguments of a model's forward, by name; "" stands for its main input.
+
+    queries, keys : the labels of the rows and columns of the maps; None where none were given.
+    """
+
+    values: dict[str, Any]
+    queries: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+
+    @property
+    def note(self) -> str:
+        """What a reader should know."""
+        return f"read as arguments of the model: {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """The names and shapes: "past_values (1 × 32 × 1)"."""
+        shapes = {
+            name: " × ".join(map(str, value.shape)) if isinstance(value, Tensor) else ""
+            for name, value in self.values.items()
+        }
+        return ", ".join(f"{name} ({shape})" if shape else name for name, shape in shapes.items())
+
+
+def parse_arguments(
+    source: Any, queries: Sequence[str] | None = None, keys: Sequence[str] | None = None
+) -> Arguments:
+    """Return the arguments in a mapping or a file, or a tensor that is the main input alone."""
+    if isinstance(source, str | os.PathLike):
+        source = _read_file(Path(source))
+    values = source if isinstance(source, Mapping) else {"": source}
+    if not values or not all(isinstance(name, str) for name in values):
+        raise InputError(
+            "inputs is a mapping from the names of the model's arguments to their values, such as "
+            "{'input_ids': …, 'position_ids': …}."
+        )
+    return Arguments(
+        {name: _tensor(value, name) for name, value in values.items()},
+        parse_labels(queries, "queries"),
+        parse_labels(keys, "keys"),
+    )
+
+
+def parse_labels(labels: Any, what: str) -> tuple[str, ...] | None:
+    """Return a list of labels; None if there is none."""
+    if labels is None:
+        return None
+    if isinstance(labels, str) or not isinstance(labels, Sequence | np.ndarray):
+        raise InputError(f"{what} must be a list of labels, not {labels!r:.40}. Split the text.")
+    for label in labels:
+        if not isinstance(label, str):
+            raise InputError(f"{what} must be strings, not {label!r:.40}.")
+    return tuple(map(str, labels))
+
+
+def _tensor(value: Any, name: str) -> Any:
+    """Return an array of numbers, or a list of them, as a tensor; anything else as it is."""
+    if isinstance(value, np.ndarray | list | tuple):
+        try:
+            array = np.array(value)
+            return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{name or 'inputs'} is no array of numbers. Give one, or a tensor."
+            ) from error
+    return value
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        if not path.is_file():
+            raise InputError(f"There is no file of inputs {path}: check the path.")
+        if path.suffix == ".json":
+            content = json.loads(path.read_text("utf-8"))
+            return content if isinstance(content, dict) else {"": content}
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                return dict(arrays)
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{path} cannot be read: {error}. Save the inputs again.") from error
+    raise InputError(f"{path} is no file of inputs. Give a .safetensors, .npz or .json file.")
+
+
+def encode_arguments(
+    checkpoint: Checkpoint, given: Arguments
+) -> tuple[dict[str, Any], dict[str, tuple[Axis, ...]], tuple[TextPair, ...]]:
+    """Return arguments as the model takes them, the axes of N inputs by kind, and their texts.
+
+    Raises InputError for a name that the model's forward does not take.
+    """
+    module, tokenizer = checkpoint.module, checkpoint.tokenizer
+    names = forward_parameters(module)
+    values = {name or module.main_input_name: value for name, value in given.values.items()}
+    for name in values:
+        if reason := _REFUSED.get(name):
+            raise InputError(f"{name} is not read: {reason}.")
+        if name not in names and name not in BOOKKEEPING:
+            hint = did_you_mean(name, names) or f"It takes {', '.join(names)}."
+            raise InputError(f"{type(module).__name__} takes no argument {name!r:.60}. {hint}")
+    values = {name: value for name, value in values.items() if name in names}
+    mask = values.get("attention_mask")
+    is_eager = module.config._attn_implementation == "eager"
+    if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 4 and not is_eager:
+        # The fused attention hides by it; the eager one, which is recorded, adds its mask.
+        hidden = torch.zeros_like(mask, dtype=module.dtype)
+        values["attention_mask"] = hidden.masked_fill(~mask, torch.finfo(module.dtype).min)
+    main = values.get(module.main_input_name)
+    if main is not None and (not isinstance(main, Tensor) or not main.dim() or not main.numel()):
+        raise InputError(f"{module.main_input_name} holds no numbers. Give an array of them.")
+    if isinstance(ids := values.get("input_ids"), Tensor) and ids.is_floating_point():
+        raise InputError("input_ids are whole numbers, one for each token. Give those.")
+    axes: dict[str, tuple[Axis, ...]] = {}
+    texts: tuple[TextPair, ...] = ()
+    if tokenizer is not None and _are_ids(values.get("input_ids")):
+        read = _text_axes(checkpoint, values)
+        axes["text"], texts = tuple(axis for axis, _ in read), tuple(text for _, text in read)
+        if "pixel_values" in values and fills_placeholders(checkpoint, "image"):
+            axes["text"] = (fill_placeholders(checkpoint, axes["text"][0], "image", values, None),)
+    elif "pixel_values" in values:
+        axis = image_axis(module, values)
+        axes |= {"image": (axis,) * len(values["pixel_values"])} if axis is not None else {}
+    tokenizer = checkpoint.target_tokenizer
+    if tokenizer is not None and _are_ids(decoded := values.get("decoder_input_ids")):
+        axes["target"] = tuple(continue_axis(tokenizer, None, row) for row in decoded)
+    return values, _labeled(axes, given), texts
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() >= 2 and not value.is_floating_point()
+
+
+def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[Axis, TextPair]]:
+    """Return the axis and the text of each row of ids; padding at both ends is marked."""
+    tokenizer, rows = checkpoint.tokenizer, values["input_ids"].flatten(0, -2)
+    assert tokenizer is not None
+    mask, types = (values.get(name) for name in ("attention_mask", "token_type_ids"))
+    mask, types = (
+        value.reshape(rows.shape).tolist()
+        if isinstance(value, Tensor) and value.numel() == rows.numel()
+        else [None] * len(rows)
+        for value in (mask, types)
+    )
+    read = []
+    for ids, shown, segments in zip(rows.tolist(), mask, types, strict=True):
+        source = TokenIds(tuple(ids), None if segments is None else tuple(segments))
+        encoded = encode_ids(tokenizer, source)
+        axis = encoded.axis(tokenizer, len(ids))
+        if shown is not None and any(shown):
+            first, last = shown.index(1), len(shown) - shown[::-1].index(1)
+            padding = tuple(not first <= n < last for n in range(len(shown)))
+            special = tuple(map(max, padding, axis.special))
+            axis = replace(axis, padding=padding, special=special)
+        read.append((axis, encoded.texts))
+    return read
+
+
+def _labeled(axes: dict[str, tuple[Axis, ...]], given: Arguments) -> dict[str, tuple[Axis, ...]]:
+    """Return axes in which given labels come first, and take the place of any of their length."""
+    count = max(map(len, axes.values()), default=1)
+    own = {
+        name: (Axis.of_labels(labels),) * count
+        for name, labels in (("queries", given.queries), ("keys", given.keys))
+        if labels is not None
+    }
+    lengths = {len(of[0]) for of in own.values()}
+    return own | {kind: of for kind, of in axes.items() if len(of[0]) not in lengths}
+
+
+def expect_labels_fit(given: Arguments, lengths: set[tuple[int, int]]) -> None:
+    """Raise InputError for labels that fit no map; lengths : of the queries and keys of each."""
+    for side, (what, labels) in enumerate((("queries", given.queries), ("keys", given.keys))):
+        counts = sorted({shape[side] for shape in lengths})
+        if labels is not None and len(labels) not in counts:
+            raise InputError(
+                f"There are {len(labels)} {what}, but the maps have "
+                f"{' or '.join(map(str, counts))}. Give one label for each."
+            )
+
+
+def unfilled_note(checkpoint: Checkpoint, given: Sequence[str]) -> tuple[str, ...]:
+    """Return a note on what else a model of texts reads, and was not given."""
+    if input_kinds(checkpoint.module) != ("text",):
+        return ()
+    names = [n for n in forward_parameters(checkpoint.module) if not _MADE.fullmatch(n)]
+    if not (absent := [name for name in names if name not in given]):
+        return ()
+    return (
+        f"the model also reads {', '.join(absent)}, which was not given: its default was taken "
+        "(inputs=)",
+    )

@@ -1,0 +1,495 @@
+"""Commands made of public functions: a parameter is an option, and its docstring the help.
+
+A function is read from its source (`source.py`) and imported when its command runs, so that help
+loads neither torch nor matplotlib. `attnviz/commands.py` declares what no signature says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+
+import typer
+
+from attnviz.errors import AttnvizWarning, InputError, expect_in_text, expect_words, is_unicode
+from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
+from attnviz.runtime.progress import say
+from attnviz.terminal.options import ADVANCED, SHARED, SYNTAX, option, parse_index
+from attnviz.terminal.source import Parameter, keywords_of, read_function
+
+if TYPE_CHECKING:
+    from attnviz.pipeline.attend import Model
+    from attnviz.results import AttentionResult
+
+_MAX_TEXT_BYTES = 2**26  # of a text file
+# Other spellings than the name of the parameter.
+_FLAGS = {
+    "model": ("--model", "-m"),
+    "output": ("--output", "-o"),
+    "out": ("--out", "--output", "-o"),
+    "words": ("--words/--pieces",),
+    "columns": ("--columns", "--cols"),
+    "methods": ("--methods", "--method"),
+    "sentences": ("--sentences", "--sense"),
+}
+_TEXTS = ("text", "texts")
+_CHOSEN = ("layers", "heads", "exact")  # of `attend`: they follow from the --layer of a map
+_SETTINGS = (
+    "cells", "device_map", "mode", "offload_folder", "positions", "processor", "sampling_rate",
+    "special_tokens", "tokenizer", "top",
+)  # fmt: skip
+_PANELS = {"inputs": "Input", "loads": "Model", "truncate": "Model"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """What the signature of a function does not say about its command.
+
+    Attributes
+    ----------
+    function : str
+        The public function.
+    output : str or None
+        The file that is written without --output.
+    offers : str
+        The options of `SHARED` that the command has.
+    suffixes : tuple of str
+        The endings that --output may have.
+    doing : str
+        What the progress bar shows while the function runs.
+    arguments : tuple of str or None
+        The parameters that are typed without a name; by default those that have a position.
+    without : tuple of str
+        The parameters that are no options.
+    draws : tuple of str
+        The parameters of the drawing function of the same name that are options.
+    defaults : mapping
+        Other defaults than those of the function.
+    first : function or None
+        Checks the values of the function before torch is loaded.
+    loads : bool
+        Whether it loads models though the function takes no `model`.
+    """
+
+    function: str
+    output: str | None = None
+    offers: str = "output force width caption json"
+    suffixes: tuple[str, ...] = FIGURE_SUFFIXES + DATA_SUFFIXES
+    doing: str = "computing"
+    arguments: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
+    draws: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    first: Callable[[dict[str, Any]], object] | None = None
+    loads: bool = False
+
+    def __call__(self, body: Callable[..., int]) -> Callable[..., int]:
+        """Return what typer makes a command of: it runs `body` with a `Call`.
+
+        Keyword-only parameters of the body are further options.
+        """
+        own = inspect.signature(body, eval_str=True).parameters.values()
+        extra = {each.name: each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY}
+        declared = {
+            group: [each for p in parameters.values() if (each := self._declare(p, group))]
+            for group, parameters in self.groups.items()
+        }
+        own_first = [*declared["own"], *declared["draws"], *extra.values(), *declared["inputs"]]
+        listed = sorted([*own_first, *self._shared(), *declared["loads"]], key=_panel)
+        options = {each.name: each for each in reversed(listed)}  # the first of a name
+        order = (*(self.arguments or ()), *(each.name for each in listed))
+        options = {name: options[name] for name in order}
+
+        def run(**values: Any) -> int:
+            return body(Call(self, values), **{name: values[name] for name in extra})
+
+        run.__name__ = body.__name__
+        generic = body is compute_and_report
+        run.__doc__ = read_function(self.function).summary if generic else body.__doc__
+        run.__signature__ = inspect.Signature(list(options.values()))  # type: ignore[attr-defined]
+        run.__annotations__ = {name: each.annotation for name, each in options.items()}
+        return run
+
+    @cached_property
+    def subject(self) -> str | None:
+        """The parameter that takes what `attend` returns."""
+        taking = (p for p in self.parameters.values() if "AttentionResult" in p.annotated)
+        return next((p.name for p in taking if p.positional), None)
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """The parameters of the function; none where there is no function."""
+        return read_function(self.function).parameters if self.function else {}
+
+    @cached_property
+    def groups(self) -> dict[str, dict[str, Parameter]]:
+        """The parameters that may be options, by the function that takes them."""
+        attend = read_function("attend")
+        keywords = keywords_of(attend.module, "OneInput")
+        inputs: dict[str, Parameter] = {}
+        if self.subject is not None:
+            inputs = {"text": attend.parameters["text"]} | {
+                name: replace(key, default=attend.parameters[name].default)
+                for name, key in keywords.items()
+            }
+        hidden = {"model", self.subject, *self.without}
+        own = {
+            name: parameter
+            for name, parameter in self.parameters.items()
+            if name not in hidden and (parameter.description or name not in (inputs or _CHOSEN))
+        }
+        loads: dict[str, Parameter] = {}
+        if self.loads or self.subject or "model" in self.parameters:
+            first, *others = read_function("load").parameters.values()
+            loads = {each.name: each for each in (replace(first, name="model"), *others)}
+        drawing = read_function(f"plot.{self.function}").parameters if self.draws else {}
+        return {
+            "own": own,
+            "inputs": {
+                name: each for name, each in inputs.items() if name not in (*_CHOSEN, *self.without)
+            },
+            "loads": {name: each for name, each in loads.items() if name not in self.without},
+            "draws": {name: drawing[name] for name in self.draws},
+        }
+
+    def _declare(self, parameter: Parameter, group: str) -> inspect.Parameter | None:
+        """Return a parameter as typer reads it; None if no text can stand for its value."""
+        name, syntax = parameter.name, SYNTAX.get(parameter.annotated)
+        kind = syntax.kind if syntax else _kind(name, parameter.types)
+        default = self.default(parameter)
+        if kind is None or (kind is bool and default is None):
+            return None
+        described = _description(parameter)
+        form = "<path>" if Path in parameter.types and group != "loads" else None
+        how: dict[str, Any] = {"metavar": syntax.form if syntax else form}
+        if kind in (int, list[int]):
+            how = {"parser": parse_index, "metavar": "<int>" if kind is int else "<list[int]>"}
+        if get_origin(kind) is list:
+            shown = isinstance(default, tuple) and ", ".join(default)
+            how["show_default"], default = shown or False, None
+        if self._is_argument(parameter):
+            is_needed = parameter.default is None and name not in self.texts
+            return inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if is_needed else None,
+                annotation=Annotated[
+                    kind if is_needed else kind | None,
+                    typer.Argument(help=described, show_default=False),
+                ],
+            )
+        if get_origin(kind) is list:
+            described += " Repeat the option for several."
+        word = f"--{name.replace('_', '-')}"
+        flags = _FLAGS.get(name) or (f"{word}/--no-{word[2:]}" if default is True else word,)
+        panel = ADVANCED if name in _SETTINGS else _PANELS.get(name, _PANELS.get(group))
+        if group == "own" and not parameter.description:  # a keyword of `attend`
+            panel = panel or "Input"
+        return option(name, kind, described, *flags, panel=panel, default=default, **how)
+
+    def _shared(self) -> list[inspect.Parameter]:
+        """Return the options that belong to no function."""
+        names = [*self.offers.split(), "debug"]
+        if self.texts:
+            names.insert(0, "file")
+        if self.subject is not None:
+            names.insert(0, "result")
+        declared = []
+        for name in names:
+            kind, default, panel, described, how = SHARED[name]
+            if name == "output":
+                described = f"File to write: {', '.join(self.suffixes)}."
+                how = {"show_default": self.output or "no file"}
+            declared.append(
+                option(
+                    name, kind, described, *_FLAGS.get(name, (f"--{name}",)),
+                    panel=panel, default=default, **how,
+                )
+            )  # fmt: skip
+        return declared
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The parameters that take the text of --file."""
+        given = {**self.groups["inputs"], **self.groups["own"]}
+        return [name for name in _TEXTS if name in given and Path not in given[name].types]
+
+    def default(self, parameter: Parameter) -> Any:
+        """The default of an option."""
+        return self.defaults.get(parameter.name, parameter.value)
+
+    def _is_argument(self, parameter: Parameter) -> bool:
+        if self.arguments is None:
+            return parameter.positional and parameter.name != "model"
+        return parameter.name in self.arguments
+
+
+def _panel(declared: inspect.Parameter) -> int:
+    """Return the place of the panel of an option in the help."""
+    panel = get_args(declared.annotation)[1].rich_help_panel
+    return (None, "Input", "Output", "Model", ADVANCED).index(panel)
+
+
+def _kind(name: str, types: Sequence[Any]) -> Any:
+    """Return the type of an option whose parameter takes these types; None for no option."""
+    if name == "text":
+        return str
+    choices = [kind for kind in types if get_origin(kind) is Literal]
+    scalar = next((kind for kind in (bool, str, float, int) if kind in types), None)
+    if scalar in (bool, str) and (scalar is bool or Path in types):
+        return scalar
+    if scalar is None and choices:
+        return choices[0]
+    lists = [list[each] for each in ((str, int) if scalar is None else (scalar,))]  # type: ignore[valid-type]
+    return next((kind for kind in lists if kind in types), scalar)
+
+
+def _description(parameter: Parameter) -> str:
+    """Return what is said about a parameter, or about the one that its docstring refers to."""
+    text, name = parameter.description, parameter.name
+    if not text:  # a keyword of `attend`
+        text = read_function("attend").parameters[name].description
+    if found := re.match(r"As in `(\w+)`[.;]", text):
+        return _description(read_function(found[1]).parameters[name])
+    return text
+
+
+def _expect_text(text: str, subject: str) -> None:
+    """Raise InputError for a text that is blank, or typed in another encoding."""
+    encoding = sys.getfilesystemencoding()
+    if not is_unicode(text) and sys.flags.utf8_mode == 0 and encoding != "utf-8":
+        raise InputError(
+            f"{subject} is not {encoding}, the encoding of this locale. Set another one: "
+            "LC_ALL=C.UTF-8."
+        )
+    expect_words(text, subject)
+
+
+class Call:
+    """One run of a command: its values by what they are for, checked before anything slow.
+
+    Attributes
+    ----------
+    values : dict
+        Arguments of the function. What was not typed is in none of these.
+    inputs, loads : dict
+        Arguments of `attend` and of `load`.
+    look : dict
+        Arguments of the drawing function.
+    path : Path or None
+        The file to write.
+    json, force : bool
+        Whether data are printed, and whether data are overwritten.
+    """
+
+    def __init__(self, command: Command, typed: dict[str, Any]) -> None:
+        self.command, groups = command, command.groups
+        given = {name: value for name, value in typed.items() if value not in (None, [], ())}
+        own = {name: given[name] for name in groups["own"] if name in given}
+        self.inputs = {
+            name: command.defaults[name] for name in command.without if name in command.defaults
+        }
+        self.inputs |= {name: given[name] for name in groups["inputs"] if name in given}
+        self.loads = {name: given[name] for name in groups["loads"] if name in given}
+        looks = (*groups["draws"], "width", "caption")
+        self.look = {name: given[name] for name in looks if name in given}
+        self.json, self.force = given.get("json", False), given.get("force", False)
+        self.stack: str | None = given.get("stack")
+        self.opens: bool = given.get("open", False)
+        self.result: Path | None = given.get("result")
+        if self.result is not None:
+            self._refuse_beside_a_result(given)
+        elif "file" in given and "file" not in own:
+            self._read_file(own, given["file"])
+        for name in command.texts:
+            if name in groups["own"] and groups["own"][name].default is None and name not in own:
+                raise InputError("There is nothing to read. Give a text, or a --file with one.")
+        for name, value in (own | self.inputs).items():
+            if name in ("text", "pair", "target") and isinstance(value, str):
+                _expect_text(value, "The text" if name == "text" else f"The --{name}")
+        self.values = {name: self._parse(name, value) for name, value in own.items()}
+        self.path = self._find_path(given)
+        if command.first is not None:
+            command.first(self.values)
+        if command.subject is not None and self.result is None:
+            self.expect_in_text(*filter(None, [self.values.get("word")]))
+            self._expect_heads()
+
+    def _refuse_beside_a_result(self, given: dict[str, Any]) -> None:
+        """Raise InputError for options that a saved result makes useless."""
+        groups = self.command.groups
+        for name, parameter in {"file": None, **groups["inputs"], **groups["loads"]}.items():
+            default = None if parameter is None else self.command.default(parameter)
+            if name == "mode" or given.get(name) in (None, default):
+                continue
+            if name in _PANELS or name in _SETTINGS or name in groups["loads"]:
+                raise InputError(
+                    f"--result runs no model, so --{name.replace('_', '-')} does nothing. Leave "
+                    "one out."
+                )
+            raise InputError("--result replaces all other inputs. Leave one of them out.")
+
+    def _read_file(self, own: dict[str, Any], file: Path) -> None:
+        name = self.command.texts[0]
+        home = own if name in self.command.groups["own"] else self.inputs
+        if name in home:
+            raise InputError("A text and a --file exclude each other. Leave one out.")
+        home[name] = read_text(file, most=_MAX_TEXT_BYTES)
+
+    def _parse(self, name: str, value: Any) -> Any:
+        """Return the value of what was typed; a list of one as this one where both are taken."""
+        parameter = self.command.groups["own"][name]
+        if syntax := SYNTAX.get(parameter.annotated):
+            return syntax.parse(value, f"--{name.replace('_', '-')}")
+        is_one = isinstance(value, list | tuple) and len(value) == 1
+        return value[0] if is_one and type(value[0]) in parameter.types else value
+
+    def _find_path(self, given: dict[str, Any]) -> Path | None:
+        """Return the file to write, which can be written and is none of those that are read."""
+        output = given.get("output") or (None if self.json else self.command.output)
+        if output is None:
+            return None
+        path = check_output(output, self.command.suffixes, force=self.force)
+        groups = self.command.groups
+        files = {"text": given.get("file"), "result": self.result}
+        for name, parameter in (groups["own"] | groups["inputs"]).items():
+            if Path in parameter.types:
+                files[name] = given.get(name)
+        for name, file in files.items():
+            if file is not None and is_file(file) and path.exists() and path.samefile(file):
+                raise InputError(
+                    f"{path} is the {name} to read. Name another file to write: -o FILE."
+                )
+        return path
+
+    def expect_in_text(self, *words: str) -> None:
+        """Raise InputError for a word that cannot be in what the model reads."""
+        others = ("image", "audio", "target", "generate", "inputs")
+        text = self.inputs.get("text")
+        if text is not None and not any(name in self.inputs for name in others):
+            expect_in_text(words, f"{text} {self.inputs.get('pair', '')}")
+
+    def _expect_heads(self) -> None:
+        """Raise InputError for a layer or head that the model cannot have."""
+        asked = [self.values.get(name, ()) for name in ("layer", "head")]
+        if any(numbers != () for numbers in asked):
+            from attnviz.models.checkpoint import expect_heads
+
+            lists = [[n] if isinstance(n, int) else n for n in asked]
+            expect_heads(self.loads.get("model"), *lists)
+
+    # --- what a command does
+
+    def load(self, name: str | None = None) -> Model:
+        """Load the model, or the model called `name` with the same options."""
+        from attnviz.pipeline.attend import load
+        from attnviz.terminal.console import progress_bar
+
+        options = {key: value for key, value in self.loads.items() if key != "model"}
+        name = name or self.loads.get("model")
+        with progress_bar(f"loading {name or 'the bundled model'}"):
+            model = load(name, **options)
+        say(self.command.doing)
+        return model
+
+    @cached_property
+    def model(self) -> Model:
+        """The model, loaded once."""
+        return self.load()
+
+    @property
+    def loader(self) -> Any:
+        """What a function loads the model with, once it has checked its other arguments."""
+        return partial(getattr, self, "model")
+
+    def attend(self, text: str | None = None, **streaming: Any) -> AttentionResult:
+        """Run the model on the inputs, or read the saved result.
+
+        text : read alone, with the same settings. streaming : further arguments of `attend`.
+        """
+        inputs = self.inputs
+        if self.result is not None:
+            result = read_result(self.result, inputs.get("mode", "auto"))
+        else:
+            from attnviz.pipeline.attend import attend
+            from attnviz.pipeline.run import IfStreamed
+            from attnviz.terminal.console import progress_bar
+
+            for name in {*_CHOSEN} & streaming.keys():
+                chosen = streaming[name]
+                one = isinstance(chosen, int)
+                streaming[name] = (
+                    chosen if chosen is None else IfStreamed([chosen] if one else chosen)
+                )
+            if text is not None:
+                kept = (*_SETTINGS, "truncate")
+                inputs = {"text": text} | {key: inputs[key] for key in kept if key in inputs}
+            with progress_bar("reading the text, verifying the attention"):
+                result = attend(**inputs, **streaming, model=self.loader)
+        for note in result.notes:
+            warnings.warn(f"Note: {note}.", AttnvizWarning, stacklevel=2)
+        return result.stack(self.stack) if "stack" in self.command.offers else result
+
+    def compute(self) -> Any:
+        """Return the result of the function."""
+        from attnviz.terminal.console import progress_bar
+
+        function = read_function(self.command.function)
+        values = dict(self.values)
+        if self.command.subject is not None:
+            values[self.command.subject] = self.attend()
+        elif "model" in function.parameters:
+            values["model"] = self.loader
+        with progress_bar(self.command.doing):
+            return getattr(import_module(function.module), function.name)(**values)
+
+    def save_page(self, page: Any, agreement: Any) -> int:
+        """Save a page, open it if asked to, and print the verdict; return the exit code."""
+        from attnviz.terminal.console import print_verdict
+
+        assert self.path is not None
+        page.save(self.path, force=self.force)
+        code = print_verdict(agreement, self.path, json=False)
+        if self.opens:
+            typer.launch(str(self.path))
+        return code
+
+    def report(self, result: Any, *shown: Any, **how: Any) -> int:
+        """Save and print a result; return the exit code."""
+        from attnviz.terminal.console import report
+
+        how = {"draw": lambda: result.plot(**self.look), "path": self.path, **how}
+        return report(result, *shown, force=self.force, json=self.json, **how)
+
+
+def compute_and_report(call: Call) -> int:
+    """Compute a result, save it and print it: 5 if it is a comparison that does not agree."""
+    result = call.compute()
+    agrees = getattr(result, "agrees", None)
+    code = call.report(result, prints_verdict=agrees is not None)
+    return 5 if agrees is False else code
+
+
+def read_result(path: Path, mode: str | None) -> AttentionResult:
+    """Return the result of `attend` in a file; raise InputError for maps of another mode."""
+    from attnviz.io.result_file import load_result
+    from attnviz.results import AttentionResult
+
+    result = load_result(path)
+    if not isinstance(result, AttentionResult):
+        raise InputError(
+            f"{path} holds {type(result).__name__}, not a whole result. Save one: attnviz verify "
+            "TEXT -o result.safetensors."
+        )
+    stored = "streamed" if result.streamed else "full"
+    if mode not in (stored, "auto"):
+        raise InputError(f"{path} holds {stored} maps, not {mode} maps. Run the model again.")
+    return result

@@ -1,0 +1,118 @@
+"""The options of a command are the parameters of its function, with the help of their docstring."""
+
+import inspect
+import json
+from typing import get_type_hints
+
+import pytest
+import typer
+
+import attnviz
+from attnviz.app import app, run
+from attnviz.pipeline.attend import OneInput
+from attnviz.terminal.command import Command, compute_and_report
+
+MADE = typer.main.get_command(app).commands
+FUNCTIONS = {
+    "heads": attnviz.head_maps, "steps": attnviz.steps, "verify": attnviz.verify,
+    "check": attnviz.check, "senses": attnviz.senses, "shift": attnviz.shift,
+    "explain": attnviz.explain, "ablate": attnviz.ablate, "survey": attnviz.survey,
+    "explore": attnviz.explore, "compare": attnviz.compare, "example": attnviz.example,
+    "models": attnviz.architectures, "view": attnviz.view,
+}  # fmt: skip
+READ_BY_ATTEND = ("heatmap", "heads", "view", "steps", "verify", "check")
+# Follow from --layer and --head, or are no value that can be typed.
+CHOSEN = {"layers", "heads", "exact", "result", "inputs"}
+
+
+def names(command):
+    """Return the options and arguments of a command as the names of parameters."""
+    return {
+        word.lstrip("-").replace("-", "_")
+        for parameter in command.params
+        for word in (parameter.name, *parameter.opts)
+    }
+
+
+def missing(command, function):
+    """Return the keywords of a function that its command lacks."""
+    parameters = inspect.signature(function).parameters.values()
+    given = {p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
+    return given - names(command) - (CHOSEN - {"heads"})
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_parameter_is_an_option_of_its_name(name):
+    assert not missing(MADE[name], FUNCTIONS[name])
+
+
+def test_an_omitted_parameter_is_found():
+    single = typer.Typer()
+    single.command("senses")(Command("senses", without=("raw",))(compute_and_report))
+    assert missing(typer.main.get_command(single), attnviz.senses) == {"raw"}
+
+
+@pytest.mark.parametrize("name", READ_BY_ATTEND)
+def test_every_input_of_attend_can_be_typed(name):
+    keywords = set(get_type_hints(OneInput)) - CHOSEN - {"mode"}
+    assert keywords | {"text", "file", "result"} <= names(MADE[name])
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_option_has_help_for_people_who_type(name):
+    for parameter in MADE[name].params:
+        said = parameter.help or ""
+        assert said[:1].isupper() or said.startswith(('"', "short:", "float32")), parameter.name
+        assert said.rstrip().endswith("."), parameter.name
+        assert "As in" not in said
+        assert "array" not in said or name == "check"
+
+
+def test_methods_are_computed_by_shift(capsys):
+    arguments = ["shift", "train", "the train left", "--methods", "rollout", "--json"]
+    assert run([*arguments, "--methods", "raw-attention"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["methods"]) == {"rollout", "raw-attention"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["shift", "train"], "There is nothing to read"),
+        (["ablate"], "There is nothing to read"),
+        (["explain"], "There is nothing to read"),
+        (["steps"], "There is nothing to read"),
+        (["shift", "train", " "], "The text is empty"),
+        (["shift", " ", "the train"], "The word is empty"),
+        (["explain", ""], "The text is empty"),
+        (["ablate", "the train", ""], "Text 2 of 2 is empty"),
+        (["ablate", "the train", "--heads", "1"], "'1' is not a head"),
+        (["survey", "none.txt"], "There is no file none.txt"),
+        (["compare", "one", "none.txt"], "There is no file none.txt"),
+        (["explore", "-"], "it has to be a file"),
+        (["check", "none.npy", "the train"], "There is no file none.npy"),
+    ],
+)
+def test_wrong_input_is_refused_before_a_model_is_loaded(capsys, monkeypatch, arguments, said):
+    monkeypatch.setattr(attnviz.pipeline.attend, "load", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("attnviz.models.checkpoint.expect_heads", lambda *_: None)
+    assert run(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+FUNCTION_CALLS = {
+    "shift": (lambda: attnviz.shift("train", ""), "The text is empty"),
+    "shift, word": (lambda: attnviz.shift("trian", "the train left"), "Did you mean train"),
+    "explain": (lambda: attnviz.explain(" "), "The text is empty"),
+    "ablate": (lambda: attnviz.ablate(["a", ""], word="a"), "Text 2 of 2 is empty"),
+    "compare": (lambda: attnviz.compare("none.txt", models=["a", "b"]), "There is no file none"),
+    "explore": (lambda: attnviz.explore("-"), "it has to be a file"),
+    "survey": (lambda: attnviz.survey("none.txt"), "There is no file none"),
+    "check": (lambda: attnviz.check("none.npy", "the train"), "There is no file none"),
+}
+
+
+@pytest.mark.parametrize(("call", "said"), FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
+def test_a_function_refuses_what_its_command_refuses(monkeypatch, call, said):
+    monkeypatch.setattr("attnviz.models.checkpoint.find_weights", lambda *_: pytest.fail("read"))
+    with pytest.raises(attnviz.InputError, match=said):
+        call()
