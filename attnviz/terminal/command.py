@@ -424,11 +424,8 @@ class Call:
             from attnviz.terminal.console import progress_bar
 
             for name in {*_CHOSEN} & streaming.keys():
-                chosen = streaming[name]
-                one = isinstance(chosen, int)
-                streaming[name] = (
-                    chosen if chosen is None else IfStreamed([chosen] if one else chosen)
-                )
+                if (chosen := streaming[name]) is not None:
+                    streaming[name] = IfStreamed([chosen] if isinstance(chosen, int) else chosen)
             if text is not None:
                 kept = (*_SETTINGS, "truncate")
                 inputs = {"text": text} | {key: inputs[key] for key in kept if key in inputs}
