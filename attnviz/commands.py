@@ -18,6 +18,7 @@ from attnviz.errors import InputError, ModelError
 from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output
 from attnviz.io.weights_file import check_weights_file
 from attnviz.terminal.command import Call, Command, compute_and_report
+from attnviz.terminal.console import console, print_json, print_verdict, progress_bar
 from attnviz.terminal.options import parse_word_pair
 
 _FIGURE = "output force width caption json"
@@ -127,7 +128,6 @@ def view(
     options = dict(call.values)
     if tokens:
         from attnviz.analyses.explain.generation import explain_generation
-        from attnviz.terminal.console import progress_bar
 
         with progress_bar("explaining the tokens"):
             options["explain"] = explain_generation(
@@ -176,7 +176,6 @@ def verify(call: Call) -> int:
 
     from attnviz.agreement import verify_saved
     from attnviz.io.export import save_result
-    from attnviz.terminal.console import console, print_json, print_verdict
 
     if call.result is not None:
         result = replace(result, agreement=verify_saved(result))
@@ -210,8 +209,10 @@ def check(call: Call) -> int:
 @Command("compare", "comparison.png", arguments=("models", "texts"), without=("model",), loads=True)
 def compare(call: Call) -> int:
     """Compare checkpoints head by head over a corpus: which heads changed, with intervals."""
+    from attnviz.analyses.survey.corpus import check_corpus_name
     from attnviz.models.checkpoint import expect_heads
 
+    check_corpus_name(call.values["texts"])
     for name in call.values["models"]:
         expect_heads(name)  # a wrong name is an error before the others are read
     call.values["models"] = [partial(call.load, name) for name in call.values["models"]]
@@ -280,7 +281,7 @@ def models(call: Call) -> int:
         "processor",
         "special_tokens",
         "target_tokenizer",
-    ),  # fmt: skip
+    ),
     loads=True,
 )
 def serve(

@@ -22,6 +22,7 @@ import attnviz  # noqa: E402
 from attnviz.models.named import NAMED  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
+from pairing import mark_the_rest_as_long  # noqa: E402
 
 # The same few examples every time; with `-m long`, many new ones. A busy machine is not a failure.
 _SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -45,10 +46,29 @@ def pytest_collection():
         gc.enable()
 
 
+# The files that take longest, longest first: at the end, one worker would wait for the other.
+LONGEST = (
+    "test_style.py", "test_readme.py", "test_gallery.py", "test_cheat_sheet.py", "test_serving.py",
+    "test_view.py", "test_families.py", "test_streaming_gpu.py", "test_typed.py", "test_called.py",
+    "test_on_ray.py", "test_padding.py", "test_simulated_cuda.py", "test_explain.py",
+    "test_senses.py", "test_shift.py", "test_ablate.py", "test_checkpoints.py", "test_jupyter.py",
+    "test_planted_streams.py", "test_served_page.py", "test_golden.py", "test_on_a_device.py",
+)  # fmt: skip
+
+# `-m fast`: the folders of the formula and the data, the goldens and the properties
+FAST = {"formula", "golden", "inputs", "io", "pipeline", "property", "results"}
+NOT_FAST = ("long", "slow", "browser", "real", "gpu")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items):
-    """Start with the type checker: at the end, one worker would wait for it."""
-    items.sort(key=lambda item: item.path.name != "test_style.py")
+    """Start with the longest files, and keep pairs of each product."""
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    mark_the_rest_as_long(items)
     for item in items:
+        if item.path.parent.name in FAST and not any(map(item.get_closest_marker, NOT_FAST)):
+            item.add_marker("fast")
         if isinstance(item, pytest.DoctestItem):
             _skip_without_models(item)
 

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from attnviz.capture.attention_interface import AttentionCallArgs, from_arguments
-from attnviz.capture.function_calls import FunctionCall, watching_functions
+from attnviz.capture.function_calls import FunctionCall, first_tensor, watching_functions
 from attnviz.capture.inline_calls import ModuleRun, SubmoduleCall, tensor_taken
 from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing, read_mixing
 from attnviz.capture.projections.find import AttentionModule, ModuleInputs
@@ -115,6 +116,9 @@ class _Recorder(ModuleWatcher):
         self._entries: Counter[nn.Module] = Counter()
         # The input and output of each call of a module that multiplies by W^O.
         self._output_calls: dict[nn.Module | None, list[tuple[Any, Any]]] = defaultdict(list)
+        # What a module returned that executed several attentions, by its path and entry.
+        self._returned: dict[tuple[str, int], Tensor] = {}
+        self._lengths: set[int] = set()
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -234,16 +238,29 @@ class _Recorder(ModuleWatcher):
             module = self.modules.get(path)
             if module is not None and at_once[path, recorded.entry] > 1:
                 module = replace(module, known=frozenset())  # which it projects is not known
+            x, m = recorded.inputs.input, recorded.attention.query.shape[2]
             call = AttentionCall(
                 path,
                 number,
                 recorded.attention,
-                recorded.inputs,
+                replace(recorded.inputs, input=None if x is None else x[:, :m]),
                 module,
                 recorded.through_interface,
                 *self._output_of(path, number, recorded.attention),
             )
             calls.append(_to(call, device))
+        by_entry: dict[tuple[str, int], list[AttentionCall]] = defaultdict(list)
+        for recorded, call in zip(self._recorded, calls, strict=True):
+            by_entry[recorded.path, recorded.entry].append(call)
+        for entry, returned in self._returned.items():
+            main, *others = sorted(by_entry[entry], key=lambda one: -one.attention.query.shape[-2])
+            for other in others:
+                joined = _with_rows_of(main.attention, other.attention, returned)
+                if joined is not None:
+                    calls.remove(other)
+                    index = calls.index(main)
+                    main = replace(main, attention=joined, merged_heads=None, output=None)
+                    calls[index] = main
         # The recorder and its tracer refer to each other: they would outlive this function.
         self._recorded.clear()
         self._output_calls.clear()
@@ -293,6 +310,10 @@ class _Recorder(ModuleWatcher):
             siblings.append(SubmoduleCall(name, module, tensor_taken(args, kwargs), output))
         super().on_leave(module, args, output)
         self._tracer.provenance.depth = len(self.running)
+        entry, returned = (self.paths[module], self._entries[module]), first_tensor(output)
+        count = sum((one.path, one.entry) == entry for one in self._recorded)
+        if count > 1 and returned is not None:
+            self._returned[entry] = returned
         # What a module returns to its siblings must outlive it.
         self._arrange_pending(len(self.running) + 1)
         if not self._memory_checked and self._recorded and self._recorded[0].attention is not None:
@@ -314,7 +335,7 @@ class _Recorder(ModuleWatcher):
                     self._unmixed.append((recorded.path, softmax))
                 else:
                     try:
-                        recorded.attention = arrange(softmax, self.texts, heads)
+                        recorded.attention = arrange(softmax, self.texts, heads, self._lengths)
                     except NotExpressibleError as error:
                         self._unreadable.append((recorded.path, str(error)))
         self._tracer.forget(depth)
@@ -333,6 +354,7 @@ class _Recorder(ModuleWatcher):
         inputs = self.inputs_of(module)
         recorded = _Recorded(self.paths[module], inputs, False, self._entries[module])
         self._recorded.append(recorded)
+        self._lengths |= self.lengths()
         self._pending.append((recorded, softmax, self._count_heads()))
 
     def _on_unreadable(self, reason: str) -> None:
@@ -369,10 +391,67 @@ class _Recorder(ModuleWatcher):
         if not isinstance(merged, Tensor) or not isinstance(output, Tensor):
             return None, None
         texts, queries = heads.shape[:2]
+        if merged.dim() == output.dim() == 3:  # without what the model pads its input with
+            merged, output = merged[:, :queries], output[:, :queries]
         if merged.numel() != heads.numel() or output.shape[:-1].numel() != texts * queries:
             return None, None
         # Patches may lie in rows and columns; some models multiply window by window.
         return merged.reshape(heads.shape).transpose(1, 2), output.reshape(texts, queries, -1)
+
+
+def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attention | None:
+    """Return an attention in which the rows of another one of its module take the place of some.
+
+    So it is for tokens with global attention in a model with windows: they have their own queries,
+    keys and values, which are put beside those of the others (a query is 0 in the features that are
+    not its own). Where the module returns a result of the other one shows which rows these are;
+    None if it does nowhere.
+    """
+    N, H, m, n = main.weights.shape
+    plain = all(
+        one.sinks is one.soft_cap is one.capped_bias is one.bias is None for one in (main, other)
+    )
+    if not plain or other.weights.shape[::3] != (N, n) or other.value.shape[1] != H:
+        return None
+    results = (other.weights.double() @ other.value.double()).transpose(1, 2).flatten(2)
+    if returned.dim() != 3 or returned.shape[::2] != results.shape[::2]:
+        return None
+    # One place for each row; a row that the module pads a batch with has none.
+    distance, place = torch.cdist(results, returned[:, :m].to(results)).min(-1)  # (N, m2)
+    rounding = torch.finfo(returned.dtype).eps ** 0.5
+    text, row = (distance <= rounding * results.norm(dim=-1)).nonzero(as_tuple=True)
+    if not len(text):
+        return None
+    place = place[text, row]
+
+    def joined(of: Callable[[Attention], Tensor]) -> Tensor:
+        mine, others = of(main), of(other)
+        both = mine.expand(N, H, -1, -1).clone()
+        both[text, :, place] = others.expand(N, H, -1, -1)[text, :, row].to(both)
+        return both
+
+    def own_features(one: Attention) -> Tensor:
+        width = one.query.shape[-1]
+        return pad(one.query * one.scale, (0, width) if one is main else (width, 0))
+
+    def mask(one: Attention) -> Tensor:
+        return (
+            torch.zeros_like(one.query[:, :1, :, :1]).expand(-1, -1, -1, n)
+            if one.mask is None
+            else one.mask
+        )
+
+    return replace(
+        main,
+        query=joined(own_features),
+        key=torch.cat([main.key, other.key], -1),
+        value=torch.cat([main.value, other.value], -1),
+        scale=1.0,
+        mask=joined(mask),
+        scores=joined(lambda one: one.scores),
+        weights=joined(lambda one: one.weights),
+        head_output=None,
+    )
 
 
 def _has_own_code(module: nn.Module) -> bool:

@@ -18,7 +18,7 @@ from attnviz.inputs.spelling import align, covered, decode, read_labels, unknown
 from attnviz.inputs.tokens import Chat, TokenIds, special_flags
 from attnviz.models.pretrained import forward_parameters
 from attnviz.results import Axis
-from attnviz.results.axis import Span, make_axis
+from attnviz.results.axis import Span, literal, make_axis
 from attnviz.runtime import libraries
 from attnviz.runtime.libraries import MemoryBudget
 from attnviz.runtime.stderr import silence_rust
@@ -432,7 +432,8 @@ def _listed(what: str, parts: Collection[str], option: str = "") -> list[str]:
     """Return a note that lists parts of a text, and the option that reads them in another way."""
     more = ["…"] if len(parts) > _LISTED else []
     way = f' (special_tokens="{option}", --special-tokens {option})' if option else ""
-    return [f"{what}: {', '.join([*list(parts)[:_LISTED], *more])}{way}"] if parts else []
+    listed = [*map(literal, list(parts)[:_LISTED]), *more]
+    return [f"{what}: {', '.join(listed)}{way}"] if parts else []
 
 
 def _warn_of_dropped(checkpoint: Checkpoint, pair: TextPair, read: str) -> None:

@@ -14,6 +14,9 @@ from attnviz.errors import ModelError
 from attnviz.models.pretrained import expect_finite, read_json, translate
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_VIRTUAL_TOKENS = (
+    "PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT",
+)  # fmt: skip
 
 
 def base_of(name: str, folder: Path) -> str | None:
@@ -28,17 +31,22 @@ def base_of(name: str, folder: Path) -> str | None:
         return None
     settings = read_json(name, folder / CONFIG)
     kind, base = settings.get("peft_type"), settings.get("base_model_name_or_path")
+    if kind in _VIRTUAL_TOKENS:
+        raise ModelError(
+            f"{name}: {CONFIG} is of kind {kind!r:.40}: trained vectors before every text, which "
+            f"attnviz does not read. Give the model without them: {base!r:.200}."
+        )
     if kind != "LORA":
         raise ModelError(
             f"{name}: {CONFIG} is of kind {kind!r:.40}, and folders of LORA are read. Load the "
-            "model with peft, and pass it in Python: attnviz.load(peft_model)."
+            "model with peft, and pass it in Python: attnviz.load(model, tokenizer=tokenizer)."
         )
     if not isinstance(base, str) or not base:
         raise ModelError(f"{name}: {CONFIG} names no base model. Add base_model_name_or_path.")
     if not (folder / WEIGHTS).is_file():
         raise ModelError(
             f"{name}: there is no {WEIGHTS}, and attnviz reads no pickles. Convert an adapter that "
-            "you trust: load it with peft, then save_pretrained it."
+            "you trust: peft.PeftModel.from_pretrained(base_model, old).save_pretrained(new)."
         )
     return base
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,6 +32,7 @@ from attnviz.models.pretrained import (
     embedding_rows,
     expect_processors,
     find_weights,
+    gguf_advice,
     has_text_decoder,
     has_vocabulary,
     head_count,
@@ -173,6 +175,8 @@ def load_checkpoint(
 
     `attnviz.load` documents the parameters and the errors.
     """
+    if sys.flags.optimize > 1:
+        raise InputError("python -OO removes docstrings, which transformers needs. Use python -O.")
     target, torch_dtype = one_device(device), _dtype(dtype)
     placement = device_map_options(device_map, offload_folder, device)
     with quiet():
@@ -196,14 +200,15 @@ def load_checkpoint(
             if placement:
                 raise InputError(
                     f"{name}: device_map does not apply to a LoRA adapter. Leave it out, or merge "
-                    "the adapter: peft_model.merge_and_unload().save_pretrained(new)."
+                    "the adapter: peft_model.merge_and_unload().save_pretrained(new), and "
+                    "tokenizer.save_pretrained(new)."
                 )
             checkpoint = load_checkpoint(
                 base, tokenizer=tokenizer, processor=processor, device=device, dtype=dtype
             )
             return _with_adapter(checkpoint, name, folder, own_tokenizer=tokenizer is None)
         config, model_class = load_config(name, folder)
-        files = find_weights(name, folder, config.extra_files)
+        files = find_weights(name, folder, getattr(type(config), "extra_files", ()))
         with translate(name, "the weights"):
             sha256 = _sha256_of_files(files)
         if source is None and sha256 != BUNDLED_SHA256:
@@ -457,7 +462,7 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
             raise ModelError(f"The name of the folder {text!r} is not UTF-8. Rename the folder.")
         return Path(path).resolve().name or path, Path(path)
     if os.path.isfile(path):  # noqa: PTH113
-        raise ModelError(f"{text!r} is a file: give the folder that it lies in.")
+        raise ModelError(f"{text!r} is a file{_of_a_file(Path(path))}")
     if not isinstance(source, str) or text.startswith((".", "/", "~")) or text.count(os.sep) > 1:
         raise ModelError(f"There is no folder {text!r}: check the path.")
     if (model := NAMED.get(text)) is not None:
@@ -468,6 +473,21 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
             "clone of attnviz."
         )
     return text, _fetch(text, patterns)
+
+
+def _of_a_file(file: Path) -> str:
+    """Return what to give in place of a file."""
+    if file.suffix == ".gguf":
+        return f" of llama.cpp. {gguf_advice(file)}"
+    if (file.parent / "config.json").is_file() or "tokenizer" in file.name:
+        return ": give the folder that it lies in."
+    load = "torch.load({}, weights_only=True)"
+    if file.suffix == ".safetensors":
+        load = "safetensors.torch.load_file({})"
+    return (
+        " without a config.json beside it, which would name its model. Build the model in Python, "
+        f"call model.load_state_dict({load.format(repr(file.name))}), and pass the model."
+    )
 
 
 def _fetch(name: str, patterns: tuple[str, ...]) -> Path:

@@ -18,7 +18,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
+from packaging.version import InvalidVersion, Version
 from transformers import (
     CONFIG_MAPPING,
     PreTrainedModel,
@@ -61,6 +62,11 @@ _ARGUMENTS = {
     "audio": ("input_features", "input_values"),
 }
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+_WEIGHTS = {
+    "model.safetensors": ("*.safetensors",),
+    "pytorch_model.bin": ("*.bin", "*.pt", "*.pth", "*.ckpt"),
+}
+_NO_WEIGHTS = re.compile(r"training_args|optimizer|scheduler|rng_state|.*-of-")
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
@@ -133,6 +139,8 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
     Where the declared class is not made for the config's model_type, the type decides, as in
     AutoModel.
     """
+    if not (folder / "config.json").is_file() and (inner := _inner_checkpoint(folder)):
+        raise ModelError(f"{name}: there is no config.json, but a checkpoint in it. Give {inner}.")
     settings = read_json(name, folder / "config.json")
     for key, most in _LARGEST_COUNTS.items():
         count = settings.get(key)
@@ -156,7 +164,7 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
     if not is_known and (declared is None or model_type is not None):
         raise ModelError(
             f"{name}: transformers {transformers.__version__} does not know the model_type "
-            f"{model_type!r:.60}. Check config.json, or upgrade transformers."
+            f"{model_type!r:.60}. {_release_of(settings)}"
         )
     with translate(name, "config.json"):
         config_class = CONFIG_MAPPING[str(model_type)] if is_known else declared.config_class
@@ -164,6 +172,18 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
         if declared is None or not isinstance(config, declared.config_class):
             declared = transformers.MODEL_MAPPING[type(config)]
     return config, declared[0] if isinstance(declared, tuple) else declared
+
+
+def _release_of(settings: dict[str, Any]) -> str:
+    """Return the advice to install the release of transformers that wrote a config, if newer."""
+    written, installed = settings.get("transformers_version"), transformers.__version__
+    with suppress(TypeError, InvalidVersion):  # absent, or nonsense
+        if Version(written) > Version(installed):
+            return (
+                f"Release {written} saved it: run pip install 'transformers>="
+                f"{Version(written).base_version}'."
+            )
+    return "Check model_type in config.json, or run pip install --upgrade transformers."
 
 
 def layer_count(config: Any) -> int | None:
@@ -222,11 +242,13 @@ def find_weights(name: str, folder: Path, extra_files: Sequence[str] = ()) -> li
         if isinstance(shards, dict) and shards:
             names = set(map(str, shards.values()))
     for file in sorted(names):
-        if not (folder / file).is_file():
+        if Path(file).name != file:
             raise ModelError(
-                f"{name}: there is no {file:.60}, and attnviz reads no pickles. Convert a "
-                "checkpoint that you trust: AutoModel.from_pretrained(old).save_pretrained(new)."
+                f"{name}: {index.name} names {file!r:.80}, which is not in its folder. Get the "
+                "checkpoint again, from a source that you trust."
             )
+        if not (folder / file).is_file():
+            raise ModelError(f"{name}: there is no {file:.60}{_other_weights(folder)}")
     names |= {file for file in extra_files if (folder / file).is_file()}
     files = [folder / file for file in sorted(names)]
     for path in files:
@@ -238,6 +260,46 @@ def find_weights(name: str, folder: Path, extra_files: Sequence[str] = ()) -> li
                 f"most {_MAX_HEADER:,}. Get the file again, from a source that you trust."
             )
     return files
+
+
+def _inner_checkpoint(folder: Path) -> str | None:
+    """Return the latest checkpoint of a Trainer, or another one, in a folder."""
+    inner = {file.parent for file in folder.glob("*/*config.json")}
+    inner = {one for one in inner if any(one.glob("*model*.safetensors"))}
+    latest = max(inner, key=lambda one: (len(one.name), one.name), default=None)
+    return None if latest is None else repr(str(latest))
+
+
+def _other_weights(folder: Path) -> str:
+    """Return which weights a folder has instead of safetensors, and how to convert them."""
+    if inner := _inner_checkpoint(folder):
+        return f", but a checkpoint in the folder. Give {inner}."
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        others = [file.name for kind in _WEIGHTS[name] for file in folder.glob(kind)]
+        others = [file for file in others if not _NO_WEIGHTS.match(file)]
+        if len(others) == 1 and others[0] != name:
+            return f", but {others[0]:.60}. If it holds the weights, rename it to {name}."
+    if gguf := next(folder.glob("*.gguf"), None):
+        return f", but {gguf.name:.60}. {gguf_advice(gguf)}"
+    classes = read_json(folder.name, folder / "config.json").get("architectures")
+    model = classes[0] if isinstance(classes, list) and classes else "AutoModel"
+    model = model if hasattr(transformers, str(model)) else "AutoModel"
+    has_processor = any((folder / file).is_file() for file in _PROCESSOR_FILES)
+    processor = "AutoProcessor" if has_processor else "AutoTokenizer"
+    return (
+        ", and attnviz reads no pickles. Convert a checkpoint that you trust: import transformers "
+        f"as t; t.{model}.from_pretrained(old).save_pretrained(new); t.{processor}"
+        ".from_pretrained(old).save_pretrained(new)"
+    )
+
+
+def gguf_advice(file: Path) -> str:
+    """Return how to load a file of llama.cpp, which lies in the folder `old`."""
+    source = f"from_pretrained(old, gguf_file={file.name!r:.60})"
+    return (
+        "Load it in Python (pip install gguf): import transformers as t; model = attnviz.load("
+        f"t.AutoModelForCausalLM.{source}, tokenizer=t.AutoTokenizer.{source})"
+    )
 
 
 def load_model(
@@ -325,6 +387,13 @@ def _expect_complete(name: str, module: Any, report: dict[str, Any]) -> PreTrain
     below = module.base_model
     if missing and is_headless and below is not module and isinstance(below, PreTrainedModel):
         module, missing = below, set()
+    if missing and (added := _added_prefix(missing, report["unexpected_keys"])):
+        raise ModelError(
+            f"{name}: every weight in the file is named {added!r} and then as in the model, as "
+            "training code saves a wrapped model. Take it off: from safetensors.torch import "
+            "load_file, save_file; save_file({k.removeprefix("
+            f"{added!r}): v for k, v in load_file(f).items()}}, f, {{'format': 'pt'}})"
+        )
     problems += [f"{key:.80} is missing" for key in sorted(missing)]
     problems += [f"the config has no layer for {key:.80}" for key in lost_layers]
     if problems:
@@ -334,6 +403,16 @@ def _expect_complete(name: str, module: Any, report: dict[str, Any]) -> PreTrain
             f"{problems[0]}{more}. Use the config.json that was saved with these weights."
         )
     return module  # type: ignore[no-any-return]
+
+
+def _added_prefix(missing: set[str], unexpected: set[str]) -> str | None:
+    """Return what stands before every name of a file that its model lacks there."""
+    shortest = min(unexpected, key=len, default="")
+    for key in missing:
+        prefix = shortest.removesuffix(key)
+        if prefix != shortest and {prefix + other for other in missing} <= unexpected:
+            return prefix
+    return None
 
 
 def _lost_layers(module: torch.nn.Module, prefix: str, unexpected: set[str]) -> list[str]:
@@ -456,19 +535,22 @@ def load_processors(name: str, folder: Path, kinds: tuple[str, ...]) -> Processo
         class_name = next((settings[key] for key in keys if key in settings), None)
         _refuse_remote_code(name, "the processor", "processor=", settings, class_name)
 
-    def load(auto_class: str, **options: Any) -> Any:
+    def load(auto_class: Any, **options: Any) -> Any:
         with translate(name, "the processor"):
-            return getattr(transformers, auto_class).from_pretrained(
-                str(folder), **_LOCAL, **options
-            )
+            return auto_class.from_pretrained(str(folder), **_LOCAL, **options)
 
     processors = Processors()
-    if "text" in kinds and isinstance(multimodal := load("AutoProcessor"), ProcessorMixin):
+    if "text" in kinds and isinstance(
+        multimodal := load(transformers.AutoProcessor), ProcessorMixin
+    ):
         processors = Processors.of(multimodal)
     if "image" in kinds:
-        processors = replace(processors, image=load("AutoImageProcessor", backend="pil"))
+        # Before 5.20, transformers.AutoImageProcessor is a stub where torchvision is missing.
+        from transformers.models.auto.image_processing_auto import AutoImageProcessor
+
+        processors = replace(processors, image=load(AutoImageProcessor, backend="pil"))
     if "audio" in kinds and processors.audio is None:
-        processors = replace(processors, audio=load("AutoFeatureExtractor"))
+        processors = replace(processors, audio=load(transformers.AutoFeatureExtractor))
     return processors
 
 

@@ -1,15 +1,18 @@
 """Objects around a model of transformers: compiled, with adapters, parallel, in a pipeline.
 
-They are recognized by the names of their classes, so none of their libraries is imported.
+Whatever holds exactly one model is taken apart; none of its libraries is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -19,30 +22,22 @@ from transformers import (
 from transformers.image_processing_utils import BaseImageProcessor
 
 from attnviz.errors import InputError
-from attnviz.runtime.compat import uncompiled
 
-# The name of a class, the way to the model inside, and the same in Python.
-_WRAPPERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "OptimizedModule": ("._orig_mod", uncompiled),  # torch.compile(model)
-    "PeftModel": (".base_model.model", lambda wrapper: wrapper.base_model.model),
-    "PeftMixedModel": (".base_model.model", lambda wrapper: wrapper.base_model.model),
-    "SentenceTransformer": ("[0].auto_model", lambda wrapper: wrapper[0].auto_model),
-    "DataParallel": (".module", lambda wrapper: wrapper.module),
-    "DistributedDataParallel": (".module", lambda wrapper: wrapper.module),
-    "Pipeline": (".model", lambda wrapper: wrapper.model),
-    "Trainer": (".model", lambda wrapper: wrapper.model),
-}
 _PROCESSORS = (
     "tokenizer", "processing_class", "processor", "image_processor", "feature_extractor",
 )  # fmt: skip
 _PROCESSOR_TYPES = (ProcessorMixin, BaseImageProcessor, SequenceFeatureExtractor)
+_NOT_SEARCHED = (type, ModuleType, FunctionType, MethodType, Tensor, PreTrainedTokenizerBase)
+_CONTAINERS = (list, tuple, dict)
+_HOPS = 2  # objects that are no modules, one inside the other: an object with a pipeline
+_MOST = 64  # items of a list or a dict; larger ones are data
 
 
 @dataclass(frozen=True, eq=False)
 class Unwrapped:
     """What an object holds: a model, its tokenizer and processor where it has them.
 
-    note : which model was taken; None where the object was no wrapper.
+    note : which model was taken and what is left out; None where the object was no wrapper.
     """
 
     source: Any
@@ -52,40 +47,130 @@ class Unwrapped:
 
 
 def unwrap(source: Any) -> Unwrapped:
-    """Return the model inside a wrapper, however deep; any other object as it is.
+    """Return the only model of transformers inside an object; a model or a name as it is.
 
     Raises
     ------
     InputError
-        The wrapper adds something to the model that its own attention does not show.
+        The object holds no model of transformers or several, or it adds something to the model
+        that its own attention does not show.
     """
-    tokenizer = processor = None
-    steps: list[str] = []
-    while not isinstance(source, PreTrainedModel) and (name := _wrapper(source)) is not None:
-        members = [getattr(source, member, None) for member in _PROCESSORS]
-        tokenizer = tokenizer or _first(members, PreTrainedTokenizerBase)
-        processor = processor or _first(members, _PROCESSOR_TYPES)
-        path, inner = _WRAPPERS[name]
-        if getattr(getattr(source, "active_peft_config", None), "is_prompt_learning", False):
+    if source is None or isinstance(source, PreTrainedModel | str | os.PathLike):
+        return Unwrapped(source)
+    name, found = type(source).__name__, _models_in(source)
+    if not found:
+        raise InputError(_no_model_in(source))
+    if len(found) > 1:
+        paths = ", ".join(f"{one.path} ({type(one.value).__name__})" for one in found)
+        raise InputError(
+            f"This {name} holds {len(found)} models of transformers: {paths}. Pass one of them, "
+            "with its tokenizer= or processor=."
+        )
+    (place,) = found
+    owners = [owner.value for owner in place.owners()]
+    for owner in owners:
+        if getattr(getattr(owner, "active_peft_config", None), "is_prompt_learning", False):
             raise InputError(
-                f"This {type(source).__name__} puts trained vectors before every text, which the "
+                f"This {type(owner).__name__} puts trained vectors before every text, which the "
                 "model inside does not read. Pass the model without them: .get_base_model()."
             )
+    members = [member for owner in owners for member in _members(owner)]
+    note = f"the model is {name}{place.path}"
+    if left_out := place.beside():
+        note += f"; not shown: {', '.join(left_out)}"
+    tokenizer = _first(members, PreTrainedTokenizerBase)
+    return Unwrapped(place.value, tokenizer, _first(members, _PROCESSOR_TYPES), note)
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """An object inside another one, and the path to it."""
+
+    value: Any
+    path: str = ""
+    outer: _Place | None = None
+
+    def owners(self) -> list[_Place]:
+        """Return the objects that it lies in, the innermost first."""
+        return [] if self.outer is None else [self.outer, *self.outer.owners()]
+
+    def children(self) -> Iterator[_Place]:
+        """Return what it holds, short and public names first."""
+        value, members = self.value, dict(getattr(self.value, "__dict__", {}))
+        is_indexed = isinstance(value, (*_CONTAINERS, nn.Sequential, nn.ModuleList, nn.ModuleDict))
+        if isinstance(value, nn.Module):
+            members |= value._modules
+        elif is_indexed:
+            members = dict(value.items() if isinstance(value, dict) else enumerate(value))
+        for name in sorted(members, key=lambda name: (str(name).startswith("_"), len(str(name)))):
+            index = name if str(name).isdigit() else repr(name)
+            path = f"{self.path}[{index}]" if is_indexed else f"{self.path}.{name}"
+            yield _Place(members[name], path, self)
+
+    def may_hold_a_model(self) -> bool:
+        """Return whether the object is searched: it is no data, and not too deep inside others."""
+        if isinstance(self.value, nn.Module):
+            return True
+        if isinstance(self.value, _CONTAINERS):
+            return len(self.value) <= _MOST
+        kinds = [owner.value for owner in self.owners()]
+        hops = sum(not isinstance(kind, (nn.Module, *_CONTAINERS)) for kind in kinds)
+        return hops < _HOPS and not isinstance(self.value, _NOT_SEARCHED)
+
+    def beside(self) -> list[str]:
+        """Return the modules that the objects around a model hold beside it."""
+        own = set(self.value.modules())
+        return [
+            f"{child.path} ({type(child.value).__name__})"
+            for owner in self.owners()
+            for child in owner.children()
+            if isinstance(child.value, nn.Module) and own.isdisjoint(child.value.modules())
+        ]
+
+
+def _models_in(source: Any) -> list[_Place]:
+    """Return the outermost models of transformers in an object, the nearest first."""
+    found, seen, places = [], {id(source)}, deque([_Place(source)])
+    while places:
+        for child in places.popleft().children():
+            if id(child.value) in seen:
+                continue
+            seen.add(id(child.value))
+            if isinstance(child.value, PreTrainedModel):
+                seen |= {id(module) for module in child.value.modules()}
+                found.append(child)
+            elif child.may_hold_a_model():
+                places.append(child)
+    return found
+
+
+def _no_model_in(source: Any) -> str:
+    """Return the message that an object holds no model."""
+    problem = f"{type(source).__name__} is not a checkpoint"
+    if isinstance(source, nn.Module):
+        return (
+            f"{problem} and holds no model of transformers. Pass the weights that it returns to "
+            "attnviz.from_weights."
+        )
+    if isinstance(source, dict) and any(isinstance(value, Tensor) for value in source.values()):
+        return (
+            f"{problem}: it holds weights without a model. Build their model, call "
+            "model.load_state_dict(weights), and pass the model."
+        )
+    return (
+        f"{problem}: give a folder, a hub name, a model of transformers, or an object that holds "
+        "one."
+    )
+
+
+def _members(owner: Any) -> Iterator[Any]:
+    """Return the members of an object that may be tokenizers or processors."""
+    for name in _PROCESSORS:
         try:
-            model = inner(source)
-        except (AttributeError, IndexError, TypeError, KeyError):
-            model = None
-        if not isinstance(model, nn.Module):
-            raise InputError(
-                f"This {type(source).__name__} holds no model of transformers ({path}). "
-                "Pass the model itself."
-            )
-        steps.append(f"{type(source).__name__} ({path})")
-        source = model
-    if not steps:
-        return Unwrapped(source)
-    note = f"the model is the one inside {', inside '.join(reversed(steps))}"
-    return Unwrapped(source, tokenizer, processor, note)
+            yield getattr(owner, name, None)
+        except Exception:  # a property of another library
+            continue
+    yield from getattr(owner, "__dict__", {}).values()
 
 
 def adapters(model: nn.Module) -> tuple[str, ...]:
@@ -105,11 +190,6 @@ def adapters(model: nn.Module) -> tuple[str, ...]:
 def is_adapted(module: Any) -> bool:
     """Return whether a module is a layer of PEFT: a base layer with LoRA adapters."""
     return all(hasattr(module, name) for name in ("base_layer", "lora_A", "lora_B", "scaling"))
-
-
-def _wrapper(source: Any) -> str | None:
-    """Return the name in `_WRAPPERS` of an object's class or of one that it extends."""
-    return next((cls.__name__ for cls in type(source).__mro__ if cls.__name__ in _WRAPPERS), None)
 
 
 def _first(members: list[Any], kind: Any) -> Any:

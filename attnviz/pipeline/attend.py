@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     )
 
 # A module may be what holds the model: compiled, with adapters, of sentence-transformers.
-Loadable: TypeAlias = "str | os.PathLike[str] | PreTrainedModel | Module | Pipeline | Trainer"
+Loadable: TypeAlias = (
+    "str | os.PathLike[str] | PreTrainedModel | Module | Pipeline | Trainer | partial[Model]"
+)
 
 
 class _Options(TypedDict, total=False):
@@ -111,7 +113,8 @@ def load(
 
         Or a transformers model that is already loaded (it is not changed). It is taken out of
         ``torch.compile(model)``, a `PeftModel`, a `SentenceTransformer`, `DataParallel`, a pipeline
-        or a `Trainer`; `Model.notes` says so.
+        or a `Trainer`; `Model.notes` says so. A `functools.partial` of this function is called once
+        other arguments have been checked.
     tokenizer : str, path, PreTrainedTokenizerBase or None
         Another tokenizer; by default the one of the model.
     processor : str, path, processor, image processor, feature extractor or None
@@ -156,9 +159,8 @@ def load(
     >>> model.attend("the train left the station").agreement.verdict
     'verified'
     """
-    if isinstance(name_or_path_or_model, partial):  # loads when the other arguments are checked
-        loaded: Model = name_or_path_or_model()
-        return loaded
+    if isinstance(name_or_path_or_model, partial):
+        return name_or_path_or_model()
     checkpoint = load_checkpoint(
         name_or_path_or_model,
         tokenizer=tokenizer,

@@ -105,11 +105,6 @@ def global_forward_hooks() -> list[Callable[..., Any]]:
     return [*hooks._global_forward_pre_hooks.values(), *hooks._global_forward_hooks.values()]
 
 
-def uncompiled(compiled: Any) -> Any:
-    """Return the model that torch.compile(model) runs."""
-    return compiled._orig_mod
-
-
 def cuda_attention_operators() -> dict[str, FusedAttention]:
     """Return torch's fused attention on CUDA as functions that return the log-sum-exp too.
 

@@ -22,6 +22,8 @@ import typer
 from attnviz.errors import AttnvizWarning, InputError, expect_in_text, expect_words, is_unicode
 from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime.progress import say
+from attnviz.terminal.console import print_verdict, progress_bar
+from attnviz.terminal.console import report as report_result
 from attnviz.terminal.options import ADVANCED, SHARED, SYNTAX, option, parse_index
 from attnviz.terminal.source import Parameter, keywords_of, read_function
 
@@ -362,7 +364,7 @@ class Call:
         files = {"text": given.get("file"), "result": self.result}
         for name, parameter in (groups["own"] | groups["inputs"]).items():
             if Path in parameter.types:
-                files[name] = given.get(name)
+                files["text" if name == "file" else name] = given.get(name)
         for name, file in files.items():
             if file is not None and is_file(file) and path.exists() and path.samefile(file):
                 raise InputError(
@@ -391,7 +393,6 @@ class Call:
     def load(self, name: str | None = None) -> Model:
         """Load the model, or the model called `name` with the same options."""
         from attnviz.pipeline.attend import load
-        from attnviz.terminal.console import progress_bar
 
         options = {key: value for key, value in self.loads.items() if key != "model"}
         name = name or self.loads.get("model")
@@ -421,7 +422,6 @@ class Call:
         else:
             from attnviz.pipeline.attend import attend
             from attnviz.pipeline.run import IfStreamed
-            from attnviz.terminal.console import progress_bar
 
             for name in {*_CHOSEN} & streaming.keys():
                 if (chosen := streaming[name]) is not None:
@@ -437,8 +437,6 @@ class Call:
 
     def compute(self) -> Any:
         """Return the result of the function."""
-        from attnviz.terminal.console import progress_bar
-
         function = read_function(self.command.function)
         values = dict(self.values)
         if self.command.subject is not None:
@@ -450,8 +448,6 @@ class Call:
 
     def save_page(self, page: Any, agreement: Any) -> int:
         """Save a page, open it if asked to, and print the verdict; return the exit code."""
-        from attnviz.terminal.console import print_verdict
-
         assert self.path is not None
         page.save(self.path, force=self.force)
         code = print_verdict(agreement, self.path, json=False)
@@ -461,10 +457,8 @@ class Call:
 
     def report(self, result: Any, *shown: Any, **how: Any) -> int:
         """Save and print a result; return the exit code."""
-        from attnviz.terminal.console import report
-
         how = {"draw": lambda: result.plot(**self.look), "path": self.path, **how}
-        return report(result, *shown, force=self.force, json=self.json, **how)
+        return report_result(result, *shown, force=self.force, json=self.json, **how)
 
 
 def compute_and_report(call: Call) -> int:

@@ -20,15 +20,14 @@ from rich.progress import (
 from rich.segment import Segment
 from rich.text import Text
 
-from attnviz.io.export import save_result, to_data, to_json
 from attnviz.io.files import DATA_SUFFIXES
-from attnviz.results import AgreementReport
-from attnviz.results.axis import literal
-from attnviz.results.base import Result
 from attnviz.runtime.progress import is_listened, listening, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from attnviz.results import AgreementReport
+    from attnviz.results.base import Result
 
 
 class LiteralConsole(Console):
@@ -38,6 +37,8 @@ class LiteralConsole(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
         """Render, with control characters made visible."""
+        from attnviz.results.axis import literal
+
         for text, style, control in super().render(renderable, options):
             lines = text.split("\n")
             shown = text if control else "\n".join(literal(line, len(line)) for line in lines)
@@ -63,6 +64,8 @@ def report(
     asks for one. written : the path that is printed, if it is not `path`. prints_verdict : whether
     what is printed has the verdict already.
     """
+    from attnviz.io.export import save_result, to_data
+
     if path is not None and path.suffix.lower() in DATA_SUFFIXES:
         save_result(result, path, force=force)
     elif path is not None:
@@ -102,6 +105,8 @@ def print_verdict(agreement: AgreementReport | None, path: Path | None, *, json:
 
 def print_json(data: dict[str, Any]) -> None:
     """Print data as one JSON object."""
+    from attnviz.io.export import to_json
+
     sys.stdout.write(to_json(data) + "\n")
 
 

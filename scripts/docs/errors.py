@@ -15,7 +15,7 @@ from docs.text import filter_line, plain
 PACKAGE = Path(errors.__file__).parent
 # The first that fits the path of a module: its title, and where to read more.
 TOPICS = {
-    "inputs/": ("Texts, images and sounds", "guides/images-and-audio.md"),
+    "inputs/": ("Texts, images and sounds", "guides/inputs.md"),
     "models/": ("Finding and loading a model", "guides/models.md"),
     "capture/|pipeline/run|pipeline/attend|streaming/": ("Running a model", "concepts/capture.md"),
     "pipeline/given|analyses/check|analyses/example": (

@@ -14,7 +14,14 @@ SENSES = {"river": ["the bank of the river", "a bank of mud"], "money": ["my ban
 REGIONS = {"tech": ["a phone"], "fruit": ["a pear"]}
 
 
-@pytest.fixture(params=[("cpu", "cuda"), ("cuda", "cpu"), ("cuda", "cuda")], ids="-".join)
+PLACES = [
+    ("cpu", "cuda"),
+    ("cuda", "cpu"),
+    pytest.param(("cuda", "cuda"), marks=pytest.mark.long),  # as in test_simulated_cuda.py
+]
+
+
+@pytest.fixture(params=PLACES, ids=str)
 def placed(request, tokenizer, simulated_gpu):
     """A model on one device, while another one, or the same, is the default."""
     device, default = request.param

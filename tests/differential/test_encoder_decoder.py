@@ -21,6 +21,7 @@ CASES = [
 ]
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize(("family", "dtype"), CASES)
 def test_every_stage_of_every_stack_agrees(family, dtype, tokenizer):
     model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
@@ -71,6 +72,7 @@ def test_the_axes_are_what_the_decoder_and_the_encoder_read(tokenizer):
     assert (drawn.stack, drawn.rows, drawn.columns) == ("cross", ("un", "train"), ("a", "train"))
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", TWO_SIDED)
 def test_swapped_sides_of_cross_attention_are_caught(family, dtype, tokenizer):

@@ -176,6 +176,7 @@ def test_every_function_runs_to_its_end(function, tokenizer, simulated_gpu, tmp_
     assert getattr(result, "agreement", result).device == "cuda:0"
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("function", ALL)
 @pytest.mark.parametrize("fault", [leave_out_devices, leave_out_copies])
 def test_a_planted_fault_is_refused(

@@ -153,11 +153,13 @@ class TestEveryNumber:
 
     pytestmark = somewhere
 
+    @pytest.mark.pairs(each=2)
     @pytest.mark.parametrize("cell", [1, 4, 16, 32, 128])
     def test_cells_of_every_size(self, shape, cell):
         torch.manual_seed(cell)
         compare(scoring_of(shape, RULES["causal"]), cell, TILINGS[cell.bit_length() % 3])
 
+    @pytest.mark.pairs(each=2)
     @pytest.mark.parametrize("padded", [False, True])
     @pytest.mark.parametrize("rule", RULES)
     def test_rules(self, shape, rule, padded):
@@ -435,13 +437,13 @@ SAMPLE += " or ((EveryNumber or Caps) and (33 or 50 or 70))"
 @for_real
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "tests",
+    ("tests", "marks"),
     [
-        SAMPLE,
-        pytest.param("", marks=pytest.mark.long),
+        (SAMPLE, "not long"),
+        pytest.param("not RandomMaps", "", marks=pytest.mark.long),
     ],
 )
-def test_in_the_interpreter(tests):
+def test_in_the_interpreter(tests, marks):
     """Run the tests that need no device on the CPU: a sample of them, or with `-m long` all."""
     import numpy
     import triton
@@ -450,7 +452,8 @@ def test_in_the_interpreter(tests):
         pytest.skip("Triton's interpreter before 3.7 does not go with numpy 2.4")
     env = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     files = [__file__, str(Path(__file__).with_name("test_simulated_cuda.py"))]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-W", HARMLESS, "-k", tests, *files]
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-x", "-W", HARMLESS]
+    command += ["-k", tests, "-m", marks, *files]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
     assert re.search(r"\d\d passed", done.stdout), done.stdout[-400:]

@@ -31,6 +31,7 @@ def check_layout(figure):
         assert not overlap(one.get_window_extent(), other.get_window_extent(), 0)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("width", [COLUMN, FULL])
 @pytest.mark.parametrize("special", ["keep", "remove"])
 @pytest.mark.parametrize("name", INPUTS)
@@ -46,6 +47,7 @@ def test_a_heatmap_alone(request, name, width):
     check_layout(attnviz.plot.heatmap(result, layer=1, head=range(12), width=width).figure)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("width", [COLUMN, FULL])
 @pytest.mark.parametrize("layer", [None, 2])
 @pytest.mark.parametrize("name", INPUTS)
@@ -78,6 +80,7 @@ def test_the_check_detects_overlaps_and_text_outside_the_page():
         check_layout(figure)
 
 
+@pytest.mark.pairs(each=2)
 @pytest.mark.parametrize("width", [COLUMN, 120, FULL])
 @pytest.mark.parametrize("name", INPUTS)
 def test_steps_and_the_attention_vector(request, name, width):

@@ -205,6 +205,7 @@ def test_the_numbers_are_the_measured_ones(results, word):
         assert sense in said
 
 
+@pytest.mark.pairs(each=2)
 @pytest.mark.parametrize("width", [40, 60, 89, 120, 183, 300])
 @pytest.mark.parametrize("word", WORDS)
 def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(results, word, width):

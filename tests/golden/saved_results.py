@@ -105,6 +105,13 @@ MAKERS = {
         "apple", "I love apple phones", verify_causally=True, model=model(),
         toward={"tech": "I love computers", "fruit": "I love pears"},
     ),
+    "explain": lambda: attnviz.explain(TEXT, heads=True, model=model("gpt2")),
+    "explain-masked": lambda: attnviz.explain(
+        "the [MASK] left the station", target="train", against="bus", reference="mask",
+        methods=["partial-split", "gradient-attention"], model=model(),
+    ),
+    "ablate": lambda: attnviz.ablate(TEXT, target="on", model=model("gpt2")),
+    "check": lambda: attnviz.check(attend().weights(), TEXT, model=model()),
     "survey": lambda: attnviz.survey(CORPUS, model=model()),
     "compare": lambda: attnviz.compare(CORPUS, models=(model(), model(seed=1))),
     "checkpoints": lambda: attnviz.compare(

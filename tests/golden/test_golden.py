@@ -28,6 +28,9 @@ COMMANDS = (
     "doctor",
 )  # fmt: skip
 
+# Folders of models with random weights
+RANDOM = ("bert", "gpt2", "qwen3", "t5", "vit", "wav2vec2")
+
 # name: arguments, with files and folders from `place`
 RUNS = {
     "heatmap": ("heatmap", TRAIN),
@@ -63,8 +66,17 @@ RUNS = {
     ),
     "shift-mask": ("shift", "bank", "The bank was full of cash.", "--reference", "mask"),
     "ablate": ("ablate", "He sat on the bank of the river", "--word", "bank"),
+    "ablate-decoder": ("ablate", TRAIN, "-m", "gpt2", "--target", "on"),
+    "explain": ("explain", "the train left", "-m", "gpt2", "--heads"),
+    "explain-masked": (
+        "explain", "the [MASK] left the station", "-m", "bert", "--target", "train",
+        "--against", "bus", "--method", "gradient-attention", "--reference", "mask",
+    ),
+    "explain-two-sides": ("explain", "the train left", "-m", "t5", "--decoder", "le"),
     "survey": ("survey", "corpus.txt", "-o", "survey"),
+    "survey-probe": ("survey", "--probe", "previous", "-m", "gpt2", "-o", "probe"),
     "compare": ("compare", "before", "after", "corpus.txt"),
+    "compare-three": ("compare", "before", "between", "after", "corpus.txt"),
     "example-phones": ("example", "phones"),
     "example-cat": ("example", "cat"),
     "example-likes": ("example", "likes"),
@@ -85,6 +97,9 @@ RUNS = {
     "audio-verify": ("verify", "--audio", "tone.wav", "-m", "wav2vec2"),
     "audio-heatmap": ("heatmap", "--audio", "tone.wav", "-m", "wav2vec2", "--layer", "1"),
 }  # fmt: skip
+
+# A line of a help page: the names of an option, its description, and its default
+OPTION = re.compile(r"│ +((?:--?[a-z-]+ +)*)(.*?)(?:\[default: (.*)\] *)?│")
 
 
 def command(*arguments):
@@ -128,13 +143,13 @@ def place(tmp_path_factory, model):
     with wave.open(str(folder / "tone.wav"), "wb") as file:
         file.setparams((1, 2, RATE, 0, "NONE", ""))
         file.writeframes((chirp(0.5) * 32_767).astype("<i2").tobytes())
-    for family in ("gpt2", "qwen3", "t5"):
+    for family in RANDOM[:4]:
         tiny(family).save_pretrained(folder / family)
         model.tokenizer.save_pretrained(folder / family)
-    for family in ("vit", "wav2vec2"):
+    for family in RANDOM[4:]:
         seeing(family, model.tokenizer).module.save_pretrained(folder / family)
         processor_of(family, model.tokenizer).save_pretrained(folder / family)
-    for name, factor in (("before", 1.0), ("after", 1.5)):
+    for name, factor in (("before", 1.0), ("between", 1.2), ("after", 1.5)):
         other = attnviz.load(device="cpu")
         with torch.no_grad():
             other.module.get_parameter("encoder.layer.2.attention.self.query.weight").mul_(factor)
@@ -154,7 +169,9 @@ def test_a_command_prints_the_same_data(name, place, monkeypatch, capsys):
     data = json.loads(out) if out else None
     if data and arguments[0] != "verify":
         _shorten(data)
-    if data and any(folder in arguments for folder in ("qwen3", "gpt2", "t5", "vit", "wav2vec2")):
+    if data and any(
+        folder in arguments for folder in ("bert", "qwen3", "gpt2", "t5", "vit", "wav2vec2")
+    ):
         _forget(data, "weights_sha256")  # random weights are rounded differently on other machines
     # A decomposition sums many differences; bfloat16 has three digits.
     rounding = 2e-2 if "bfloat16" in arguments else 5e-5 if arguments[0] == "shift" else 1e-5
@@ -179,11 +196,25 @@ def _forget(node, key):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_has_the_same_help(name, capsys):
+def test_a_command_has_the_same_options_and_defaults(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "2000")  # one line for each option
     assert command(*name.split(), "--help") == 0
+    check_text(f"help/{name or 'attnviz'}", "\n".join(options_and_defaults(capsys)) + "\n")
+
+
+def options_and_defaults(capsys):
+    """Yield the usage, the names of each option and its default, and the names of commands."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
-    lines = [line.rstrip() for line in text.strip().splitlines()]
-    check_text(f"help/{name or 'attnviz'}", "\n".join(lines) + "\n")
+    yield re.search(r"Usage: (.*\S)", text)[1]
+    of_commands = False
+    for line in text.splitlines():
+        of_commands = "─ Commands ─" in line or (of_commands and line[0] == "│")
+        if row := OPTION.match(line):
+            names, described, default = row.groups()
+            if names or of_commands:
+                yield " ".join(names.split()) or described.split()[0]
+            if default:
+                yield f"    = {default}"
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -273,6 +304,11 @@ FIGURES = {
     ),
     "shift-of-saved": lambda: attnviz.plot.shift(saved("shift")),
     "shift-causally": lambda: attnviz.plot.shift(saved("shift-causally"), details=True),
+    "explain": lambda: attnviz.plot.explain(saved("explain")),
+    "explain-masked": lambda: attnviz.plot.explain(saved("explain-masked"), width=89),
+    "ablate": lambda: attnviz.plot.ablate(saved("ablate")),
+    "check": lambda: attnviz.plot.check(saved("check")),
+    "compare-three": lambda: attnviz.plot.compare(saved("checkpoints")),
     "survey": lambda: attnviz.plot.survey(saved("survey")),
     "survey-column": lambda: attnviz.plot.survey(saved("survey"), width=89),
     "compare": lambda: attnviz.plot.compare(saved("compare")),

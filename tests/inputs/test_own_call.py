@@ -166,6 +166,8 @@ def test_unknown_words_are_counted_named_and_marked(model):
     note = "the model has no token for 6 of 9 words: it read [UNK] for them: 车, 准, 时, 离, 开, …"
     assert result.notes == (note,)
     assert model.attend("the station").record(0).query_axis.unknown is None
+    (note,) = model.attend(f"the {'x' * 10_000}").notes
+    assert len(note) < 120
 
 
 def test_what_a_normalizer_drops_is_named(reading, tokenizer):

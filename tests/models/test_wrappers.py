@@ -1,6 +1,7 @@
 """Objects around a model: compiled, with adapters, parallel, quantized, of a pipeline."""
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,6 +28,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor"),
     pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning"),  # of peft
 ]
+BERT = {
+    "vocab_size": 30522, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 64,
+}  # fmt: skip
 PROJECTIONS = ("query", "key", "value", "output")
 
 
@@ -42,13 +47,39 @@ def expect_same_weights(first, second):
 
 
 WRAPPED = {
-    "torch.compile": (torch.compile, "OptimizedModule (._orig_mod)"),
-    "DataParallel": (nn.DataParallel, "DataParallel (.module)"),
+    "torch.compile": (torch.compile, "OptimizedModule._orig_mod"),
+    "DataParallel": (nn.DataParallel, "DataParallel.module"),
     "both": (
         lambda model: torch.compile(nn.DataParallel(model)),
-        "DataParallel (.module), inside OptimizedModule (._orig_mod)",
+        "OptimizedModule._orig_mod.module",
+    ),
+    "a value head": (
+        lambda model: Holding(pretrained_model=model, v_head=nn.Linear(48, 1)),
+        "Holding.pretrained_model; not shown: .v_head (Linear)",
+    ),
+    "a list of modules": (
+        lambda model: Holding(parts=nn.ModuleList([nn.Dropout(), Holding(encoder=model)])),
+        "Holding.parts[1].encoder; not shown: .parts[0] (Dropout)",
+    ),
+    "not registered": (lambda model: Holding(_models=[model]), "Holding._models[0]"),
+    "an object": (
+        lambda model: SimpleNamespace(wrapped=nn.DataParallel(model), model=model, steps=3),
+        "SimpleNamespace.model",
+    ),
+    "an object with an object": (
+        lambda model: SimpleNamespace(inner=SimpleNamespace(net=model)),
+        "SimpleNamespace.inner.net",
     ),
 }
+
+
+class Holding(nn.Module):
+    """A user's own module, with members of these names."""
+
+    def __init__(self, **members):
+        super().__init__()
+        for name, member in members.items():
+            setattr(self, name, member)
 
 
 @pytest.mark.parametrize("name", WRAPPED)
@@ -57,7 +88,7 @@ def test_wrapped_models_are_unwrapped_with_one_note(name, tokenizer):
     inner = tiny("bert")
     model = attnviz.load(wrap(inner), tokenizer=tokenizer)
     assert model.module is inner
-    note = f"the model is the one inside {path}"
+    note = f"the model is {path}"
     assert model.notes == (note,)
     result = model.attend(TEXTS[0])
     assert result.agreement.verdict == "verified"
@@ -83,7 +114,7 @@ def test_trainer_gives_its_model_and_tokenizer(tokenizer, tmp_path):
     model = attnviz.load(trainer)
     assert model.module is trainer.model
     assert model.tokenizer is tokenizer
-    assert model.notes == ("the model is the one inside Trainer (.model)",)
+    assert model.notes == ("the model is Trainer.model",)
 
 
 def test_image_pipelines_give_their_processor():
@@ -100,19 +131,38 @@ def test_sentence_transformers_give_model_and_tokenizer(model):
     encoder = sentence_transformers.SentenceTransformer(model.module.config.name_or_path)
     loaded = attnviz.load(encoder)
     assert loaded.tokenizer is not None
-    assert loaded.notes == ("the model is the one inside SentenceTransformer ([0].auto_model)",)
+    note = "the model is SentenceTransformer[0].model; not shown: [1] (Pooling), [2] (Normalize)"
+    assert loaded.notes == (note,)
     expect_same_weights(loaded.attend(TEXTS[0]), model.attend(TEXTS[0]))
 
 
-def test_wrappers_without_a_model_are_refused():
-    with pytest.raises(InputError, match="Linear is not a checkpoint"):
+def test_cross_encoders_and_own_objects_give_their_tokenizer(tokenizer, tmp_path):
+    config = transformers.BertConfig(**BERT, num_labels=1)
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = attnviz.load(sentence_transformers.CrossEncoder(str(tmp_path)))
+    assert type(loaded.module).__name__ == "BertForSequenceClassification"
+    assert loaded.notes[0].startswith("the model is CrossEncoder[0].model")
+    pipeline = transformers.FeatureExtractionPipeline(tiny("bert"), tokenizer=tokenizer)
+    assert attnviz.load(SimpleNamespace(pipe=pipeline)).tokenizer is tokenizer
+
+
+def test_several_models_are_named_by_their_paths(tokenizer):
+    both = Holding(question=tiny("bert"), answer=SimpleNamespace(net=tiny("gpt2")))
+    expected = r"holds 2 models of transformers: \.question \(BertForMaskedLM\), \.answer"
+    with pytest.raises(InputError, match=expected):
+        attnviz.load(both, tokenizer=tokenizer)
+    assert attnviz.load(both.answer.net, tokenizer=tokenizer).module is both.answer.net
+
+
+def test_objects_without_a_model_are_refused():
+    with pytest.raises(InputError, match=r"DataParallel is not a checkpoint.*from_weights"):
         attnviz.load(nn.DataParallel(nn.Linear(2, 2)))
-
-    class Pipeline:
-        model = None
-
-    with pytest.raises(InputError, match=r"holds no model of transformers \(\.model\)"):
-        attnviz.load(Pipeline())
+    with pytest.raises(InputError, match=r"call model\.load_state_dict\(weights\)"):
+        attnviz.load(nn.Linear(2, 2).state_dict())
+    hidden = SimpleNamespace(a=SimpleNamespace(b=SimpleNamespace(c=tiny("bert"))))
+    with pytest.raises(InputError, match="SimpleNamespace is not a checkpoint"):
+        attnviz.load(hidden)
 
 
 # --- LoRA

@@ -31,6 +31,7 @@ def of_heads_in_turn(values, heads):  # h mod G instead of h // (H / G)
     return values.repeat(heads // len(values), 1, 1)
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("family", "wrong", "heads"),
@@ -128,6 +129,7 @@ def test_attention_too_flat_to_show_a_wrong_scale_is_not_proven(captured):
     assert "NOT PROVEN" in report.summary()
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_small_values_are_compared_as_finely_as_large_ones(family, dtype, tokenizer):
@@ -144,6 +146,7 @@ def test_small_values_are_compared_as_finely_as_large_ones(family, dtype, tokeni
     assert verify(records, each.references).first_difference.stage == "value"
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("model_class", [AlbertModel, ElectraModel, BertModel])
 def test_flat_attention_is_never_reported_as_different(model_class, dtype, tokenizer):

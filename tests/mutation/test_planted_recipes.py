@@ -106,13 +106,17 @@ FAULTS = [
     ("two-per-cent", two_per_cent_off, ("query", "key"), ("gpt-neox", "phi3", "glm", "opt")),
     ("two-per-cent", two_per_cent_off, ("value",), ("gpt-neox", "phi3", "dbrx", "deepseek-v3")),
 ]  # fmt: skip
+# Each fault of a stage in both dtypes, in one of its families each; the others with `-m long`
 CASES = [
-    pytest.param(fault, stage, family, dtype, id=f"{name}-{family}-{stage}-{dtype}")
+    pytest.param(
+        fault, stage, family, dtype, id=f"{name}-{family}-{stage}-{dtype}",
+        marks=() if number == (len(name) + turn) % len(families) else pytest.mark.long,
+    )
     for name, fault, stages, families in FAULTS
-    for family in families
+    for number, family in enumerate(families)
     for stage in stages
-    for dtype in DTYPES
-]
+    for turn, dtype in enumerate(DTYPES, start=stages.index(stage))
+]  # fmt: skip
 
 
 def verify(each, changed):

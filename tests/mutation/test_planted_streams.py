@@ -97,7 +97,21 @@ def pooled(request, model):
     return how, report
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+def in_turn(faults):
+    """Return a parametrize marker with each fault, in float32 and bfloat16 in turn."""
+    dtypes = (None, "bfloat16")
+    parameters = [
+        pytest.param(
+            fault, dtype, id=f"{fault}-{dtype}",
+            marks=() if number % 2 == turn else pytest.mark.long,
+        )
+        for turn, dtype in enumerate(dtypes)
+        for number, fault in enumerate(faults)
+    ]  # fmt: skip
+    return pytest.mark.parametrize(("fault", "pooled"), parameters, indirect=["pooled"])
+
+
+@in_turn(FAULTS)
 def test_a_planted_fault_is_caught(fault, pooled, monkeypatch, tally):
     how, honest = pooled
     tally.fault("in streamed maps")
@@ -149,7 +163,7 @@ RUN_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", RUN_FAULTS)
+@in_turn(RUN_FAULTS)
 def test_a_fault_planted_in_the_run_is_caught(fault, pooled, monkeypatch, tally):
     how, _ = pooled
     tally.fault("in streamed maps")

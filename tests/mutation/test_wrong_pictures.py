@@ -68,6 +68,7 @@ def test_a_registered_attention_stays_and_is_recorded(name, registered, copied, 
     assert module.config._attn_implementation == registered
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
 def test_eager_attention_in_the_place_of_a_registered_one_is_caught(family, dtype, tokenizer):
@@ -177,6 +178,7 @@ PROJECTIONS = {
 }
 
 
+@pytest.mark.pairs(each=2)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(
     ("family", "stage"),

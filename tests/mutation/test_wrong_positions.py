@@ -31,6 +31,7 @@ def attend(family, tokenizer, positions, dtype=torch.float32):
     return model.attend(**INPUTS[family], positions=positions).agreement
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("positions", ["sample", "all"])
 @pytest.mark.parametrize("family", INPUTS)
@@ -66,6 +67,7 @@ def earlier(axis):
     return replace(axis, seconds=tuple(max(0.0, second - step) for second in axis.seconds))
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize(
     ("family", "kind", "fault"),
     [

@@ -273,7 +273,7 @@ def test_the_table_has_what_the_guide_says_of_it(table):
 
 
 @pytest.mark.real
-@pytest.mark.slow
+@pytest.mark.long  # the sample of sentences above gives the same numbers another way
 def test_the_rows_of_the_bundled_model_are_as_stored(model, pairs, table):
     stored = {
         (row["score"], row["layer"]): row

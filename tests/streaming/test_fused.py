@@ -111,6 +111,7 @@ def expect_right(spec, value):
 # ------------------------------------------------------------------------- output, log-sum-exp
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("shape", SHAPES)
@@ -234,6 +235,7 @@ def test_varlen_attn_takes_these_arguments(rule):
 # ---------------------------------------------------------------------------------- the checks
 
 
+@pytest.mark.pairs(each=2)
 @pytest.mark.parametrize("m", [1, 2, 3, 4, 5, N])
 @pytest.mark.parametrize("rule", ["all", "causal", "window", "both sides"])
 def test_only_a_correct_output_and_log_sum_exp_are_accepted(rule, m, monkeypatch):
@@ -275,6 +277,7 @@ def near_weights(spec):
     return P.gather(2, index).mT * inside
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("limit", [1, 2**27])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("shape", SHAPES)

@@ -35,6 +35,7 @@ def succeeds(capsys, *arguments, code=0):
     return capsys.readouterr()
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("command", ["heatmap", "heads"])
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".json", ".npz", ".safetensors"])
 def test_each_file_extension_is_a_format(capsys, command, suffix):

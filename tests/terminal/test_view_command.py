@@ -35,7 +35,7 @@ def test_two_texts(capsys):
         (["a text", "--size", "0"], 2, "above 0"),
         (["a text", "--show", "all"], 2, "--show"),
         (["a text", "--layer", "7"], 2, "layer 7 is out of range"),
-        (["--image", "none.png", "--compare", "text"], 2, "no image file none.png"),
+        (["--image", "none.png", "--compare", "text"], 2, "--compare needs a text to compare with"),
     ],
 )
 def test_impossible_requests_are_one_line(arguments, code, said, capsys):

@@ -364,6 +364,7 @@ def angles(rotation: Any) -> tuple[Tensor, Tensor] | None:
         cos, sin = rotation
         if not isinstance(cos, Tensor) or not isinstance(sin, Tensor) or cos.shape != sin.shape:
             return None
+        cos, sin = (sin, cos) if _are_swapped(cos, sin) else (cos, sin)
         cos, sin = _one_per_pair(cos, sin)
     else:
         return None
@@ -374,6 +375,16 @@ def angles(rotation: Any) -> tuple[Tensor, Tensor] | None:
         table = table.unsqueeze(0) if table.dim() == 2 else table
         tables.append(torch.cat((table, table), -1))
     return tables[0], tables[1]
+
+
+def _are_swapped(cos: Tensor, sin: Tensor) -> bool:
+    """Return whether the sines come first: position 0 has sines 0 and cosines 1.
+
+    Of a single position, the slowest pair shows it, which has hardly turned.
+    """
+    if cos.dim() > 1 and cos.shape[-2] == 1:
+        return bool((cos[..., -1].abs() < sin[..., -1].abs()).all())
+    return bool(((cos == 0) & (sin == 1)).all(-1).any())
 
 
 def _one_per_pair(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ and those that a row does not read are masked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -61,11 +61,14 @@ class Attention:
         return m == n > 1 and not self.weights.triu(1).flatten(1).any(1).all()
 
 
-def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
+def arrange(
+    softmax: Softmax, texts: int, heads: int | None, lengths: Collection[int] = ()
+) -> Attention:
     """Bring a softmax with its provenance, products and mixtures (at least one) to (N, H, m, n).
 
-    heads : the number that the module names, if it does. Raises NotExpressibleError where something
-    else than scale · q·k + terms enters the softmax.
+    heads : the number that the module names, if it does. lengths : those of the model's inputs;
+    positions that the model adds behind one, and masks, are left out. Raises NotExpressibleError
+    where something else than scale · q·k + terms enters the softmax.
     """
     provenance = softmax.provenance
     assert provenance is not None
@@ -104,15 +107,20 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
         terms = terms.map(lambda term: term[..., has_key])
     if ((terms.factor == 0) & terms.visible).any():
         raise NotExpressibleError(_NO_PRODUCT)
+    read = ~(terms.hidden | (terms.factor == 0)).flatten(0, 1).all(0)
+    m, n = (_without_padding(read.any(1 - dim), lengths) for dim in (0, 1))
+    q_row, k_row, v_rows = q_row[..., :m], k_row[..., :n], [row[..., :n] for row in v_rows]
+    terms = terms.map(lambda term: term[:, :, :m, :n])
     hidden = terms.hidden | (terms.factor == 0)
     values = [use.values[row.clamp(min=0)] for use, row in zip(compared, v_rows, strict=True)]
     outputs = [use.output() for use in compared]
-    known_outputs = [output for output in outputs if output is not None]
+    known_outputs = [output[:, :, :m] for output in outputs if output is not None]
     query, key, scale = _fold(
         terms.factor, hidden, queries.vectors[q_row.clamp(min=0)], keys.vectors[k_row.clamp(min=0)]
     )
     bias = _narrowed(torch.where(hidden, 0.0, terms.offset), query.dtype)
-    mask = torch.where(hidden, torch.finfo(query.dtype).min, 0.0).to(query.dtype)
+    lowest = torch.finfo(query.dtype).min
+    mask = torch.zeros_like(terms.scores, dtype=query.dtype).masked_fill(hidden, lowest)
     inner = None if terms.inner is None else torch.where(hidden, 0.0, terms.inner).to(query.dtype)
     return Attention(
         query=query,
@@ -130,6 +138,13 @@ def arrange(softmax: Softmax, texts: int, heads: int | None) -> Attention:
         compares_all=len(compared) == len(uses),
         log_softmax=provenance.log_sum_exp and terms.scores.dtype == query.dtype,
     )
+
+
+def _without_padding(is_read: Tensor, lengths: Collection[int]) -> int:
+    """Return the length of the input that holds all positions that are read, or their number."""
+    size, used = len(is_read), 1 + int(is_read.nonzero().max()) if is_read.any() else 0
+    inputs = [length for length in lengths if 0 < used <= length < size]
+    return size if size in lengths else min(inputs, default=size)
 
 
 def _narrowed(terms: Tensor, dtype: torch.dtype) -> Tensor:
@@ -389,7 +404,7 @@ def _by_key(k_place: Tensor, rows: list[Tensor], terms: _Terms) -> tuple[list[Te
 
 
 def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:
-    """Number the keys that any row of a head reads; return the number of each score's key.
+    """Number the keys of all rows of a head; return the number of each score's key.
 
     A masked score gets the number after the last, which is returned too.
     """
@@ -403,7 +418,8 @@ def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:
     rank = position - torch.where(starts, position, 0).cummax(-1).values
     copies = torch.zeros_like(k_place).scatter_(-1, order.indices, rank)
     place = torch.where(visible, k_place + copies * _FAR, -1).flatten(0, 1)
-    keys = [head_places.unique() for head_places in place]
+    masked = k_place.flatten(0, 1)  # a key that no row reads has its place, too
+    keys = [torch.unique(torch.cat(both)) for both in zip(place, masked, strict=True)]
     keys = [places[places >= 0] for places in keys]
     columns = max(len(places) for places in keys)
     index = torch.full_like(place, columns)

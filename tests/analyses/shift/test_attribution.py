@@ -40,6 +40,7 @@ def gate_of(T):
     return gate
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("family", DENSE)
 @pytest.mark.parametrize("reference", ["pair", "gate"])
 def test_the_contributions_to_a_difference_add_up(family, reference, tokenizer):

@@ -140,9 +140,7 @@ def test_all_texts_that_are_left_out_are_listed(texts, model):
 def test_the_folder_is_checked_before_a_model_is_loaded(
     tmp_path, monkeypatch, capsys, output, said
 ):
-    monkeypatch.setattr(
-        "attnviz.terminal.command.Call.load", lambda *_: pytest.fail("loaded")
-    )
+    monkeypatch.setattr("attnviz.terminal.command.Call.load", lambda *_: pytest.fail("loaded"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.txt").write_text("the train left\n")
     (tmp_path / "sealed").mkdir(mode=0o500)

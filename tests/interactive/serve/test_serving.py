@@ -26,7 +26,7 @@ from attnviz.interactive.serve.handlers import Handlers
 from attnviz.interactive.serve.queue import Cancelled
 from tests.interactive.serve.live_server import serving
 
-CLIENTS, REQUESTS = 20, 200
+CLIENTS, REQUESTS = 20, 100
 LONG = "The bank was full of {mud|cash} " + "and so were we " * 14
 NAMES = ("cat", "train", "bank", "word", "sea", "king", "tree", "road", "song", "fire")
 TEXTS = [f"the {name} {'left the station ' * (1 + n % 3)}early" for n, name in enumerate(NAMES)]
@@ -175,7 +175,7 @@ def test_own_sentences_that_cannot_be_read(reader, sentences, said):
     assert said in answer.text
 
 
-def test_two_hundred_requests_of_twenty_clients_are_all_answered_correctly(server, reader, small):
+def test_a_hundred_requests_of_twenty_clients_are_all_answered_correctly(server, reader, small):
     model = attnviz.load(small)
     direct = [attnviz.attend(text, model=model) for text in TEXTS]
     before = reader.get("/health").json()
@@ -222,7 +222,8 @@ def test_answers_do_not_stay_in_memory(small):
 
 def test_special_tokens_in_the_text_of_a_stranger_are_plain_text(model):
     answer = Handlers({"bundled": model}, 64).attention({"text": "left [SEP] now"})()
-    assert "read as plain text, not as special tokens: [SEP]" in str(answer)
+    (note,) = answer["payload"]["results"][0]["notes"]
+    assert note.startswith("Read as plain text, not as special tokens: [SEP]")
 
 
 @pytest.mark.parametrize("path", ["senses", "shift"])

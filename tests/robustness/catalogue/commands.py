@@ -48,39 +48,39 @@ COMMANDS = {
     "senses": both(_SENSES, leaves="senses.png"),
     "senses as JSON": typed(f"{_SENSES} --json"),
     "senses of a file": both(
-        "senses train --sentences a=sentences.txt --sentences b='a train' --sentences b='mud of the train' "
+        "senses train --sense a=sentences.txt --sense b='a train' --sense b='mud of the train' "
         "-m tiny -o x.json",
         leaves="x.json",
     ),
     "senses of no word": typed("senses ''", 2, "The word is empty"),
     "senses of an unknown word": typed("senses xyzzy", 2, "no bundled sentences"),
-    "senses of one sense": typed("senses bank --sentences a='the bank'", 2, "two senses"),
+    "senses of one sense": typed("senses bank --sense a='the bank'", 2, "two senses"),
     "senses of one sentence each": typed(
-        "senses bank --sentences a='the bank' --sentences b='a bank'", 2, "fewer than two different"
+        "senses bank --sense a='the bank' --sense b='a bank'", 2, "fewer than two different"
     ),
     "senses without the word": typed(
-        "senses bank --sentences a='the river' --sentences b='a bank'", 2, "is not in 'the river'"
+        "senses bank --sense a='the river' --sense b='a bank'", 2, "is not in 'the river'"
     ),
     "senses without a name": typed("senses bank --sentences '=the bank'", 2, "NAME=SENTENCE"),
-    "senses without a sentence": typed("senses bank --sentences a=", 2, "NAME=SENTENCE"),
-    "senses of a missing file": typed("senses bank --sentences a=no.txt", 2, "no.txt"),
-    "senses of a folder": typed("senses bank --sentences a=folder.txt", 2, "folder.txt"),
+    "senses without a sentence": typed("senses bank --sense a=", 2, "NAME=SENTENCE"),
+    "senses of a missing file": typed("senses bank --sense a=no.txt", 2, "no.txt"),
+    "senses of a folder": typed("senses bank --sense a=folder.txt", 2, "folder.txt"),
     "senses of a long sentence of wide letters": typed(
-        f"senses bank --sentences a='bank {'ы' * 150}' --sentences b='a bank'",
+        f"senses bank --sense a='bank {'ы' * 150}' --sense b='a bank'",
         2,
         "fewer than two different",
     ),
     "senses of a file in a sealed folder": typed(
-        "senses bank --sentences a=sealed/x.txt", 2, "Permission denied", within="no root"
+        "senses bank --sense a=sealed/x.txt", 2, "Permission denied", within="no root"
     ),
     "an image in a sealed folder": typed(
         "heatmap --image sealed/x.png", 2, "Permission denied", within="no root"
     ),
     "an image that is not there": typed("heatmap --image no.png", 2, "check the path"),
-    "senses of an empty file": typed("senses bank --sentences a=empty.txt --sentences b=b", 2, "empty.txt"),
-    "senses of UTF-16": typed("senses bank --sentences a=utf16.txt", 2, "UTF-8"),
+    "senses of an empty file": typed("senses bank --sense a=empty.txt --sense b=b", 2, "empty.txt"),
+    "senses of UTF-16": typed("senses bank --sense a=utf16.txt", 2, "UTF-8"),
     "senses with one sentence in both": typed(
-        "senses bank --sentences a='the bank' --sentences b='the bank'", 2, "is listed under 'a' and 'b'"
+        "senses bank --sense a='the bank' --sense b='the bank'", 2, "is listed under 'a' and 'b'"
     ),
     "senses of a number": called(
         "attnviz.senses(3)", 2, "word must be a string, not 3"

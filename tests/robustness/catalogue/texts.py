@@ -136,7 +136,9 @@ TEXTS = {
     "a link to itself as a file": typed("heatmap --file loop.txt", 2, "loop.txt", cold=True),
     "a file of 64 MB": typed("heatmap --file huge.txt", 2, "at most 67,108,864 bytes", cold=True),
     "typed [SEP]": typed("heatmap 'the [SEP] train [CLS]' -m tiny", leaves="heatmap.png"),
-    "typed [MASK]": typed("heatmap '[MASK] left' -m tiny --find '[MASK]:left'", leaves="heatmap.png"),
+    "typed [MASK]": typed(
+        "heatmap '[MASK] left' -m tiny --find '[MASK]:left'", leaves="heatmap.png"
+    ),
     "typed [PAD]": both("verify '[PAD] [UNK] <s> <|endoftext|>' -m tiny"),
     "a number": called("attnviz.attend(3)", 2, "text must be a string"),
     "bytes": called("attnviz.attend(b'the train', model='tiny')", 2, "not bytes"),

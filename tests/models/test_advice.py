@@ -1,0 +1,253 @@
+"""Who follows the advice of an error message gets a model that can be used."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers as t
+from packaging.requirements import Requirement
+from safetensors.torch import load_file, save_file
+
+import attnviz
+from attnviz.capture.projections.find import angles
+from attnviz.errors import ModelError
+
+TEXT = "the train left the station"
+CODE = re.compile(r"(?:import transformers|from safetensors)(?s:.*)")
+
+
+@pytest.fixture(scope="module")
+def sound(tokenizer, tmp_path_factory):
+    """A classifier with its tokenizer, as a Trainer saves it."""
+    folder = tmp_path_factory.mktemp("sound")
+    torch.manual_seed(0)
+    settings = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = t.BertConfig(vocab_size=30522, intermediate_size=64, num_labels=3, **settings)
+    t.BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def pickled(folder, name="pytorch_model.bin", prefix=""):
+    weights = load_file(folder / "model.safetensors")
+    torch.save({prefix + key: value for key, value in weights.items()}, folder / name)
+    (folder / "model.safetensors").unlink()
+
+
+def of_data_parallel(folder, prefix="module."):
+    weights = load_file(folder / "model.safetensors")
+    renamed = {prefix + key: value for key, value in weights.items()}
+    save_file(renamed, folder / "model.safetensors", {"format": "pt"})
+
+
+def in_checkpoints(folder, left=()):
+    for number in (500, 1000):
+        shutil.copytree(folder, folder.with_name("copy"))
+        folder.with_name("copy").rename(folder / f"checkpoint-{number}")
+    for file in folder.iterdir():
+        if file.is_file() and file.name not in left:
+            file.unlink()
+
+
+def renamed(folder):
+    torch.save({}, folder / "optimizer.pt")
+    (folder / "model.safetensors").rename(folder / "best.safetensors")
+
+
+def follow(message, folder, new):
+    """Do what a message says; return what it says to give."""
+    if match := re.search(r"Give '(.+)'\.$", message):
+        return match[1]
+    if match := re.search(r"but (\S+)\. If it holds the weights, rename it to (\S+)\.$", message):
+        (folder / match[1]).rename(folder / match[2])
+        return folder
+    if "give the folder that it lies in" in message:
+        return folder
+    code = CODE.search(message)[0]
+    names = {"attnviz": attnviz, "old": str(folder), "new": str(new)}
+    names["f"] = str(folder / "model.safetensors")
+    exec(code, names)
+    return names.get("model") or (new if "new" in code else folder)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("spoil", "asked"),
+    [
+        (pickled, ""),
+        (lambda folder: pickled(folder, "best.pt"), ""),
+        (lambda folder: pickled(folder, "best.pt"), "best.pt"),
+        (of_data_parallel, ""),
+        (lambda folder: of_data_parallel(folder, "_orig_mod."), ""),
+        (in_checkpoints, ""),
+        (lambda folder: in_checkpoints(folder, left=("config.json", "tokenizer.json")), ""),
+        (renamed, ""),
+    ],
+)
+def test_the_advice_is_followed(sound, tmp_path, spoil, asked):
+    expected = load_file(sound / "model.safetensors")
+    shutil.copytree(sound, tmp_path / "old")
+    spoil(tmp_path / "old")
+    source = tmp_path / "old" / asked
+    for _ in range(4):  # one piece of advice may lead to the next
+        try:
+            model = attnviz.load(source)
+            break
+        except ModelError as error:
+            source = follow(str(error), tmp_path / "old", tmp_path / "new")
+    assert type(model.module).__name__ == "BertForSequenceClassification"
+    for name, weights in model.module.state_dict().items():
+        assert torch.equal(weights, expected[name])
+    assert model.attend(TEXT).agreement.verdict == "verified"
+
+
+def test_the_advice_on_pictures_keeps_the_processor(tmp_path):
+    config = t.ViTConfig(
+        image_size=32, patch_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2
+    )
+    t.ViTForImageClassification(config).save_pretrained(tmp_path / "old")
+    t.ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "old")
+    pickled(tmp_path / "old")
+    with pytest.raises(ModelError) as error:
+        attnviz.load(tmp_path / "old")
+    model = attnviz.load(follow(str(error.value), tmp_path / "old", tmp_path / "new"))
+    result = model.attend(image=np.zeros((32, 32, 3), np.uint8))
+    assert result.agreement.verdict == "verified"
+
+
+def test_weights_alone_are_loaded_into_their_model(sound, tokenizer, tmp_path):
+    shutil.copy(sound / "model.safetensors", tmp_path / "best.safetensors")
+    shutil.copytree(sound, tmp_path / "copy")
+    pickled(tmp_path / "copy", "best.pt")
+    (tmp_path / "copy" / "best.pt").rename(tmp_path / "best.pt")
+    for name in ("best.safetensors", "best.pt"):
+        with pytest.raises(ModelError) as error:
+            attnviz.load(tmp_path / name)
+        model = t.BertForSequenceClassification(t.BertConfig.from_pretrained(sound))
+        (code,) = re.findall(r"call (model\.load_state_dict\(.*\)), and pass", str(error.value))
+        code = code.replace(repr(name), repr(str(tmp_path / name)))
+        exec("import safetensors.torch, torch; " + code, {"model": model})
+        loaded = attnviz.load(model.eval(), tokenizer=tokenizer)
+        assert loaded.attend(TEXT).agreement.verdict == "verified"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_gguf_file_is_loaded(tmp_path):
+    config = t.LlamaConfig(
+        vocab_size=4, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, intermediate_size=32, max_position_embeddings=16,
+    )  # fmt: skip
+    model, old, new = t.LlamaForCausalLM(config), tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    write_gguf(model, old / "tiny.gguf")
+    with pytest.raises(ModelError, match=r"tiny\.gguf' is a file of llama\.cpp") as error:
+        attnviz.load(old / "tiny.gguf")
+    loaded = follow(str(error.value), old, new)
+    assert loaded.attend("a b a").agreement.verdict == "verified"
+    t.LlamaConfig().save_pretrained(old)
+    with pytest.raises(ModelError, match=r"but tiny\.gguf\. Load it"):
+        attnviz.load(old)
+
+
+def write_gguf(model, path):
+    """Write a Llama as llama.cpp stores it, with a vocabulary of four words."""
+    writer = gguf.GGUFWriter(path, "llama")
+    config = model.config
+    writer.add_block_count(1)
+    writer.add_context_length(16)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list(["<|endoftext|>", "a", "b", "ab"])
+    writer.add_token_types([3, 1, 1, 1])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 1)
+    for name, tensor in model.state_dict().items():
+        writer.add_tensor(names.get_name(name, (".weight",)), tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("written", ["99.1.0", "4.0", None, "new"])
+def test_the_release_that_knows_a_model_is_named(sound, tmp_path, written):
+    config = json.loads((sound / "config.json").read_text())
+    config |= {"model_type": "future", "transformers_version": written}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["Future"]}))
+    with pytest.raises(ModelError, match=r"does not know the model_type 'future'") as error:
+        attnviz.load(tmp_path)
+    assert ("pip install 'transformers>=99.1.0'" in str(error.value)) == (written == "99.1.0")
+
+
+@pytest.mark.parametrize("file", ["../model.safetensors", "/etc/hosts", "a/b.safetensors"])
+def test_an_index_names_no_files_outside_its_folder(sound, tmp_path, file):
+    folder = shutil.copytree(sound, tmp_path / "folder")
+    weights = folder / "model.safetensors"
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict.fromkeys(load_file(weights), file)})
+    )
+    (folder / "a").mkdir()
+    shutil.copy(weights, folder / "a" / "b.safetensors")
+    weights.rename(tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=f"names '{file}', which is not in its folder"):
+        attnviz.load(folder)
+
+
+def test_adapters_of_virtual_tokens_name_their_base(sound, tmp_path):
+    settings = {"peft_type": "PROMPT_TUNING", "base_model_name_or_path": str(sound)}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match="Give the model without them") as error:
+        attnviz.load(tmp_path)
+    assert attnviz.load(re.search(r"them: '(.+)'\.$", str(error.value))[1])
+
+
+def test_python_without_docstrings_is_refused():
+    run = [sys.executable, "-OO", "-m", "attnviz", "verify", TEXT]
+    told = subprocess.run(run, capture_output=True, text=True, check=False).stderr
+    assert told.splitlines()[-1] == (
+        "attnviz: python -OO removes docstrings, which transformers needs. Use python -O."
+    )
+
+
+@pytest.mark.parametrize(
+    "installed",
+    [  # Colab, August 2026; beside vllm 0.33; beside unsloth 2026.10
+        {"transformers": "5.15.0", "huggingface-hub": "1.27.0", "rich": "13.9.4",
+         "typer": "0.27.1", "psutil": "5.9.5", "pandas": "2.2.3", "torch": "2.11.0"},
+        {"transformers": "5.20.2", "huggingface-hub": "1.33.0", "torch": "2.14.0"},
+        {"transformers": "5.17.0", "huggingface-hub": "1.5.0", "torch": "2.9.0"},
+    ],
+    ids=["Colab", "vllm", "unsloth"],
+)  # fmt: skip
+def test_attnviz_is_installed_beside_others(installed):
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {one.name: one for one in map(Requirement, project["dependencies"])}
+    for name, version in installed.items():
+        assert needed[name].specifier.contains(version), name
+    assert not needed["transformers"].specifier.contains("5.14.9")
+
+
+def test_sines_that_a_model_passes_first_are_told_from_cosines():
+    positions, speeds = torch.arange(3.0)[:, None], torch.tensor([1.0, 0.1])
+    cos, sin = (positions * speeds).cos()[None], (positions * speeds).sin()[None]
+    for rows in (slice(None), slice(2, 3)):  # a whole text, and a step of a generation
+        for pair in ((cos[:, rows], sin[:, rows]), (sin[:, rows], cos[:, rows])):
+            found = angles(pair)
+            assert torch.equal(found[0], torch.cat([cos[:, rows]] * 2, -1))
+            assert torch.equal(found[1], torch.cat([sin[:, rows]] * 2, -1))
