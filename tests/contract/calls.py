@@ -238,6 +238,7 @@ CALLS: dict[str, Call] = {
             "device_map": "auto",
             "offload_folder": Later(mkdtemp),
             "special_tokens": "parse",
+            "target_tokenizer": Later(lambda: it.tokenizer),
         },
     ),
     "attend": Call(
@@ -246,6 +247,11 @@ CALLS: dict[str, Call] = {
         {
             **INPUTS,
             "text": OTHER,
+            "inputs": With(
+                Later(lambda: dict(it.tokenizer(OTHER, return_tensors="pt"))), text=None
+            ),
+            "queries": ["a"],
+            "keys": ["a"],
             "layers": [1],
             "heads": With([1], mode="streamed"),
             "cells": 2,
