@@ -78,7 +78,8 @@ OBJECTS = {
     "result", "model", "models", "weights", "tokens", "keys", "rows", "columns", "overview",
     "heads", "ax", "vmin", "vmax", "norm", "cmap", "annot", "cbar_ax", "agreement", "figure",
     "worked", "compare", "explain", "image", "audio", "notes", "names", "tokenizer", "processor",
-    "inputs", "queries", "target_tokenizer", "device", "dtype", "device_map", "offload_folder", "name_or_path_or_model",
+    "inputs", "queries", "target_tokenizer", "device", "dtype", "device_map", "offload_folder",
+    "name_or_path_or_model",
 }  # fmt: skip
 
 
