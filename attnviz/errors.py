@@ -112,6 +112,19 @@ def whole_number(value: object, what: str) -> int:
     raise InputError(f"{name} must be a whole number, not {value!r}. Write 3, for example.")
 
 
+def whole_numbers(value: object, what: str) -> tuple[int, ...]:
+    """Return a whole number, or each of several once; raise InputError for anything else.
+
+    what : one of them, for the message, as in "layer".
+    """
+    is_one = isinstance(value, str) or not isinstance(value, Iterable)
+    items = (value,) if is_one or getattr(value, "ndim", 1) == 0 else value
+    numbers = tuple(dict.fromkeys(whole_number(item, f"a {what}") for item in items))
+    if not numbers:
+        raise InputError(f"The list of {what}s is empty. Name a {what}, or several.")
+    return numbers
+
+
 def true_or_false(value: object, what: str) -> bool:
     """Return a truth value of any type as bool; raise InputError for anything else."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # the second: numpy
@@ -126,8 +139,23 @@ def file_path(value: object) -> Path:
     raise InputError(f"A file is named by a string or a path, not {value!r:.60}.")
 
 
-def expect_words(text: str, subject: str) -> str:
-    """Return a text that has at least one word; raise InputError for one that is blank."""
+def refuse_given(why: str, **arguments: object) -> None:
+    """Raise InputError if an argument is given that cannot apply; None and False are not given.
+
+    why : the reason, and what to do instead.
+    """
+    given = [name for name, value in arguments.items() if value is not None and value is not False]
+    if given:
+        *others, last = given
+        names = f"{', '.join(others)} and {last}" if others else last
+        raise InputError(f"{names} cannot be used: {why}")
+
+
+def expect_words(text: object, subject: str) -> str:
+    """Return a text that has at least one word; raise InputError for anything else."""
+    if not isinstance(text, str):
+        raise InputError(f"{subject} must be a string, not {type(text).__name__}.")
+    expect_unicode(text, subject)
     if not text.strip():
         raise InputError(f"{subject} is empty. Type at least one word.")
     return text
@@ -140,6 +168,17 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def expect_unicode(text: str, subject: str) -> None:
+    """Raise InputError for a text with surrogates; say where."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        invalid = text[error.start : error.start + 20]
+        raise InputError(
+            f"{subject} is not valid Unicode: remove {invalid!a} at character {error.start:,}."
+        ) from None
 
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:

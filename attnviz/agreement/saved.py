@@ -8,9 +8,11 @@ from dataclasses import replace
 from attnviz.agreement.compare import compare
 from attnviz.io.result_file import read_result
 from attnviz.results import AgreementReport, AttentionResult
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.base import Savable
 
 
+@checked_scalars
 def load_result(path: str | os.PathLike[str]) -> Savable:
     """Read a result that `save_result` wrote as .safetensors: the same, bit for bit, on the CPU.
 

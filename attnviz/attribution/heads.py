@@ -182,7 +182,12 @@ class HeadRun:
                 "model."
             )
         sink = 0 if target.special[0] and tracer.causal else target.sink
-        sink = sink if keep_sink else None
+        if not keep_sink:
+            if sink is None:
+                raise InputError(
+                    f"{target.model.name} has no attention sink in this text. Leave keep_sink out."
+                )
+            sink = None
         return cls(stored, tracer.mixes, numbers, [row for row in range(T) if row != sink])
 
     @property

@@ -84,6 +84,8 @@ class Look:
     def __post_init__(self) -> None:
         if self.norm is not None and (self.vmin, self.vmax) != (None, None):
             raise InputError("norm already has limits. Pass it alone, or vmin and vmax.")
+        if self.cbar_ax is not None and not self.cbar:
+            raise InputError("cbar=False draws no color bar into cbar_ax. Leave one of them out.")
         if isinstance(self.cmap, str) and self.cmap not in mpl.colormaps:
             raise InputError(
                 f"{self.cmap!r} is no colormap. {did_you_mean(self.cmap, list(mpl.colormaps))}"

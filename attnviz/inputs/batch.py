@@ -241,10 +241,6 @@ def _check_texts(value: Any, kind: str) -> list[str] | None:
 
 
 def _check_text(text: Any, subject: str) -> str:
-    if not isinstance(text, str):
-        raise InputError(
-            f"{subject} must be a string, or a list of strings, not {type(text).__name__}."
-        )
     return expect_words(text, subject)
 
 

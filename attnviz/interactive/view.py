@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
-from attnviz.errors import InputError, true_or_false
+from attnviz.errors import InputError, refuse_given
 from attnviz.interactive.explanations import place_explanations
 from attnviz.interactive.payload import compact_json, make_payload, shape
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import AttentionResult, expect_vectors, one_result
+from attnviz.results.arguments import checked_scalars
 
 if TYPE_CHECKING:
     from attnviz.inputs import TextSource
@@ -51,6 +52,7 @@ def view(
     model: Model | Loadable | None = None,
     **inputs: Unpack[OneInput],
 ) -> View: ...
+@checked_scalars
 def view(
     result: AttentionResult | ExploreResult | TextSource | None = None,
     *,
@@ -113,9 +115,18 @@ def view(
     if isinstance(result, ExploreResult):
         from attnviz.interactive.explorer_page import ExplorerPage
 
-        options = (compare, layer, head, show, words, explain, size, model, inputs)
-        if options != (None, None, None, "grid", True, None, None, None, {}):
-            raise InputError("The page of `explore` has no options. Give only the result.")
+        refuse_given(
+            "the page of explore has no options. Give only the result.",
+            compare=compare,
+            layer=layer,
+            head=head,
+            show=show != "grid",
+            words=not words,
+            explain=explain,
+            size=size,
+            model=model,
+            **inputs,
+        )
         return ExplorerPage(result)
     result = attended(result, model, inputs)
     compare = None if compare is None else one_result(compare, streamed=True)
@@ -137,7 +148,7 @@ def view(
         "layer": layer,
         "head": heads[0],
         "view": show,
-        "words": true_or_false(words, "words"),
+        "words": words,
     }
     placed = [] if explain is None else place_explanations(result, explain)
     return View(results, start, _data_limit(results, size), placed)
@@ -278,7 +289,7 @@ def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
         attentions = [a for result in results for a in result.streamed or result.records]
         cells = sum(a.heads * len(a.query_axis) * len(a.key_axis) for a in attentions)
         size = _SENTENCE_SIZE if cells <= _SHORT * len(results) else _TEXT_SIZE
-    elif isinstance(size, bool) or not isinstance(size, int | float) or not size > 0:
+    elif not size > 0:
         raise InputError(f"size={size!r} is no page size. Give megabytes above 0.")
     front_end = len(static("attnviz.iife.js")) + len(static("attnviz.css"))
     return int(min(size, 1e6) * 1e6) - front_end - _DOCUMENT_BYTES

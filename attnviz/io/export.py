@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from attnviz.errors import InputError
 from attnviz.io.files import DATA_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.io.result_file import write_result
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.base import Result, Savable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+@checked_scalars
 def save_result(result: Savable, path: str | os.PathLike[str], *, force: bool = False) -> None:
     """Write a result: its numbers and labels, its provenance and its verdict.
 

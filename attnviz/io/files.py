@@ -119,6 +119,8 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     """Raise OutputError unless files can be written in this folder; it may be missing as yet."""
     path = Path(path)
     try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()  # raises for a name that no folder can have
         existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not existing.is_dir():
             reason = f"{existing} is not a folder"

@@ -26,6 +26,7 @@ from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import AttendOptions, Mode, Positions, run
 from attnviz.results import AgreementReport, AttentionResult, one_result
+from attnviz.results.arguments import checked_scalars
 from attnviz.runtime.libraries import silence_logs
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ def attend(
     model: Model | Loadable | None = None,
     **inputs: Unpack[SeveralInputs],
 ) -> list[AttentionResult]: ...
+@checked_scalars
 def attend(
     text: TextSource | Many[str] | Many[TextSource] | None = None,
     *,
@@ -286,9 +288,11 @@ def attend(
         "full" stores whole maps, "streamed" reduces them while the model runs. "auto" streams a
         text whose maps would hold more than 160 million weights, and where `cells` or `top` are
         given.
-    layers, heads : int, sequence of int or None
-        The layers and heads of a streamed text to store; by default all. Linear attention is stored
-        with all heads of a layer.
+    layers : int, sequence of int or None
+        The layers to store; by default all. The verdict is of all.
+    heads : int, sequence of int or None
+        The heads of a streamed text to store; by default all. Whole maps and linear attention have
+        all heads of a layer.
     cells : int or None
         The most rows and columns to which a map of a streamed text is pooled; by default 500 for
         few heads, fewer for many, so that all maps take at most 64 MB.
@@ -404,6 +408,7 @@ def parse_source(
     return model, replace(inputs, generate=None), truncate
 
 
+@checked_scalars
 def verify(
     text: TextSource | AttentionResult | None = None,
     *,

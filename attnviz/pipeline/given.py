@@ -14,12 +14,14 @@ from attnviz.errors import InputError
 from attnviz.inputs import parse_labels
 from attnviz.pipeline.run import package_versions
 from attnviz.results import AgreementReport, AttentionResult, Axis, GivenAttention, Provenance
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import literal
 
 _SHAPES = "(T, T), (heads, T, T), (layers, heads, T, T), or a list of layers (1, heads, T, T)"
 _ROUNDING = 1e-4  # by which rows of float32 may miss 1
 
 
+@checked_scalars
 def from_weights(
     weights: Any,
     tokens: Sequence[str],

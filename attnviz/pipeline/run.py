@@ -6,7 +6,7 @@ The maps of a long text are reduced while the model runs, and a sample of their 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any, Literal, TypeAlias
@@ -36,7 +36,7 @@ from attnviz.capture import (
     read_computation,
     transcribe,
 )
-from attnviz.errors import InputError, ModelError, true_or_false, whole_number
+from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
 from attnviz.inputs import (
     Batch,
     Inputs,
@@ -80,6 +80,10 @@ _CHANGED = 3  # tokens of each text, to see which key they move
 _FEWEST_ROWS = 4  # compared of each head
 
 
+class IfStreamed(tuple[int, ...]):
+    """Layers or heads to store of a text that is streamed; whole maps are stored all the same."""
+
+
 @dataclass(frozen=True)
 class AttendOptions:
     """The options of `attend`, which describes them, checked as far as possible without a model."""
@@ -92,6 +96,7 @@ class AttendOptions:
     top: int = 0
     exact: tuple[int, ...] | None = None
     positions: Positions = "sample"
+    selects_whole: bool = True  # whole maps, too
 
     @classmethod
     def parse(
@@ -107,41 +112,30 @@ class AttendOptions:
         positions: Positions,
     ) -> AttendOptions:
         """Return checked options; raise InputError for a value that no model allows."""
-        truncate = true_or_false(truncate, "truncate")
         if positions not in ("sample", "all"):
             raise InputError(f"positions must be sample or all, not {positions!r}.")
         if mode not in ("auto", "full", "streamed"):
             raise InputError(f"mode must be auto, full or streamed, not {mode!r}.")
-        if cells is not None and whole_number(cells, "cells") < 1:
+        if cells is not None and cells < 1:
             raise InputError(f"cells must be at least 1, not {cells}.")
-        if not 0 <= whole_number(top, "top") <= _MOST_TOP_KEYS:
+        if not 0 <= top <= _MOST_TOP_KEYS:
             raise InputError(f"top must be from 0 to {_MOST_TOP_KEYS} keys, not {top}.")
-        stored, exact_layers = _indices(layers, "layers"), _indices(exact, "exact")
+        given = {"layer": layers, "head": heads, "exact layer": exact}
+        stored, stored_heads, exact_layers = (
+            None if value is None else whole_numbers(value, what) for what, value in given.items()
+        )
         if stored and exact_layers and (others := [n for n in exact_layers if n not in stored]):
             raise InputError(
                 f"exact layer {others[0]} is not stored: layers selects "
                 f"{', '.join(map(str, stored))}. Name it in layers too."
             )
-        return cls(
-            truncate, mode, stored, _indices(heads, "heads"), cells, top, exact_layers, positions
-        )
+        whole = not any(isinstance(value, IfStreamed) for value in given.values())
+        return cls(truncate, mode, stored, stored_heads, cells, top, exact_layers, positions, whole)
 
     @property
     def are_for_reduced_maps(self) -> bool:
         """Whether an option is set that only reduced maps have."""
         return self.cells is not None or self.top > 0
-
-
-def _indices(value: Any, what: str) -> tuple[int, ...] | None:
-    """Return the numbers of layers or heads, each once."""
-    if value is None:
-        return None
-    items = (value,) if isinstance(value, int) else value
-    if not isinstance(items, str) and isinstance(items, Iterable):
-        indices = tuple(dict.fromkeys(whole_number(item, what) for item in items))
-        if indices:
-            return indices
-    raise InputError(f"{what} must be a number, or a list of them, counted from 0, not {value!r}.")
 
 
 def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[AttentionResult]:
@@ -157,6 +151,8 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
     is_text = all(other is None for other in others)
     reads_text_only = input_kinds(module) == ("text",)
     can_stream = is_text and reads_text_only and not has_text_decoder(module, module.config)
+    if inputs.texts is inputs.targets is inputs.sounds is None:
+        refuse_given("an image is never cut. Leave it out.", truncate=options.truncate)
     if options.mode == "streamed" and not can_stream:
         raise InputError(
             'mode="streamed" takes one text by itself, for a model that reads nothing else; '
@@ -241,6 +237,9 @@ def _whole_results(
     checkpoint: Checkpoint, inputs: Inputs, batch: Batch, options: AttendOptions
 ) -> list[AttentionResult]:
     """Return the results of a batch, with records from which the whole maps follow."""
+    if options.selects_whole:
+        why = "whole maps hold all heads, exactly. Leave it out."
+        refuse_given(why, heads=options.heads, exact=options.exact)
     sha256, module = checkpoint.current_sha256(), checkpoint.module
     computation = read_computation(module)
     if inputs.generate is None:
@@ -279,17 +278,18 @@ def _whole_results(
             weights_sha256=sha256,
         )
         source = _provenance(checkpoint, inputs, batch, n, report, computation, generated)
-        results.append(
-            _result(
-                records,
-                report,
-                source,
-                batch.image,
-                notes=(*notes, *captured.notes, *_linear_notes(records)),
-                next_tokens=next_tokens(module, checkpoint.target_tokenizer, logits[n], records),
-                waveform=batch.waveform,
-            )
+        result = _result(
+            records,
+            report,
+            source,
+            batch.image,
+            notes=(*notes, *captured.notes, *_linear_notes(records)),
+            next_tokens=next_tokens(module, checkpoint.target_tokenizer, logits[n], records),
+            waveform=batch.waveform,
         )
+        if options.layers is not None and options.selects_whole:
+            result = result.at(options.layers)
+        results.append(result)
     return results
 
 
@@ -398,7 +398,7 @@ def _capture_generation(
             "(target_tokenizer=)."
         )
     kind = "target" if has_decoder else "text"
-    prompt = None if has_decoder else batch.axes["text"][0]
+    prompt = None if has_decoder else batch.axes.get("text", (None,))[0]
     prompt_length = 1 if prompt is None else len(prompt)
     expect_tokens_left(checkpoint, prompt_length, generate)
 
@@ -447,12 +447,10 @@ def _pooled_result(
     of_input = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0))
     notes = (*of_input, *known.notes, pooled)
     result = _result(records, report, source, notes=notes)
-    stored = tuple(map(result.layer, options.layers or result.layers))
-    for record in stored:
-        for head in options.heads or ():
-            result.check_head(record.layer, head)
-    chosen = tuple(record for record in records if record in stored)
-    return AttentionResult(chosen, report, source, notes=notes)
+    for head in options.heads or ():
+        for layer in options.layers or result.layers:
+            result.check_head(layer, head)
+    return result if options.layers is None else result.at(options.layers)
 
 
 def _streamed_result(

@@ -5,12 +5,16 @@ from __future__ import annotations
 import inspect
 import numbers
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache, wraps
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from attnviz.errors import InputError
+import numpy as np
+
+from attnviz.errors import InputError, expect_unicode
 from attnviz.results.attention_result import AttentionResult, one_result
 from attnviz.results.base import Savable
 
@@ -21,38 +25,60 @@ _NAMES = {
     "bool": "True or False",
     "int": "a whole number",
     "float": "a number",
-    "str": "a text",
+    "str": "a string",
     "slice": "a slice of whole numbers, such as slice(0, 5)",
     "Figure": "a figure of matplotlib (of axes: ax.figure)",
     "Axes": "axes of matplotlib",
     "Normalize": "a norm of matplotlib",
     "Colormap": "a colormap",
 }
+_SCALARS = bool, int, float, str, os.PathLike
 
 
-def checked(function: Callable[P, R]) -> Callable[P, R]:
+def checked(function: Callable[P, R], *, scalars: bool = False) -> Callable[P, R]:
     """Let a function raise InputError for an argument that is not of the type it names.
 
-    Values of a `Literal` are left to the function, which knows what they mean.
+    Scalars of numpy become those of Python. Values of a `Literal` are left to the function, which
+    knows what they mean.
+
+    scalars : check only numbers, flags, strings and paths.
     """
     signature = inspect.signature(function)
 
     @wraps(function)
     def call(*args: P.args, **keywords: P.kwargs) -> R:
-        hints = _hints(function)
-        for name, value in signature.bind(*args, **keywords).arguments.items():
-            if not _fits(value, hints.get(name, Any)):
+        hints, bound = _hints(function), signature.bind(*args, **keywords)
+        for name, value in bound.arguments.items():
+            hint = hints.get(name, Any)
+            if scalars and not {get_origin(one) or one for one in _options(hint)} <= {*_SCALARS}:
+                continue
+            if not _fits(value, hint):
                 if name == next(iter(signature.parameters)):
-                    _refuse_result(value, hints[name], function.__name__)
-                _refuse(value, hints[name], name)
-        return function(*args, **keywords)
+                    _refuse_result(value, hint, function.__name__)
+                _refuse(value, hint, name)
+            if os.PathLike[str] not in _options(hint):  # whose bytes may be anything
+                for text in value if isinstance(value, list | tuple) else [value]:
+                    if isinstance(text, str):
+                        expect_unicode(text, name)
+            bound.arguments[name] = value.item() if isinstance(value, np.generic) else value
+        return function(*bound.args, **bound.kwargs)
 
     return call
 
 
+def checked_scalars(function: Callable[P, R]) -> Callable[P, R]:
+    """Check the numbers, flags, strings and paths of a function, as `checked` does."""
+    return checked(function, scalars=True)
+
+
 @cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    return get_type_hints(inspect.unwrap(function))
+    """Return the types of the parameters; without those that are only there for a type checker."""
+    function, hints = inspect.unwrap(function), {}
+    for name, hint in function.__annotations__.items():
+        with suppress(NameError, TypeError):
+            hints[name] = eval(hint, vars(sys.modules[function.__module__]))
+    return {name: hint for name, hint in hints.items() if not isinstance(hint, str)}
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -544,6 +544,14 @@ class AttentionResult(Savable):
             tuple(entry for entry in self.streamed if entry.stack == name),
         )
 
+    def at(self, layers: Sequence[int]) -> AttentionResult:
+        """Return the same result with some layers; InputError where one does not exist."""
+        for layer in layers:
+            self.layer(layer)
+        records = tuple(record for record in self.records if record.layer in layers)
+        streamed = tuple(entry for entry in self.streamed if entry.layer in layers)
+        return self._part(records, streamed)
+
     def without_linear(self, what: str) -> AttentionResult:
         """Return the same result with the records of softmax attention only.
 
@@ -605,14 +613,17 @@ class AttentionResult(Savable):
         for attention in attentions:
             if attention.layer == layer:
                 return attention
-        if self.streamed and len(attentions) < self.streamed[0].layers:
+        stack = attentions[0].stack
+        checked = {check.layer for check in self.agreement.checks if check.stack == stack}
+        if layer in checked:
             layers = ", ".join(map(str, self.layers))
             raise InputError(
                 f"layer {layer} was not kept, only {layers}. "
                 f"Ask for it: attend(text, layers=[{layer}])."
             )
-        numbers, last = self.layers, len(attentions) - 1
-        listed = f"0–{last}" if numbers == (*range(last + 1),) else ", ".join(map(str, numbers))
+        numbers = sorted(checked.union(self.layers))
+        last = len(numbers) - 1
+        listed = f"0–{last}" if numbers == [*range(last + 1)] else ", ".join(map(str, numbers))
         raise InputError(
             f"layer {layer} is out of range: {self.provenance.model} has layers {listed}."
         )

@@ -421,7 +421,11 @@ class Call:
             result = read_result(self.result, inputs.get("mode", "auto"))
         else:
             from attnviz.pipeline.attend import attend
+            from attnviz.pipeline.run import IfStreamed
 
+            for name in {*_CHOSEN} & streaming.keys():
+                if (chosen := streaming[name]) is not None:
+                    streaming[name] = IfStreamed([chosen] if isinstance(chosen, int) else chosen)
             if text is not None:
                 kept = (*_SETTINGS, "truncate")
                 inputs = {"text": text} | {key: inputs[key] for key in kept if key in inputs}

@@ -145,5 +145,5 @@ def test_an_unknown_argument_of_a_heatmap_is_refused(train):
 
 
 def test_notes_of_a_map_are_texts(train):
-    with pytest.raises(InputError, match="notes must be a list of texts, not 3"):
+    with pytest.raises(InputError, match="notes must be a list of strings, not 3"):
         attnviz.attention_map(train, layer=0, head=0, notes=3)

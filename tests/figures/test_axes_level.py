@@ -105,7 +105,7 @@ def test_many_heads_wrap_into_rows(train, width):
         ({"cmap": "magme"}, "'magme' is no colormap. Did you mean magma"),
         ({"vmax": "1"}, "vmax must be a number"),
         ({"cbar_ax": 3}, "cbar_ax must be axes of matplotlib"),
-        ({"heads": [(0, 1)], "layer": 0}, "heads draws a figure of its own"),
+        ({"heads": [(0, 1)], "layer": 0}, "layer cannot be used: heads draws"),
         ({"heads": [0, 1]}, "heads must be a list of pairs of whole numbers"),
         ({"heads": [(0, 99)]}, "head"),
     ],

@@ -156,7 +156,7 @@ WRONG = {
     "three dimensions": (
         lambda m, t: m.attend(torch.zeros(1, 1, 1, dtype=torch.int64)), "are whole numbers",
     ),
-    "truth values": (lambda m, t: m.attend([True]), "must be a string, or a list of strings"),
+    "truth values": (lambda m, t: m.attend([True]), "must be a string, not bool"),
     "a mapping": (lambda m, t: m.attend({"a": 1}), "takes no argument 'a'"),
     "one message": (lambda m, t: m.attend(CHAT[0]), "A chat is a list of messages."),
     "an image": (

@@ -84,7 +84,7 @@ WRONG = {
         "can read at most 512. Shorten the text",
     ),
     "unknown ending": (["bank", "-o", "x.gif"], ".png, .svg, .pdf"),
-    "empty word": ([""], "The word must be a string with letters, not ''"),
+    "empty word": ([""], "The word is empty"),
 }
 
 

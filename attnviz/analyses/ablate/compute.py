@@ -41,6 +41,7 @@ from attnviz.errors import InputError
 from attnviz.inputs import Inputs, Many, TextSource, parse_inputs, spelled
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import locate
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
@@ -48,6 +49,7 @@ from attnviz.runtime.progress import part
 Measure = Callable[[Tensor], Tensor]  # from what is read (n, d) to the effects (n, 2)
 
 
+@checked_scalars
 @torch.inference_mode(False)
 @silence_logs()
 def ablate(

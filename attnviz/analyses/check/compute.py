@@ -14,11 +14,12 @@ from torch import Tensor
 
 from attnviz.agreement import CANARY, PRECISIONS, dtypes
 from attnviz.analyses.check.result import CheckResult, Mismatch
-from attnviz.errors import InputError
+from attnviz.errors import InputError, refuse_given
 from attnviz.io.weights_file import read_weights
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.pipeline.given import weights_by_layer
 from attnviz.results import AttentionRecord, AttentionResult, expect_vectors, one_result
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import ranges, shortened
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _LARGER = 2  # how far runs of two tools may be apart in a layer, in errors of o
 _LISTED = 8  # heads in another order
 
 
+@checked_scalars
 def check(
     weights: str | os.PathLike[str] | Any,
     text: TextSource | AttentionResult | None = None,
@@ -85,7 +87,10 @@ def check(
     if isinstance(weights, str | os.PathLike):
         weights = read_weights(Path(weights))
     layers = weights_by_layer(weights)
-    if not isinstance(text, AttentionResult):
+    if isinstance(text, AttentionResult):
+        why = "a result of attend is taken as it is, and no model runs. Leave it out."
+        refuse_given(why, model=model, **inputs)
+    else:
         inputs.setdefault("mode", "full")
     result = one_result(attended(text, model, inputs)).stack(stack)
     if not hasattr(weights, "items") and len(layers) != len(result.layers):
@@ -93,7 +98,11 @@ def check(
             f"The weights have {_count(len(layers), 'layer')}, and {result.provenance.model} has "
             f"{len(result.layers)}. Give all, or name them: {{3: weights}}."
         )
-    pairs = [_pair(result.record(layer), array) for layer, array in layers.items()]
+    numbers = layers if hasattr(weights, "items") else result.layers
+    pairs = [
+        _pair(result.record(layer), array)
+        for layer, array in zip(numbers, layers.values(), strict=True)
+    ]
     differing = next((pair for pair in pairs if not pair.agree.all()), None)
     unnoticed = [pair.record.layer for pair in pairs if not pair.catches_canary]
     return CheckResult(

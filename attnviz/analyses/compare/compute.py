@@ -34,6 +34,7 @@ from attnviz.analyses.survey.corpus import (
     CorpusChanges,
     TokenizedText,
     batches,
+    check_corpus,
     check_corpus_name,
     check_seed,
     count_rows,
@@ -55,12 +56,14 @@ from attnviz.errors import InputError
 from attnviz.models.checkpoint import SpecialTokens, expect_heads
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.attention_result import Provenance
 from attnviz.runtime.progress import say
 
 Checkpoint: TypeAlias = "Model | Loadable | Callable[[], Model]"
 
 
+@checked_scalars
 def compare(
     texts: Corpus,
     *,
@@ -114,6 +117,7 @@ def compare(
     ['stack', 'layer', 'head', 'statistic', 'first', 'second']
     """
     check_seed(seed)
+    check_corpus(texts, column)
     texts, pairs, truncate, special_tokens = parse_corpus("compare", texts, inputs)
     labels = tuple(map(str, models)) if isinstance(models, Mapping) else ()
     if isinstance(texts, str | Path):

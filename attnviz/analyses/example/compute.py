@@ -28,6 +28,7 @@ from attnviz.analyses.example.result import ExampleResult, GivenMatrix, Replayed
 from attnviz.errors import InputError, expect_names, first_line
 from attnviz.formula.attention import hide, masked_scores, merge_heads, softmax
 from attnviz.io.files import read_text
+from attnviz.results.arguments import checked_scalars
 
 _MATRICES = ("X", "W_q", "W_k", "W_v", "W_o", "Q", "K", "V", "scores", "weights")
 FIELDS = (*_MATRICES, "heads", "scale", "mask", "printed", "title", "tokens", "queries", "notes")
@@ -187,6 +188,7 @@ def _compute(name: str, operands: dict[str, Matrices]) -> Matrices:
     return Matrices(values, slack + binary, sources)
 
 
+@checked_scalars
 def example(
     name: str | None = None, *, file: str | os.PathLike[str] | None = None
 ) -> ExampleResult:

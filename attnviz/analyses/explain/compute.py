@@ -49,6 +49,7 @@ from attnviz.inputs.tokens import parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.attention_result import Provenance
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
@@ -56,6 +57,7 @@ from attnviz.runtime.progress import part
 _TOP = 5  # predictions that are listed
 
 
+@checked_scalars
 @torch.inference_mode(False)
 @silence_logs()
 def explain(
@@ -143,8 +145,9 @@ def explain(
     """
     if number not in ("log-probability", "logit"):
         raise InputError(f"The number must be log-probability or logit, not {number!r:.60}.")
-    if isinstance(generate, bool) or not isinstance(generate, int) or generate < 1:
-        raise InputError(f"generate must be 1 token or more, not {generate!r:.60}.")
+    if generate < 1:
+        raise InputError(f"generate must be 1 token or more, not {generate}.")
+    expect_words(reference, "The reference")
     names = check_methods(methods)
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
@@ -312,6 +315,11 @@ def find_prediction(
     if against is not None:
         second, found = choices.find(against, "other choice")
         notes += found
+    if not log and second is not None:
+        raise InputError(
+            "The number logit is of a target alone, but of two choices the difference of logits is "
+            "explained. Name a target (--target, target=) and no other choice."
+        )
     if first == second:
         raise InputError(
             f"Both choices are the token or class “{choices.label(first)}”. Choose another one."

@@ -14,15 +14,17 @@ from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.reference import Reading, encode_causal
 from attnviz.attribution.target import Target
 from attnviz.capture import generate_greedily, restoring
-from attnviz.errors import InputError, true_or_false
+from attnviz.errors import InputError
 from attnviz.inputs import encode, expect_one_text, expect_tokens_left
 from attnviz.inputs.tokens import TokenIds
 from attnviz.pipeline.attend import Loadable, Model, load
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import token_groups
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, track
 
 
+@checked_scalars
 @silence_logs()
 def explain_generation(
     text: str,
@@ -73,11 +75,8 @@ def explain_generation(
     >>> print(why.headline)
     By its contribution “France” raises “Paris” over “the” most
     """
-    if not isinstance(text, str):
-        raise InputError(f"The text must be a string, not {type(text).__name__}.")
-    if isinstance(generate, bool) or not isinstance(generate, int) or generate < 1:
-        raise InputError(f"generate must be 1 token or more, not {generate!r:.60}.")
-    measure = true_or_false(measure, "measure")
+    if generate < 1:
+        raise InputError(f"generate must be 1 token or more, not {generate}.")
     model = model if isinstance(model, Model) else load(model)
     return explain_tokens(model, text, generate, measure=measure)
 

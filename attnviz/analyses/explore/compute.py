@@ -46,6 +46,7 @@ from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode_inputs
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.projection import parts_of_output, recompute
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, say
@@ -54,6 +55,7 @@ _WRITTEN = 6  # tokens that are listed
 _SAME = 1e-4  # of the largest logit: rounding
 
 
+@checked_scalars
 @torch.inference_mode(False)
 @silence_logs()
 def explore(
@@ -113,13 +115,13 @@ def explore(
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
     if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
         raise InputError(f"There is no file or folder {texts}. Check the name of the corpus.")
-    expect_corpus(texts)
+    expect_corpus(texts, column)
     model, kind = load_corpus_model(model)
     if special_tokens is not None:
         model = Model(model.checkpoint.reading(special_tokens))
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
-        corpus_of_media = MediaCorpus(model, kind, source, truncate)
+        corpus_of_media = MediaCorpus.of(model, kind, source, truncate, column)
         return explore_media(corpus_of_media, skip_bad=skip_bad, seed=seed)
     if is_of_media(source):
         raise InputError(

@@ -22,7 +22,7 @@ from attnviz.analyses.maps.result import (
     HeadRanking,
     HeadScore,
 )
-from attnviz.errors import InputError, true_or_false, whole_number
+from attnviz.errors import InputError, true_or_false, whole_number, whole_numbers
 from attnviz.results import (
     AttentionRecord,
     AttentionResult,
@@ -36,7 +36,7 @@ from attnviz.results import (
     one_result,
     row_shares,
 )
-from attnviz.results.arguments import checked
+from attnviz.results.arguments import checked, checked_scalars
 from attnviz.results.axis import (
     FUNCTION_WORDS,
     TokenGroups,
@@ -114,7 +114,7 @@ def attention_map(
     tensor([1., 1., 1., 1., 1.])
     """
     result, words = one_result(result, streamed=True), true_or_false(words, "words")
-    layers, heads = numbers_of(layer, "layer"), numbers_of(head, "head")
+    layers, heads = whole_numbers(layer, "layer"), whole_numbers(head, "head")
     for one in layers:
         for number in heads:
             result.check_head(one, number)
@@ -281,18 +281,6 @@ def make_overview(
 
 def _shape(record: AttentionRecord) -> tuple[int, int, int]:
     return record.heads, len(record.query_axis), len(record.key_axis)
-
-
-def numbers_of(value: int | Sequence[int], what: str) -> tuple[int, ...]:
-    """Return the number of a layer or head, or of several, each once.
-
-    what : for the message, "layer" or "head".
-    """
-    several = value if isinstance(value, Sequence) else (value,)
-    numbers = tuple(dict.fromkeys(whole_number(number, f"a {what}") for number in several))
-    if not numbers:
-        raise InputError(f"The list of {what}s is empty. Name a {what}, or several to average.")
-    return numbers
 
 
 def heads_of(result: AttentionResult, layer: int) -> tuple[int, ...]:
@@ -719,7 +707,7 @@ def choose_head(
     Returns the layer, the heads, and a note for the caption if the head was chosen.
     """
     result = one_result(result, streamed=True)
-    heads = () if head is None else numbers_of(head, "head")
+    heads = () if head is None else whole_numbers(head, "head")
     for number in heads:
         result.check_head(result.layers[0] if layer is None else layer, number)
     if layer is not None and head is not None:
@@ -742,6 +730,7 @@ def choose_head(
     return best.layer, heads or (best.head,), (note,)
 
 
+@checked_scalars
 def find_heads(result: AttentionResult, *, query: str, key: str) -> HeadMatches:
     """Rank all heads by the weight from one word of the text to another.
 

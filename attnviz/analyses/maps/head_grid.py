@@ -20,6 +20,7 @@ from attnviz.analyses.maps.compute import head_maps
 from attnviz.analyses.maps.finding import SIGNED, head_families, of_heads, where_heads_look
 from attnviz.analyses.maps.head_summary import draw_head_summary
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
+from attnviz.errors import refuse_given
 from attnviz.figures.cells import CellImage, Ticks, fit_ticks
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar
@@ -93,6 +94,12 @@ def heads(
     >>> figure = attnviz.plot.heads(result, layer=2)
     """
     if isinstance(result, HeadMaps):
+        refuse_given(
+            "the maps are already computed. Give it to head_maps, or draw the result of attend.",
+            layer=layer,
+            words=not words,
+            special=special != "keep",
+        )
         maps = result
     else:
         maps = head_maps(result, layer=layer, words=words, special=special)

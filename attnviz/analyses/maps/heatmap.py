@@ -28,7 +28,6 @@ from attnviz.analyses.maps.compute import (
     head_maps,
     heads_of,
     make_overview,
-    numbers_of,
     rank_heads,
 )
 from attnviz.analyses.maps.finding import SIGNED, Finding, cell_of, of_map
@@ -42,7 +41,7 @@ from attnviz.analyses.maps.image_map import (
     times,
 )
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadMatches, HeadRanking
-from attnviz.errors import InputError
+from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, frame, write_numbers
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height
 from attnviz.figures.scale import Look, WeightScale, pool_largest
@@ -190,8 +189,18 @@ def heatmap(
     if heads is not None:
         if not heads:
             raise InputError("The list of heads is empty. Name pairs of a layer and a head.")
-        if (layer, head, ax) != (None, None, None) or isinstance(result, AttentionMap):
-            raise InputError("heads draws a figure of its own. Leave layer, head and ax out.")
+        refuse_given(
+            "heads draws their maps side by side in a new figure. Leave heads out, or this.",
+            layer=layer,
+            head=head,
+            patch=patch,
+            matrix=matrix,
+            overview=overview,
+            ax=ax,
+            cbar_ax=cbar_ax,
+        )
+        if isinstance(result, AttentionMap):
+            raise InputError("heads are of a result of attend, not of one map. Leave heads out.")
         maps = [
             attention_map(
                 result,
@@ -205,7 +214,27 @@ def heatmap(
             for one, two in heads
         ]
         return draw_side_by_side(maps, look, width=width, caption=caption)
+    if ax is not None:
+        refuse_given(
+            "ax is drawn into as it is. Leave ax out for a page of its own, or leave this out.",
+            overview=overview,
+            width=width != FULL_WIDTH,
+            caption=caption != "short",
+        )
     if isinstance(result, AttentionMap):
+        refuse_given(
+            "the map is already computed. Give it to attention_map, or draw the result of attend.",
+            layer=layer,
+            head=head,
+            words=not words,
+            special=special != "keep",
+            rows=rows,
+            columns=columns,
+        )
+        if overview is True:
+            raise InputError(
+                "One map does not hold the other heads. Give theirs: overview=head_maps(result)."
+            )
         selected = SelectedMap(
             result,
             find_query(result, patch, matrix=matrix),
@@ -224,7 +253,17 @@ def heatmap(
             columns=columns,
             overview=False if overview is None and ax is not None else overview,
         )
+    if isinstance(overview, HeadMaps):
+        _expect_same(selected.map, overview)
     return draw_heatmap(selected, look, width=width, caption=caption, ax=ax)
+
+
+def _expect_same(drawn: AttentionMap, overview: HeadMaps) -> None:
+    """Raise InputError for an overview that does not have the map."""
+    of_map, of_maps = ((maps.provenance, maps.stack) for maps in (drawn, overview))
+    missing = {*drawn.layers} - {*overview.layers} or {*drawn.heads} - {*overview.numbers}
+    if of_map != of_maps or missing:
+        raise InputError("overview is of other heads. Give head_maps of the same result.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,10 +313,10 @@ def select_map(
     """
     matches = None if find is None else find_heads(result, query=find[0], key=find[1])
     ranking = None if matches is None else matches.ranking
-    layers = () if layer is None else numbers_of(layer, "layer")
+    layers = () if layer is None else whole_numbers(layer, "layer")
     if len(layers) > 1:
         reason: tuple[str, ...] = ()
-        heads = heads_of(result, layers[0]) if head is None else numbers_of(head, "head")
+        heads = heads_of(result, layers[0]) if head is None else whole_numbers(head, "head")
     else:
         if ranking is None and (layer is None or head is None):
             ranking = rank_heads(result)
@@ -401,7 +440,8 @@ def draw_side_by_side(
         across = min(len(maps), max(1, int(inner / _NARROWEST)))
         weights = torch.stack([drawn.weights.float() for drawn in maps])
         scale = WeightScale.of(first, weights).with_look(look)
-        top = page.heading(look.title or f"{len(maps)} heads on one scale") + GAP / 2
+        title = f"{len(maps)} heads on one scale" if look.title is None else look.title
+        top = page.heading(title) + GAP / 2
         longest = _LONGEST * inner / across
         labels = fit_ticks(
             first.rows, _READABLE, ruler, axis="y", side=first.sides[0], longest=longest

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnviz.analyses.maps.head_grid import draw_overview
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
-from attnviz.errors import InputError
+from attnviz.errors import InputError, refuse_given
 from attnviz.figures.cells import frame
 from attnviz.figures.layout import Page, color_bar, line_height
 from attnviz.figures.scale import Look
@@ -52,7 +52,11 @@ def find_query(
     """Return the row of a map to draw over the image; None if it is drawn as a matrix."""
     patches = drawn.sides[0].patches or (None,) * len(drawn.rows)
     key_patches = drawn.sides[1].patches
-    if matrix or drawn.image is None or key_patches is None or not any(key_patches):
+    over_image = drawn.image is not None and key_patches is not None and any(key_patches)
+    if not over_image:
+        why = "it is drawn as queries and keys anyway, not over an image. Leave it out."
+        refuse_given(why, matrix=matrix)
+    if matrix or not over_image:
         if patch is None:
             return None
         raise InputError(
@@ -198,6 +202,8 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
     as a shadow, so that its details stay visible. Returns the source of the color bar.
     """
     assert drawn.image is not None
+    why = "colors over an image are shaded by it. Leave it out, or draw matrix=True."
+    refuse_given(why, annot=look.annot, **look.mesh)
     doublings, limit = _doublings(_times_even(drawn, query), look)
     colors = IMAGE_COLORS if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
     mesh = ax.pcolormesh(

@@ -23,6 +23,7 @@ from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode, expect_one_text, pieces_in, token_spans
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import content_words, token_groups
 from attnviz.runtime.libraries import silence_logs
 
@@ -33,6 +34,7 @@ _NORMAL = 1.959963984540054  # the 97.5th percentile of a standard normal distri
 _TIE = 1e-6  # cosines that differ by less are tied
 
 
+@checked_scalars
 @silence_logs()
 def senses(
     word: str,

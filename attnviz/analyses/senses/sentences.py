@@ -10,7 +10,7 @@ from importlib.resources import files
 
 import regex
 
-from attnviz.errors import InputError, did_you_mean
+from attnviz.errors import InputError, did_you_mean, expect_words
 
 Span = tuple[int, int]
 
@@ -89,11 +89,7 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
         The word has no bundled sentences, there are fewer than two senses, a sense has fewer than
         two sentences, or a sentence does not have the word or is in two senses.
     """
-    if not isinstance(word, str) or not word.strip():
-        raise InputError(
-            f"The word must be a string with letters, not {word!r}. Type bank, for example."
-        )
-    word = word.strip()
+    word = expect_words(word, "The word").strip()
     if senses is None:
         if word.casefold() not in bundled():
             raise InputError(
@@ -131,8 +127,7 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
 
 def _texts(sense: str, texts: str | Sequence[str]) -> list[str]:
     """Return the sentences of a sense without blank ones and extra blanks."""
-    if not sense.strip():
-        raise InputError("A sense has an empty name. Name it.")
+    expect_words(sense, "The name of a sense")
     listed = [texts] if isinstance(texts, str) else list(texts)
     for text in listed:
         if not isinstance(text, str):

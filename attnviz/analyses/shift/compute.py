@@ -8,7 +8,7 @@ each other word is changed and the effect is measured (`attribution.intervention
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,6 +48,7 @@ from attnviz.errors import (
 from attnviz.inputs import Batch, Inputs, TextSource, pieces_in, token_spans
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import TokenGroups, locate
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
@@ -60,6 +61,7 @@ _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _ROUNDING = 1e-6  # of the length of vectors: closer ones are one point
 
 
+@checked_scalars
 @torch.inference_mode(False)
 @silence_logs()
 def shift(
@@ -137,8 +139,6 @@ def shift(
     >>> moved.decomposition.credit_error < 1e-3  # the parts sum to the whole
     True
     """
-    if not isinstance(word, str):
-        raise InputError(f"The word must be a string, not {type(word).__name__}.")
     if isinstance(text, str) and not inputs.get("pair"):
         expect_in_text([word], text)
     text, reference = parse_pair(text, reference)
@@ -210,6 +210,8 @@ def shift(
 
 def parse_pair(text: Any, reference: Any) -> tuple[Any, Any]:
     """Return the text and its reference, "gate" by default. {mud|cash} in the text has both."""
+    if reference is not None:
+        expect_words(reference, "The reference")
     alternatives = _BRACES.findall(text) if isinstance(text, str) else []
     if not alternatives:
         return text, "gate" if reference is None else reference
@@ -286,9 +288,13 @@ def read_regions(
     name = word.rpartition("#")[0] if word.rpartition("#")[2].isdecimal() else word
     centers, ends, missing = [], [], []
     for region, texts in toward.items():
-        listed = [texts] if isinstance(texts, str) else texts
-        if not listed or not all(isinstance(text, str) and text.strip() for text in listed):
-            raise InputError(f"The region {region!r} has no text or an empty one. Give it texts.")
+        expect_words(region, "The name of a region")
+        is_one = isinstance(texts, str) or not isinstance(texts, Iterable)
+        listed: list[str] = [texts] if is_one else list(texts)  # type: ignore[list-item]
+        if not listed:
+            raise InputError(f"The region {region!r} has no text. Give it one.")
+        for number, text in enumerate(listed, start=1):
+            expect_words(text, f"Text {number} of the region {region!r:.60}")
         batches = [encode_after(model, text, bos) for text in listed]
         if any(torch.equal(batch.inputs["input_ids"], ids) for batch in batches):
             raise InputError(

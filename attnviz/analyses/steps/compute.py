@@ -28,6 +28,7 @@ from attnviz.results import (
     Rotation,
     Step,
 )
+from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import locate, token_groups
 from attnviz.results.projection import recompute
 
@@ -35,6 +36,7 @@ Side: TypeAlias = Literal["query", "key"]
 _NOT_COMPARED = "not compared by itself"
 
 
+@checked_scalars
 def steps(
     result: AttentionResult | TextSource | None = None,
     *,

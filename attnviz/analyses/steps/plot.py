@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnviz.analyses.steps.compute import steps as compute_steps
 from attnviz.analyses.steps.result import Stage, StepsResult
-from attnviz.errors import InputError
+from attnviz.errors import InputError, refuse_given
 from attnviz.figures.cells import (
     Ticks,
     decimals,
@@ -242,11 +242,8 @@ def _as_steps(
     """Return the stages of a head; a StepsResult as it is."""
     if not isinstance(result, StepsResult):
         return compute_steps(result, layer=layer, head=head, word=word)
-    if (layer, head, word) != (None, None, None):
-        raise InputError(
-            f"These steps show layer {result.layer}, head {result.head}, “{result.word}”: give "
-            "layer, head and word to attnviz.steps, not to the figure."
-        )
+    why = "the stages are already computed. Give it to attnviz.steps, not to the figure."
+    refuse_given(why, layer=layer, head=head, word=word)
     return result
 
 

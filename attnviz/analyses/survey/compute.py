@@ -64,12 +64,13 @@ from attnviz.analyses.survey.statistics import (
     TextStatistics,
     statistics_for,
 )
-from attnviz.errors import InputError
+from attnviz.errors import InputError, refuse_given
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
 from attnviz.results import AgreementReport, AttentionResult
 from attnviz.results.agreement_report import LINEAR
+from attnviz.results.arguments import checked_scalars
 from attnviz.runtime.progress import part, say
 from attnviz.runtime.versions import version_of
 
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
 _SUMMARIES = "summary.parquet", "survey.safetensors"
 
 
+@checked_scalars
 def survey(
     texts: Corpus | None = None,
     *,
@@ -178,18 +180,26 @@ def survey(
     if (texts is None) == (probe is None):
         raise InputError("Give either texts or a probe.")
     if texts is not None:
-        expect_corpus(texts)
+        expect_corpus(texts, column)
+    else:
+        refuse_given("a probe has texts of its own. Leave it out.", column=column != "text")
+    if out is None:
+        why = "a survey without a folder writes nothing. Name one (out=), or leave this out."
+        refuse_given(why, resume=resume, force=force)
     probes = [] if probe is None else find_probes(probe)
     model, kind = load_corpus_model(model)
     if special_tokens is not None:
         model = Model(model.checkpoint.reading(special_tokens))
     if kind != "text":
-        if probe is not None or out is not None or engine != "local" or stack is not None:
-            raise InputError(
-                f"{model.name} reads {NOUNS[kind]}: probes, tables (out), stacks and clusters are "
-                "for texts. Leave them out, or run attnviz explore."
-            )
-        corpus_of_media = MediaCorpus(model, kind, texts, truncate)
+        refuse_given(
+            f"{model.name} reads {NOUNS[kind]}, and it is for texts. Leave it out, or run attnviz "
+            "explore.",
+            probe=probe,
+            out=out,
+            engine=engine != "local",
+            stack=stack,
+        )
+        corpus_of_media = MediaCorpus.of(model, kind, texts, truncate, column)
         return survey_media(corpus_of_media, skip_bad=skip_bad, seed=seed)[0]
     if probes:
         model = Model(model.checkpoint.reading("parse"))  # texts of probes may have masks

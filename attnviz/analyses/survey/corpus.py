@@ -13,7 +13,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 
-from attnviz.errors import InputError, first_line, true_or_false
+from attnviz.errors import InputError, first_line, refuse_given, true_or_false
 from attnviz.inputs import (
     Chat,
     Inputs,
@@ -197,10 +197,13 @@ def read_corpus(
             yield Text(number, text, second)
 
 
-def check_corpus(source: object) -> None:
-    """Raise InputError for what is neither the name of a file nor a list."""
+def check_corpus(source: object, column: str = "text") -> None:
+    """Raise InputError for what is neither the name of a file nor a list, or has no columns."""
     if not isinstance(source, str | Path | Iterable):
         raise InputError(f"A corpus is a file or a list of texts, not {source!r:.60}.")
+    if not isinstance(source, str | Path) or Path(source).suffix.lower() not in SUFFIXES[1:]:
+        why = f"only {', '.join(SUFFIXES[1:])} have columns. Leave it out."
+        refuse_given(why, column=column != "text")
 
 
 def check_corpus_name(source: str | Path) -> None:
@@ -238,7 +241,11 @@ def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[Any]:
         check_corpus(source)
         several = parse_text(source, "The corpus", prompted=False)
         for number, item in enumerate(source if several is None else several, start=1):
-            yield item if isinstance(item, str) else _no_string(item, number, bad)
+            if not isinstance(item, str):
+                item = _no_string(item, number, bad)
+            elif not item.strip():
+                item = bad(f"Text {number} is empty.")
+            yield item
         return
     if str(source) == "-":
         if isinstance(sys.stdin, io.TextIOWrapper):

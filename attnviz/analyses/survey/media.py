@@ -26,7 +26,7 @@ from attnviz.analyses.survey.result import NOUNS, HeadName
 from attnviz.analyses.survey.statistics import STATISTICS, HeadStatistic, TextStatistics, key_order
 from attnviz.analyses.survey.statistics import TITLES as TITLES_OF_TEXTS
 from attnviz.capture import BatchedAttention, capture_batch
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import InputError, ModelError, refuse_given
 from attnviz.inputs import Batch, encode
 from attnviz.inputs.audio import Sound, read_sound
 from attnviz.inputs.image import Picture, read_image
@@ -71,9 +71,9 @@ def is_of_media(source: Corpus) -> bool:
     return Path(source).is_dir() or glob.has_magic(str(source)) or _ending(source) in endings
 
 
-def expect_corpus(source: object) -> None:
+def expect_corpus(source: object, column: str) -> None:
     """Raise InputError for what is no corpus, as far as its name tells."""
-    check_corpus(source)
+    check_corpus(source, column)
     if isinstance(source, str | Path) and not is_of_media(source):
         check_corpus_name(source)
 
@@ -128,6 +128,14 @@ class MediaCorpus:
     truncate: bool = False
     on_bad: OnBad | None = None
     _targets: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: Model, kind: Kind, source: Any, truncate: bool, column: str) -> MediaCorpus:
+        """Return a corpus; raise InputError for options that are only for texts."""
+        cuts = truncate and kind == "image"
+        why = f"{model.name} reads {NOUNS[kind]}. Leave it out."
+        refuse_given(why, truncate=cuts, column=column != "text")
+        return cls(model, kind, source, truncate)
 
     @cached_property
     def sources(self) -> list[Any]:

@@ -8,7 +8,7 @@ it, rank words by it, and save it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from pkgutil import iter_modules
@@ -43,7 +43,8 @@ def method(name: str) -> Callable[[Method], Method]:
 
 def check_methods(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of methods, each once; raise InputError for an unknown one."""
-    listed = (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+    is_one = isinstance(names, str) or not isinstance(names, Iterable)
+    listed = (names,) if is_one else tuple(dict.fromkeys(names))
     expect_names(listed, METHODS, "an attribution method")
     return listed
 

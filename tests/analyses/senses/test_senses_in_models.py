@@ -267,7 +267,7 @@ MONEY = ["The bank lent money.", "She owns a bank."]
     ("word", "senses", "said"),
     [
         ("bnak", None, "There are no bundled sentences for 'bnak', only for bank, check, apple"),
-        ("", None, "The word must be a string with letters, not ''"),
+        ("", None, "The word is empty"),
         ("bank", {"river": RIVER}, "At least two senses of 'bank' are needed, not 1"),
         ("bank", {}, "are needed, not 0. Add --sentences"),
         (
@@ -289,7 +289,7 @@ MONEY = ["The bank lent money.", "She owns a bank."]
             r"not in 'The bnak lends.' \(money 3\). Did you mean bnak\?",
         ),
         ("bank", {"river": RIVER, "money": [*MONEY, "I go."]}, "Write it, or leave the sentence"),
-        ("bank", {"river": RIVER, " ": MONEY}, "A sense has an empty name"),
+        ("bank", {"river": RIVER, " ": MONEY}, "The name of a sense is empty"),
         (
             "bank",
             {"river": RIVER, "money": [1, 2]},

@@ -52,7 +52,7 @@ COMMANDS = {
         "-m tiny -o x.json",
         leaves="x.json",
     ),
-    "senses of no word": typed("senses ''", 2, "The word must be a string with letters"),
+    "senses of no word": typed("senses ''", 2, "The word is empty"),
     "senses of an unknown word": typed("senses xyzzy", 2, "no bundled sentences"),
     "senses of one sense": typed("senses bank --sense a='the bank'", 2, "two senses"),
     "senses of one sentence each": typed(
@@ -83,7 +83,7 @@ COMMANDS = {
         "senses bank --sense a='the bank' --sense b='the bank'", 2, "is listed under 'a' and 'b'"
     ),
     "senses of a number": called(
-        "attnviz.senses(3)", 2, "The word must be a string with letters, not 3"
+        "attnviz.senses(3)", 2, "word must be a string, not 3"
     ),
     "shift": both("shift train 'the train left' -m tiny", leaves="shift.png"),
     "shift as JSON": typed("shift train 'the train left' -m tiny --json"),

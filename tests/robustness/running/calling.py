@@ -103,7 +103,8 @@ def _write(options: dict[str, Any], default: str | None, make_result: Any, draw:
 def heatmap(options: dict[str, Any]) -> Any:
     """Draw one head."""
     layer, selected = options["layer"] or None, options["head"] or None
-    attention = _read(options, mode=options["mode"], layers=layer, heads=selected)
+    stored = {"layers": layer, "heads": selected} if options["mode"] == "streamed" else {}
+    attention = _read(options, mode=options["mode"], **stored)
     result = attention.stack(options["stack"])
     if options["find"]:
         query, _, key = options["find"].partition(":")

@@ -1,0 +1,643 @@
+"""Every public function with a call that works, and a value other than the default of each keyword.
+
+A keyword without a value fails `test_keywords.py`. `With(value, …)` names the other arguments of a
+call in which the keyword applies. `IDLE` lists where a keyword may change nothing, and why: it is
+for every input, and acts on some.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+from families import tiny
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from media import chirp, picture, seeing
+
+import attnviz
+from attnviz import plot
+from attnviz.results.digest import digests
+
+TEXT, OTHER = "the unloved bank left", "a dog saw the bank"
+LONG = "the bank " * 256
+SENSES = {"river": ["a bank left", "the bank saw"], "money": ["we saw a bank", "no bank left"]}
+CORPUS = [TEXT, OTHER]
+
+
+@dataclass(frozen=True)
+class With:
+    """A value of a keyword, and other arguments of the call that it is for."""
+
+    value: Any
+    others: dict[str, Any]
+
+    def __init__(self, value: Any, **others: Any) -> None:
+        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "others", others)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A public function, the arguments of a call that works, and values of its keywords.
+
+    contexts : other calls with structurally different arguments. In each of them every keyword
+    changes what is returned, or is refused.
+    """
+
+    function: Callable[..., Any]
+    base: dict[str, Any]
+    values: dict[str, Any]
+    contexts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def keywords(self) -> list[str]:
+        """Return the names of all parameters with which a call may differ."""
+        return [
+            name
+            for name, parameter in inspect.signature(self.function).parameters.items()
+            if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
+        ]
+
+
+def names_in(stub: str) -> list[str]:
+    """Return the functions that a stub of the package lists."""
+    tree = ast.parse(Path(attnviz.__file__).with_name(stub).read_text("utf-8"))
+    return [
+        imported.name
+        for statement in tree.body
+        if isinstance(statement, ast.ImportFrom) and statement.module
+        for imported in statement.names
+    ]
+
+
+class Things:
+    """Models and results that the calls share, each made once."""
+
+    @cache  # noqa: B019  one instance
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(type(self), f"_{name}"):
+            raise AttributeError(name)
+        return getattr(self, f"_{name}")()
+
+    def _tokenizer(self):
+        return attnviz.load().tokenizer
+
+    def _bert(self):
+        return attnviz.load(tiny("bert"), tokenizer=self.tokenizer)
+
+    def _gpt(self):
+        return attnviz.load(tiny("gpt2"), tokenizer=self.tokenizer)
+
+    def _bart(self):
+        return attnviz.load(tiny("bart"), tokenizer=self.tokenizer)
+
+    def _vit(self):
+        return seeing("vit", self.tokenizer)
+
+    def _ear(self):
+        return seeing("wav2vec2", self.tokenizer)
+
+    def _image(self):
+        return np.asarray(picture())
+
+    def _result(self):
+        return self.bert.attend(TEXT)
+
+    def _causal(self):
+        return self.gpt.attend(TEXT)
+
+    def _other(self):
+        return self.bert.attend(OTHER)
+
+    def _seen(self):
+        return self.vit.attend(image=self.image)
+
+    def _map(self):
+        return attnviz.attention_map(self.result, layer=0, head=1)
+
+    def _maps(self):
+        return attnviz.head_maps(self.result)
+
+    def _stages(self):
+        return attnviz.steps(self.result, layer=1, head=1)
+
+    def _explained(self):
+        return attnviz.explain_generation("the bank", generate=1, model=self.gpt)
+
+    def _surveyed(self):
+        return attnviz.survey(CORPUS, model=self.bert)
+
+    def _explored(self):
+        return attnviz.explore(CORPUS, model=self.bert)
+
+    def _bart_result(self):
+        return self.bart.attend(TEXT, target="a dog")
+
+    def _senses(self):
+        return attnviz.senses("bank", SENSES, model=self.bert)
+
+    def _shift(self):
+        return attnviz.shift("bank", TEXT, model=self.bert)
+
+    def _explain(self):
+        return attnviz.explain("the bank", model=self.gpt)
+
+    def _ablation(self):
+        return attnviz.ablate(TEXT, word="bank", model=self.bert)
+
+    def _check(self):
+        return attnviz.check(self.result.weights(), self.result)
+
+    def _compared(self):
+        return attnviz.compare(CORPUS, models=[self.bert, self.sharper])
+
+    def _sharper(self):
+        return attnviz.load(tiny("bert", seed=1), tokenizer=self.tokenizer)
+
+    def _saved(self):
+        path = Path(mkdtemp()) / "result.safetensors"
+        attnviz.save_result(self.map, path)
+        return path
+
+    def _table(self):
+        path = Path(mkdtemp()) / "corpus.csv"
+        path.write_text("text,title\nthe bank left,a dog\nthe river bank,we saw a bank\n")
+        return path
+
+    def _example(self):
+        path = Path(mkdtemp()) / "own.json"
+        path.write_text('{"Q": [[1]], "K": [[1], [2]], "V": [[1], [2]]}')
+        return path
+
+
+it = Things()
+
+
+class Later:
+    """A value that is made when a call needs it, such as axes to draw into."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+
+def new_axes():
+    return Figure().add_subplot()
+
+
+AXES = Later(new_axes)
+FOLDER = Later(lambda: Path(mkdtemp()) / "survey")
+FILE = Later(lambda: Path(mkdtemp()) / "new.npz")
+FIGURES = {"width": 150, "caption": "full"}
+INPUTS = {
+    "image": With(Later(lambda: it.image), text=None, model=Later(lambda: it.vit)),
+    "audio": With(chirp(0.3), text=None, model=Later(lambda: it.ear)),
+    "sampling_rate": With(8000, audio=chirp(0.3), text=None, model=Later(lambda: it.ear)),
+    "pair": "a dog",
+    "target": With("a dog", model=Later(lambda: it.bart)),
+    "model": Later(lambda: it.gpt),
+    "truncate": With(True, text=LONG),
+    "special_tokens": With("split", text="the [MASK] left"),
+    "generate": With(2, model=Later(lambda: it.gpt)),
+    "mode": "streamed",
+    "positions": "all",
+}
+CORPORA = {
+    "texts": [OTHER, "a dog"],
+    "column": With("title", texts=Later(lambda: it.table)),
+    "truncate": With(True, texts=[TEXT, LONG]),
+    "skip_bad": With(True, texts=[TEXT, 3]),
+    "seed": 7,
+}
+MODEL = Later(lambda: it.bert)
+RESULT = Later(lambda: it.result)
+
+CALLS: dict[str, Call] = {
+    "load": Call(
+        attnviz.load,
+        {
+            "name_or_path_or_model": Later(lambda: tiny("bert")),
+            "tokenizer": Later(lambda: it.tokenizer),
+        },
+        {
+            "name_or_path_or_model": Later(lambda: tiny("gpt2")),
+            "tokenizer": None,
+            "processor": With(
+                Later(lambda: it.vit.checkpoint.processors.image),
+                name_or_path_or_model=Later(lambda: it.vit.module),
+            ),
+            "device": "meta",
+            "dtype": "float64",
+            "device_map": "auto",
+            "offload_folder": Later(mkdtemp),
+            "special_tokens": "split",
+            "target_tokenizer": Later(lambda: it.tokenizer),
+        },
+    ),
+    "attend": Call(
+        attnviz.attend,
+        {"text": TEXT, "model": MODEL},
+        {
+            **INPUTS,
+            "text": OTHER,
+            "inputs": With(
+                Later(lambda: dict(it.tokenizer(OTHER, return_tensors="pt"))), text=None
+            ),
+            "queries": ["a"],
+            "keys": ["a"],
+            "layers": [1],
+            "heads": With([1], mode="streamed"),
+            "cells": 2,
+            "top": 2,
+            "exact": With([1], mode="streamed"),
+        },
+        {
+            "several": {"text": [TEXT, OTHER], "model": MODEL},
+            "streamed": {"text": TEXT, "mode": "streamed", "model": MODEL},
+            "image": {"image": Later(lambda: it.image), "model": Later(lambda: it.vit)},
+            "generated": {"text": TEXT, "generate": 1, "model": Later(lambda: it.gpt)},
+        },
+    ),
+    "verify": Call(attnviz.verify, {"text": TEXT, "model": MODEL}, {**INPUTS, "text": OTHER}),
+    "from_weights": Call(
+        attnviz.from_weights,
+        {"weights": np.eye(2), "tokens": ["a", "b"]},
+        {
+            "weights": np.full((2, 2), 0.5),
+            "tokens": ["c", "b"],
+            "keys": ["c", "d"],
+            "model": "mine",
+        },
+    ),
+    "check": Call(
+        attnviz.check,
+        {"weights": Later(lambda: it.result.weights()), "text": TEXT, "model": MODEL},
+        {
+            "weights": Later(lambda: it.result.weights().flip(1)),
+            "text": OTHER,
+            "model": Later(lambda: it.gpt),
+            "stack": "decoder",
+        },
+        {"result": {"weights": Later(lambda: it.result.weights()), "text": RESULT}},
+    ),
+    "attention_map": Call(
+        attnviz.attention_map,
+        {"result": RESULT, "layer": 0, "head": 1},
+        {
+            "result": Later(lambda: it.other),
+            "layer": 1,
+            "head": 0,
+            "words": False,
+            "special": "remove",
+            "rows": slice(0, 2),
+            "columns": slice(0, 2),
+            "notes": ["a note"],
+        },
+    ),
+    "head_maps": Call(
+        attnviz.head_maps,
+        {"result": RESULT},
+        {"result": Later(lambda: it.other), "layer": 1, "words": False, "special": "hide"},
+    ),
+    "find_heads": Call(
+        attnviz.find_heads,
+        {"result": Later(lambda: it.other), "query": "dog", "key": "bank"},
+        {"result": RESULT, "query": "saw", "key": "saw"},
+    ),
+    "rank_heads": Call(
+        attnviz.rank_heads, {"result": RESULT}, {"result": Later(lambda: it.other)}
+    ),
+    "steps": Call(
+        attnviz.steps,
+        {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
+        {"result": Later(lambda: it.other), "layer": 1, "head": 1, "word": "left"},
+    ),
+    "senses": Call(
+        attnviz.senses,
+        {"word": "bank", "sentences": SENSES, "model": MODEL},
+        {
+            "word": "left",
+            "sentences": {"river": SENSES["money"], "money": SENSES["river"]},
+            "model": Later(lambda: it.gpt),
+            "raw": True,
+        },
+    ),
+    "shift": Call(
+        attnviz.shift,
+        {"word": "bank", "text": TEXT, "model": MODEL},
+        {
+            "word": "left",
+            "text": OTHER,
+            "toward": {"a": "a dog", "b": "the river"},
+            "reference": "mask",
+            "verify_causally": True,
+            "methods": "rollout",
+            "model": Later(lambda: it.gpt),
+        },
+    ),
+    "explain": Call(
+        attnviz.explain,
+        {"text": "the bank", "model": Later(lambda: it.gpt)},
+        {
+            "text": "a dog",
+            "target": "left",
+            "against": "left",
+            "number": With("logit", target="left"),
+            "reference": "a dog",
+            "methods": "rollout",
+            "heads": True,
+            "generate": 2,
+            "decoder": With("a dog", model=Later(lambda: it.bart)),
+            "model": With(MODEL, text="the [MASK] bank"),
+        },
+        {"two choices": {"text": "the bank", "against": "dog", "model": Later(lambda: it.gpt)}},
+    ),
+    "explain_generation": Call(
+        attnviz.explain_generation,
+        {"text": "the bank", "generate": 1, "model": Later(lambda: it.gpt)},
+        {"text": "a dog", "generate": 2, "measure": True, "model": MODEL},
+    ),
+    "ablate": Call(
+        attnviz.ablate,
+        {"texts": TEXT, "word": "bank", "heads": [(0, 1)], "model": Later(lambda: it.gpt)},
+        {
+            "texts": OTHER,
+            "target": With("left", word=None),
+            "against": With("left", word=None),
+            "word": "left",
+            "heads": [(1, 1)],
+            "how": "zero",
+            "knock_out": "the",
+            "patch": "the unloved dog left",
+            "effect": "direct",
+            "keep_sink": False,
+            "model": MODEL,
+        },
+        {"encoder": {"texts": TEXT, "word": "bank", "heads": [(0, 1)], "model": MODEL}},
+    ),
+    "survey": Call(
+        attnviz.survey,
+        {"texts": CORPUS, "model": MODEL},
+        {
+            **CORPORA,
+            "probe": "previous",
+            "model": Later(lambda: it.gpt),
+            "out": FOLDER,
+            "resume": True,
+            "force": True,
+            "engine": "ray?",
+            "address": "auto",
+            "stack": "linear",
+        },
+        {"images": {"texts": Later(lambda: [it.image, it.image]), "model": Later(lambda: it.vit)}},
+    ),
+    "explore": Call(
+        attnviz.explore,
+        {"texts": CORPUS, "model": MODEL},
+        {**CORPORA, "model": Later(lambda: it.gpt)},
+    ),
+    "compare": Call(
+        attnviz.compare,
+        {
+            "texts": CORPUS,
+            "models": Later(lambda: [it.bert, it.sharper]),
+        },
+        {
+            **CORPORA,
+            "models": Later(lambda: [it.sharper, it.bert]),
+            "seed": With(7, texts=[f"the bank {letter}" for letter in "abcdefghijkl"]),
+        },
+    ),
+    "example": Call(
+        attnviz.example, {"name": "cat"}, {"name": "likes", "file": Later(lambda: it.example)}
+    ),
+    "view": Call(
+        attnviz.view,
+        {"result": RESULT},
+        {
+            "result": Later(lambda: it.other),
+            "compare": Later(lambda: it.sharper.attend(TEXT)),
+            "layer": 1,
+            "head": 1,
+            "show": "token",
+            "words": False,
+            "explain": With(
+                Later(lambda: it.explained),
+                result=Later(lambda: it.gpt.attend("the bank", generate=2)),
+            ),
+            "size": 1e-6,
+        },
+        {"explored": {"result": Later(lambda: it.explored)}},
+    ),
+    "save_result": Call(
+        attnviz.save_result,
+        {"result": Later(lambda: it.map), "path": FILE},
+        {
+            "result": Later(lambda: it.maps),
+            "path": Later(lambda: it.saved),
+            "force": With(True, path=Later(lambda: it.saved)),
+        },
+    ),
+    "load_result": Call(
+        attnviz.load_result, {"path": Later(lambda: it.saved)}, {"path": Later(lambda: it.example)}
+    ),
+    "architectures": Call(attnviz.architectures, {}, {"names": "bert", "state": "agrees"}),
+    "doctor": Call(attnviz.doctor, {}, {}),
+    "plot.heatmap": Call(
+        plot.heatmap,
+        {"result": RESULT},
+        {
+            **FIGURES,
+            "result": Later(lambda: it.other),
+            "layer": 1,
+            "head": 1,
+            "patch": (0, 0),
+            "matrix": True,
+            "words": False,
+            "special": "remove",
+            "rows": slice(0, 2),
+            "columns": slice(0, 2),
+            "overview": With(Later(lambda: it.maps), layer=1, head=1),
+            "heads": [(0, 1), (1, 1)],
+            "ax": AXES,
+            "vmin": 0.1,
+            "vmax": 3.5,
+            "norm": Later(lambda: Normalize(0, 0.3)),
+            "cmap": "magma",
+            "annot": False,
+            "cbar": False,
+            "cbar_ax": AXES,
+            "title": "a title",
+        },
+        {
+            "map": {"result": Later(lambda: it.map)},
+            "axes": {"result": RESULT, "layer": 0, "head": 0, "ax": AXES},
+            "heads": {"result": RESULT, "heads": [(0, 1), (1, 0)]},
+            "image": {"result": Later(lambda: it.seen), "layer": 0, "head": 0},
+        },
+    ),
+    "plot.heads": Call(
+        plot.heads,
+        {"result": RESULT},
+        {
+            **FIGURES,
+            "result": Later(lambda: it.other),
+            "layer": 1,
+            "words": False,
+            "special": "hide",
+        },
+        {"maps": {"result": Later(lambda: it.maps)}},
+    ),
+    "plot.steps": Call(
+        plot.steps,
+        {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
+        {**FIGURES, "result": Later(lambda: it.other), "layer": 1, "head": 1, "word": "left"},
+        {"stages": {"result": Later(lambda: it.stages)}},
+    ),
+    "plot.attention_vector": Call(
+        plot.attention_vector,
+        {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
+        {**FIGURES, "result": Later(lambda: it.other), "layer": 1, "head": 1, "word": "left"},
+        {"stages": {"result": Later(lambda: it.stages)}},
+    ),
+    "plot.example": Call(plot.example, {"worked": "cat"}, {**FIGURES, "worked": "likes"}),
+    "plot.shift": Call(
+        plot.shift,
+        {"result": Later(lambda: it.shift)},
+        {**FIGURES, "result": RESULT, "details": True},
+    ),
+    "plot.survey": Call(
+        plot.survey,
+        {"result": Later(lambda: it.surveyed)},
+        {**FIGURES, "result": RESULT, "details": True},
+    ),
+    **{
+        f"plot.{name}": Call(
+            getattr(plot, name),
+            {"result": Later(lambda made=made: getattr(it, made))},
+            {**FIGURES, "result": RESULT},
+        )
+        for name, made in {
+            "ablate": "ablation", "check": "check", "compare": "compared", "explain": "explain",
+            "senses": "senses",
+        }.items()
+    },
+    "plot.add_caption": Call(
+        plot.add_caption,
+        {"figure": Later(Figure), "text": "a caption"},
+        {
+            "figure": Later(lambda: Figure(figsize=(3, 3))),
+            "text": "another",
+            "agreement": Later(lambda: it.result.agreement),
+            "title": "a title",
+        },
+    ),
+    "plot.save": Call(
+        plot.save,
+        {"figure": Later(Figure), "path": Later(lambda: Path(mkdtemp()) / "new.png")},
+        {
+            "figure": Later(lambda: Figure(figsize=(3, 3))),
+            "path": Later(lambda: Path(mkdtemp()) / "new.svg"),
+            "force": With(True, path=Later(lambda: read_only())),
+        },
+    ),
+    "plot.style": Call(
+        plot.style, {}, {"texts": ["漢字"], "font": "DejaVu Serif", "theme": "dark"}
+    ),
+    "AgreementReport.largest_difference": Call(
+        lambda stage="weights": it.result.agreement.largest_difference(stage),
+        {},
+        {"stage": "query"},
+    ),
+    "AgreementReport.summary": Call(
+        lambda short=False: it.result.agreement.summary(short=short), {}, {"short": True}
+    ),
+    "AttentionResult.stack": Call(
+        lambda name=None: it.bart_result.stack(name), {}, {"name": "encoder"}
+    ),
+    "AttentionResult.weights": Call(
+        lambda layer=None, head=None: it.result.weights(layer, head), {}, {"layer": 1, "head": 1}
+    ),
+    "AttentionResult.to_frame": Call(
+        lambda **keywords: it.result.to_frame(**keywords),
+        {},
+        {"layer": 1, "head": 1, "words": True},
+    ),
+    "AttentionResult.to_xarray": Call(
+        lambda **keywords: it.result.to_xarray(**keywords),
+        {},
+        {"layer": 1, "head": 1, "words": True},
+    ),
+    "AttentionMap.to_frame": Call(
+        lambda wide=False: it.map.to_frame(wide=wide), {}, {"wide": True}
+    ),
+}  # fmt: skip
+
+IDLE = {
+    ("attend", "truncate"): "only texts that are too long are cut",
+    ("attend", "special_tokens"): "only texts with the spelling of a special token have one",
+    ("attend", "mode"): "auto chooses by the length of the text",
+    ("survey", "skip_bad"): "only texts that cannot be read are left out",
+    ("survey", "truncate"): "only texts that are too long are cut",
+    ("plot.heatmap", "words"): "only texts have words of several tokens",
+    ("plot.heatmap", "annot"): "cells without room have no numbers by default",
+}
+
+
+def read_only() -> Path:
+    path = Path(mkdtemp()) / "old.png"
+    path.touch(0o444)
+    return path
+
+
+def made(value: Any) -> Any:
+    """Return a value, made now if it is made later."""
+    return value.make() if isinstance(value, Later) else value
+
+
+def outcome(call: Call, arguments: dict[str, Any]) -> str:
+    """Return a digest of what a call returns and writes, or its error."""
+    arguments = {name: made(value) for name, value in arguments.items()}
+    try:
+        returned = call.function(**arguments)
+        written = next((arguments[name] for name in ("path", "out") if name in arguments), None)
+        return f"{digests([{'state': state(returned)}])[0]} {state(written)}"
+    except (attnviz.AttnvizError, TypeError) as error:
+        return f"refused: {error}"
+
+
+def state(value: Any) -> Any:
+    """Return what can be seen of a value, in types that have a digest."""
+    if isinstance(value, list | tuple):
+        return [state(item) for item in value]
+    if isinstance(value, Figure):
+        value.set_dpi(40)
+        canvas = FigureCanvasAgg(value)
+        canvas.draw()
+        return [str(value.get_size_inches()), bytes(canvas.buffer_rgba()).hex()]
+    if hasattr(value, "get_figure"):
+        return state(value.get_figure(root=True))
+    if isinstance(value, attnviz.Model):
+        point = value.checkpoint
+        parts = [type(part).__name__ for part in vars(point.processors).values()]
+        return [repr(value), type(value.tokenizer).__name__, *parts, str(point.special_tokens)]
+    if isinstance(value, attnviz.View):
+        return value.data()
+    if hasattr(value, "to_json"):  # a table
+        return value.to_json()
+    if isinstance(value, Path):
+        files = sorted(value.rglob("*")) if value.is_dir() else [value]
+        return [(file.suffix, file.stat().st_size) for file in files if file.is_file()]
+    if hasattr(value, "__enter__"):
+        import matplotlib as mpl
+
+        with value:
+            return repr(dict(mpl.rcParams))
+    return value

@@ -1,0 +1,99 @@
+"""Every keyword of every public function changes what is returned, or is refused.
+
+The calls and the values are in `calls.py`.
+"""
+
+import inspect
+from dataclasses import replace
+
+import pytest
+
+import attnviz
+from contract.calls import CALLS, IDLE, With, names_in, outcome
+
+BASES = {}
+
+
+def arguments_of(call, keyword, context=None):
+    """Return the arguments without and with a value of a keyword."""
+    base, value = call.contexts[context] if context else call.base, call.values[keyword]
+    if isinstance(value, With):
+        base, value = base if context else {**base, **value.others}, value.value
+    return base, {**base, keyword: value}
+
+
+def is_ignored(call, keyword, context=None):
+    """Return whether a call returns the same with a value of a keyword as without it."""
+    before, after = arguments_of(call, keyword, context)
+    key = id(call), str(before)
+    if key not in BASES:
+        BASES[key] = outcome(call, before)
+    found = outcome(call, after)
+    return found == BASES[key]
+
+
+def missing_values(call):
+    """Return the keywords of a function without a value in the table."""
+    listed = {*call.values}
+    return [name for name in call.keywords() if name not in listed]
+
+
+WITHIN = [
+    (name, keyword, context)
+    for name, call in CALLS.items()
+    for context, base in call.contexts.items()
+    for keyword in call.values
+    if keyword not in base
+]
+
+
+def test_every_public_function_is_in_the_table():
+    functions = {
+        name for name in names_in("__init__.pyi") if inspect.isroutine(getattr(attnviz, name))
+    }
+    figures = {f"plot.{name}" for name in names_in("plot.pyi")}
+    assert functions | figures == {name for name in CALLS if name.split(".")[0][0].islower()}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_keyword_has_a_value(name):
+    assert not missing_values(CALLS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "keyword"), [(name, keyword) for name in CALLS for keyword in CALLS[name].values]
+)
+def test_a_keyword_changes_the_result_or_is_refused(name, keyword):
+    assert not is_ignored(CALLS[name], keyword)
+
+
+@pytest.mark.parametrize(("name", "keyword", "context"), WITHIN)
+def test_a_keyword_that_cannot_apply_is_refused(name, keyword, context):
+    ignored = is_ignored(CALLS[name], keyword, context)
+    if (name, keyword) not in IDLE:
+        assert not ignored
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_call_works_and_is_the_same_again(name):
+    """A keyword that a function drops is seen: a call without it returns the same."""
+    call = CALLS[name]
+    first = outcome(call, call.base)
+    assert not first.startswith("refused"), first
+    assert outcome(call, call.base) == first
+
+
+def test_a_dropped_keyword_is_found():
+    """Planted: `attention_map` without `special`, and a keyword that is not in the table."""
+    call = CALLS["attention_map"]
+
+    def drops(result, *, layer, head, special="keep", **others):
+        return attnviz.attention_map(result, layer=layer, head=head, **others)
+
+    assert is_ignored(replace(call, function=drops), "special")
+    assert not is_ignored(replace(call, function=drops), "words")
+
+    def has_more(result, *, layer, head, words, special, rows, columns, notes, sharpness=1):
+        pass
+
+    assert missing_values(replace(call, function=has_more)) == ["sharpness"]
