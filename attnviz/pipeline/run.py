@@ -28,12 +28,12 @@ from attnviz.capture import (
     capture_streamed,
     change_every_position,
     change_some_positions,
+    generate_greedily,
     linear_calls,
     memory_budget,
     outputs_of_start,
     place_windows,
     read_computation,
-    transcribe,
 )
 from attnviz.errors import InputError, ModelError, true_or_false, whole_number
 from attnviz.inputs import (
@@ -169,10 +169,11 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
     with translate(budget):
         if _lacks_transcript(checkpoint, inputs):
             assert inputs.sounds is not None
-            transcript = transcript_of(checkpoint, inputs.sounds[0], truncate=options.truncate)
+            sound = inputs.sounds[0]
+            transcript, notes = transcript_of(checkpoint, sound, truncate=options.truncate)
             results = run(checkpoint, replace(inputs, targets=[transcript]), options)
-            note = "the target is the model's own transcript"
-            return [replace(result, notes=(note, *result.notes)) for result in results]
+            notes = ("the target is the model's own transcript", *notes)
+            return [replace(result, notes=(*notes, *result.notes)) for result in results]
         if options.mode != "streamed" and not options.are_for_reduced_maps:
             batch = _encode(checkpoint, inputs, options)
             if not can_stream:
@@ -220,20 +221,22 @@ def _lacks_transcript(checkpoint: Checkpoint, inputs: Inputs) -> bool:
     )
 
 
-def transcript_of(checkpoint: Checkpoint, sound: Sound, *, truncate: bool = False) -> str:
-    """Return the text that the model writes for a sound; InputError if it is empty."""
+def transcript_of(
+    checkpoint: Checkpoint, sound: Sound, *, truncate: bool = False
+) -> tuple[str, tuple[str, ...]]:
+    """Return the text that the model writes for a sound, and notes; InputError if it is empty."""
     batch = encode(checkpoint, sound=sound, truncate=truncate, generating=True)
     tokenizer = checkpoint.target_tokenizer
     assert tokenizer is not None  # no model that writes text is loaded without one
-    ids = transcribe(checkpoint.module, batch.inputs)
+    written = generate_greedily(checkpoint.module, batch.inputs, tokenizer=tokenizer)
     # With its first blank, so that the tokenizer divides it as the model wrote it.
-    text = str(tokenizer.decode(ids, skip_special_tokens=True))
+    text = str(tokenizer.decode(written.returned, skip_special_tokens=True))
     if not text.strip():
         raise InputError(
             f"{checkpoint.name} hears no words in the sound. Give another sound, or the text of "
             "its decoder with --target (target=…)."
         )
-    return text
+    return text, written.notes
 
 
 def _head_counts(checkpoint: Checkpoint) -> tuple[int, int]:
@@ -390,8 +393,8 @@ def _capture_generation(
     def axes_of(ids: Tensor) -> dict[str, tuple[Axis, ...]]:
         return {**batch.axes, kind: (continue_axis(tokenizer, prompt, ids),)}
 
-    captured, ids = capture_generation(module, batch.inputs, generate, axes_of)
-    return captured, generated_text(tokenizer, ids[prompt_length:])
+    captured, written = capture_generation(module, batch.inputs, generate, axes_of, tokenizer)
+    return captured, generated_text(tokenizer, written.ids[prompt_length:])
 
 
 def _pooled_result(
