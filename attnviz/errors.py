@@ -112,6 +112,14 @@ def whole_number(value: object, what: str) -> int:
     raise InputError(f"{name} must be a whole number, not {value!r}. Write 3, for example.")
 
 
+def positive_number(value: object, what: str) -> int:
+    """Return a whole number from 1 on, of any type, as int; raise InputError for anything else."""
+    number = whole_number(value, what)
+    if number < 1:
+        raise InputError(f"{what[0].upper()}{what[1:]} must be 1 or more, not {number}.")
+    return number
+
+
 def true_or_false(value: object, what: str) -> bool:
     """Return a truth value of any type as bool; raise InputError for anything else."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # the second: numpy

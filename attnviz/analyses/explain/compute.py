@@ -7,7 +7,7 @@ changed, and the effect on the prediction is measured (`attribution.intervention
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -34,7 +34,7 @@ from attnviz.attribution.reference import Reading, encode_after, encode_causal, 
 from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.target import Score, Target
 from attnviz.capture import generate_greedily, restoring
-from attnviz.errors import InputError, ModelError, expect_words
+from attnviz.errors import InputError, ModelError, expect_words, positive_number
 from attnviz.inputs import (
     TokenIds,
     encode,
@@ -136,25 +136,27 @@ def explain(
     expect_words(text, "The text")
     if number not in ("log-probability", "logit"):
         raise InputError(f"The number must be log-probability or logit, not {number!r:.60}.")
-    if isinstance(generate, bool) or not isinstance(generate, int) or generate < 1:
-        raise InputError(f"generate must be 1 token or more, not {generate!r:.60}.")
+    generate = positive_number(generate, "generate")
     names = check_methods(methods)
     model = model if isinstance(model, Model) else load(model)
     log = number == "log-probability"
     if is_two_sided(model):
-        prefix, continuation = _begin(model, text, decoder or "", generate - 1)
-        prediction = find_prediction(model, text, target, against, log=log, decoder=prefix)
+        prefix, written = _begin(model, text, decoder or "", generate)
+        prediction = find_prediction(
+            model, text, target, against, log=log, decoder=prefix, written=written.last
+        )
     elif decoder is not None:
         raise InputError(
             f"{model.name} has no decoder that reads a text of its own. Leave out --decoder "
             "(decoder=)."
         )
     else:
-        continuation = _continue(model, text, generate - 1) if generate > 1 else ""
-        prediction = find_prediction(model, text + continuation, target, against, log=log)
-    written = [f"the model wrote “{continuation.strip()}”"] if continuation else []
+        written = _continue(model, text, generate)
+        prediction = find_prediction(
+            model, text + written.text, target, against, log=log, written=written.last
+        )
     return explain_prediction(
-        prediction, reference=reference, methods=names, heads=heads, notes=written
+        prediction, reference=reference, methods=names, heads=heads, notes=written.notes
     )
 
 
@@ -272,10 +274,12 @@ def find_prediction(
     *,
     log: bool = True,
     decoder: TokenIds | None = None,
+    written: int | None = None,
 ) -> FoundPrediction:
     """Read a text, and find the prediction that is explained: see `explain`.
 
-    decoder : what the decoder of an encoder–decoder reads.
+    decoder : what the decoder of an encoder–decoder reads. written : the token that the model wrote
+    next; by default the most probable one.
     """
     if decoder is None:
         expect_one_text(model.checkpoint)
@@ -289,8 +293,9 @@ def find_prediction(
     notes: list[str] = []
     if mask is not None and choices.kind == "masked token" and text.count(mask) > 1:
         notes.append(f"the text has {text.count(mask)} mask tokens: the first is explained")
-    first, *others = choices.top(2)
-    second = others[0] if others else None
+    top = choices.top(2)
+    first = top[0] if written is None else written
+    second = next((other for other in top if other != first), None)
     if target is not None:
         first, found = choices.find(target, "target")
         notes += found
@@ -321,8 +326,17 @@ def is_two_sided(model: Model) -> bool:
     return input_kinds(module) == ("text",) and has_text_decoder(module, module.config)
 
 
-def _begin(model: Model, text: str, decoder: str, count: int) -> tuple[TokenIds, str]:
-    """Return what the decoder reads, with so many generated tokens at its end, and their text."""
+@dataclass(frozen=True)
+class _Written:
+    """What a model wrote before the token that is explained, that token, and notes on both."""
+
+    text: str = ""
+    last: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _begin(model: Model, text: str, decoder: str, count: int) -> tuple[TokenIds, _Written]:
+    """Return what the decoder reads before the last of so many generated tokens."""
     if not isinstance(decoder, str):
         raise InputError(f"The decoder text must be a string, not {type(decoder).__name__}.")
     if not model.module.can_generate():
@@ -332,18 +346,18 @@ def _begin(model: Model, text: str, decoder: str, count: int) -> tuple[TokenIds,
         )
     expect_readable(model, text, "The text")
     prefix = encode_prefix(model.checkpoint, decoder)
-    expect_tokens_left(model.checkpoint, len(prefix.ids), count + 1)
-    if not count:
-        return prefix, ""
+    expect_tokens_left(model.checkpoint, len(prefix.ids), count)
+    if count == 1:
+        return prefix, _Written()
     inputs = encode(model.checkpoint, [text], targets=[prefix]).inputs
-    with restoring(model.module), torch.no_grad():
-        ids = generate_greedily(model.module, inputs, count).tolist()
-    new = ids[len(prefix.ids) :]
+    ids, last, notes = _generate(model, inputs, len(prefix.ids), count)
     tokenizer = model.checkpoint.target_tokenizer
     assert tokenizer is not None  # it has tokenized the text
-    _expect_words(model, new, count)
     read, start = (generated_text(tokenizer, torch.tensor(i)) for i in (ids, prefix.ids))
-    return TokenIds(tuple(ids), shifted=True), read[len(start) :]
+    continuation = read[len(start) :]
+    return TokenIds(tuple(ids), shifted=True), _Written(
+        continuation, last, (f"the model wrote “{continuation.strip()}”", *notes)
+    )
 
 
 def _stacks_of(reading: Reading) -> tuple[str, ...]:
@@ -354,20 +368,30 @@ def _stacks_of(reading: Reading) -> tuple[str, ...]:
     return tuple("source" if rows[0] < source else "target" for rows in reading.groups.positions)
 
 
-def _expect_words(model: Model, new: Sequence[int], count: int) -> None:
-    """Raise InputError unless a model has generated so many tokens, and no special ones."""
-    tokenizer = model.checkpoint.target_tokenizer
-    assert tokenizer is not None
-    words = sum(token not in tokenizer.all_special_ids for token in new)
-    if words < count:
+def _generate(
+    model: Model, inputs: Mapping[str, Tensor], length: int, count: int
+) -> tuple[list[int], int, tuple[str, ...]]:
+    """Return `length` ids and those of so many generated tokens but the last, and the last id.
+
+    Raises InputError unless the model generates so many, and no special ones before the last.
+    """
+    tokenizer = model.checkpoint.target_tokenizer or model.tokenizer
+    assert tokenizer is not None  # it has tokenized the text
+    written = generate_greedily(model.module, inputs, count, tokenizer)
+    *ids, last = written.ids.tolist()
+    words = sum(token not in tokenizer.all_special_ids for token in ids[length:])
+    if words < count - 1:
         raise InputError(
             f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "
             "(generate=)."
         )
+    return ids, last, written.notes
 
 
-def _continue(model: Model, text: str, count: int) -> str:
-    """Return the tokens that a causal model generates after a text, greedily, as text."""
+def _continue(model: Model, text: str, count: int) -> _Written:
+    """Return the tokens that a causal model generates after a text, greedily, but the last."""
+    if count == 1:
+        return _Written()
     expect_one_text(model.checkpoint)
     expect_readable(model, text, "The text")
     if not getattr(model.module, "can_generate", bool)():
@@ -376,15 +400,13 @@ def _continue(model: Model, text: str, count: int) -> str:
             "causal language model."
         )
     inputs, bos, *_ = encode_causal(model, text)
-    assert model.tokenizer is not None  # it has tokenized the text
     before = inputs["input_ids"][0].tolist()
-    with restoring(model.module), torch.no_grad():
-        ids = generate_greedily(model.module, inputs, count).tolist()
-    new = ids[len(before) :]
-    _expect_words(model, new, count)
+    expect_tokens_left(model.checkpoint, len(before), count)
+    ids, last, notes = _generate(model, inputs, len(before), count)
+    assert model.tokenizer is not None  # it has tokenized the text
     written, start = (
         str(model.tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
-        for tokens in (before + new, before)
+        for tokens in (ids, before)
     )
     continuation = written[len(start) :]
     again = encode_after(model, text + continuation, bos).inputs["input_ids"][0].tolist()
@@ -393,7 +415,7 @@ def _continue(model: Model, text: str, count: int) -> str:
             f"The generated text “{continuation}” is read as other tokens than were generated. "
             "Ask for one token more or fewer with --generate (generate=)."
         )
-    return continuation
+    return _Written(continuation, last, (f"the model wrote “{continuation.strip()}”", *notes))
 
 
 def _measure(
