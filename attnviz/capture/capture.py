@@ -419,6 +419,10 @@ def generate_greedily(
     options: dict[str, Any] = {"do_sample": False, "num_beams": 1}
     if tokens is not None:
         settings.max_length, options["max_new_tokens"] = None, tokens
+    is_standard = type(model).generate is GenerationMixin.generate
+    if model.config.is_encoder_decoder and is_standard and not settings.cache_implementation:
+        # By default transformers gives the decoder a cache with the layers of the encoder.
+        options["past_key_values"] = _cache_of(model)
     if settings.stop_strings is not None:
         options["tokenizer"] = tokenizer
     if "generate" in vars(model):
@@ -485,11 +489,10 @@ class _Known(LogitsProcessor):
 
 
 def _read_again(model: Any, inputs: Mapping[str, Tensor], generation: Generation) -> None:
-    """Run the steps of a generation once more, with a cache that drops nothing."""
+    """Run the steps of a generation once more."""
     ids, prompt = generation.ids, generation.prompt
-    cache: Any = DynamicCache()
+    cache = _cache_of(model)
     if model.config.is_encoder_decoder:
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         inputs = {**inputs, "decoder_input_ids": ids[None, :prompt]}
     settings: dict[str, Any] = {"max_new_tokens": len(ids) - prompt, "use_cache": True}
     for name in ("bos_token_id", "pad_token_id", "decoder_start_token_id"):
@@ -499,6 +502,13 @@ def _read_again(model: Any, inputs: Mapping[str, Tensor], generation: Generation
     mixin: Any = GenerationMixin
     known = LogitsProcessorList([_Known(ids)])
     mixin.generate(model, **inputs, past_key_values=cache, logits_processor=known)
+
+
+def _cache_of(model: Any) -> Any:
+    """Return a cache that drops nothing, also where layers look back through a window only."""
+    if model.config.is_encoder_decoder:
+        return EncoderDecoderCache(DynamicCache(), DynamicCache())
+    return DynamicCache()
 
 
 def _caches_keys_only(model: Any) -> bool:
