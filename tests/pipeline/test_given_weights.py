@@ -175,7 +175,7 @@ WRONG = {
     "no layers": ({}, {}, "There are no weights"),
     "empty": (np.zeros((0, 2, 2)), {}, "shape (0, 2, 2) cannot be read"),
     "flat": ([1, 0], {}, "shape (2,) cannot be read. Give (T, T), (heads, T, T)"),
-    "a batch": ((torch.stack([LAYER, LAYER]),), {}, "batch of 2 texts. Choose one: [layer[:1]"),
+    "a batch": ((torch.stack([LAYER, LAYER]),), {}, "batch of 2 texts. Choose one in each layer: layer[:1]"),
     "six dimensions": (np.zeros((1,) * 6), {}, "shape (1, 1, 1, 1, 1, 1) cannot be read"),
     "few tokens": (SHARP, {"tokens": ["a"]}, "2 × 2, but there are 1 tokens"),
     "a string": (SHARP, {"tokens": "ab"}, "tokens must be a list of labels, not 'ab'. Split"),
