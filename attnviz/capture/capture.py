@@ -8,7 +8,7 @@ other, so comparing them is a proof and not a tautology.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,6 @@ from transformers import (
     EncoderDecoderCache,
     GenerationConfig,
     GenerationMixin,
-    LogitsProcessor,
-    LogitsProcessorList,
-    StoppingCriteria,
     StoppingCriteriaList,
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
@@ -57,6 +54,7 @@ from attnviz.results import (
     MaskRule,
     Reference,
 )
+from attnviz.results.agreement_report import LINEAR
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
@@ -162,8 +160,8 @@ def capture_generation(
     (one_pass,) = record_runs(model, 1, in_one_pass)
     if one_pass.linear or not _caches_keys_only(model):
         (captured,) = capture(model, whole, axes)
-        weights = [reference.weights for reference in captured.references]
-        _expect_no_later_keys(model, captured.records, weights, generation)
+        pairs = zip(captured.records, captured.references, strict=True)
+        _expect_no_later_keys(model, ((one, other.weights) for one, other in pairs), generation)
         note = "the maps are those of one pass over the text and what the model wrote"
         return replace(captured, notes=(*generation.notes, note, *captured.notes)), generation
 
@@ -180,7 +178,7 @@ def capture_generation(
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
         records = own.copy(_to_records(calls, 0, axes))
-    _expect_no_later_keys(model, records, weights, generation)
+    _expect_no_later_keys(model, zip(records, weights, strict=True), generation)
     captured = Capture(
         records,
         own.copy(tuple(_to_reference(call, 0) for call in again)),
@@ -402,17 +400,15 @@ def generate_greedily(
             "encoder–decoder, with its language head."
         )
     if tokens is not None:
-        _expect_memory(model, tokens)
+        maps = f"the attention maps of {tokens:,} tokens"
+        budget = MemoryBudget(maps, devices(model)[0], "Generate fewer tokens.")
+        budget.expect(tokens**2 * model.dtype.itemsize)
     settings = deepcopy(model.generation_config)
-    left_out = {
-        name: value
-        for name, off in _OTHER_SEARCHES.items()
-        if (value := getattr(settings, name, None)) not in (None, off)
-    }
+    sampling = dict.fromkeys(_SAMPLING if settings.do_sample else ())
     notes = tuple(
         f"{name}={value!r:.40}"
-        for name in (*left_out, *(_SAMPLING if "do_sample" in left_out else ()))
-        if (value := getattr(settings, name, None)) is not None
+        for name, off in (_OTHER_SEARCHES | sampling).items()
+        if (value := getattr(settings, name, None)) not in (None, off)
     )
     for name, off in (_OTHER_SEARCHES | _RETURNED).items():
         setattr(settings, name, off)
@@ -427,17 +423,22 @@ def generate_greedily(
         options["tokenizer"] = tokenizer
     if "generate" in vars(model):
         notes += ("its own function `generate`",)
-    written = _Written()
+    read: list[Tensor] = []  # after each step, of the first text that the model writes
+
+    def keep(ids: Tensor, scores: object, **_: object) -> Tensor:
+        if not read or ids.shape[1] == read[-1].shape[1] + 1:
+            read.append(ids)
+        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # ends no text
+
     with restoring(model, None), torch.no_grad(), model_errors(model):
         model.generation_config = settings
-        returned = type(model).generate(
-            model, **inputs, **options, stopping_criteria=StoppingCriteriaList([written])
-        )
-    if written.ids is None:
+        options["stopping_criteria"] = StoppingCriteriaList([keep])  # type: ignore[list-item]
+        returned = type(model).generate(model, **inputs, **options)
+    if not read:
         raise ModelError(f"{type(model).__name__} does not generate text. Choose another model.")
     return Generation(
-        ids=written.ids[0],
-        prompt=written.prompt,
+        ids=read[-1][0],
+        prompt=read[0].shape[1] - 1,
         returned=getattr(returned, "sequences", returned)[0],
         notes=(f"left out of the settings of the generation: {', '.join(notes)}",) if notes else (),
     )
@@ -457,41 +458,9 @@ _RETURNED = {
 }  # fmt: skip
 
 
-class _Written(StoppingCriteria):
-    """Keeps the ids (1, T) of the first text that a model writes, and stops no text."""
-
-    ids: Tensor | None = None
-    prompt = 0
-
-    def __call__(self, input_ids: Any, scores: Any, **options: Any) -> Any:
-        """Keep the ids after a step."""
-        if self.ids is None:
-            self.ids, self.prompt = input_ids, input_ids.shape[1] - 1
-        elif input_ids.shape[1] == self.ids.shape[1] + 1:
-            self.ids = input_ids
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-
-
-class _Known(LogitsProcessor):
-    """Lets a model write a known text.
-
-    ids : (T,), with the prompt.
-    """
-
-    def __init__(self, ids: Tensor) -> None:
-        self.ids = ids
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Return scores of which that of the known token is the largest."""
-        known = torch.full_like(scores, -torch.inf)
-        known[:, self.ids[input_ids.shape[1]]] = 0
-        return known
-
-
 def _read_again(model: Any, inputs: Mapping[str, Tensor], generation: Generation) -> None:
     """Run the steps of a generation once more."""
     ids, prompt = generation.ids, generation.prompt
-    cache = _cache_of(model)
     if model.config.is_encoder_decoder:
         inputs = {**inputs, "decoder_input_ids": ids[None, :prompt]}
     settings: dict[str, Any] = {"max_new_tokens": len(ids) - prompt, "use_cache": True}
@@ -500,8 +469,12 @@ def _read_again(model: Any, inputs: Mapping[str, Tensor], generation: Generation
         settings[name] = getattr(model.config, name, None) if value is None else value
     model.generation_config = GenerationConfig(**settings)  # type: ignore[no-untyped-call]
     mixin: Any = GenerationMixin
-    known = LogitsProcessorList([_Known(ids)])
-    mixin.generate(model, **inputs, past_key_values=cache, logits_processor=known)
+    mixin.generate(
+        model,
+        **inputs,
+        past_key_values=_cache_of(model),
+        prefix_allowed_tokens_fn=lambda _, before: [int(ids[len(before)])],
+    )
 
 
 def _cache_of(model: Any) -> Any:
@@ -519,35 +492,18 @@ def _caches_keys_only(model: Any) -> bool:
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
 
 
-def _expect_memory(model: Any, tokens: int) -> None:
-    """Raise InputError if the maps of so many tokens are certainly too large."""
-    config = model.config.get_text_config(decoder=True)
-    layers, heads = (
-        int(getattr(config, name, None) or 1)
-        for name in ("num_hidden_layers", "num_attention_heads")
-    )
-    MemoryBudget(
-        f"the attention maps of {tokens:,} tokens", devices(model)[0], "Generate fewer tokens."
-    ).expect(layers * heads * tokens**2 * model.dtype.itemsize)
-
-
 def _expect_no_later_keys(
-    model: Any,
-    records: Sequence[AttentionRecord],
-    weights: Sequence[Tensor],
-    generation: Generation,
+    model: Any, weights: Iterable[tuple[AttentionRecord, Tensor]], generation: Generation
 ) -> None:
     """Raise ModelError if a token attends to one that was written after it.
 
-    weights : (H, m, n) of each record, of one pass over the whole text.
+    weights : records, and their weights (H, m, n) in one pass over the whole text.
     """
-    length = len(generation.ids) - 1
-    others = {"vision", "audio", "cross", *(["encoder"] if model.config.is_encoder_decoder else [])}
-    for record, of_record in zip(records, weights, strict=True):
-        later = of_record.new_ones(length, length, dtype=torch.bool).triu(1)
-        later[:, : generation.prompt] = False
-        is_square = of_record.shape[1:] == later.shape and record.stack not in others
-        if is_square and bool(of_record[:, later].any()):
+    stacks = ("decoder",) if model.config.is_encoder_decoder else ("encoder", "decoder", LINEAR)
+    for maps in (maps for record, maps in weights if record.stack in stacks):
+        later = torch.ones_like(maps[0]).triu(1)
+        later[:, : generation.prompt] = 0
+        if len(later) == len(later.T) == len(generation.ids) - 1 and bool((maps * later).any()):
             raise ModelError(
                 f"The tokens of {type(model).__name__} attend to later ones, so a generation has "
                 "no single map. Give the text as a whole."

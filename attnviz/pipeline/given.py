@@ -134,7 +134,7 @@ def weights_by_layer(
         if not known:
             raise InputError(f"There are no weights. Give an array of shape {_SHAPES}.")
         first = next(iter(known.values()))
-        if isinstance(first, list | tuple) and len(getattr(_first(first), "shape", ())) > 2:
+        if isinstance(first, list | tuple) and any(len(getattr(a, "shape", ())) > 2 for a in first):
             steps = f"read as {len(known)} steps of a generation, of {len(first)} layers each"
             return _of_steps(list(known.values())), (steps,)
         if len(np.shape(first) if not hasattr(first, "shape") else first.shape) > 2:
@@ -151,11 +151,6 @@ def weights_by_layer(
         layers = {layer: _of_layer(of_layer) for layer, of_layer in enumerate(array)}
         return layers, (f"{shape} {len(array)} layers of {len(layers[0])} heads",)
     _refuse_shape(array)
-
-
-def _first(items: Sequence[Any]) -> Any:
-    """Return the first item that is not None; None without one."""
-    return next((item for item in items if item is not None), None)
 
 
 def _of_steps(steps: Sequence[Sequence[Any]]) -> dict[int, Tensor]:
@@ -226,13 +221,11 @@ def _tensor(values: Any) -> Tensor:
     """Return numbers of any library as a tensor of its own, of floats, on the CPU."""
     if isinstance(values, Tensor):
         tensor = values.detach()
-        for is_wrong, what, fix in (
-            (tensor.is_meta, "on the device meta, which holds no numbers", "weights that were run"),
-            (tensor.is_quantized, "quantized", "weights.dequantize()"),
-            (tensor.layout != torch.strided, "not dense", "weights.to_dense()"),
-        ):
-            if is_wrong:
-                raise InputError(f"The weights are {what}. Give {fix}.")
+        if tensor.is_meta or tensor.is_quantized or tensor.layout != torch.strided:
+            raise InputError(
+                "Weights are a dense tensor, not a sparse or quantized one, or one without numbers "
+                "(meta). Convert it with to_dense() or dequantize()."
+            )
     else:
         try:
             array = np.array(values)

@@ -157,7 +157,7 @@ def test_rows_that_do_not_sum_to_1_are_said():
     assert result.notes == ("rows sum to 0.7 to 1, not to 1",)
     assert "rows sum to 0.7 to 1" in captions(attnviz.plot.heatmap(result).figure).lower()
     assert attnviz.from_weights(LAYER * 1.01, TOKENS).notes
-    assert not attnviz.from_weights(LAYER, TOKENS).notes
+    assert not attnviz.from_weights([LAYER], TOKENS).notes
 
 
 WRONG = {
