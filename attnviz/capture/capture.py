@@ -446,7 +446,7 @@ def generate_greedily(
 
 # Settings with which the next token is not the likeliest, and what turns them off.
 _OTHER_SEARCHES = {
-    "do_sample": False, "num_beams": 1, "num_beam_groups": None, "num_return_sequences": None,
+    "do_sample": False, "num_beams": 1, "num_beam_groups": None, "num_return_sequences": 1,
     "penalty_alpha": None, "dola_layers": None, "constraints": None, "force_words_ids": None,
     "prompt_lookup_num_tokens": None, "assistant_early_exit": None, "use_mtp": None,
     "token_healing": None,
