@@ -133,7 +133,7 @@ SETTINGS = {
 LEFT_OUT = {"sampling": ["do_sample=True, temperature=0.5"], "beams": ["num_beams=3"]}
 
 
-@pytest.mark.parametrize(("name", "family"), zip(SETTINGS, itertools.cycle(["gpt2", "bart"])))
+@pytest.mark.parametrize(("name", "family"), [*zip(SETTINGS, itertools.cycle(["gpt2", "bart"]))])
 def test_the_settings_are_those_of_the_checkpoint(family, name, tokenizer):
     module, (changes, differs) = tiny(family), SETTINGS[name]
     module.generation_config.pad_token_id = 0
