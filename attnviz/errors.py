@@ -117,12 +117,20 @@ def whole_numbers(value: object, what: str) -> tuple[int, ...]:
 
     what : one of them, for the message, as in "layer".
     """
-    is_one = isinstance(value, str) or not isinstance(value, Iterable)
-    items = (value,) if is_one or getattr(value, "ndim", 1) == 0 else value
+    is_one = isinstance(value, str) or getattr(value, "ndim", 1) == 0
+    items = value if isinstance(value, Iterable) and not is_one else (value,)
     numbers = tuple(dict.fromkeys(whole_number(item, f"a {what}") for item in items))
     if not numbers:
         raise InputError(f"The list of {what}s is empty. Name a {what}, or several.")
     return numbers
+
+
+def positive_number(value: object, what: str) -> int:
+    """Return a whole number from 1 on, of any type, as int; raise InputError for anything else."""
+    number = whole_number(value, what)
+    if number < 1:
+        raise InputError(f"{what[0].upper()}{what[1:]} must be 1 or more, not {number}.")
+    return number
 
 
 def true_or_false(value: object, what: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -53,7 +53,8 @@ def check_positions(
         of += first.key_axis.special.count(False)
     if not any(changed.values()):
         return None
-    return PositionCheck(**changed, failed=tuple(failed), layers=min(layers), of=of)
+    counts: dict[str, Any] = changed
+    return PositionCheck(**counts, failed=tuple(failed), layers=min(layers), of=of)
 
 
 def can_be_told(moved: MovedKeys) -> bool:

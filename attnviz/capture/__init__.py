@@ -7,7 +7,6 @@ from attnviz.capture.capture import (
     capture_generation,
     generate_greedily,
     hidden_states,
-    transcribe,
 )
 from attnviz.capture.computation import read_computation
 from attnviz.capture.pooled import LinearLayers, capture_pooled, linear_calls
@@ -55,5 +54,4 @@ __all__ = [
     "place_windows",
     "read_computation",
     "restoring",
-    "transcribe",
 ]

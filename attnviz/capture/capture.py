@@ -7,14 +7,23 @@ other, so comparing them is a proof and not a tautology.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    GenerationMixin,
+    StoppingCriteriaList,
+)
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from attnviz.capture.linear import LinearMixing
 from attnviz.capture.own_numbers import OwnNumbers
@@ -36,6 +45,7 @@ from attnviz.capture.watch import (
     weights_in_memory,
 )
 from attnviz.errors import ModelError
+from attnviz.models.devices import devices
 from attnviz.results import (
     AttentionRecord,
     Axis,
@@ -44,6 +54,11 @@ from attnviz.results import (
     MaskRule,
     Reference,
 )
+from attnviz.results.agreement_report import LINEAR
+from attnviz.runtime.libraries import MemoryBudget
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,59 +131,63 @@ def capture(
 
 
 def capture_generation(
-    model: nn.Module,
+    model: Any,
     inputs: Mapping[str, Tensor],
     tokens: int,
     axes_of: Callable[[Tensor], Mapping[str, Sequence[Axis]]],
-) -> tuple[Capture, Tensor]:
-    """Let `model` continue one text greedily, and join the attentions of all steps into one map.
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> tuple[Capture, Generation]:
+    """Let `model` continue one text, and join the attentions of all steps into one map.
 
     Each step of a generation reads one token, and attends to the tokens before it through the
-    cache. Row i of the map is what the step that read token i computed. Returned with the capture
-    are the ids (T + 1,): the text and its continuation; for an encoder–decoder, its decoder's.
+    cache. Row i of the map is what the step that read token i computed. Of a model that keeps more
+    than keys and values, such as the state of linear attention, the map is that of one pass over
+    the text and its continuation.
 
     tokens : the most tokens to generate. axes_of : takes the ids (T,) that a decoder read, returns
-    the axes as in `capture`.
+    the axes as in `capture`. tokenizer : as in `generate_greedily`.
     """
-    generated: list[Tensor] = []
+    generation = generate_greedily(model, inputs, tokens, tokenizer)
+    read = generation.ids[:-1]
+    whole, axes = _full_inputs(model, inputs, read[None]), axes_of(read)
     outputs: list[Output] = []
 
-    def by_steps() -> None:
-        generated.append(generate_greedily(model, inputs, tokens))
-
     def forward() -> object:
-        return model(**_full_inputs(model, inputs, generated[0][None, :-1]))
+        return model(**whole)
 
     def in_one_pass() -> None:
         outputs.append(output_of(model, forward))
 
-    runs = record_runs(model, 1, by_steps, by_steps, in_one_pass)
-    calls, again = (_join_steps(run.calls) for run in runs[:2])
-    one_pass = {call.path: call.attention.weights[0] for call in runs[2].calls}
+    (one_pass,) = record_runs(model, 1, in_one_pass)
+    if one_pass.linear or not _caches_keys_only(model):
+        (captured,) = capture(model, whole, axes)
+        pairs = zip(captured.records, captured.references, strict=True)
+        _expect_no_later_keys(model, ((one, other.weights) for one, other in pairs), generation)
+        note = "the maps are those of one pass over the text and what the model wrote"
+        return replace(captured, notes=(*generation.notes, note, *captured.notes)), generation
+
+    def by_steps() -> None:
+        _read_again(model, inputs, generation)
+
+    runs = record_runs(model, 1, by_steps, by_steps)
+    calls, again = (_join_steps(run.calls) for run in runs)
+    of_path = {call.path: call.attention.weights[0] for call in one_pass.calls}
     paths = [call.path for call in calls]
     expect_same(model, _executed(again), _executed(calls))
-    expect_same(model, [path for path in paths if path in one_pass], paths)
+    expect_same(model, [path for path in paths if path in of_path], paths)
+    weights = [of_path[path] for path in paths]
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
-        records = own.copy(_to_records(calls, 0, axes_of(generated[0][:-1])))
+        records = own.copy(_to_records(calls, 0, axes))
+    _expect_no_later_keys(model, zip(records, weights, strict=True), generation)
     captured = Capture(
         records,
         own.copy(tuple(_to_reference(call, 0) for call in again)),
         outputs_beside(model, forward, outputs[0], between_runs=_between_runs(calls, again)),
-        tuple(one_pass[path] for path in paths),
-        runs[0].notes,
+        tuple(weights),
+        (*generation.notes, *runs[0].notes),
     )
-    return captured, generated[0]
-
-
-def transcribe(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the ids (T,) of the text that an encoder–decoder writes for one sound.
-
-    It generates as its own settings say, but always the likeliest token.
-    """
-    with restoring(model, None), torch.no_grad(), model_errors(model):
-        ids: Tensor = model.generate(**inputs, do_sample=False)
-    return ids[0]
+    return captured, generation
 
 
 def hidden_states(
@@ -374,27 +393,148 @@ def _of_text(tensor: Tensor, text_index: int) -> Tensor:
 # ------------------------------------------------------------------------- steps of a generation
 
 
-def generate_greedily(model: Any, inputs: Mapping[str, Tensor], tokens: int) -> Tensor:
-    """Generate up to `tokens` tokens, always the likeliest, and return all ids (T,)."""
+@dataclass(frozen=True, eq=False)
+class Generation:
+    """What a model wrote.
+
+    ids : (T,), what it read, and the token that it wrote last; of its decoder, if it has one.
+    prompt : how many of them it did not write. returned : the ids that its own `generate` returns.
+    notes : on its settings that were left out.
+    """
+
+    ids: Tensor
+    prompt: int
+    returned: Tensor
+    notes: tuple[str, ...]
+
+
+def generate_greedily(
+    model: Any,
+    inputs: Mapping[str, Tensor],
+    tokens: int | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Generation:
+    """Let the model, as it was loaded, continue one text greedily, with its own settings.
+
+    Forced tokens, penalties, bans and lengths apply. Sampling, beams and other searches do not.
+
+    tokens : the most tokens to generate; None: as its settings say. tokenizer : finds the strings
+    that end a text.
+    """
     if not getattr(model, "can_generate", bool)():
         raise ModelError(
             f"{type(model).__name__} cannot generate text. Choose a causal language model or an "
             "encoder–decoder, with its language head."
         )
-    # A cache that drops nothing, also where layers look back through a window only.
-    cache: Any = DynamicCache()
+    if tokens is not None:
+        maps = f"the attention maps of {tokens:,} tokens"
+        budget = MemoryBudget(maps, devices(model)[0], "Generate fewer tokens.")
+        budget.expect(tokens**2 * model.dtype.itemsize)
+    settings = deepcopy(model.generation_config)
+    sampling = dict.fromkeys(_SAMPLING if settings.do_sample else ())
+    notes = tuple(
+        f"{name}={value!r:.40}"
+        for name, off in (_OTHER_SEARCHES | sampling).items()
+        if (value := getattr(settings, name, None)) not in (None, off)
+    )
+    for name, off in (_OTHER_SEARCHES | _RETURNED).items():
+        setattr(settings, name, off)
+    options: dict[str, Any] = {"do_sample": False, "num_beams": 1}
+    if tokens is not None:
+        settings.max_length, options["max_new_tokens"] = None, tokens
+    is_standard = type(model).generate is GenerationMixin.generate
+    if model.config.is_encoder_decoder and is_standard and not settings.cache_implementation:
+        # By default transformers gives the decoder a cache with the layers of the encoder.
+        options["past_key_values"] = _cache_of(model)
+    if settings.stop_strings is not None:
+        options["tokenizer"] = tokenizer
+    if "generate" in vars(model):
+        notes += ("its own function `generate`",)
+    read: list[Tensor] = []  # after each step, of the first text that the model writes
+
+    def keep(ids: Tensor, scores: object, **_: object) -> Tensor:
+        if not read or ids.shape[1] == read[-1].shape[1] + 1:
+            read.append(ids)
+        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # ends no text
+
+    with restoring(model, None), torch.no_grad(), model_errors(model):
+        model.generation_config = settings
+        options["stopping_criteria"] = StoppingCriteriaList([keep])
+        returned = type(model).generate(model, **inputs, **options)
+    if not read:
+        raise ModelError(f"{type(model).__name__} does not generate text. Choose another model.")
+    return Generation(
+        ids=read[-1][0],
+        prompt=read[0].shape[1] - 1,
+        returned=getattr(returned, "sequences", returned)[0],
+        notes=(f"left out of the settings of the generation: {', '.join(notes)}",) if notes else (),
+    )
+
+
+# Settings with which the next token is not the likeliest, and what turns them off.
+_OTHER_SEARCHES = {
+    "do_sample": False, "num_beams": 1, "num_beam_groups": None, "num_return_sequences": 1,
+    "penalty_alpha": None, "dola_layers": None, "constraints": None, "force_words_ids": None,
+    "prompt_lookup_num_tokens": None, "assistant_early_exit": None, "use_mtp": None,
+    "token_healing": None,
+}  # fmt: skip
+_SAMPLING = "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p"
+_RETURNED = {
+    "return_dict_in_generate": False, "output_attentions": False, "output_hidden_states": False,
+    "output_scores": False, "output_logits": False, "disable_compile": True,
+}  # fmt: skip
+
+
+def _read_again(model: Any, inputs: Mapping[str, Tensor], generation: Generation) -> None:
+    """Run the steps of a generation once more."""
+    ids, prompt = generation.ids, generation.prompt
     if model.config.is_encoder_decoder:
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    # Greedy search only: other settings of a checkpoint (penalties, beams, its own generation
-    # code) are left out. `restoring` puts the model's own settings back.
-    settings: dict[str, Any] = {"max_new_tokens": tokens, "do_sample": False, "use_cache": True}
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
+        inputs = {**inputs, "decoder_input_ids": ids[None, :prompt]}
+    settings: dict[str, Any] = {"max_new_tokens": len(ids) - prompt, "use_cache": True}
+    for name in ("bos_token_id", "pad_token_id", "decoder_start_token_id"):
         value = getattr(model.generation_config, name, None)
         settings[name] = getattr(model.config, name, None) if value is None else value
     model.generation_config = GenerationConfig(**settings)  # type: ignore[no-untyped-call]
     mixin: Any = GenerationMixin
-    ids: Tensor = mixin.generate(model, **inputs, past_key_values=cache)
-    return ids[0]
+    mixin.generate(
+        model,
+        **inputs,
+        past_key_values=_cache_of(model),
+        prefix_allowed_tokens_fn=lambda _, before: [int(ids[len(before)])],
+    )
+
+
+def _cache_of(model: Any) -> Any:
+    """Return a cache that drops nothing, also where layers look back through a window only."""
+    if model.config.is_encoder_decoder:
+        return EncoderDecoderCache(DynamicCache(), DynamicCache())
+    return DynamicCache()
+
+
+def _caches_keys_only(model: Any) -> bool:
+    """Whether the keys and values are all that a model keeps from step to step."""
+    if "past_key_values" not in inspect.signature(model.forward).parameters:
+        return False
+    layers = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
+
+
+def _expect_no_later_keys(
+    model: Any, weights: Iterable[tuple[AttentionRecord, Tensor]], generation: Generation
+) -> None:
+    """Raise ModelError if a token attends to one that was written after it.
+
+    weights : records, and their weights (H, m, n) in one pass over the whole text.
+    """
+    stacks = ("decoder",) if model.config.is_encoder_decoder else ("encoder", "decoder", LINEAR)
+    for maps in (maps for record, maps in weights if record.stack in stacks):
+        later = torch.ones_like(maps[0]).triu(1)
+        later[:, : generation.prompt] = 0
+        if len(later) == len(later.T) == len(generation.ids) - 1 and bool((maps * later).any()):
+            raise ModelError(
+                f"The tokens of {type(model).__name__} attend to later ones, so a generation has "
+                "no single map. Give the text as a whole."
+            )
 
 
 def _full_inputs(model: Any, inputs: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:

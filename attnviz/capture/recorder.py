@@ -408,9 +408,8 @@ def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attent
     None if it does nowhere.
     """
     N, H, m, n = main.weights.shape
-    plain = all(
-        one.sinks is one.soft_cap is one.capped_bias is one.bias is None for one in (main, other)
-    )
+    terms = ("sinks", "soft_cap", "capped_bias", "bias")
+    plain = all(getattr(one, term) is None for one in (main, other) for term in terms)
     if not plain or other.weights.shape[::3] != (N, n) or other.value.shape[1] != H:
         return None
     results = (other.weights.double() @ other.value.double()).transpose(1, 2).flatten(2)

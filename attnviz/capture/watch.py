@@ -61,7 +61,7 @@ def restoring(
     One thread at a time: others wait.
 
     Restored: training flags, hooks (transformers installs some when attentions are requested),
-    plain attributes, buffers, the attention implementation of every config, TF32, torch's fused
+    plain attributes, submodules, buffers, the attributes of every config, TF32, torch's fused
     attention, and the random generators of the model's devices.
 
     attention : replaces transformers' own implementations. A function that the user registered
@@ -74,6 +74,7 @@ def restoring(
         states = [(state, state.copy()) for module in model.modules() for state in state_of(module)]
         buffers = [(buffer, write_count(buffer), buffer.clone()) for buffer in _buffers(model)]
         configs = attention_configs(model)
+        states += [(vars(config), vars(config).copy()) for config in configs]
         implementations = [attention_implementation(config) for config in configs]
         fast_path = torch.backends.mha.get_fastpath_enabled()
         try:
@@ -88,8 +89,6 @@ def restoring(
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
-            for config, implementation in zip(configs, implementations, strict=True):
-                set_attention_implementation(config, implementation)
             for state, before in states:
                 for added in state.keys() - before.keys():
                     del state[added]

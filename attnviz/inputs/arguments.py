@@ -169,7 +169,8 @@ def encode_arguments(
         axis = image_axis(module, values)
         axes |= {"image": (axis,) * len(values["pixel_values"])} if axis is not None else {}
     tokenizer = checkpoint.target_tokenizer
-    if tokenizer is not None and _are_ids(decoded := values.get("decoder_input_ids")):
+    if tokenizer is not None and _are_ids(values.get("decoder_input_ids")):
+        decoded = values["decoder_input_ids"]
         axes["target"] = tuple(continue_axis(tokenizer, None, row) for row in decoded)
     return values, _labeled(axes, given), texts
 

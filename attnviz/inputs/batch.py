@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 from torch import Tensor
 
-from attnviz.errors import InputError, ModelError, expect_words
+from attnviz.errors import InputError, ModelError, expect_words, positive_number
 from attnviz.inputs.arguments import (
     Arguments,
     ArgumentSource,
@@ -125,6 +125,8 @@ def parse_inputs(
 
     target : the text of the decoder, or its ids.
     """
+    if generate is not None:
+        generate = positive_number(generate, "generate")
     others = {"text": text, "pair": pair, "target": target, "image": image, "audio": audio}
     if inputs is None and _are_arguments(text):
         inputs, others["text"] = text, None
@@ -142,8 +144,6 @@ def parse_inputs(
         raise InputError("queries and keys are labels of inputs=. Leave them out.")
     if sampling_rate is not None and audio is None:
         raise InputError("sampling_rate needs a sound: give it as audio=….")
-    if generate is not None and (not isinstance(generate, int) or generate < 1):
-        raise InputError(f"generate must be 1 token or more, not {generate!r}.")
     if generate is not None and target is not None:
         raise InputError("A target and a number of tokens to generate exclude each other.")
     texts, several_texts = _read_texts(text, prompted=generate is not None)

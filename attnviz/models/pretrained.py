@@ -176,8 +176,8 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
 
 def _release_of(settings: dict[str, Any]) -> str:
     """Return the advice to install the release of transformers that wrote a config, if newer."""
-    written, installed = settings.get("transformers_version"), transformers.__version__
-    with suppress(TypeError, InvalidVersion):  # absent, or nonsense
+    written, installed = str(settings.get("transformers_version")), transformers.__version__
+    with suppress(InvalidVersion):  # absent, or nonsense
         if Version(written) > Version(installed):
             return (
                 f"Release {written} saved it: run pip install 'transformers>="

@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, whole_number
 from attnviz.inputs import parse_labels
 from attnviz.pipeline.run import package_versions
 from attnviz.results import AgreementReport, AttentionResult, Axis, GivenAttention, Provenance
@@ -41,7 +42,9 @@ def from_weights(
         After softmax, of shape (m, n), (heads, m, n) or (layers, heads, m, n); or one array for
         each layer, (heads, m, n) or (1, heads, m, n), as `output_attentions` gives them and as
         BertViz takes them. A mapping has the layers by their number, or by names with a number
-        (a cache of TransformerLens). Or the output of a transformers model.
+        (a cache of TransformerLens). Or the output of a transformers model, or of its `generate`
+        with ``output_attentions=True, return_dict_in_generate=True``; with `keys` the cross-
+        attentions are read.
     tokens : sequence of str
         The labels of the m queries. Each stands by itself: pieces are not merged into words. Labels
         such as [CLS] and </s> are special tokens.
@@ -68,7 +71,8 @@ def from_weights(
     """
     if not isinstance(model, str):
         raise InputError(f"model is a name for captions, not {type(model).__name__}.")
-    layers = {layer: _widened(array) for layer, array in weights_by_layer(weights).items()}
+    by_layer, how = weights_by_layer(weights, None if keys is None else "cross")
+    layers = {layer: _widened(array) for layer, array in by_layer.items()}
     rows = parse_labels(tokens, "tokens") or ()
     columns = parse_labels(keys, "keys") or rows
     for layer, array in layers.items():
@@ -98,42 +102,85 @@ def from_weights(
         given=True,
     )
     records = (GivenAttention.of(array, layer, stack, axes) for layer, array in layers.items())
-    notes = _notes_on_sums(list(layers.values()))
+    notes = (*how, *_notes_on_sums(list(layers.values())))
     return AttentionResult(tuple(records), report, provenance, notes=notes)
 
 
-def weights_by_layer(weights: Any) -> dict[int, Tensor]:
-    """Return the weights (H, m, n) of each layer, by its number, as floats on the CPU.
+def weights_by_layer(
+    weights: Any, stack: str | None = None
+) -> tuple[dict[int, Tensor], tuple[str, ...]]:
+    """Return the weights (H, m, n) of each layer, by its number, and a note on how they were read.
 
-    Raises InputError for what is no array of numbers of such a shape; numbers are not read.
+    They are floats on the CPU. Raises InputError for what is no array of numbers of such a shape;
+    numbers are not read.
+
+    stack : whose attentions of an output are read, if it has several.
     """
-    if hasattr(weights, "attentions"):
-        weights = weights.attentions
+    if hasattr(weights, "attentions") or hasattr(weights, "cross_attentions"):
+        of_stack = getattr(weights, f"{stack}_attentions", None) or None  # or ()
+        if of_stack is None and not hasattr(weights, "attentions"):
+            raise InputError(
+                "The output has several attentions. Give one: output.encoder_attentions, "
+                "output.decoder_attentions or output.cross_attentions."
+            )
+        weights = weights.attentions if of_stack is None else of_stack
         if weights is None:
             raise InputError(
                 "The output has no attentions. Run the model with output_attentions=True and "
                 'attn_implementation="eager".'
             )
-    elif hasattr(weights, "cross_attentions"):
-        raise InputError(
-            "The output has several attentions. Give one: output.encoder_attentions, "
-            "output.decoder_attentions or output.cross_attentions."
-        )
     if hasattr(weights, "items") and not hasattr(weights, "shape"):
-        return _from_names(dict(weights.items()))
+        return _from_names(dict(weights.items())), ()
     if isinstance(weights, list | tuple):
-        if not weights:
+        known = {layer: array for layer, array in enumerate(weights) if array is not None}
+        if not known:
             raise InputError(f"There are no weights. Give an array of shape {_SHAPES}.")
-        if len(np.shape(weights[0]) if not hasattr(weights[0], "shape") else weights[0].shape) > 2:
-            return {layer: _of_layer(array) for layer, array in enumerate(weights)}
-        if isinstance(weights[0], Tensor):
+        first = next(iter(known.values()))
+        if isinstance(first, list | tuple) and any(len(getattr(a, "shape", ())) > 2 for a in first):
+            steps = f"read as {len(known)} steps of a generation, of {len(first)} layers each"
+            return _of_steps(list(known.values())), (steps,)
+        if len(np.shape(first) if not hasattr(first, "shape") else first.shape) > 2:
+            return {layer: _of_layer(array) for layer, array in known.items()}, ()
+        if isinstance(first, Tensor):
             weights = torch.stack([_tensor(array) for array in weights])
     array = _tensor(weights)
+    shape = f"an array of shape {tuple(array.shape)} was read as"
     if array.dim() in (2, 3):
-        return {0: _of_layer(array)}
+        return {0: _of_layer(array)}, (
+            (f"{shape} {len(array)} heads of one layer",) if array.dim() == 3 else ()
+        )
     if array.dim() in (4, 5) and array.numel():
-        return {layer: _of_layer(of_layer) for layer, of_layer in enumerate(array)}
+        layers = {layer: _of_layer(of_layer) for layer, of_layer in enumerate(array)}
+        return layers, (f"{shape} {len(array)} layers of {len(layers[0])} heads",)
     _refuse_shape(array)
+
+
+def _of_steps(steps: Sequence[Sequence[Any]]) -> dict[int, Tensor]:
+    """Return the weights by layer of a generation, which reads the text, then token by token.
+
+    A step has the keys up to its last query. A cache may have dropped the first of them, or have
+    places for later ones.
+    """
+    if len({len(step) for step in steps}) > 1:
+        raise InputError("The steps have different numbers of layers. Give all layers of each.")
+    layers = {}
+    for layer, of_steps in enumerate(zip(*steps, strict=True)):
+        if of_steps[0] is None:
+            continue
+        arrays = [_of_layer(array) for array in of_steps]
+        first, n = arrays[0].shape[1:]
+        # The keys of cross-attention stay the same, and the first queries read all of them.
+        is_cross = {array.shape[2] for array in arrays} == {n} and (
+            n == 1 or n < first or bool(arrays[0].triu(1).any())
+        )
+        rows, total = [arrays[0]], first + len(arrays) - 1
+        rows += [array[:, -1:] for array in arrays[1:]]
+        for step, row in enumerate(rows):
+            read = n if is_cross else first + step
+            row = row[..., :read]
+            rows[step] = pad(row, (read - row.shape[2], 0 if is_cross else total - read))
+        layers[layer] = torch.cat(rows, dim=1)
+    return layers
 
 
 def _from_names(arrays: Mapping[Any, Any]) -> dict[int, Tensor]:
@@ -141,10 +188,12 @@ def _from_names(arrays: Mapping[Any, Any]) -> dict[int, Tensor]:
     patterns = {name: array for name, array in arrays.items() if "hook_pattern" in str(name)}
     layers: dict[int, Tensor] = {}
     for name, array in (patterns or arrays).items():
-        number = re.search(r"\d+", str(name))
-        if number is None:
-            raise InputError(f"{str(name)!r:.60} names no layer. Name each array by its layer: 0.")
-        layer = int(number.group())
+        number = re.search(r"^-?\d+$|\d+", name) if isinstance(name, str) else None
+        if number is None and isinstance(name, str):
+            raise InputError(f"{name!r:.60} names no layer. Name each array by its layer: 0.")
+        layer = whole_number(name if number is None else int(number.group()), "a layer")
+        if layer < 0:
+            raise InputError(f"Layers are counted from 0, not {layer}. Name the first layer 0.")
         if layer in layers:
             raise InputError(f"Two arrays are named layer {layer}. Give one for each layer.")
         layers[layer] = _of_layer(array)
@@ -158,8 +207,8 @@ def _of_layer(weights: Any) -> Tensor:
     array = _tensor(weights)
     if array.dim() == 4 and len(array) > 1:
         raise InputError(
-            f"The weights are of a batch of {len(array)} texts. Choose one: "
-            "[layer[:1] for layer in attentions]."
+            f"The weights are of a batch of {len(array)} texts. Choose one in each layer: "
+            "layer[:1]."
         )
     if array.dim() == 4:
         array = array[0]
@@ -172,18 +221,28 @@ def _of_layer(weights: Any) -> Tensor:
 
 def _tensor(values: Any) -> Tensor:
     """Return numbers of any library as a tensor of its own, of floats, on the CPU."""
-    try:
-        tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values))
-        is_real = not tensor.is_complex()
-    except (TypeError, ValueError, RuntimeError):
-        is_real = False
-    if not is_real:
+    if isinstance(values, Tensor):
+        tensor = values.detach()
+        if tensor.is_meta or tensor.is_quantized or tensor.layout != torch.strided:
+            raise InputError(
+                "Weights are a dense tensor, not a sparse or quantized one, or one without numbers "
+                "(meta). Convert it with to_dense() or dequantize()."
+            )
+    else:
+        try:
+            array = np.array(values)
+            if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+                array = array.astype(float)
+            tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+        except (TypeError, ValueError, RuntimeError):
+            tensor = torch.empty(0, dtype=torch.complex64)
+    if tensor.is_complex():
         raise InputError(
             f"Weights are an array of numbers, not {type(values).__name__}: {values!r:.40}. Its "
             f"shape is {_SHAPES}."
         )
     dtype = tensor.dtype if tensor.is_floating_point() else torch.float32
-    return tensor.detach().to("cpu", dtype, copy=True)
+    return tensor.to("cpu", dtype, copy=True)
 
 
 def _widened(array: Tensor) -> Tensor:

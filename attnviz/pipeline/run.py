@@ -29,12 +29,12 @@ from attnviz.capture import (
     change_by_code,
     change_every_position,
     change_some_positions,
+    generate_greedily,
     linear_calls,
     memory_budget,
     outputs_of_start,
     place_windows,
     read_computation,
-    transcribe,
 )
 from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
 from attnviz.inputs import (
@@ -151,8 +151,8 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
     is_text = all(other is None for other in others)
     reads_text_only = input_kinds(module) == ("text",)
     can_stream = is_text and reads_text_only and not has_text_decoder(module, module.config)
-    if inputs.texts is inputs.targets is inputs.sounds is None:
-        refuse_given("an image is never cut. Leave it out.", truncate=options.truncate)
+    if all(source is None for source in (inputs.texts, inputs.targets, inputs.sounds)):
+        refuse_given("an image or inputs= are never cut. Leave it out.", truncate=options.truncate)
     if options.mode == "streamed" and not can_stream:
         raise InputError(
             'mode="streamed" takes one text by itself, for a model that reads nothing else; '
@@ -167,10 +167,11 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
     with translate(budget):
         if _lacks_transcript(checkpoint, inputs):
             assert inputs.sounds is not None
-            transcript = transcript_of(checkpoint, inputs.sounds[0], truncate=options.truncate)
+            sound = inputs.sounds[0]
+            transcript, notes = transcript_of(checkpoint, sound, truncate=options.truncate)
             results = run(checkpoint, replace(inputs, targets=[transcript]), options)
-            note = "the target is the model's own transcript"
-            return [replace(result, notes=(note, *result.notes)) for result in results]
+            notes = ("the target is the model's own transcript", *notes)
+            return [replace(result, notes=(*notes, *result.notes)) for result in results]
         if options.mode != "streamed" and not options.are_for_reduced_maps:
             batch = encode_inputs(checkpoint, inputs, truncate=options.truncate)
             if not can_stream:
@@ -209,20 +210,22 @@ def _lacks_transcript(checkpoint: Checkpoint, inputs: Inputs) -> bool:
     )
 
 
-def transcript_of(checkpoint: Checkpoint, sound: Sound, *, truncate: bool = False) -> str:
-    """Return the text that the model writes for a sound; InputError if it is empty."""
+def transcript_of(
+    checkpoint: Checkpoint, sound: Sound, *, truncate: bool = False
+) -> tuple[str, tuple[str, ...]]:
+    """Return the text that the model writes for a sound, and notes; InputError if it is empty."""
     batch = encode(checkpoint, sound=sound, truncate=truncate, generating=True)
     tokenizer = checkpoint.target_tokenizer
     assert tokenizer is not None  # no model that writes text is loaded without one
-    ids = transcribe(checkpoint.module, batch.inputs)
+    written = generate_greedily(checkpoint.module, batch.inputs, tokenizer=tokenizer)
     # With its first blank, so that the tokenizer divides it as the model wrote it.
-    text = str(tokenizer.decode(ids, skip_special_tokens=True))
+    text = str(tokenizer.decode(written.returned, skip_special_tokens=True))
     if not text.strip():
         raise InputError(
             f"{checkpoint.name} hears no words in the sound. Give another sound, or the text of "
             "its decoder with --target (target=…)."
         )
-    return text
+    return text, written.notes
 
 
 def _head_counts(checkpoint: Checkpoint) -> tuple[int, int]:
@@ -405,8 +408,8 @@ def _capture_generation(
     def axes_of(ids: Tensor) -> dict[str, tuple[Axis, ...]]:
         return {**batch.axes, kind: (continue_axis(tokenizer, prompt, ids),)}
 
-    captured, ids = capture_generation(module, batch.inputs, generate, axes_of)
-    return captured, generated_text(tokenizer, ids[prompt_length:])
+    captured, written = capture_generation(module, batch.inputs, generate, axes_of, tokenizer)
+    return captured, generated_text(tokenizer, written.ids[prompt_length:])
 
 
 def _pooled_result(

@@ -71,11 +71,11 @@ def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
 
 
 # The dictionaries of a module that a run may change.
-_STATE = tuple(name for name in vars(nn.Module()) if "_hooks" in name or name == "_buffers")
+_STATE = tuple(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
 
 
 def state_of(module: nn.Module) -> list[dict[Any, Any]]:
-    """Return what a run may change in a module: its attributes, its hooks and its buffers."""
+    """Return what a run may change in a module: its attributes, and the dictionaries in them."""
     members = module.__dict__
     return [members, *(members[name] for name in _STATE if name in members)]
 

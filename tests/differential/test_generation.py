@@ -1,9 +1,13 @@
 """A generation, assembled from its steps, gives the same maps as a single pass."""
 
+import itertools
+from copy import deepcopy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+import transformers
 from families import TEXTS, TWO_SIDED, tiny
 from torch.testing import assert_close
 
@@ -112,15 +116,158 @@ def test_a_single_token_is_enough(family, tokenizer):
     assert result.agreement.verdict == "verified", result.agreement.summary()
 
 
-def test_the_checkpoints_generation_settings_are_ignored(tokenizer):
-    module = tiny("gpt2")
-    model = attnviz.load(module, tokenizer=tokenizer)
-    expected = model.attend(TEXTS[0], generate=TOKENS).provenance.generated
-    settings = module.generation_config
-    settings.repetition_penalty, settings.num_return_sequences, settings.use_cache = 5.0, 2, False
-    assert model.attend(TEXTS[0], generate=TOKENS).provenance.generated == expected
-    assert module.generation_config is settings
-    assert settings.repetition_penalty == 5.0
+# Settings, and whether the model then writes another text.
+SETTINGS = {
+    "penalty": ({"repetition_penalty": 5.0}, True),
+    "no repeats": ({"no_repeat_ngram_size": 1}, True),
+    "suppressed": ({"suppress_tokens": [*range(1000, 30000)]}, True),
+    "bias": ({"sequence_bias": [[[2000], 100.0]]}, True),
+    "forced": ({"forced_bos_token_id": 2345, "forced_eos_token_id": 3456}, True),
+    "ends": ({"eos_token_id": [*range(30522)], "min_new_tokens": 2}, True),
+    "length": ({"max_length": 3, "use_cache": False}, False),
+    "returned": ({"return_dict_in_generate": True, "output_attentions": True}, False),
+    "static cache": ({"cache_implementation": "static"}, False),
+    "sampling": ({"do_sample": True, "temperature": 0.5, "num_return_sequences": 1}, False),
+    "beams": ({"num_beams": 3}, False),
+}
+LEFT_OUT = {"sampling": ["do_sample=True, temperature=0.5"], "beams": ["num_beams=3"]}
+
+
+@pytest.mark.parametrize(("name", "family"), [*zip(SETTINGS, itertools.cycle(["gpt2", "bart"]))])
+def test_the_settings_are_those_of_the_checkpoint(family, name, tokenizer):
+    module, (changes, differs) = tiny(family), SETTINGS[name]
+    module.generation_config.pad_token_id = 0
+    inputs = tokenizer(TEXTS[2], return_tensors="pt", return_token_type_ids=False)
+    options = {"max_new_tokens": 4, "do_sample": False, "num_beams": 1}
+    plain = module.generate(**inputs, **options)
+    for setting, value in changes.items():
+        setattr(module.generation_config, setting, value)
+    before = module.generation_config
+    kept = before.to_dict()
+    expected = module.generate(**inputs, **options)
+    expected = expected if isinstance(expected, torch.Tensor) else expected.sequences
+    result = attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[2], generate=4)
+    own = result.stack("decoder") if family == "bart" else result
+    assert list(own.tokens) == tokenizer.convert_ids_to_tokens(expected[0])[:-1]
+    assert torch.equal(plain, expected) is not differs
+    assert result.agreement.verdict == "verified"
+    said = [note for note in result.notes if note.startswith("left out of the settings")]
+    assert [note.partition(": ")[2] for note in said] == LEFT_OUT.get(name, [])
+    assert module.generation_config is before
+    assert before.to_dict() == kept
+
+
+def language_model(family):
+    module = tiny(family)
+    if module.can_generate():
+        return module
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(module.config).eval()
+
+
+# Of each mechanism: positions, windows, chunks, experts, sinks, soft caps, ALiBi, two sides.
+WRITERS = [
+    "llama", "mistral", "gemma2", "gpt-oss", "bloom", "falcon", "mpt", "gpt-j", "gpt-neo",
+    "codegen", "deepseek-v3", "gemma3", "gemma4", "llama4", "modernbert-decoder", "opt",
+    "qwen3-next", "ctrl", "marian", "pegasus",
+]  # fmt: skip
+MORE_WRITERS = [
+    "llama-biased", "qwen2", "qwen3", "falcon-grouped", "afmoe", "apertus", "arcee", "biogpt",
+    "bitnet", "cohere", "cohere2", "cwm", "dbrx", "deepseek-v2", "dots1", "ernie4.5", "exaone4",
+    "flex-olmo", "gemma", "glm", "glm4-moe", "gpt-bigcode", "gpt-neox", "granite", "granite-moe",
+    "helium", "hunyuan", "jais2", "mellum", "minicpm3", "minimax-m2", "ministral", "mixtral",
+    "nanochat", "nemotron", "olmo", "olmo3", "olmoe", "persimmon", "phi", "phi3", "phimoe",
+    "qwen2-moe", "qwen3-moe", "seed-oss", "smollm3", "stablelm", "starcoder2", "vaultgemma",
+    "youtu", "mbart", "mt5", "lfm2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", [
+    *WRITERS,
+    *(pytest.param(name, marks=pytest.mark.long) for name in MORE_WRITERS),
+])  # fmt: skip
+def test_what_is_written_is_what_the_model_writes(family, tokenizer):
+    module = language_model(family)
+    inputs = tokenizer("the train left", return_tensors="pt", return_token_type_ids=False)
+    own = module.generate(**inputs, max_new_tokens=3, do_sample=False, num_beams=1)
+    result = attnviz.load(module, tokenizer=tokenizer).attend("the train left", generate=3)
+    result = result.stack("decoder") if family in TWO_SIDED else result
+    assert list(result.tokens) == tokenizer.convert_ids_to_tokens(own[0])[:-1]
+    assert result.agreement.verdict == "verified"
+
+
+_MIXED = {
+    "vocab_size": 30522, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 32, "pad_token_id": 1, "bos_token_id": None,
+    "eos_token_id": None,
+}  # fmt: skip
+_STATE_SPACE = {"vocab_size": 30522, "hidden_size": 32, "num_hidden_layers": 1, "pad_token_id": 1}
+MIXED = {  # a class, and its settings
+    "qwen3.5": ("Qwen3_5", _MIXED | {
+        "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        "layer_types": ["linear_attention", "full_attention"]}),
+    "lfm2": ("Lfm2", _MIXED | {"layer_types": ["conv", "full_attention"]}),
+    "minimax": ("MiniMax", _MIXED | {
+        "head_dim": 8, "layer_types": ["linear_attention", "full_attention"], "block_size": 16,
+        "num_local_experts": 2, "num_experts_per_tok": 1}),
+    "mamba2": ("Mamba2", _STATE_SPACE | {
+        "num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2, "chunk_size": 16}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", MIXED)
+def test_linear_attention_is_that_of_one_pass(family, tokenizer):
+    name, sizes = MIXED[family]
+    model_class = getattr(transformers, f"{name}ForCausalLM")
+    torch.manual_seed(0)
+    module = model_class(model_class.config_class(**sizes)).eval()
+    inputs = tokenizer("the train left", return_tensors="pt", return_token_type_ids=False)
+    own = module.generate(**inputs, max_new_tokens=3, do_sample=False, num_beams=1)
+    result = attnviz.load(module, tokenizer=tokenizer).attend("the train left", generate=3)
+    assert result.agreement.verdict == "verified", result.agreement.summary()
+    assert "the maps are those of one pass over the text and what the model wrote" in result.notes
+    for stack in result.stacks:
+        tokens = list(result.stack(stack).tokens)
+        assert tokens == tokenizer.convert_ids_to_tokens(own[0])[:-1]
+
+
+def test_a_model_whose_tokens_attend_to_later_ones_is_refused(tokenizer):
+    model = attnviz.load(language_model("roberta"), tokenizer=tokenizer)
+    with pytest.raises(ModelError, match="attend to later ones"):
+        model.attend("the train left", generate=3)
+
+
+def test_maps_that_certainly_fit_in_no_memory_are_refused_at_once(tokenizer):
+    unlimited = deepcopy(tokenizer)
+    unlimited.model_max_length = 10**30
+    model = attnviz.load(language_model("bloom"), tokenizer=unlimited)
+    for entry in (attnviz.attend, attnviz.explain, attnviz.explain_generation):
+        with pytest.raises(InputError, match="of 1,000,000,000 tokens"):
+            entry("the train left", generate=10**9, model=model)
+
+
+@pytest.mark.parametrize("entry", [attnviz.attend, attnviz.verify, attnviz.explain,
+                                   attnviz.explain_generation])  # fmt: skip
+def test_every_entry_counts_tokens_alike(entry, tokenizer):
+    model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
+    for wrong in (True, 0, -1, 2.0, "2", None if entry is attnviz.explain else False, 10**9, 999):
+        with pytest.raises(InputError):
+            entry("the train left", generate=wrong, model=model)
+    if entry is not attnviz.explain:  # which can't read what this model writes
+        entry("the train left", generate=np.int64(1), model=model)
+
+
+def test_the_modules_of_the_model_are_as_before(tokenizer):
+    config = transformers.BigBirdConfig(
+        vocab_size=30522, hidden_size=48, num_hidden_layers=1, num_attention_heads=4,
+        intermediate_size=64, block_size=4, num_random_blocks=1, max_position_embeddings=512,
+    )  # fmt: skip
+    module = transformers.BigBirdModel(config).eval()
+    before = {name: (part, dict(vars(part))) for name, part in module.named_modules()}
+    attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[2])  # too short for blocks
+    after = {name: (part, dict(vars(part))) for name, part in module.named_modules()}
+    assert before == after
 
 
 def test_more_tokens_than_the_model_can_read_are_refused(tokenizer):
@@ -130,8 +277,8 @@ def test_more_tokens_than_the_model_can_read_are_refused(tokenizer):
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
-    ({"generate": 0}, "must be 1 token or more, not 0"),
-    ({"generate": "many"}, "must be 1 token or more, not 'many'"),
+    ({"generate": 0}, "must be 1 or more, not 0"),
+    ({"generate": "many"}, "must be a whole number, not 'many'"),
     ({"generate": 3, "target": "un train"}, "exclude each other"),
 ])  # fmt: skip
 def test_wrong_numbers_are_refused(wrong, message, tokenizer):

@@ -157,7 +157,7 @@ def test_rows_that_do_not_sum_to_1_are_said():
     assert result.notes == ("rows sum to 0.7 to 1, not to 1",)
     assert "rows sum to 0.7 to 1" in captions(attnviz.plot.heatmap(result).figure).lower()
     assert attnviz.from_weights(LAYER * 1.01, TOKENS).notes
-    assert not attnviz.from_weights(LAYER, TOKENS).notes
+    assert not attnviz.from_weights([LAYER], TOKENS).notes
 
 
 WRONG = {
@@ -175,7 +175,7 @@ WRONG = {
     "no layers": ({}, {}, "There are no weights"),
     "empty": (np.zeros((0, 2, 2)), {}, "shape (0, 2, 2) cannot be read"),
     "flat": ([1, 0], {}, "shape (2,) cannot be read. Give (T, T), (heads, T, T)"),
-    "a batch": ((torch.stack([LAYER, LAYER]),), {}, "batch of 2 texts. Choose one: [layer[:1]"),
+    "a batch": ((torch.stack([LAYER] * 2),), {}, "Choose one in each layer: layer[:1]"),
     "six dimensions": (np.zeros((1,) * 6), {}, "shape (1, 1, 1, 1, 1, 1) cannot be read"),
     "few tokens": (SHARP, {"tokens": ["a"]}, "2 × 2, but there are 1 tokens"),
     "a string": (SHARP, {"tokens": "ab"}, "tokens must be a list of labels, not 'ab'. Split"),

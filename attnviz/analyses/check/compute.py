@@ -49,7 +49,7 @@ def check(
         A file .npy, .npz or .safetensors with the weights of another tool: one array of layers ×
         heads × queries × keys, or one for each layer, with its number in the name.
 
-        Or what `from_weights` takes: the `attentions` of transformers, the input of BertViz, the
+        Or what `from_weights` takes: what transformers returns, the input of BertViz, the
         cache of TransformerLens, the values saved in a trace of nnsight. A mapping may have some
         layers only: ``{3: weights}``.
     text : str, ids, BatchEncoding, messages or AttentionResult
@@ -86,7 +86,7 @@ def check(
     """
     if isinstance(weights, str | os.PathLike):
         weights = read_weights(Path(weights))
-    layers = weights_by_layer(weights)
+    layers, how = weights_by_layer(weights, stack or "cross")
     if isinstance(text, AttentionResult):
         why = "a result of attend is taken as it is, and no model runs. Leave it out."
         refuse_given(why, model=model, **inputs)
@@ -114,11 +114,13 @@ def check(
         first=None if differing is None else _first_mismatch(differing),
         hints=() if differing is None else tuple(_hints(differing, pairs, result)),
         notes=(
-            f"a scale 1 % off would go unnoticed in layer{'s' * (len(unnoticed) > 1)} "
-            f"{ranges(unnoticed)}",
-        )
-        if unnoticed
-        else (),
+            *how,
+            *(
+                f"a scale 1 % off would go unnoticed in layer{'s' * (len(unnoticed) > 1)} "
+                f"{ranges(unnoticed)}"
+                for _ in unnoticed[:1]
+            ),
+        ),
         agreement=result.checked_agreement,
         provenance=result.provenance,
     )

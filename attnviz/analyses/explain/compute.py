@@ -33,7 +33,7 @@ from attnviz.attribution.reference import Reading, encode_causal, make_reference
 from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.target import Score, Target
 from attnviz.capture import generate_greedily, restoring
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import InputError, ModelError, expect_words, positive_number
 from attnviz.inputs import (
     Inputs,
     TextSource,
@@ -145,29 +145,35 @@ def explain(
     """
     if number not in ("log-probability", "logit"):
         raise InputError(f"The number must be log-probability or logit, not {number!r:.60}.")
-    if generate < 1:
-        raise InputError(f"generate must be 1 token or more, not {generate}.")
-    expect_words(reference, "The reference")
+    generate = positive_number(generate, "generate")
+    if isinstance(reference, str):
+        expect_words(reference, "The reference")
     names = check_methods(methods)
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
-    prefix, continuation = None, ""
-    more: list[int] = []
+    prefix, written = None, _Written()
     if is_two_sided(model):
-        prefix, continuation = _begin(model, source, decoder or "", generate - 1, truncate)
+        prefix, written = _begin(model, source, decoder or "", generate, truncate)
     elif decoder is not None:
         raise InputError(
             f"{model.name} has no decoder that reads a text of its own. Leave out --decoder "
             "(decoder=)."
         )
     elif generate > 1:
-        more, continuation = _continue(model, source, generate - 1, truncate)
+        written = _continue(model, source, generate, truncate)
     prediction = find_prediction(
-        model, source, target, against, log=log, decoder=prefix, more=more, truncate=truncate
+        model,
+        source,
+        target,
+        against,
+        log=log,
+        decoder=prefix,
+        more=written.ids,
+        written=written.last,
+        truncate=truncate,
     )
-    written = [f"the model wrote “{continuation.strip()}”"] if continuation else []
     return explain_prediction(
-        prediction, reference=reference, methods=names, heads=heads, notes=written
+        prediction, reference=reference, methods=names, heads=heads, notes=written.notes
     )
 
 
@@ -286,11 +292,13 @@ def find_prediction(
     log: bool = True,
     decoder: TokenIds | None = None,
     more: Sequence[int] = (),
+    written: int | None = None,
     truncate: bool = False,
 ) -> FoundPrediction:
     """Read a text, and find the prediction that is explained: see `explain`.
 
-    decoder, more, truncate : as in `read`.
+    decoder, more, truncate : as in `read`. written : the token that the model wrote next; by
+    default the most probable one.
     """
     source = text if isinstance(text, Inputs) else parse_inputs(text)
     mask = getattr(model.tokenizer, "mask_token", None)
@@ -306,8 +314,10 @@ def find_prediction(
     masks = ids.count(getattr(model.tokenizer, "mask_token_id", -1))
     if choices.kind == "masked token" and masks > 1:
         notes.append(f"the text has {masks} mask tokens: the first is explained")
-    first, *others = choices.top(2)
-    second = others[0] if others and choices.is_distribution else None
+    top = choices.top(2)
+    first = top[0] if written is None else written
+    second = next((other for other in top if other != first), None)
+    second = second if choices.is_distribution else None
     if target is not None:
         first, found = choices.find(target, "target")
         notes += found
@@ -343,22 +353,34 @@ def is_two_sided(model: Model) -> bool:
     return input_kinds(module) == ("text",) and has_text_decoder(module, module.config)
 
 
+@dataclass(frozen=True)
+class _Written:
+    """What a model wrote before the token that is explained, that token, and notes on both.
+
+    ids : those that a causal model wrote after its text.
+    """
+
+    ids: Sequence[int] = ()
+    last: int | None = None
+    notes: tuple[str, ...] = ()
+
+
 def _begin(
     model: Model, source: Inputs, decoder: TextSource, count: int, truncate: bool
-) -> tuple[TokenIds, str]:
-    """Return what the decoder reads, with so many generated tokens at its end, and their text."""
+) -> tuple[TokenIds, _Written]:
+    """Return what the decoder reads before the last of so many generated tokens."""
     if not model.module.can_generate():
         raise ModelError(
             f"{model.name} has a decoder without a head that predicts its next token. Use a model "
             "with one, such as T5ForConditionalGeneration."
         )
     prefix = _prefix(model, decoder)
-    expect_tokens_left(model.checkpoint, len(prefix.ids), count + 1)
-    if not count:
-        return prefix, ""
+    expect_tokens_left(model.checkpoint, len(prefix.ids), count)
+    if count == 1:
+        return prefix, _Written()
     batch = encode_inputs(model.checkpoint, replace(source, targets=[prefix]), truncate=truncate)
-    new, written = _generate(model, batch.inputs, prefix.ids, count)
-    return TokenIds((*prefix.ids, *new), shifted=True), written
+    written = _generate(model, batch.inputs, prefix.ids, count)
+    return TokenIds((*prefix.ids, *written.ids), shifted=True), replace(written, ids=())
 
 
 def _prefix(model: Model, decoder: TextSource) -> TokenIds:
@@ -373,24 +395,25 @@ def _prefix(model: Model, decoder: TextSource) -> TokenIds:
 
 def _generate(
     model: Model, inputs: Mapping[str, Tensor], before: Sequence[int], count: int
-) -> tuple[list[int], str]:
-    """Return the ids that a model generates after some, and the text that they add.
+) -> _Written:
+    """Return the tokens that a model generates after some ids, the last of them by itself.
 
-    Raises InputError unless there are so many, and no special ones.
+    Raises InputError unless the model generates so many, and no special ones before the last.
     """
-    tokenizer = model.checkpoint.target_tokenizer
+    tokenizer = model.checkpoint.target_tokenizer or model.tokenizer
     assert tokenizer is not None  # it has tokenized the text
-    with restoring(model.module), torch.no_grad():
-        ids: list[int] = generate_greedily(model.module, inputs, count).tolist()
+    written = generate_greedily(model.module, inputs, count, tokenizer)
+    *ids, last = written.ids.tolist()
     new = ids[len(before) :]
     words = sum(token not in tokenizer.all_special_ids for token in new)
-    if words < count:
+    if words < count - 1:
         raise InputError(
             f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "
             "(generate=)."
         )
     read, start = (generated_text(tokenizer, torch.tensor(some)) for some in (ids, before))
-    return new, read[len(start) :]
+    note = f"the model wrote “{read[len(start) :].strip()}”"
+    return _Written(new, last, (note, *written.notes))
 
 
 def _stacks_of(reading: Reading) -> tuple[str, ...]:
@@ -401,8 +424,8 @@ def _stacks_of(reading: Reading) -> tuple[str, ...]:
     return tuple("source" if rows[0] < source else "target" for rows in reading.groups.positions)
 
 
-def _continue(model: Model, source: Inputs, count: int, truncate: bool) -> tuple[list[int], str]:
-    """Return the tokens that a causal model generates after a text, greedily, and their text."""
+def _continue(model: Model, source: Inputs, count: int, truncate: bool) -> _Written:
+    """Return the tokens that a causal model generates after a text, greedily."""
     expect_one_text(model.checkpoint)
     if not getattr(model.module, "can_generate", bool)():
         raise InputError(
@@ -410,7 +433,9 @@ def _continue(model: Model, source: Inputs, count: int, truncate: bool) -> tuple
             "causal language model."
         )
     inputs, *_ = encode_causal(model, source, truncate=truncate)
-    return _generate(model, inputs, inputs["input_ids"][0].tolist(), count)
+    before = inputs["input_ids"][0].tolist()
+    expect_tokens_left(model.checkpoint, len(before), count)
+    return _generate(model, inputs, before, count)
 
 
 def _measure(

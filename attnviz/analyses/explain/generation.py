@@ -14,7 +14,7 @@ from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.reference import Reading, encode_causal
 from attnviz.attribution.target import Target
 from attnviz.capture import generate_greedily, restoring
-from attnviz.errors import InputError
+from attnviz.errors import InputError, positive_number
 from attnviz.inputs import encode, expect_one_text, expect_tokens_left
 from attnviz.inputs.tokens import TokenIds
 from attnviz.pipeline.attend import Loadable, Model, load
@@ -75,8 +75,7 @@ def explain_generation(
     >>> print(why.headline)
     By its contribution “France” raises “Paris” over “the” most
     """
-    if generate < 1:
-        raise InputError(f"generate must be 1 token or more, not {generate}.")
+    generate = positive_number(generate, "generate")
     model = model if isinstance(model, Model) else load(model)
     return explain_tokens(model, text, generate, measure=measure)
 
@@ -125,13 +124,14 @@ def _read_generation(model: Model, text: str, generate: int) -> tuple[Reading, l
     prompt = encode(model.checkpoint, [text]).inputs
     length = prompt["input_ids"].shape[1]
     expect_tokens_left(model.checkpoint, length, generate)
-    with restoring(model.module), torch.no_grad():
-        ids: list[int] = generate_greedily(model.module, prompt, generate).tolist()
+    written = generate_greedily(model.module, prompt, generate, model.tokenizer)
+    ids: list[int] = written.ids.tolist()
     read = [*inputs["input_ids"][0].tolist(), *ids[length:-1]]
     batch = encode(model.checkpoint, [TokenIds(tuple(read))])
     result = model.attend(read, mode="full").without_linear("attribution needs")
     tokens = result.records[0].query_axis
     groups = token_groups(tokens)
+    notes = (*written.notes, *notes)
     return Reading(batch.inputs, result, groups, bos, sink, notes, tokens), ids[length:]
 
 

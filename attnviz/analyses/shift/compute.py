@@ -43,6 +43,7 @@ from attnviz.errors import (
     InputError,
     ModelError,
     expect_in_text,
+    expect_words,
     first_line,
 )
 from attnviz.inputs import Batch, Inputs, TextSource, pieces_in, token_spans

@@ -195,7 +195,7 @@ class MediaCorpus:
         target = None
         if has_text_decoder(self.model.module, self.model.module.config):
             if number not in self._targets:
-                self._targets[number] = transcript_of(checkpoint, sound, truncate=self.truncate)
+                self._targets[number], _ = transcript_of(checkpoint, sound, truncate=self.truncate)
             target = self._targets[number]
         targets = None if target is None else [target]
         batch = encode(checkpoint, targets=targets, sound=sound, truncate=self.truncate)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ def method(name: str) -> Callable[[Method], Method]:
 def check_methods(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return the names of methods, each once; raise InputError for an unknown one."""
     is_one = isinstance(names, str) or not isinstance(names, Iterable)
-    listed = (names,) if is_one else tuple(dict.fromkeys(names))
+    listed: tuple[Any, ...] = (names,) if is_one else tuple(dict.fromkeys(names))
     expect_names(listed, METHODS, "an attribution method")
     return listed
 
