@@ -33,6 +33,7 @@ from attnviz.inputs.image import (
     ImageSource,
     Picture,
     encode_image,
+    feature_map_axes,
     image_axis,
     processed_image,
     read_image,
@@ -359,6 +360,8 @@ def encode(
         _expect_rows(checkpoint, inputs)
     names = forward_parameters(module)
     tensors = _placed(checkpoint, {name: t for name, t in inputs.items() if name in names})
+    if image is not None:
+        axes |= feature_map_axes(module, tensors)
     axes, own = _own_target(checkpoint, tensors, axes, generating=generating)
     unfilled = unfilled_note(checkpoint, list(tensors))
     more += [*own, *unfilled]

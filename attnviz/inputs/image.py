@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -161,6 +163,35 @@ def image_axis(module: nn.Module, inputs: dict[str, Tensor]) -> Axis | None:
         special=[*[True] * len(before), *[False] * len(patches), *[True] * len(after)],
         patches=[*[None] * len(before), *patches, *[None] * len(after)],
     )
+
+
+def feature_map_axes(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, tuple[Axis]]:
+    """Return the axes of the feature maps that convolutions make of an image, by their sizes.
+
+    Empty for a model that cuts the image into patches at once. Any other model runs once.
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    if sum(max(layer.stride) > 1 for layer in layers) < 2:
+        return {}
+    grids: dict[Grid, None] = {}
+
+    def keep(_: nn.Module, __: Any, output: Tensor) -> None:
+        grids[output.shape[-2], output.shape[-1]] = None
+
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
+    try:
+        with torch.no_grad(), suppress(Exception):  # which the capture tells of
+            module(**inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {f"image {rows}×{columns}": (_grid_axis((rows, columns)),) for rows, columns in grids}
+
+
+def _grid_axis(grid: Grid) -> Axis:
+    patches = [divmod(n, grid[1]) for n in range(grid[0] * grid[1])]
+    labels = [*map(patch_label, patches)]
+    return Axis.plain(labels, special=[False] * len(labels), patches=patches)
 
 
 def patch_label(patch: Grid) -> str:
