@@ -32,7 +32,7 @@ def test_ids_are_those_of_the_tokenizers_own_call(family, kind, text):
     checkpoint = attnviz.load(tiny(family), tokenizer=tokenizer).checkpoint
     target = ["le train"] if family in TWO_SIDED else None
     batch = encode(checkpoint, [text], targets=target, truncate=True)
-    assert batch.input_check[0].equal
+    assert batch.input_check[0].result.equal
     own = tokenizer(text, return_tensors="pt")["input_ids"]
     length = batch.inputs["input_ids"].shape[1]
     assert torch.equal(batch.inputs["input_ids"][:, : length - 1], own[:, : length - 1])
@@ -65,7 +65,7 @@ def test_no_script_raises_a_false_alarm_and_labels_are_readable(kind, reading, t
     for name, text in SCRIPTS.items():
         batch = encode(checkpoint, [text])
         (check,), (axis,) = batch.input_check, batch.axes["text"]
-        assert (check.doubt, check.uncovered, check.equal) == (None, (), True), name
+        assert (check.doubt, check.result.uncovered, check.result.equal) == (None, (), True), name
         assert not set("ÐĠĊæ").intersection("".join(axis.labels)), name
         assert [word is None for word in axis.words] == list(axis.special), name
 
@@ -176,20 +176,20 @@ def test_what_a_normalizer_drops_is_named(reading, tokenizer):
     dropped = normalizers.Replace("not ", "")
     backend.normalizer = normalizers.Sequence([backend.normalizer, dropped])
     batch = encode(reading(shorter), ["the film was not good at all"])
-    assert batch.input_check[0].uncovered == ("not",)
+    assert batch.input_check[0].result.uncovered == ("not",)
     assert batch.notes == (("no token holds a part of the text: not",),)
 
 
 def test_what_differs_from_the_tokenizers_call_is_named(model):
     checkpoint = model.checkpoint
     (check,) = encode(checkpoint.reading("split"), ["a [SEP] b"]).input_check
-    assert not check.equal
-    assert check.differs[0].startswith("read as plain text, not as special tokens: [SEP]")
+    assert not check.result.equal
+    assert check.result.differs[0].startswith("read as plain text, not as special tokens: [SEP]")
     (check,) = encode(checkpoint, ["a [SEP] b"]).input_check
-    assert check.equal
+    assert check.result.equal
     assert check.notes[0].startswith("read as special tokens, not as plain text: [SEP]")
     (check,) = encode(checkpoint, ["the " * 600], truncate=True).input_check
-    assert check.differs == ("text cut from 602 to 512 tokens",)
+    assert check.result.differs == ("text cut from 602 to 512 tokens",)
 
 
 def test_a_token_over_several_words_is_labeled_with_all_of_it(tokenizer, reading):

@@ -109,7 +109,7 @@ def test_every_token_has_its_word_and_every_word_its_tokens(readers, kind, text,
     if encoded is REFUSED:
         return
     inputs, (axis,), _, (check,) = encoded
-    assert check.equal
+    assert check.result.equal
     assert check.doubt is None
     assert len(axis) == inputs["input_ids"].shape[1]
     read = text, pair or ""
