@@ -60,7 +60,7 @@ def read_image(source: ImageSource) -> Picture:
         return _picture(source, "image")
     if isinstance(source, Tensor):
         source = source.detach().cpu().numpy()
-    if isinstance(source, np.ndarray) and source.ndim == 4 and len(source):
+    if isinstance(source, np.ndarray) and source.ndim == 4 and len(source) > 1:
         first, *others = map(read_image, source)
         frames = tuple(frame.pixels for frame in (first, *others))
         name = f"video ({len(frames)} frames, {first.pixels.width}×{first.pixels.height})"
