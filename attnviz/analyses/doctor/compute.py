@@ -175,9 +175,16 @@ def _load_torch() -> tuple[int | None, str, str]:
     script = f"{inspect.getsource(_print_devices)}\n{_print_devices.__name__}()"
     # -P keeps the modules of this folder out of its way.
     command = [sys.executable, "-P", "-W", "ignore", "-c", script]
-    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": _SECONDS}
     try:
-        done = subprocess.run(command, text=True, errors="replace", check=False, **options)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return None, "", ""
     return done.returncode, done.stdout, done.stderr
