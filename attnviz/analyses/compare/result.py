@@ -267,20 +267,6 @@ class CheckpointsResult(SeveralModels, HeadTable):
         return [literal(label, _LONGEST_LABEL) for label in self.checkpoints]
 
     @property
-    def _ranges(self) -> Tensor:
-        """The range of each path, as a share of the most that the statistic can be, (K, S).
-
-        0 for paths without a significant step.
-        """
-        limits = dict(zip(NAMES, largest(max(2, self.tokens // max(1, self.texts))), strict=True))
-        units = torch.tensor([float(limits.get(name, 1.0)) for name in self.statistics])
-        # A path that is NaN somewhere has no significant step there.
-        highest = self.mean.nan_to_num(-torch.inf).amax(0)
-        lowest = self.mean.nan_to_num(torch.inf).amin(0)
-        ranges = ((highest - lowest) / units).nan_to_num(0.0)
-        return torch.where((self.p_value < SURE).any(0), ranges, 0.0)
-
-    @property
     def largest_turn(self) -> Turn | None:
         """The head and the statistic with the longest path, and its largest significant step.
 
@@ -295,7 +281,13 @@ class CheckpointsResult(SeveralModels, HeadTable):
         statistic : the index of the statistic that counts; by default, of each head, the one that
         changes most.
         """
-        ranges = self._ranges
+        limits = dict(zip(NAMES, largest(max(2, self.tokens // max(1, self.texts))), strict=True))
+        units = torch.tensor([float(limits.get(name, 1.0)) for name in self.statistics])
+        # A path that is NaN somewhere has no significant step there.
+        highest = self.mean.nan_to_num(-torch.inf).amax(0)
+        lowest = self.mean.nan_to_num(torch.inf).amin(0)
+        ranges = ((highest - lowest) / units).nan_to_num(0.0)
+        ranges = torch.where((self.p_value < SURE).any(0), ranges, 0.0)
         if statistic is None:
             sizes, statistics = ranges.max(1)
         else:
