@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnviz.analyses.example.bundled import check_source
+from attnviz.analyses.example import check_source
 from attnviz.errors import InputError, ModelError
 from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output
 from attnviz.io.weights_file import check_weights_file

@@ -18,8 +18,7 @@ from strategies import REFUSED, slower, strings, texts, value_or_refused
 
 from attnviz import load_result, save_result
 from attnviz.analyses.ablate.result import AblationResult
-from attnviz.analyses.compare.checkpoints_result import CheckpointsResult
-from attnviz.analyses.compare.result import CompareResult  # noqa: F401
+from attnviz.analyses.compare.result import CheckpointsResult, CompareResult  # noqa: F401
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.explore.examples import HeadExample

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack, cast
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, TypeAlias, Unpack, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.compare.checkpoints import compare_checkpoints
-from attnviz.analyses.compare.checkpoints_result import CheckpointsResult
-from attnviz.analyses.compare.result import CompareResult
-from attnviz.analyses.compare.same import describe_heads, expect_same_heads, expect_same_tokens
+from attnviz.analyses.compare.result import CheckpointsResult, CompareResult
 from attnviz.analyses.survey.aggregate import (
+    FLIPS,
     Bootstrap,
+    CorpusStatistics,
     Mean,
     SignFlips,
+    aggregate,
+    assign_roles,
     difference,
     divergence,
     draw,
     draw_signs,
 )
+from attnviz.analyses.survey.compute import add_statistics
 from attnviz.analyses.survey.corpus import (
     PART,
     Corpus,
@@ -45,9 +51,11 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
+from attnviz.analyses.survey.result import SURE, HeadName
 from attnviz.analyses.survey.statistics import (
     NAMES,
     HeadStatistics,
+    TextStatistics,
     WeightStatistics,
     batch_tokens,
 )
@@ -58,7 +66,8 @@ from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.attention_result import Provenance
-from attnviz.runtime.progress import say
+from attnviz.runtime.libraries import release_unused
+from attnviz.runtime.progress import part, say
 
 Checkpoint: TypeAlias = "Model | Loadable | Callable[[], Model]"
 
@@ -139,17 +148,24 @@ def compare(
 
     opened = [partial(_open, checkpoint, special_tokens) for checkpoint in checkpoints]
     if len(opened) > 2:
-        return compare_checkpoints(
-            opened, parts_of, labels=labels, changes=changes, truncate=truncate, seed=seed
-        )
-    first, second = (load_one() for load_one in opened)
+        with TemporaryDirectory(prefix="attnviz-") as folder:
+            series = _Series(Path(folder), truncate, seed)
+            for number, load in enumerate(opened):
+                with part(number, len(opened)):
+                    model = load()
+                    in_parts = series.read() if number else series.written(parts_of(model))
+                    series.measure(model, in_parts, changes)
+                del model
+                gc.collect()
+                release_unused()
+        return series.result(changes, labels)
+    loaded = [load() for load in opened]
     pair: _ModelPair | None = None
     count = None
-    for texts_of_part in parts_of(first):
+    for texts_of_part in parts_of(loaded[0]):
         if pair is None:  # the corpus can be read
-            pair, count = _ModelPair.of((first, second), texts_of_part, truncate), count_rows(texts)
-        expect_same_tokens(first.name, second, texts_of_part, truncate)
-        pair.add(texts_of_part, seed)
+            pair, count = _ModelPair(loaded, texts_of_part, truncate), count_rows(texts)
+        pair.read(texts_of_part, truncate, seed)
         say(f"{pair.texts:,} texts", count and (texts_of_part[-1].number + 1) / count)
     if pair is None:
         raise changes.empty_corpus()
@@ -164,52 +180,83 @@ def _open(checkpoint: Checkpoint, special_tokens: SpecialTokens | None) -> Model
     return model if special_tokens is None else Model(model.checkpoint.reading(special_tokens))
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
+class _Verified:
+    """What is known of a model that was verified on a sample of the texts, without the model.
+
+    counted : how many heads it has, in words.
+    """
+
+    name: str
+    heads: tuple[HeadName, ...]
+    counted: str
+    agreement: AgreementReport
+    provenance: Provenance
+
+    def expect_same_tokens(
+        self, other: Model, texts: Sequence[TokenizedText], truncate: bool
+    ) -> None:
+        """Raise InputError if another model reads texts with other tokens."""
+        again = tokenize_corpus(other, texts, truncate=truncate, on_bad=None)
+        for text, read in zip(texts, again, strict=True):
+            if list(text.encoding["input_ids"]) != list(read.encoding["input_ids"]):
+                raise InputError(
+                    f"{self.name} and {other.name} make different tokens of text "
+                    f"{text.number + 1}. Compare models with one vocabulary."
+                )
+
+
+def _verify(
+    model: Model,
+    texts: Sequence[TokenizedText],
+    truncate: bool,
+    seed: int = 0,
+    *,
+    like: _Verified | None = None,
+) -> tuple[HeadStatistics, _Verified]:
+    """Verify a model on a sample of texts; raise InputError unless it has the heads of `like`."""
+    sample = verify_sample(model, texts, truncate)
+    statistics = HeadStatistics(model.checkpoint, sample[0].records, seed)
+    heads = statistics.heads
+    counted = f"{model.name} ({type(model.module).__name__}) has {len(heads)}"
+    if like is not None and like.heads != heads:
+        raise InputError(
+            f"The heads differ: {like.counted}, {counted}, perhaps in other layers. "
+            "Compare checkpoints of one architecture."
+        )
+    agreement = AgreementReport.joined(one.agreement for one in sample)
+    return statistics, _Verified(model.name, heads, counted, agreement, sample[0].provenance)
+
+
+def _by_head(values: NDArray[Any] | Sequence[NDArray[Any]]) -> Tensor:
+    """Return numbers (…, K · S) as a tensor, (…, K, S)."""
+    numbers = np.array(values)
+    return torch.from_numpy(numbers.reshape(*numbers.shape[:-1], -1, len(NAMES)))
+
+
+# --- two models
+
+
 class _ModelPair:
     """Two models, and sums over the texts that both have processed."""
 
-    heads: tuple[HeadStatistics, HeadStatistics]
-    agreements: tuple[AgreementReport, AgreementReport]
-    provenances: tuple[Provenance, Provenance]
-    means: tuple[Mean, Mean]
-    change: Bootstrap
-    change_signs: SignFlips
-    distance: Bootstrap
-    texts: int = 0
-    tokens: int = 0
+    def __init__(
+        self, models: Sequence[Model], texts: Sequence[TokenizedText], truncate: bool
+    ) -> None:
+        """Verify both models on a sample of the texts."""
+        first, second = models
+        one, like = _verify(first, texts, truncate)
+        other, verified = _verify(second, texts, truncate, like=like)
+        self.second, self.heads, self.verified = second, (one, other), (like, verified)
+        width = len(like.heads) * len(NAMES)
+        self.means = Mean(width), Mean(width)
+        self.change, self.signs = Bootstrap(width), SignFlips(width)
+        self.distance = Bootstrap(len(like.heads))
+        self.texts = self.tokens = 0
 
-    @classmethod
-    def of(
-        cls, models: tuple[Model, Model], texts: Sequence[TokenizedText], truncate: bool
-    ) -> _ModelPair:
-        """Verify both models on a sample of the texts, and start with sums of 0."""
-        samples = [verify_sample(model, texts, truncate) for model in models]
-        first, second = (
-            HeadStatistics(model.checkpoint, sample[0].records)
-            for model, sample in zip(models, samples, strict=True)
-        )
-        one_model, other_model = models
-        expect_same_heads(
-            first.heads,
-            second.heads,
-            (describe_heads(one_model, first.heads), describe_heads(other_model, second.heads)),
-        )
-        one, other = (
-            AgreementReport.joined(result.agreement for result in sample) for sample in samples
-        )
-        width = len(first.heads) * len(NAMES)
-        return cls(
-            (first, second),
-            (one, other),
-            (samples[0][0].provenance, samples[1][0].provenance),
-            (Mean(width), Mean(width)),
-            Bootstrap(width),
-            SignFlips(width),
-            Bootstrap(len(first.heads)),
-        )
-
-    def add(self, texts: Sequence[TokenizedText], seed: int) -> None:
+    def read(self, texts: Sequence[TokenizedText], truncate: bool, seed: int) -> None:
         """Run both models on texts, and add their statistics."""
+        self.verified[0].expect_same_tokens(self.second, texts, truncate)
         lengths = [len(text) for text in texts]
         for indices in batches(lengths, batch_tokens(self.heads[0].checkpoint.device)):
             batch = [texts[index] for index in indices]
@@ -219,7 +266,7 @@ class _ModelPair:
             for mean, values in zip(self.means, (first, second), strict=True):
                 mean.add(values)
             self.change.add(weights, second - first)
-            self.change_signs.add(draw_signs(numbers, seed), difference(second, first))
+            self.signs.add(draw_signs(numbers, seed), difference(second, first))
             self.distance.add(weights, distance)
         self.texts += len(texts)
         self.tokens += sum(lengths)
@@ -250,30 +297,26 @@ class _ModelPair:
 
     def result(self, changes: CorpusChanges, labels: tuple[str, ...]) -> CompareResult:
         """Return the estimates over all texts."""
-        heads = self.heads[0].heads
-
-        def by_head(values: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(values.reshape(len(heads), len(NAMES)))
-
-        first, second = (by_head(mean.mean()) for mean in self.means)
+        one, other = self.verified
+        first, second = (_by_head(mean.mean()) for mean in self.means)
         change, distance = self.change.estimates(), self.distance.estimates()
         return CompareResult(
-            heads=heads,
+            heads=one.heads,
             statistics=NAMES,
             first=first,
             second=second,
-            change=by_head(change.mean),
-            low=by_head(change.low),
-            high=by_head(change.high),
-            p_value=by_head(self.change_signs.p_values()),
+            change=_by_head(change.mean),
+            low=_by_head(change.low),
+            high=_by_head(change.high),
+            p_value=_by_head(self.signs.p_values()),
             apart=torch.from_numpy(distance.mean),
             apart_low=torch.from_numpy(distance.low),
             apart_high=torch.from_numpy(distance.high),
             texts=self.texts,
             tokens=self.tokens,
             notes=changes.notes,
-            agreements=self.agreements,
-            provenances=self.provenances,
+            agreements=(one.agreement, other.agreement),
+            provenances=(one.provenance, other.provenance),
             left_out=tuple(changes.left_out),
             checkpoints=labels,
         )
@@ -288,3 +331,126 @@ def _distance(
         between = divergence(first.weights(block), second.weights(block))
         total = total + (between * rows[..., block]).sum(-1).cpu()
     return (total / rows.sum(-1).cpu()).sqrt()
+
+
+# --- three or more
+
+
+class _Measured(NamedTuple):
+    """A checkpoint after it was released, and the sums of its differences from the one before."""
+
+    model: _Verified
+    totals: CorpusStatistics
+    change: Bootstrap
+    signs: SignFlips
+
+
+@dataclass(eq=False)
+class _Series:
+    """Checkpoints that are measured in turn; only one is in memory at a time.
+
+    The texts, with the tokens of the first checkpoint, and their statistics wait in a folder, so
+    that memory grows neither with the texts nor with the checkpoints.
+    """
+
+    folder: Path
+    truncate: bool
+    seed: int
+    texts: int = 0
+    measured: list[_Measured] = field(default_factory=list)
+
+    def written(self, parts: Iterable[list[TokenizedText]]) -> Iterator[list[TokenizedText]]:
+        """Yield the parts of the corpus, and write them."""
+        with (self.folder / "texts").open("wb") as file:
+            for texts in parts:
+                self.texts += len(texts)
+                pickle.dump(texts, file)
+                yield texts
+
+    def read(self) -> Iterator[list[TokenizedText]]:
+        """Yield the parts that were written."""
+        with (self.folder / "texts").open("rb") as file:
+            while file.peek(1):
+                yield pickle.load(file)
+
+    def measure(
+        self, model: Model, parts: Iterable[list[TokenizedText]], changes: CorpusChanges
+    ) -> None:
+        """Measure a checkpoint on all texts, and its changes from the checkpoint before."""
+        rest = iter(parts)
+        if (start := next(rest, None)) is None:
+            raise changes.empty_corpus()
+        number, first = len(self.measured), self.measured[0].model if self.measured else None
+        heads, verified = _verify(model, start, self.truncate, self.seed, like=first)
+        width = len(heads.heads) * len(NAMES)
+        change, signs = Bootstrap(width), SignFlips(width)
+        mine, last = (self.folder / f"{one}.npy" for one in (number, max(0, number - 1)))
+
+        def statistics() -> Iterator[TextStatistics]:
+            texts = 0
+            with mine.open("wb") as file, last.open("rb") as before:
+                for texts_of_part in chain([start], rest):
+                    if first is not None:
+                        first.expect_same_tokens(model, texts_of_part, self.truncate)
+                    of_part = heads.measure(texts_of_part)
+                    values = of_part.value.flatten(1).numpy()
+                    np.save(file, values)
+                    if first is not None:
+                        earlier = np.load(before).astype(np.float64)
+                        numbers = np.array(of_part.numbers)
+                        change.add(draw(numbers, self.seed), values - earlier)
+                        signs.add(draw_signs(numbers, self.seed), difference(values, earlier))
+                    texts += len(texts_of_part)
+                    say(f"{model.name}: {texts:,} texts", texts / max(texts, self.texts))
+                    yield of_part
+
+        totals = aggregate(statistics(), len(heads.heads), seed=self.seed)
+        verified = replace(verified, agreement=add_statistics(verified.agreement, heads, totals))
+        self.measured.append(_Measured(verified, totals, change, signs))
+
+    def result(self, changes: CorpusChanges, labels: tuple[str, ...]) -> CheckpointsResult:
+        """Return the estimates over all texts."""
+        models, totals, _, _ = zip(*self.measured, strict=True)
+        values = [one.value for one in totals]
+        steps = [one.change.estimates() for one in self.measured[1:]]
+        # Each step is corrected for all heads and statistics, and all steps by Bonferroni's method.
+        p_values = [np.minimum(one.signs.p_values() * len(steps), 1) for one in self.measured[1:]]
+        provenances = tuple(one.provenance for one in models)
+        first = totals[0]
+        smallest = len(steps) / min(FLIPS, 2 ** max(0, first.texts - 1))
+        unsure = (
+            f"{first.texts:,} texts in {len(steps)} steps are too few texts or too many steps for "
+            "any significant change"
+        )
+        return CheckpointsResult(
+            heads=models[0].heads,
+            statistics=NAMES,
+            checkpoints=labels or _short_names(provenances),
+            mean=_by_head([one.mean for one in values]),
+            low=_by_head([one.low for one in values]),
+            high=_by_head([one.high for one in values]),
+            change=_by_head([one.mean for one in steps]),
+            change_low=_by_head([one.low for one in steps]),
+            change_high=_by_head([one.high for one in steps]),
+            p_value=_by_head(p_values),
+            roles=tuple(tuple(assign_roles(one.excess, one.p_held_out)) for one in totals),
+            texts=first.texts,
+            tokens=first.tokens,
+            notes=(*changes.notes, *first.notes, *([unsure] if smallest >= SURE else [])),
+            agreements=tuple(one.agreement for one in models),
+            provenances=provenances,
+            left_out=tuple(changes.left_out),
+        )
+
+
+def _short_names(provenances: Sequence[Provenance]) -> tuple[str, ...]:
+    """Return the shortest names that tell the models apart: of folders, paths, weights, places."""
+    names = [provenance.model for provenance in provenances]
+    for candidates in (
+        [name.rstrip("/\\").replace("\\", "/").rpartition("/")[2] for name in names],
+        names,
+        [f"{one.model} ({one.weights_sha256[:6]})" for one in provenances],
+    ):
+        if len(set(candidates)) == len(names) and all(candidates):
+            return tuple(candidates)
+    return tuple(f"{number}. {name}" for number, name in enumerate(names, start=1))

@@ -1,17 +1,23 @@
-"""Two checkpoints of one architecture, head by head over a corpus: what changed significantly."""
+"""Checkpoints of one architecture, head by head over a corpus: what changed significantly."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
+import numpy as np
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 import attnviz
 from attnviz.analyses.survey.result import SURE, HeadTable
+from attnviz.analyses.survey.statistics import NAMES, TITLES, largest
 from attnviz.results.agreement_report import AgreementReport, Verdict
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
+from attnviz.results.base import Columns, Rules, column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,12 +25,19 @@ if TYPE_CHECKING:
 
 _LISTED = 10  # heads
 _NAMED = 2  # statistics of each head
+_LONGEST_LABEL = 24  # letters
+_TARGETS = {"self": "the token itself", "induction": "what followed the same token before"}
 
 
 class SeveralModels:
-    """What results of several models have in common: a report of each."""
+    """What results of several models over one corpus have in common: a report of each."""
 
+    texts: int
+    tokens: int
+    notes: tuple[str, ...]
     agreements: tuple[AgreementReport, ...]
+    provenances: tuple[Provenance, ...]
+    left_out: tuple[int, ...]
 
     @property
     def agreement(self) -> AgreementReport:
@@ -35,6 +48,17 @@ class SeveralModels:
     def _bind(self, report: AgreementReport) -> None:
         bound = tuple(replace(one, digest=report.digest) for one in self.agreements)
         object.__setattr__(self, "agreements", bound)
+
+    def about(self) -> dict[str, Any]:
+        """Return the size of the corpus, and the agreement of each model."""
+        return {
+            "texts": self.texts,
+            "tokens": self.tokens,
+            "notes": list(self.notes),
+            "left_out": list(self.left_out),
+            "provenances": [asdict(provenance) for provenance in self.provenances],
+            "agreements": [agreement.about() for agreement in self.agreements],
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,32 +123,16 @@ class CompareResult(SeveralModels, HeadTable):
     @property
     def names(self) -> tuple[str, str]:
         """The names of the models, or their labels; the same name has the start of the SHA-256."""
-        if self.checkpoints:
-            first_label, second_label = self.checkpoints
-            return first_label, second_label
-        first, second = self.provenances
-        if first.model != second.model:
-            return first.model, second.model
-        return (
-            f"{first.model} ({first.weights_sha256[:6]})",
-            f"{second.model} ({second.weights_sha256[:6]})",
-        )
+        first, second = self.checkpoints or (one.model for one in self.provenances)
+        if self.checkpoints or first != second:
+            return first, second
+        one, other = (f"{first} ({one.weights_sha256[:6]})" for one in self.provenances)
+        return one, other
 
     def __repr__(self) -> str:
         """Summarize the result without the tensors."""
         models = " and ".join(provenance.model for provenance in self.provenances)
         return f"CompareResult({models}: {len(self.heads)} heads on {self.texts:,} texts)"
-
-    def about(self) -> dict[str, Any]:
-        """Return the size of the corpus, and the agreement of each model."""
-        return {
-            "texts": self.texts,
-            "tokens": self.tokens,
-            "notes": list(self.notes),
-            "left_out": list(self.left_out),
-            "provenances": [asdict(provenance) for provenance in self.provenances],
-            "agreements": [agreement.about() for agreement in self.agreements],
-        }
 
     def plot(self, **keywords: Any) -> Figure:
         """Draw which heads changed: see `attnviz.plot.compare`."""
@@ -132,16 +140,15 @@ class CompareResult(SeveralModels, HeadTable):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the heads that are farthest apart, and their most significant changes."""
-        from rich.table import Table
+        from rich.table import Column, Table
         from rich.text import Text
 
         first, second = map(literal, self.names)
         title = f"{len(self.heads)} heads of {second} beside those of {first}"
         yield Text(f"{title}, {self.texts:,} texts", "bold")
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        for name in ("head", "apart", "95 %"):
-            table.add_column(name, justify="right")
-        table.add_column("changed most, significantly")
+        columns = [Column(name, justify="right") for name in ("head", "apart", "95 %")]
+        columns.append(Column("changed most, significantly"))
+        table = Table(*columns, box=None, header_style="dim", padding=(0, 2, 0, 0))
         for n in self.apart.argsort(descending=True).tolist()[:_LISTED]:
             # Statistics have different units: compare each change with its uncertainty.
             interval = (self.high - self.low)[n].clamp(min=1e-12)
@@ -159,5 +166,227 @@ class CompareResult(SeveralModels, HeadTable):
                 ", ".join(changes) or "–",
             )
         yield table
+        for note in self.notes:
+            yield Text(note, "dim")
+
+
+class Turn(NamedTuple):
+    """Where a head changes most: the indices of the head, the statistic, and the step."""
+
+    head: int
+    statistic: int
+    step: int
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointsResult(SeveralModels, HeadTable):
+    """Of K heads in each of C checkpoints, S statistics over the same texts.
+
+    A step is from one checkpoint to the next, in the order in which they were given.
+
+    Attributes
+    ----------
+    heads, statistics : tuple
+        The names of heads and statistics, as in `SurveyResult`.
+    checkpoints : tuple of str
+        The labels of the checkpoints.
+    mean, low, high : Tensor
+        The mean over texts and its 95 % interval, by a bootstrap over texts, (C, K, S).
+    change, change_low, change_high : Tensor
+        The difference of a checkpoint from the one before, text by text, and its 95 % interval,
+        (C - 1, K, S).
+    p_value : Tensor
+        Two-sided, of the changes, by sign flips of the texts, corrected for all heads, statistics
+        and steps, (C - 1, K, S).
+    roles : tuple of tuple of str
+        For each checkpoint the role of each head, or "", as in `SurveyResult`.
+    texts, tokens : int
+        How many were processed.
+    notes : tuple of str
+        On texts that were left out or cut.
+    agreements, provenances : tuple
+        Of each checkpoint.
+    left_out : tuple of int
+        The texts that were left out, counted from 1.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> models = {name: attnviz.load(dtype=name) for name in ("float64", "float32", "bfloat16")}
+    >>> result = attnviz.compare(texts, models=models)
+    >>> result.checkpoints
+    ('float64', 'float32', 'bfloat16')
+    >>> figure = result.plot()
+    """
+
+    checkpoints: tuple[str, ...]
+    mean: Tensor
+    low: Tensor
+    high: Tensor
+    change: Tensor
+    change_low: Tensor
+    change_high: Tensor
+    p_value: Tensor
+    roles: tuple[tuple[str, ...], ...]
+    texts: int
+    tokens: int
+    notes: tuple[str, ...]
+    agreements: tuple[AgreementReport, ...]
+    provenances: tuple[Provenance, ...]
+    left_out: tuple[int, ...] = ()
+
+    main_array: ClassVar[str] = "mean"
+
+    def _rules(self) -> Rules:
+        count, shape = len(self.checkpoints), (len(self.heads), len(self.statistics))
+        of_all, of_steps = (count, *shape), (count - 1, *shape)
+        yield "two checkpoints or more", count > 1
+        for name, value in self.to_arrays().items():
+            expected = of_all if name in ("mean", "low", "high") else of_steps
+            yield f"{name} of shape {expected}", tuple(value.shape) == expected
+        per_model = self.roles, self.agreements, self.provenances
+        yield (
+            "roles, a report and a provenance of each checkpoint",
+            all(len(values) == count for values in per_model),
+        )
+        yield "a role of each head", all(len(of_one) == shape[0] for of_one in self.roles)
+
+    def __repr__(self) -> str:
+        """Summarize the result without the tensors."""
+        names, read = self.checkpoints, f"{len(self.heads)} heads on {self.texts:,} texts"
+        return f"CheckpointsResult({len(names)} checkpoints, {names[0]} to {names[-1]}: {read})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The labels of the checkpoints."""
+        return self.checkpoints
+
+    @property
+    def _labels(self) -> list[str]:
+        return [literal(label, _LONGEST_LABEL) for label in self.checkpoints]
+
+    @property
+    def largest_turn(self) -> Turn | None:
+        """The head and the statistic with the longest path, and its largest significant step.
+
+        Paths are compared as shares of the most that a statistic can be. None if no change of any
+        head is significant.
+        """
+        return next(iter(self.turns()), None)
+
+    def turns(self, statistic: int | None = None) -> list[Turn]:
+        """Return the heads with a significant step, the longest path first.
+
+        statistic : the index of the statistic that counts; by default, of each head, the one that
+        changes most.
+        """
+        limits = dict(zip(NAMES, largest(max(2, self.tokens // max(1, self.texts))), strict=True))
+        units = torch.tensor([float(limits.get(name, 1.0)) for name in self.statistics])
+        # A path that is NaN somewhere has no significant step there.
+        highest = self.mean.nan_to_num(-torch.inf).amax(0)
+        lowest = self.mean.nan_to_num(torch.inf).amin(0)
+        ranges = ((highest - lowest) / units).nan_to_num(0.0)
+        ranges = torch.where((self.p_value < SURE).any(0), ranges, 0.0)
+        if statistic is None:
+            sizes, statistics = ranges.max(1)
+        else:
+            sizes = ranges[:, statistic]
+            statistics = torch.full_like(sizes, statistic, dtype=torch.long)
+        turns = []
+        for head in sizes.argsort(descending=True, stable=True).tolist():
+            if not sizes[head] > 0:
+                break
+            column = int(statistics[head])
+            steps = self.change[:, head, column].abs().nan_to_num(0.0)
+            sure = self.p_value[:, head, column] < SURE
+            turns.append(Turn(head, column, int(torch.where(sure, steps, -1.0).argmax())))
+        return turns
+
+    def describe(self, turn: Turn) -> str:
+        """Return in words what a head does at its largest step."""
+        rises = float(self.change[turn.step, turn.head, turn.statistic]) > 0
+        before, after = self._labels[turn.step : turn.step + 2]
+        head, title = self.heads[turn.head], self.title_of(turn.statistic)
+        if "for " in title:
+            name = self.statistics[turn.statistic]
+            target = _TARGETS.get(name) or title.partition("for ")[2]
+            what = f"head {head} turns {'to' if rises else 'away from'} {target}"
+        else:
+            number = title.partition(",")[0]
+            what = f"the {number} of head {head} {'rises' if rises else 'falls'}"
+        return f"Between {before} and {after}, {what}"
+
+    def title_of(self, statistic: int) -> str:
+        """Return what a statistic is, as figures say it."""
+        name = self.statistics[statistic]
+        return TITLES.get(name, name)
+
+    def role_changes(self) -> Iterator[tuple[int, int, str, str]]:
+        """Yield the step, the head, its role before and its role after, where roles change."""
+        for step, (before, after) in enumerate(zip(self.roles, self.roles[1:], strict=False)):
+            for head, (old, new) in enumerate(zip(before, after, strict=True)):
+                if old != new:
+                    yield step, head, old, new
+
+    def about(self) -> dict[str, Any]:
+        """Return the size of the corpus, the roles, and the agreement of each model."""
+        about = {"checkpoints": list(self.checkpoints), **super().about()}
+        models = {name: about.pop(name) for name in ("provenances", "agreements")}
+        return {**about, "roles": [list(roles) for roles in self.roles], **models}
+
+    def columns_of_table(self) -> Columns:
+        """Return one row for each checkpoint, head and statistic.
+
+        Changes are those from the checkpoint before; the first has none.
+        """
+        count, width = len(self.checkpoints), len(self.statistics)
+        rows = len(self.heads) * width
+        columns: Columns = {"checkpoint": np.repeat(self.checkpoints, rows).tolist()}
+        for name, values in self._columns_of_heads().items():
+            columns[name] = np.tile(np.repeat(values, width), count).tolist()
+        columns["role"] = np.repeat(self.roles, width).tolist()
+        columns["statistic"] = list(self.statistics) * (len(self.heads) * count)
+        for name, array in self.to_arrays().items():
+            steps = (0, 0, 0, 0, count - len(array), 0)  # the first checkpoint has no changes
+            columns[name] = column(pad(array, steps, value=torch.nan))
+        return columns
+
+    def plot(self, **keywords: Any) -> Figure:
+        """Draw the path of each head: see `attnviz.plot.compare`."""
+        return attnviz.plot.compare(self, **keywords)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the heads that change most, with their paths, and where roles change."""
+        from rich.table import Table
+        from rich.text import Text
+
+        labels = self._labels
+        title = f"{len(self.heads)} heads in {len(labels)} checkpoints, {self.texts:,} texts"
+        yield Text(title, "bold")
+        yield Text(" → ".join(labels), "dim")
+        names = "head", "statistic", "path", "largest step", "change", "95 %"
+        table = Table(*names, box=None, header_style="dim", padding=(0, 2, 0, 0))
+        for head, statistic, step in self.turns()[:_LISTED]:
+            at = step, head, statistic
+            table.add_row(
+                str(self.heads[head]),
+                self.statistics[statistic],
+                " → ".join(f"{value:.2g}" for value in self.mean[:, head, statistic].tolist()),
+                f"{labels[step]} to {labels[step + 1]}",
+                f"{self.change[at]:+.2g}",
+                f"{self.change_low[at]:.2g} to {self.change_high[at]:.2g}",
+            )
+        yield table if table.row_count else Text("No head changed significantly.")
+        changes: dict[tuple[int, str, bool], list[str]] = {}
+        for step, head, old, new in self.role_changes():
+            for role, appears in ((old, False), (new, True)):
+                if role:
+                    changes.setdefault((step, role, appears), []).append(str(self.heads[head]))
+        for (step, role, appears), heads in changes.items():
+            verb = "appears in" if appears else "vanishes from"
+            yield Text(f"{labels[step + 1]}: ", "bold").append(
+                f"“{role}” {verb} {', '.join(heads)}", "not bold"
+            )
         for note in self.notes:
             yield Text(note, "dim")

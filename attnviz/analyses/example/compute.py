@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnviz.analyses.example.bundled import check_source
+from attnviz.analyses.example import check_source
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.errors import InputError, expect_names, first_line
 from attnviz.formula.attention import hide, masked_scores, merge_heads, softmax
@@ -261,13 +261,17 @@ def replay(lesson: Lesson, name: str) -> ExampleResult:
             notes = tuple(_notes(lesson, stage, head, linked))
             stages.append(replace(stage, slips=slips, notes=notes))
     stages.sort(key=lambda stage: (STAGES[stage.name].joined, stage.head or 0))
-    given = []
-    for key, matrices in lesson.given.items():
-        for head, values in enumerate(matrices.values):
-            label = key if len(matrices.values) == 1 else f"head {head} {key}"
-            sides = _sides(lesson, key, values)
-            given.append(GivenMatrix(label, *sides, values, matrices.texts[head]))
-    return ExampleResult(name, lesson.title, lesson.tokens, tuple(given), tuple(stages))
+    given = tuple(
+        GivenMatrix(
+            key if len(matrices.values) == 1 else f"head {head} {key}",
+            *_sides(lesson, key, values),
+            values,
+            matrices.texts[head],
+        )
+        for key, matrices in lesson.given.items()
+        for head, values in enumerate(matrices.values)
+    )
+    return ExampleResult(name, lesson.title, lesson.tokens, given, tuple(stages))
 
 
 def _computed_stages(lesson: Lesson) -> list[str]:

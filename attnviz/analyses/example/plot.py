@@ -109,24 +109,13 @@ def _frames() -> dict[str, str]:
 
 def _matrices(stage: ReplayedStage) -> list[Matrix]:
     """Return the matrices of a stage; errors that follow from printed stages are inherited."""
-    follows = stage.from_printed_follows
-    if follows is None:
-        return stage.matrices()
-    return [
-        matrix
-        if matrix.states is None or matrix.values is not stage.from_inputs
-        else replace(
-            matrix,
-            states=[
-                [
-                    _INHERITED if state == DIFFERS and is_inherited else state
-                    for state, is_inherited in zip(*rows, strict=True)
-                ]
-                for rows in zip(matrix.states, follows.tolist(), strict=True)
-            ],
-        )
-        for matrix in stage.matrices()
-    ]
+    follows, matrices = stage.from_printed_follows, stage.matrices()
+    for number, matrix in enumerate(matrices):
+        if follows is not None and matrix.states is not None and matrix.values is stage.from_inputs:
+            inherited = (matrix.states == DIFFERS) & follows.numpy()
+            states = np.where(inherited, _INHERITED, matrix.states)
+            matrices[number] = replace(matrix, states=states)
+    return matrices
 
 
 def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
@@ -134,13 +123,8 @@ def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
     if not worked.count()["printed"]:
         return top
     left, below = page.left, top
-    shown = {
-        state
-        for stage in worked.stages
-        for matrix in _matrices(stage)
-        for row in matrix.states or ()
-        for state in row
-    }
+    matrices = (matrix for stage in worked.stages for matrix in _matrices(stage))
+    shown = {state for one in matrices if one.states is not None for state in one.states.flat}
     names = {DIFFERS: "an error begins here", _INHERITED: "inherited", ROUNDED: ROUNDED}
     for text, color in (
         *((f"□ {names[state]}", color) for state, color in _frames().items() if state in shown),
@@ -201,8 +185,7 @@ def _draw_matrix(page: Page, matrix: Matrix, left: float, top: float, width: flo
     ax.set_yticks(np.arange(m) + 0.5, labels, fontsize=SMALL_SIZE)
     ax.xaxis.tick_top()
     ax.tick_params(length=0, pad=1.5)
-    for i, row in enumerate(matrix.states or ()):
-        for j, state in enumerate(row):
-            if state in _frames():
-                frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82), _frames()[state], _LINES[state])
+    for (i, j), state in np.ndenumerate(matrix.states) if matrix.states is not None else ():
+        if color := _frames().get(state):
+            frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82), color, _LINES[state])
     return top + m * _ROW

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import attnviz
@@ -22,9 +24,10 @@ _ARRAYS = (
     "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
     "from_inputs_follows", "from_printed_follows", "from_printed_exactly",
 )  # fmt: skip
-_FACTS = ("key", "name", "head", "title", "formula", "decimals", "slips")
-_STATES = ("from_inputs_states", "from_printed_states")
-_LISTS = ("rows", "columns", "sources", "notes")
+_FACTS = (
+    "key", "name", "head", "title", "formula", "decimals", "slips", "rows", "columns", "sources",
+    "notes", "from_inputs_states", "from_printed_states",
+)  # fmt: skip
 _LABEL = 12  # characters of a row's or a column's label in a terminal
 
 # The states of a printed cell.
@@ -44,23 +47,22 @@ class Matrix:
     texts: Sequence[Sequence[str]]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    states: States | None = None
+    states: NDArray[np.str_] | None = None
 
     @property
     def heading(self) -> str:
         """The source, and how many printed cells follow from it."""
         if self.states is None:
             return self.source
-        cells = [state for row in self.states for state in row]
-        rounded = cells.count(ROUNDED)
-        follow = cells.count(EXACT) + rounded
+        rounded = np.count_nonzero(self.states == ROUNDED)
+        follow = rounded + np.count_nonzero(self.states == EXACT)
         only = f", {rounded} {ROUNDED}" if rounded else ""
-        return f"{follow} of {len(cells)} follow {self.source}{only}"
+        return f"{follow} of {self.states.size} follow {self.source}{only}"
 
     @property
     def worst(self) -> str:
         """The state that is farthest from `EXACT`."""
-        cells = {state for row in self.states or () for state in row}
+        cells = () if self.states is None else self.states
         return next((state for state in (DIFFERS, ROUNDED) if state in cells), EXACT)
 
 
@@ -143,14 +145,12 @@ class ReplayedStage(Savable):
     @property
     def from_inputs_states(self) -> States | None:
         """Whether each printed cell follows from the inputs: `EXACT` or `DIFFERS`."""
-        follows = self.from_inputs_follows
-        return None if follows is None else _states(follows, follows)
+        return _states(self.from_inputs_follows, self.from_inputs_follows)
 
     @property
     def from_printed_states(self) -> States | None:
         """Whether each cell follows from the printed stages: `EXACT`, `ROUNDED` or `DIFFERS`."""
-        follows, exactly = self.from_printed_follows, self.from_printed_exactly
-        return None if follows is None or exactly is None else _states(follows, exactly)
+        return _states(self.from_printed_follows, self.from_printed_exactly)
 
     @property
     def untold(self) -> int:
@@ -162,6 +162,11 @@ class ReplayedStage(Savable):
         if self.printed is None or ours is None or slack is None:
             return None
         return (ours - self.printed[:, : ours.shape[1]]).abs() <= slack
+
+    def about(self) -> dict[str, Any]:
+        """Return the facts about the stage beside its arrays, as types of JSON."""
+        facts = {name: getattr(self, name) for name in _FACTS}
+        return {name: [*one] if isinstance(one, tuple) else one for name, one in facts.items()}
 
     def matrices(self) -> list[Matrix]:
         """Return the printed matrix and ours from both sources, with one more digit."""
@@ -177,7 +182,8 @@ class ReplayedStage(Savable):
         ):
             if values is not None:
                 texts = [[f"{x:.{digits}f}" for x in row] for row in values.tolist()]
-                matrices.append(Matrix(f"from {source}", values, texts, *sides, states))
+                of_cells = None if states is None else np.array(states)
+                matrices.append(Matrix(f"from {source}", values, texts, *sides, of_cells))
         return matrices
 
 
@@ -253,9 +259,8 @@ class ExampleResult(Result):
         checked = n["printed"] - n["untold"]
         text = f"{n['from_inputs']} of {checked} printed cells follow from the inputs"
         if n["linked"]:
-            text += (
-                f", {n['from_printed']} of {n['linked']} follow from the printed stages before them"
-            )
+            linked = f"{n['from_printed']} of {n['linked']}"
+            text += f", {linked} follow from the printed stages before them"
         if n["within_rounding"]:
             text += f" ({n['within_rounding']} of these only {ROUNDED})"
         return text + (f", {n['untold']} cannot be checked" if n["untold"] else "")
@@ -272,15 +277,13 @@ class ExampleResult(Result):
         if len(self.stages) == 1:
             return f"{wrong} of {checked} printed numbers do not follow from the inputs"
         *others, last = self.slips
-        where = f"{', '.join(others)} and {last}" if others else last
-        begin = "errors begin" if others else "the error begins"
-        return f"{wrong} of {checked} printed numbers do not follow: {begin} in {where}"
+        begin = f"errors begin in {', '.join(others)} and" if others else "the error begins in"
+        return f"{wrong} of {checked} printed numbers do not follow: {begin} {last}"
 
     def conclusion(self) -> str:
         """Return the summary, and the stages that have slips."""
-        summary = self.summary()
         slips = f" Slips: {', '.join(self.slips)}." if self.slips else ""
-        return f"{summary[0].upper()}{summary[1:]}.{slips}"
+        return f"{self.summary()[0].upper()}{self.summary()[1:]}.{slips}"
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return what the example gives, and what is printed and recomputed of each stage."""
@@ -301,12 +304,7 @@ class ExampleResult(Result):
             "summary": self.summary(),
             "counts": self.count(),
             "slips": list(self.slips),
-            "stages": [
-                {fact: getattr(stage, fact) for fact in _FACTS}
-                | {name: list(getattr(stage, name)) for name in _LISTS}
-                | {name: getattr(stage, name) for name in _STATES}
-                for stage in self.stages
-            ],
+            "stages": [stage.about() for stage in self.stages],
         }
 
     def columns_of_table(self) -> Columns:
@@ -340,29 +338,26 @@ class ExampleResult(Result):
         yield Text(f"\n{self.conclusion()}", "bold")
 
 
-def _states(follows: Tensor, exactly: Tensor) -> States:
+def _states(follows: Tensor | None, exactly: Tensor | None) -> States | None:
     """Return the state of each cell."""
-    return [
-        [
-            (EXACT if is_exact else ROUNDED) if does_follow else DIFFERS
-            for does_follow, is_exact in zip(*rows, strict=True)
-        ]
-        for rows in zip(follows.tolist(), exactly.tolist(), strict=True)
-    ]
+    if follows is None or exactly is None:
+        return None
+    states: States = np.where(follows, np.where(exactly, EXACT, ROUNDED), DIFFERS).tolist()
+    return states
 
 
 def _table(matrices: Sequence[Matrix]) -> Table:
     """Return the numbers of matrices that have the same rows, each row below the other."""
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table("", "", box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for label in matrices[0].columns:
-        table.add_column(Text(literal(label, _LABEL)), justify="right", no_wrap=True)
+    labels = [Text(literal(label, _LABEL)) for label in matrices[0].columns]
+    columns = [Column(label, justify="right", no_wrap=True) for label in labels]
+    table = Table("", "", *columns, box=None, header_style="dim", padding=(0, 2, 0, 0))
     for i, label in enumerate(matrices[0].rows):
         for matrix in matrices:
             cells = [Text(text) for text in matrix.texts[i]]
-            for j, state in enumerate(matrix.states[i] if matrix.states is not None else ()):
+            for j, state in enumerate(() if matrix.states is None else matrix.states[i]):
                 if mark := _MARKS[state]:
                     cells[j] = Text(f"{mark}{cells[j]}", _STYLES[state])
             row = literal(label, _LABEL) if matrix is matrices[0] else ""
