@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from attnviz.attribution.stacks import Place
+from attnviz.attribution.target import Place
 from attnviz.attribution.tracing import (
     MATRICES,
     AttentionTracer,

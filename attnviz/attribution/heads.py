@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from attnviz.attribution.interventions import HeadPatching, batch_size
-from attnviz.attribution.readout import base_of
-from attnviz.attribution.stored_run import StoredRun
-from attnviz.attribution.target import Score, Target
+from attnviz.attribution.lens import StoredRun
+from attnviz.attribution.target import Score, Target, base_of
 from attnviz.attribution.tracing import (
     AttentionTracer,
     by_head,

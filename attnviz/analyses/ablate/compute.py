@@ -32,10 +32,8 @@ from attnviz.attribution.heads import (
 )
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import Prediction, logits_at
-from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import Reading, encode_like
-from attnviz.attribution.stacks import token_ids
-from attnviz.attribution.target import Target
+from attnviz.attribution.target import Readout, Target, token_ids
 from attnviz.capture import restoring
 from attnviz.errors import InputError
 from attnviz.inputs import Inputs, Many, TextSource, parse_inputs, spelled

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 import attnviz
 from attnviz.analyses.explore.examples import DECILES, HeadExample
 from attnviz.analyses.survey.media import POSITIONS, TITLES
 from attnviz.analyses.survey.result import SurveyResult
+from attnviz.results import AttentionRecord
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.base import Columns, Result, Rules, Savable, proof
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _SIMILAR = 5  # heads
 _LISTED = 10
+_POINTS = 40  # queries, and keys, of a plane
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +48,56 @@ class QueryKeyPlane(Savable):
         keys = self.key_tokens or self.tokens
         yield "a query of each token", self.queries.shape == (len(self.tokens), 2)
         yield "a key of each token", self.keys.shape == (len(keys), 2)
+
+    @classmethod
+    def of_heads(
+        cls, records: Sequence[AttentionRecord], numbers: Sequence[int] = ()
+    ) -> list[QueryKeyPlane]:
+        """Return a plane for each head of an attention: from the scores of queries and keys.
+
+        The scores, centered for each query, are the inner products of places, as far as two dimensions
+        allow (a biplot of their singular value decomposition, Gabriel 1971).
+
+        numbers : of the images of the records, whose patches are drawn.
+        """
+        sides: list[tuple[Tensor, tuple[str, ...], tuple[tuple[int, int], ...]]] = []
+        for side in ("query", "key"):
+            vectors: list[Tensor] = []
+            labels: list[str] = []
+            places: list[tuple[int, int]] = []
+            for index, record in enumerate(records):
+                axis, X = getattr(record, f"{side}_axis"), getattr(record, side).double().cpu()
+                ordinary = [n for n, special in enumerate(axis.special) if not special]
+                vectors.append(X.repeat_interleave(record.heads // len(X), dim=0)[:, ordinary])
+                labels += [axis.labels[n] for n in ordinary]
+                if numbers and axis.patches is not None:
+                    places += [(numbers[index], n) for n in ordinary]
+            chosen = torch.linspace(
+                0, len(labels) - 1, min(_POINTS, len(labels)), device="cpu"
+            ).long()
+            of_chosen = tuple(labels[n] for n in chosen.tolist())
+            where = tuple(places[n] for n in chosen.tolist() if places)
+            sides.append((torch.cat(vectors, dim=1)[:, chosen], of_chosen, where))
+        (Q, query_labels, query_places), (K, key_labels, key_places) = sides
+        scores = (Q @ K.mT) * records[0].scale
+        centered = scores - scores.mean(-1, keepdim=True)
+        U, S, V = torch.linalg.svd(centered, full_matrices=False)
+        planes = []
+        for u, s, v in zip(U, S, V, strict=True):
+            size = s[:2].sqrt()
+            lacking = (0, 2 - len(size))  # dimensions, where there is a single query or key
+            planes.append(
+                cls(
+                    tokens=query_labels,
+                    queries=pad(u[:, :2] * size, lacking),
+                    keys=pad(v[:2].mT * size, lacking),
+                    explained=float((s[:2] ** 2).sum() / (s**2).sum().clamp(min=1e-300)),
+                    key_tokens=() if key_labels == query_labels else key_labels,
+                    query_places=query_places,
+                    key_places=() if key_places == query_places else key_places,
+                )
+            )
+        return planes
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,9 @@ from attnviz.attribution.methods import check_methods, compute_methods
 from attnviz.attribution.methods.raw_attention import raw_attention
 from attnviz.attribution.methods.rollout import rollout
 from attnviz.attribution.ranking import sum_pieces
-from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import Reading, Reference, encode_after, make_reference, read
 from attnviz.attribution.residual_stream import ResidualStream, decompose_residual_stream
-from attnviz.attribution.target import Score, Target
+from attnviz.attribution.target import Readout, Score, Target
 from attnviz.attribution.tracing import trace_run
 from attnviz.capture import hidden_states, restoring
 from attnviz.errors import (

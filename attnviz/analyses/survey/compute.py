@@ -26,8 +26,7 @@ from attnviz.analyses.survey.aggregate import (
     cluster,
     head_distances,
 )
-from attnviz.analyses.survey.answers import with_answers
-from attnviz.analyses.survey.confirm import confirm
+from attnviz.analyses.survey.confirm import confirm, with_answers
 from attnviz.analyses.survey.corpus import (
     PART,
     Corpus,
@@ -39,12 +38,6 @@ from attnviz.analyses.survey.corpus import (
     read_corpus,
     tokenize_corpus,
     verify_sample,
-)
-from attnviz.analyses.survey.linear import (
-    SIGNED_STATISTICS,
-    SignedHeadStatistics,
-    check_head_count,
-    select_stack,
 )
 from attnviz.analyses.survey.media import (
     Kind,
@@ -59,9 +52,13 @@ from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here
 from attnviz.analyses.survey.result import NOUNS, SurveyResult
 from attnviz.analyses.survey.statistics import (
     ROLES,
+    SIGNED_STATISTICS,
     HeadStatistics,
+    SignedHeadStatistics,
     Statistic,
     TextStatistics,
+    check_head_count,
+    select_stack,
     statistics_for,
 )
 from attnviz.errors import InputError, refuse_given
