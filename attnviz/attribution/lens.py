@@ -1,4 +1,4 @@
-"""The logit lens: what the model would predict after each layer."""
+"""Start a model from a stored residual stream, as the logit lens does after each layer."""
 
 from __future__ import annotations
 

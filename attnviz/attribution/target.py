@@ -1,4 +1,4 @@
-"""A text, and what is explained in it."""
+"""A text, the numbers of the output that are explained, and what each attention reads."""
 
 from __future__ import annotations
 

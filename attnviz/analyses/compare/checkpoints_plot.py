@@ -14,7 +14,6 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from attnviz.analyses.compare.checkpoints_result import CheckpointsResult, Turn
-from attnviz.analyses.explain.result import signed
 from attnviz.analyses.survey.statistics import STATISTICS
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
@@ -28,6 +27,7 @@ from attnviz.figures.style import (
     weight_colors,
 )
 from attnviz.results.axis import literal
+from attnviz.results.text import signed
 
 _COLORED = 5  # heads
 _SHORTEST = 0.1  # of the longest path, for a color

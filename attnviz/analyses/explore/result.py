@@ -20,6 +20,7 @@ from attnviz.results import AttentionRecord
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.base import Columns, Result, Rules, Savable, proof
+from attnviz.results.text import dim, plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,8 +56,8 @@ class QueryKeyPlane(Savable):
     ) -> list[QueryKeyPlane]:
         """Return a plane for each head of an attention: from the scores of queries and keys.
 
-        The scores, centered for each query, are the inner products of places, as far as two dimensions
-        allow (a biplot of their singular value decomposition, Gabriel 1971).
+        The scores, centered for each query, are the inner products of places, as far as two
+        dimensions allow (a biplot of their singular value decomposition, Gabriel 1971).
 
         numbers : of the images of the records, whose patches are drawn.
         """
@@ -373,7 +374,6 @@ class ExploreResult(Result):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the heads with a role, their strongest example, and what they write."""
-        from rich.table import Table
         from rich.text import Text
 
         survey = self.survey
@@ -381,9 +381,8 @@ class ExploreResult(Result):
             f"{len(survey.heads)} heads of {self.provenance.model_name} on {survey.read}",
             "bold",
         )
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        for name in ("head", "role", "strongest example", "raises", "lost without it"):
-            table.add_column(name)
+        names = ("head", "role", "strongest example", "raises", "lost without it")
+        table = plain_table(names)
         named = [k for k, role in enumerate(survey.roles) if role and "rests" not in role]
         for k in named[:_LISTED]:
             best = self.examples[k][0] if self.examples[k] else None
@@ -396,8 +395,7 @@ class ExploreResult(Result):
             lost = "–" if self.effects is None else f"{self.effects[k]:.3f}"
             table.add_row(self.head_names[k], survey.roles[k], *map(Text, (pair, raised, lost)))
         yield table
-        for note in (*survey.notes, *self.notes):
-            yield Text(note, "dim")
+        yield from dim((*survey.notes, *self.notes))
 
 
 def _plane_data(plane: QueryKeyPlane) -> dict[str, Any]:

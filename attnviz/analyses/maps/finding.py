@@ -14,6 +14,7 @@ from attnviz.errors import InputError
 from attnviz.figures.scale import is_logarithmic
 from attnviz.results import AxisGeometry
 from attnviz.results.axis import TokenGroups, content_words, literal, locate
+from attnviz.results.text import counted, with_minus
 
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
 _FEWEST_ROWS = 3
@@ -240,7 +241,7 @@ def _of_signed(drawn: AttentionMap, asked: tuple[int, int] | None) -> Finding | 
         return None
     row, column = divmod(int(sizes.argmax()), sizes.shape[1]) if asked is None else asked
     query, key = literal(drawn.rows[row]), literal(drawn.columns[column])
-    weight = f"{float(drawn.weights[row, column]):+.2g}".replace("-", "−")
+    weight = with_minus(f"{float(drawn.weights[row, column]):+.2g}")
     largest = "" if asked is not None else ", the largest weight between two words"
     return Finding(f"“{query}” reads “{key}” with {weight}{largest}", (row, column))
 
@@ -345,7 +346,7 @@ def of_heads(maps: HeadMaps) -> str:
     """Return which families the heads belong to, the largest first."""
     layers, heads = maps.weights.shape[:2]
     one = f" of layer {maps.layers[0]}" if layers == 1 else ""
-    count = f"{layers * heads:,} head{'s' * (layers * heads > 1)}{one}"
+    count = f"{counted(layers * heads, 'head')}{one}"
     found = Counter(family[0].name for family in head_families(maps) if family is not None)
     if not found:
         return f"All {count}" if layers * heads > 1 and not maps.heads else count

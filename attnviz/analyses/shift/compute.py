@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.sentences import find_word
-from attnviz.analyses.shift.result import ShiftPlane, ShiftResult, numbered
+from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
 from attnviz.attribution.decomposition import Decomposition, decompose
 from attnviz.attribution.interventions import (
     AttentionKnockout,
@@ -50,6 +50,7 @@ from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import TokenGroups, locate
+from attnviz.results.text import numbered
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 

@@ -31,6 +31,7 @@ from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Model, Source, load
 from attnviz.pipeline.run import AttendOptions, run
 from attnviz.results import AttentionResult
+from attnviz.results.text import counted
 from attnviz.runtime.libraries import silence_logs
 
 if TYPE_CHECKING:
@@ -122,16 +123,13 @@ class CorpusChanges:
             listed = ", ".join(f"{number:,}" for number in self.left_out[:_LISTED])
             more = len(self.left_out) - _LISTED
             numbers = f"{listed} and {more:,} more" if more > 0 else listed
-            count, error = self._counted(len(self.left_out)), self.first_error.rstrip(".")
+            count, error = counted(len(self.left_out), self.noun), self.first_error.rstrip(".")
             notes.append(
                 f"left out, since it could not be read: {count} ({numbers}), first {error}"
             )
         if self.cut:
-            notes.append(f"{self._counted(self.cut)} cut to {self.cut_to:,} tokens")
+            notes.append(f"{counted(self.cut, self.noun)} cut to {self.cut_to:,} tokens")
         return tuple(notes)
-
-    def _counted(self, count: int) -> str:
-        return f"{count:,} {self.noun}{'s' * (count != 1)}"
 
 
 def parse_corpus(

@@ -504,6 +504,11 @@ def key_order(
     return torch.empty_like(places).scatter_(-1, places, shuffled.argsort(dim=-1, stable=True))
 
 
+# --- linear attention: its weights are signed, and their sizes are measured
+
+# A statistic such as |previous| is that of softmax attention, of the shares of the weights in the
+# sizes of their row: |M_ij| / Σ_j |M_ij|. So it is a share here, too, and roles follow by the same
+# criteria. Beside them stands how much of the sizes is of negative weights.
 _OF_SIZES = tuple(
     replace(one, name=f"|{one.name}|", title=one.title.replace("weight ", "|weight| "))
     for one in STATISTICS
