@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from attnviz.pipeline.attend import Loadable, Source
 
 
+_BASELINES = "even", "shuffled", "p_even", "p_shuffled"
 _SUMMARIES = "summary.parquet", "survey.safetensors"
 
 
@@ -236,7 +237,8 @@ def survey(
         for path in summaries:
             check_output(path, force=force or resume)
         measured_by = SignedHeadStatistics if signed else HeadStatistics
-        heads = measured_by(model.checkpoint, records, seed, statistics, _texts_of_roles(groups))
+        only_on = {ROLES[one.role].name: group.numbers for group in groups for one in group.probes}
+        heads = measured_by(model.checkpoint, records, seed, statistics, only_on)
         numbered = enumerate(chain([first], tokenized))
         count = count_rows(texts)
         if folder is None:
@@ -253,11 +255,6 @@ def survey(
         for path in summaries:
             save_result(result, path, force=force or resume)
     return result
-
-
-def _texts_of_roles(groups: Sequence[ProbeGroup]) -> dict[str, range]:
-    """Return the texts on which the statistic of each probe is measured, by its name."""
-    return {ROLES[one.role].name: group.numbers for group in groups for one in group.probes}
 
 
 def _roles_in(
@@ -410,13 +407,8 @@ def _result(
     return SurveyResult(
         heads=heads.heads,
         statistics=names,
-        mean=by_head(totals.value.mean),
-        low=by_head(totals.value.low),
-        high=by_head(totals.value.high),
-        even=by_head(totals.even),
-        shuffled=by_head(totals.shuffled),
-        p_even=by_head(totals.p_even),
-        p_shuffled=by_head(totals.p_shuffled),
+        **{name: by_head(getattr(totals.value, name)) for name in ("mean", "low", "high")},
+        **{name: by_head(getattr(totals, name)) for name in _BASELINES},
         count=by_head(totals.value.count).long(),
         roles=tuple(assign_roles(totals.excess, totals.p_held_out, heads.statistics)),
         clusters=tuple(cluster(distances.numpy()).tolist()),

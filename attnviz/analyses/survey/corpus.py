@@ -379,14 +379,18 @@ def _column_index(names: list[str], column: str, file_name: str) -> int:
     return names.index(column)
 
 
-def load_text_model(model: Model | Loadable | None) -> Model:
-    """Return a model that reads one text at a time; raise InputError for any other model."""
+def load_reader(
+    model: Model | Loadable | None, kinds: Sequence[str] = ("text",), what: str = "one text"
+) -> tuple[Model, str]:
+    """Return a model, and which of some kinds it reads, alone; InputError for any other model."""
     model = model if isinstance(model, Model) else load(model)
     reads = input_kinds(model.module)
-    if reads != ("text",) or has_text_decoder(model.module, model.module.config):
-        kind = "is an encoder–decoder" if reads == ("text",) else f"reads {' and '.join(reads)}"
-        raise InputError(f"{model.name} {kind}. Choose a model that reads one text.")
-    return model
+    is_one = len(reads) == 1 and reads[0] in kinds
+    decodes = is_one and has_text_decoder(model.module, model.module.config)
+    if is_one and (reads == ("audio",) or not decodes):
+        return model, reads[0]
+    kind = "is an encoder–decoder" if is_one else f"reads {' and '.join(reads)}"
+    raise InputError(f"{model.name} {kind}. Choose a model that reads {what}.")
 
 
 def check_seed(seed: int) -> None:

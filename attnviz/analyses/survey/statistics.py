@@ -325,8 +325,29 @@ class TextStatistics:
     compared: int
 
 
+def largest_difference(ours: Tensor, theirs: Tensor, largest: Tensor) -> Tensor:
+    """Return the largest difference of each head (H, S), as a share of the largest values, (H,)."""
+    shares = ((ours - theirs).abs() / largest).nan_to_num(0.0)
+    return shares.masked_fill(ours.isnan() != theirs.isnan(), torch.inf).amax(-1)
+
+
+class Heads:
+    """Base of what measures the heads of one model, with the records of any one text or medium."""
+
+    records: Sequence[AttentionRecord]
+
+    @cached_property
+    def heads(self) -> tuple[HeadName, ...]:
+        """The heads, in the order in which the model runs."""
+        return tuple(
+            HeadName(record.stack, record.layer, head)
+            for record in self.records
+            for head in range(record.heads)
+        )
+
+
 @dataclass(frozen=True, eq=False)
-class HeadStatistics:
+class HeadStatistics(Heads):
     """Measures the heads of one model.
 
     records : the attentions of any one text. seed : of the shuffles. statistics : what is measured.
@@ -338,15 +359,6 @@ class HeadStatistics:
     seed: int = 0
     statistics: Sequence[Statistic] = STATISTICS
     only_on: Mapping[str, range] = field(default_factory=dict)
-
-    @cached_property
-    def heads(self) -> tuple[HeadName, ...]:
-        """The heads, in the order in which the model runs."""
-        return tuple(
-            HeadName(record.stack, record.layer, head)
-            for record in self.records
-            for head in range(record.heads)
-        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -431,11 +443,8 @@ class HeadStatistics:
                 differences.append(torch.full(values.shape[1:2], torch.nan, device="cpu"))
                 return
             model_values = of_first(attention.model_weights).cpu()[0]
-            only_one = values[0].isnan() != model_values.isnan()
-            shares = (
-                (values[0] - model_values).abs() / largest(length, self.statistics)
-            ).nan_to_num(0.0)
-            differences.append(shares.masked_fill(only_one, torch.inf).amax(-1))
+            limits = largest(length, self.statistics)
+            differences.append(largest_difference(values[0], model_values, limits))
 
         capture_batch(self.checkpoint.module, inputs, self.records, add)
         both = torch.cat(value, dim=1)
