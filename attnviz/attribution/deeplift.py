@@ -38,11 +38,7 @@ _CLOSE = 1e-4  # relative difference below which the mean derivative is more exa
 
 
 class _Multiplied(Function):
-    """Computes a function of both runs, and carries gradients of run 1 by its multipliers.
-
-    The rule of the function returns its output, and how the gradient of run 1 goes back to each
-    input.
-    """
+    """Computes both runs by a rule, which also says how gradients of run 1 go back to inputs."""
 
     @staticmethod
     def forward(ctx: Any, rule: Callable[..., tuple[Tensor, Multiply]], *inputs: Tensor) -> Tensor:
@@ -253,13 +249,9 @@ class DeepLift(AttentionTracer):
         if name in MATRICES and len(moving) == 2:
             return matrix_product(*moving)
         if name == "baddbmm":
-            return _add_product(*args, **kwargs)
+            bias, *matrices = args
+            mixed = matrix_product(*matrices) * kwargs.get("alpha", 1)
+            return bias * kwargs.get("beta", 1) + mixed
         if name == "layer_norm":
             return normalize(*args, **kwargs)
         return func(*args, **kwargs)
-
-
-def _add_product(
-    bias: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1
-) -> Tensor:
-    return bias * beta + matrix_product(batch1, batch2) * alpha

@@ -42,6 +42,14 @@ def sum_pieces(parts: Tensor, positions: Sequence[Sequence[int]]) -> Tensor:
     return torch.stack([parts[..., list(pieces)].sum(-1) for pieces in positions], dim=-1)
 
 
+def spread(numbers: Tensor, words: list[int], count: int) -> Tensor:
+    """Return numbers (…, n) of some words at their places among `count`, NaN elsewhere."""
+    shape = *numbers.shape[:-1], count
+    placed = torch.full(shape, torch.nan, dtype=torch.float64, device="cpu")
+    placed[..., words] = numbers
+    return placed
+
+
 def consensus(effects: Mapping[str, Tensor], rows: list[int]) -> Tensor:
     """Return the mean of effects (…, W), each in units of its deviation over some words."""
     scaled = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from attnviz.errors import InputError, ModelError
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionRecord, AttentionResult
+
+if TYPE_CHECKING:
+    from attnviz.attribution.decomposition import Decomposition
 
 _DECODER = "decoder_"  # begins the names of the inputs of a decoder
 _ALL = slice(0, None)
@@ -310,6 +313,16 @@ class Score(Target):
     result: AttentionResult  # the attention of the text
     gate: Tensor | None  # which keys each query may attend to in the reference, (T, T)
     computed: dict[str, Tensor] = field(default_factory=dict)  # attributions by method, (T,)
+
+    @classmethod
+    def of(
+        cls, target: Target, split: Decomposition, result: AttentionResult, gate: Tensor | None
+    ) -> Score:
+        """Return the score of a target along the direction of its decomposition."""
+        computed = {"split": split.credit}
+        return cls(
+            **vars(target), direction=split.direction, result=result, gate=gate, computed=computed
+        )
 
     @property
     def attentions(self) -> list[tuple[AttentionRecord, Place]]:

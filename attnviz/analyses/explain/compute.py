@@ -29,7 +29,7 @@ from attnviz.attribution.interventions import (
 from attnviz.attribution.lens import LogitLens, logit_lens
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction
-from attnviz.attribution.ranking import sum_pieces
+from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reading, encode_causal, make_reference, read
 from attnviz.attribution.target import Score, Target, token_ids
 from attnviz.capture import generate_greedily, restoring
@@ -154,7 +154,8 @@ def explain(
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
     prefix, written = None, _Written()
-    if is_two_sided(model):
+    module = model.module
+    if input_kinds(module) == ("text",) and has_text_decoder(module, module.config):
         prefix, written = _begin(model, source, decoder or "", generate, truncate)
     elif decoder is not None:
         raise InputError(
@@ -224,24 +225,12 @@ def explain_prediction(
         replacements = torch.empty(0, len(words), dtype=torch.float64, device="cpu")
         if measure:
             causal, replacements = _measure(site, words, token_ids(compared.inputs))
-        score = Score(
-            **vars(site),
-            direction=along,
-            result=result,
-            gate=compared.gate,
-            computed={"split": split.credit},
-        )
+        score = Score.of(site, split, result, compared.gate)
         attributions, left_out = compute_methods(methods, score)
         effects, lens, missing = _measure_heads(score, readout) if heads else (None, None, [])
         value = site.outputs(1).item()
 
-    def by_word(numbers: Tensor) -> Tensor:
-        """Place numbers of the changed words, (…, W)."""
-        shape = *numbers.shape[:-1], len(groups.labels)
-        placed = torch.full(shape, torch.nan, dtype=torch.float64, device="cpu")
-        placed[..., others] = numbers
-        return placed
-
+    by_word = partial(spread, words=others, count=len(groups.labels))
     probabilities = choices.probabilities
     top = choices.top(_TOP)
     return ExplainResult(
@@ -347,12 +336,6 @@ def find_prediction(
     )
     site = Target(model, reading.inputs, reading.special, readout, reading.sink)
     return FoundPrediction(reading, site, choices, notes)
-
-
-def is_two_sided(model: Model) -> bool:
-    """Return whether a model reads a text in its encoder, and writes another in its decoder."""
-    module = model.module
-    return input_kinds(module) == ("text",) and has_text_decoder(module, module.config)
 
 
 @dataclass(frozen=True)

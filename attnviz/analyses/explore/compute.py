@@ -347,10 +347,7 @@ def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int]
 
 
 def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
-    """Return how much log-probability the next tokens lose without each head, (K,).
-
-    A head has its mean output over all texts instead.
-    """
+    """Return how much log-probability next tokens lose if a head has its mean output, (K,)."""
     sites, outputs = [], []
     for text in texts:
         reading, _ = attempt(partial(read, model, inputs_of([text])))

@@ -545,10 +545,7 @@ def _relates_patches(record: AttentionRecord) -> bool:
 
 
 def _distances(record: AttentionRecord, groups: TokenGroups) -> Tensor | None:
-    """Return a number for each distance of two words or two patches, (T, T), else -1.
-
-    None if the record relates neither.
-    """
+    """Return a number for each distance of two words or patches, (T, T), else -1; None without."""
     if _relates_patches(record):
         patches = [patch or (-1, -1) for patch in groups.side.patches or ()]
         places = torch.tensor(patches, device="cpu")
