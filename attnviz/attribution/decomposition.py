@@ -129,10 +129,7 @@ def _parts(
 
 
 def credits(
-    readout: Readout,
-    inputs: Mapping[str, Tensor],
-    unit: Tensor,
-    gate: Tensor | None,
+    readout: Readout, inputs: Mapping[str, Tensor], unit: Tensor, gate: Tensor | None
 ) -> Tensor:
     """Return the contribution of each source token over all paths, (T,).
 

@@ -248,7 +248,7 @@ class DeepLift(AttentionTracer):
             return product(args[0], inverse) if moves(args[0]) else args[0] * inverse
         if name in MATRICES and len(moving) == 2:
             return matrix_product(*moving)
-        if name == "baddbmm":
+        if name == "baddbmm" and len(args) == 3:
             bias, *matrices = args
             mixed = matrix_product(*matrices) * kwargs.get("alpha", 1)
             return bias * kwargs.get("beta", 1) + mixed

@@ -13,12 +13,7 @@ from torch import Tensor
 from attnviz.attribution.interventions import HeadPatching, batch_size
 from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.target import Score, Target, base_of
-from attnviz.attribution.tracing import (
-    AttentionTracer,
-    by_head,
-    expect_gradients,
-    trace_run,
-)
+from attnviz.attribution.tracing import AttentionTracer, by_head, expect_gradients, trace_run
 from attnviz.errors import InputError, ModelError
 from attnviz.results.base import Rules, Savable
 from attnviz.runtime.progress import part, track
@@ -55,11 +50,7 @@ class HeadEffects(Savable):
 
 
 def head_effects(
-    score: Score,
-    *,
-    how: Ablation = "zero",
-    others: Sequence[Target] = (),
-    exact: int = EXACT,
+    score: Score, *, how: Ablation = "zero", others: Sequence[Target] = (), exact: int = EXACT
 ) -> HeadEffects:
     """Return the estimated effect of ablating each head, and the exact one of the largest.
 
@@ -107,11 +98,7 @@ def estimate_effects(
 
 
 def ablate_heads(
-    score: Score,
-    heads: Sequence[Head],
-    *,
-    how: Ablation = "zero",
-    others: Sequence[Target] = (),
+    score: Score, heads: Sequence[Head], *, how: Ablation = "zero", others: Sequence[Target] = ()
 ) -> Tensor:
     """Ablate each head by itself and return what the score loses, (N,).
 

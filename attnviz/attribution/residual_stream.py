@@ -64,10 +64,7 @@ class ResidualStream(Savable):
 
 
 def decompose_residual_stream(
-    readout: Readout,
-    inputs: Mapping[str, Tensor],
-    *,
-    direction: Tensor | None = None,
+    readout: Readout, inputs: Mapping[str, Tensor], *, direction: Tensor | None = None
 ) -> ResidualStream:
     """Decompose the shift of one word between the first block and the end, or a prediction.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from attnviz.capture import restoring
 from attnviz.errors import InputError, ModelError
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionRecord, AttentionResult
@@ -279,6 +280,11 @@ class Target:
         """Return what is read in `count` copies of the text, or of other `ids` (N, T), (N, d)."""
         copies = copies_of(self.inputs, count)
         return self.readout.run(copies if ids is None else with_token_ids(copies, ids))
+
+    def as_loaded(self) -> Tensor:
+        """Return what is read in the text by the model as it was loaded, (1, d), float64."""
+        with restoring(self.model.module, None, seed=2):
+            return self.readout.run(self.inputs).double().cpu()
 
     def without(self, positions: Sequence[int]) -> Target:
         """Return the same target in the text without the tokens at some positions."""

@@ -464,20 +464,14 @@ def _verify(
     missed = AnalysisCheck("sums of the parts", completeness_error(split), COMPLETE)
     report = replace(report, analysis=(*report.analysis, missed))
     ours = torch.tensor([[value]], dtype=torch.float64, device="cpu")
-    with restoring(site.model.module, None, seed=2):
-        loaded = site.readout.run(site.inputs).double().cpu()
     size = choices.logits.double().abs().max().item()
-    return check_hidden_states(report, ours, loaded, name="logits", scale=size)
+    return check_hidden_states(report, ours, site.as_loaded(), name="logits", scale=size)
 
 
 @checked_scalars
 @silence_logs()
 def explain_generation(
-    text: str,
-    *,
-    generate: int,
-    measure: bool = False,
-    model: Model | Loadable | None = None,
+    text: str, *, generate: int, measure: bool = False, model: Model | Loadable | None = None
 ) -> list[ExplainResult]:
     """Explain each token that a model generates after a text by the words before it.
 

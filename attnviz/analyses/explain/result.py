@@ -16,13 +16,7 @@ import attnviz
 from attnviz.attribution.decomposition import Decomposition
 from attnviz.attribution.heads import HeadEffects
 from attnviz.attribution.lens import LogitLens
-from attnviz.attribution.ranking import (
-    RANKABLE,
-    WordResult,
-    consensus,
-    correlate_ranks,
-    spearman,
-)
+from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, correlate_ranks, spearman
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
@@ -305,9 +299,9 @@ class ExplainResult(WordResult):
         """The number in the text and in the reference, and the part of the strongest word."""
         value, baseline = signed(self.value), signed(self.baseline)
         other = "without context" if "only itself" in self.reference else "in the reference"
-        text = {
-            "difference": f"The logits differ by {value} here and by {baseline} {other}",
-        }.get(self.number, f"Its {self._number} is {value} here and {baseline} {other}")
+        text = f"Its {self._number} is {value} here and {baseline} {other}"
+        if self.number == "difference":
+            text = f"The logits differ by {value} here and by {baseline} {other}"
         text += "." if math.isnan(self.probability) else f"; probability {self.share}."
         if (first := self.strongest) is not None:
             credit, total = float(self.credit[first]), self.decomposition.total

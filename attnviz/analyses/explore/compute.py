@@ -114,9 +114,7 @@ def explore(
     if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
         raise InputError(f"There is no file or folder {texts}. Check the name of the corpus.")
     expect_corpus(texts, column)
-    model, kind = load_corpus_model(model)
-    if special_tokens is not None:
-        model = Model(model.checkpoint.reading(special_tokens))
+    model, kind = load_corpus_model(model, special_tokens)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
         corpus_of_media = MediaCorpus.of(model, kind, source, truncate, column)

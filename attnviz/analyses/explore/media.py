@@ -11,12 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from attnviz.analyses.explore.examples import (
-    Examples,
-    HeadExample,
-    count_pairs,
-    with_counts,
-)
+from attnviz.analyses.explore.examples import Examples, HeadExample, count_pairs, with_counts
 from attnviz.analyses.explore.result import ExploreResult, HeadAxis, QueryKeyPlane, ShownMedium
 from attnviz.analyses.survey.compute import survey_media
 from attnviz.analyses.survey.media import MediaCorpus, Medium

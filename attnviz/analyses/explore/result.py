@@ -378,8 +378,7 @@ class ExploreResult(Result):
 
         survey = self.survey
         yield Text(
-            f"{len(survey.heads)} heads of {self.provenance.model_name} on {survey.read}",
-            "bold",
+            f"{len(survey.heads)} heads of {self.provenance.model_name} on {survey.read}", "bold"
         )
         names = ("head", "role", "strongest example", "raises", "lost without it")
         table = plain_table(names)

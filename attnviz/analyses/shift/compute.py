@@ -452,10 +452,7 @@ def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Ite
 
 
 def _head_effects(
-    readout: Readout,
-    compared: Reference,
-    direction: Tensor,
-    effect: Literal["direct", "total"],
+    readout: Readout, compared: Reference, direction: Tensor, effect: Literal["direct", "total"]
 ) -> Tensor:
     """Return what the word loses along the direction by each patched head, (L, H)."""
     effects = patch_heads(readout, compared.inputs, gate=compared.gate, effect=effect)

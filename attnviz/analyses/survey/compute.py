@@ -185,9 +185,7 @@ def survey(
         why = "a survey without a folder writes nothing. Name one (out=), or leave this out."
         refuse_given(why, resume=resume, force=force)
     probes = [] if probe is None else find_probes(probe)
-    model, kind = load_corpus_model(model)
-    if special_tokens is not None:
-        model = Model(model.checkpoint.reading(special_tokens))
+    model, kind = load_corpus_model(model, special_tokens)
     if kind != "text":
         refuse_given(
             f"{model.name} reads {NOUNS[kind]}, and it is for texts. Leave it out, or run attnviz "
@@ -465,7 +463,5 @@ def add_statistics(
         tolerance = PRECISIONS[weights_dtype].weights
         checks.append(bounded_check(record, "statistics", differences, tolerance, compared=count))
     return replace(
-        report,
-        checks=(*report.checks, *checks),
-        not_compared=(*report.not_compared, *not_compared),
+        report, checks=(*report.checks, *checks), not_compared=(*report.not_compared, *not_compared)
     )

@@ -38,6 +38,7 @@ from attnviz.errors import InputError, ModelError, refuse_given
 from attnviz.inputs import Batch, encode
 from attnviz.inputs.audio import Sound, read_sound
 from attnviz.inputs.image import Picture, read_image
+from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder
 from attnviz.pipeline.attend import Loadable, Model, attend
 from attnviz.pipeline.run import transcript_of
@@ -50,11 +51,7 @@ FILES = {
     "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
     "audio": (".wav", ".flac", ".ogg", ".mp3"),
 }
-POSITIONS = {
-    "text": "tokens",
-    "image": "patches and special tokens",
-    "audio": "frames and tokens",
-}
+POSITIONS = {"text": "tokens", "image": "patches and special tokens", "audio": "frames and tokens"}
 _SAMPLE = {"image": 8, "audio": 2}  # on which all stages are verified; a sound has many frames
 _NEAR = 0.1  # seconds
 
@@ -62,9 +59,13 @@ _NEAR = 0.1  # seconds
 # --- the files
 
 
-def load_corpus_model(model: Model | Loadable | None) -> tuple[Model, Kind]:
+def load_corpus_model(
+    model: Model | Loadable | None, special_tokens: SpecialTokens | None
+) -> tuple[Model, Kind]:
     """Return a model and what its corpus consists of; InputError for one that reads pairs."""
     model, kind = load_reader(model, ("text", "image", "audio"), "texts, images or sounds")
+    if special_tokens is not None:
+        model = Model(model.checkpoint.reading(special_tokens))
     return model, cast("Kind", kind)
 
 
