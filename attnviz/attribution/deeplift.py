@@ -248,10 +248,14 @@ class DeepLift(AttentionTracer):
             return product(args[0], inverse) if moves(args[0]) else args[0] * inverse
         if name in MATRICES and len(moving) == 2:
             return matrix_product(*moving)
-        if name == "baddbmm" and len(args) == 3:
-            bias, *matrices = args
-            mixed = matrix_product(*matrices) * kwargs.get("alpha", 1)
-            return bias * kwargs.get("beta", 1) + mixed
+        if name == "baddbmm":
+            return _add_product(*args, **kwargs)
         if name == "layer_norm":
             return normalize(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def _add_product(
+    bias: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    return bias * beta + matrix_product(batch1, batch2) * alpha

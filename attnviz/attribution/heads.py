@@ -345,13 +345,10 @@ def measure_without(
         run = HeadRun.of(target)
         every = [[(m, n)] for m in range(len(run.mixes)) for n in range(run.heads)]
         replacement = mean_of_outputs(outputs, min(run.rows), like=run.outputs)
+        chosen = every if sets is None else sets
         with part(number, len(targets), "ablating heads"):
-            after.append(
-                run_without(
-                    target, run, every if sets is None else sets, replacement,
-                    measure=measure, hidden=hidden,
-                )
-            )  # fmt: skip
+            lost = run_without(target, run, chosen, replacement, measure=measure, hidden=hidden)
+        after.append(lost)
         before.append(measure(run.numbers.detach()))
     return torch.stack(before), torch.stack(after)
 

@@ -413,9 +413,8 @@ def _describe(how: str, knock_out: str | None, patch: str | None, *, several: bo
     if how == "mean":
         over = "all texts" if several else "the text"
         return f"the output of the head is replaced by its mean over {over}"
-    return (
-        f"the output of the head is that {'in another text' if several else 'at other positions'}"
-    )
+    where = "in another text" if several else "at other positions"
+    return f"the output of the head is that {where}"
 
 
 def _verify(measured: Sequence[_OneText]) -> AgreementReport:

@@ -12,7 +12,7 @@ from torch import Tensor
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import InputError
 from attnviz.figures.scale import is_logarithmic
-from attnviz.results import AxisGeometry
+from attnviz.results import AxisGeometry, row_shares
 from attnviz.results.axis import TokenGroups, content_words, literal, locate
 from attnviz.results.text import counted, with_minus
 
@@ -139,10 +139,7 @@ def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
 
 def _shares(maps: HeadMaps | AttentionMap) -> Tensor:
     """Return the weights; of signed ones, the share of each in the sizes of its row."""
-    if not maps.signed:
-        return maps.weights
-    sizes = maps.weights.abs()
-    return sizes / sizes.sum(-1, keepdim=True).clamp(min=torch.finfo(sizes.dtype).tiny)
+    return row_shares(maps.weights) if maps.signed else maps.weights
 
 
 def _is_text(maps: HeadMaps | AttentionMap) -> bool:

@@ -261,7 +261,9 @@ class ShiftResult(WordResult):
     def _quantities(self) -> list[tuple[str, str, Tensor | None, tuple[str, ...]]]:
         """Return the names of each quantity in files and tables, its numbers and its dimensions."""
         split, stream = self.decomposition, self.residual_stream
-        by_source = ("layer", "head", "token")
+        by_source, along = ("layer", "head", "token"), ("layer", "axis")
+        plane = self.plane
+        text, other = (None, None) if plane is None else (plane.path, plane.reference_path)
         rows: list[tuple[str, str, Tensor | None, tuple[str, ...]]] = [
             ("value", "value", split.value, by_source),
             ("routing", "routing", split.routing, by_source),
@@ -283,17 +285,8 @@ class ShiftResult(WordResult):
             ("ledger_mlp", "ledger MLP", stream.mlp, ("layer",)),
             ("path", "path", self.path, ("layer",)),
             ("distances", "distance", self.distances, ("layer", "region")),
-            *self._paths(),
-        ]
-
-    def _paths(self) -> list[tuple[str, str, Tensor | None, tuple[str, ...]]]:
-        """Return the paths in the plane like `_quantities`."""
-        if self.plane is None:
-            return []
-        along, text, reference = ("layer", "axis"), self.plane.path, self.plane.reference_path
-        return [
             ("plane_path", "path in the plane", text, along),
-            ("plane_reference_path", "path of the reference in the plane", reference, along),
+            ("plane_reference_path", "path of the reference in the plane", other, along),
         ]
 
     def to_arrays(self) -> dict[str, Tensor]:
