@@ -315,8 +315,8 @@ class SensesResult(Result):
         senses = ", ".join(map(literal, self.senses))
         yield Text(f"“{literal(self.word)}”: {senses}; {self.provenance.model}", "bold")
         yield Text(" ".join([f"{self.headline}.", *self.details]))
-        names = ("layer", "accuracy", "interval", "p", "shuffled", "silhouette", "macro")
-        names = (*names, literal(self.minority, 12))
+        columns = ("layer", "accuracy", "interval", "p", "shuffled", "silhouette", "macro")
+        names = (*columns, literal(self.minority, 12))
         yield plain_table((), names, self._rows_of_states(), no_wrap=len(names))
         yield Text(
             "accuracy as the word enters a layer, with its 95% interval; shuffled: the 95th "

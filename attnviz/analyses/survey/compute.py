@@ -419,6 +419,7 @@ def _result(
         agreement=add_statistics(verified, heads, totals),
         provenance=sample[0].provenance,
         left_out=tuple(changes.left_out),
+        confirmations=(),  # follow
         kind=kind,
     )
 
