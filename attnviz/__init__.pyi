@@ -12,7 +12,7 @@ from .analyses.doctor.result import DoctorResult as DoctorResult
 from .analyses.example.compute import example as example
 from .analyses.example.result import ExampleResult as ExampleResult
 from .analyses.explain.compute import explain as explain
-from .analyses.explain.generation import explain_generation as explain_generation
+from .analyses.explain.compute import explain_generation as explain_generation
 from .analyses.explain.result import ExplainResult as ExplainResult
 from .analyses.explore.compute import explore as explore
 from .analyses.explore.result import ExploreResult as ExploreResult

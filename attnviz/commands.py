@@ -127,7 +127,7 @@ def view(
         results.append(call.attend(compare, exact=layer))
     options = dict(call.values)
     if tokens:
-        from attnviz.analyses.explain.generation import explain_generation
+        from attnviz.analyses.explain.compute import explain_generation
 
         with progress_bar("explaining the tokens"):
             options["explain"] = explain_generation(

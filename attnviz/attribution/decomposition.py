@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from attnviz.attribution.deeplift import DeepLift, elementwise
-from attnviz.attribution.readout import Readout
-from attnviz.attribution.stacks import token_ids
+from attnviz.attribution.target import Readout, token_ids
 from attnviz.attribution.tracing import (
     TracedAttention,
     activations,
@@ -130,10 +129,7 @@ def _parts(
 
 
 def credits(
-    readout: Readout,
-    inputs: Mapping[str, Tensor],
-    unit: Tensor,
-    gate: Tensor | None,
+    readout: Readout, inputs: Mapping[str, Tensor], unit: Tensor, gate: Tensor | None
 ) -> Tensor:
     """Return the contribution of each source token over all paths, (T,).
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from attnviz.attribution.stacks import Place
+from attnviz.attribution.target import Place
 from attnviz.attribution.tracing import (
     MATRICES,
     AttentionTracer,
@@ -38,11 +38,7 @@ _CLOSE = 1e-4  # relative difference below which the mean derivative is more exa
 
 
 class _Multiplied(Function):
-    """Computes a function of both runs, and carries gradients of run 1 by its multipliers.
-
-    The rule of the function returns its output, and how the gradient of run 1 goes back to each
-    input.
-    """
+    """Computes both runs by a rule, which also says how gradients of run 1 go back to inputs."""
 
     @staticmethod
     def forward(ctx: Any, rule: Callable[..., tuple[Tensor, Multiply]], *inputs: Tensor) -> Tensor:

@@ -11,15 +11,9 @@ import torch
 from torch import Tensor
 
 from attnviz.attribution.interventions import HeadPatching, batch_size
-from attnviz.attribution.readout import base_of
-from attnviz.attribution.stored_run import StoredRun
-from attnviz.attribution.target import Score, Target
-from attnviz.attribution.tracing import (
-    AttentionTracer,
-    by_head,
-    expect_gradients,
-    trace_run,
-)
+from attnviz.attribution.lens import StoredRun
+from attnviz.attribution.target import Score, Target, base_of
+from attnviz.attribution.tracing import AttentionTracer, by_head, expect_gradients, trace_run
 from attnviz.errors import InputError, ModelError
 from attnviz.results.base import Rules, Savable
 from attnviz.runtime.progress import part, track
@@ -56,11 +50,7 @@ class HeadEffects(Savable):
 
 
 def head_effects(
-    score: Score,
-    *,
-    how: Ablation = "zero",
-    others: Sequence[Target] = (),
-    exact: int = EXACT,
+    score: Score, *, how: Ablation = "zero", others: Sequence[Target] = (), exact: int = EXACT
 ) -> HeadEffects:
     """Return the estimated effect of ablating each head, and the exact one of the largest.
 
@@ -108,11 +98,7 @@ def estimate_effects(
 
 
 def ablate_heads(
-    score: Score,
-    heads: Sequence[Head],
-    *,
-    how: Ablation = "zero",
-    others: Sequence[Target] = (),
+    score: Score, heads: Sequence[Head], *, how: Ablation = "zero", others: Sequence[Target] = ()
 ) -> Tensor:
     """Ablate each head by itself and return what the score loses, (N,).
 
@@ -359,13 +345,10 @@ def measure_without(
         run = HeadRun.of(target)
         every = [[(m, n)] for m in range(len(run.mixes)) for n in range(run.heads)]
         replacement = mean_of_outputs(outputs, min(run.rows), like=run.outputs)
+        chosen = every if sets is None else sets
         with part(number, len(targets), "ablating heads"):
-            after.append(
-                run_without(
-                    target, run, every if sets is None else sets, replacement,
-                    measure=measure, hidden=hidden,
-                )
-            )  # fmt: skip
+            lost = run_without(target, run, chosen, replacement, measure=measure, hidden=hidden)
+        after.append(lost)
         before.append(measure(run.numbers.detach()))
     return torch.stack(before), torch.stack(after)
 

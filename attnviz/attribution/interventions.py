@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attribution.deeplift import DeepLift
-from attnviz.attribution.readout import Readout
-from attnviz.attribution.stacks import Place, copies_of
-from attnviz.attribution.target import Target, mask_token
+from attnviz.attribution.target import Place, Readout, Target, copies_of, mask_token
 from attnviz.attribution.tracing import AttentionTracer, Elementwise, by_head, trace_run
 from attnviz.errors import ModelError
 from attnviz.pipeline.attend import Model

@@ -9,13 +9,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnviz.results.base import Result
+from attnviz.results.text import numbered
+
 _FEWEST = 3  # numbers that can be ranked
 RANKABLE = 6  # words, or heads: ρ of fewer is no statistic
+
+
+class WordResult(Result):
+    """Base of results that give a number to each word of a text."""
+
+    words: tuple[str, ...]
+    tokens: tuple[str, ...]
+    positions: tuple[tuple[int, ...], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The words, with a number where one occurs several times: the#1 and the#2."""
+        return numbered(self.words)
+
+    def by_word(self, parts: Tensor) -> Tensor:
+        """Sum parts (…, T) over the pieces of each word, (…, W)."""
+        return sum_pieces(parts, self.positions)
+
+    def labels(self) -> dict[str, list[str]]:
+        """Return the words and the tokens of the text."""
+        return {"words": list(self.words), "tokens": list(self.tokens)}
 
 
 def sum_pieces(parts: Tensor, positions: Sequence[Sequence[int]]) -> Tensor:
     """Sum parts (…, T) over the pieces of each word, (…, W)."""
     return torch.stack([parts[..., list(pieces)].sum(-1) for pieces in positions], dim=-1)
+
+
+def spread(numbers: Tensor, words: list[int], count: int) -> Tensor:
+    """Return numbers (…, n) of some words at their places among `count`, NaN elsewhere."""
+    shape = *numbers.shape[:-1], count
+    placed = torch.full(shape, torch.nan, dtype=torch.float64, device="cpu")
+    placed[..., words] = numbers
+    return placed
 
 
 def consensus(effects: Mapping[str, Tensor], rows: list[int]) -> Tensor:

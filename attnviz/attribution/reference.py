@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.attribution.readout import base_of
-from attnviz.attribution.stacks import Stacks, token_ids, with_token_ids
-from attnviz.attribution.target import Target
+from attnviz.attribution.target import Stacks, Target, base_of, token_ids, with_token_ids
 from attnviz.errors import InputError, did_you_mean
 from attnviz.inputs import (
     Batch,

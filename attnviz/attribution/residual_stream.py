@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from attnviz.attribution.decomposition import measure_along
-from attnviz.attribution.readout import Readout, base_of
-from attnviz.attribution.stacks import Place
+from attnviz.attribution.target import Place, Readout, base_of
 from attnviz.attribution.tracing import (
     MATRICES,
     WEIGHT_PRESERVING,
@@ -65,10 +64,7 @@ class ResidualStream(Savable):
 
 
 def decompose_residual_stream(
-    readout: Readout,
-    inputs: Mapping[str, Tensor],
-    *,
-    direction: Tensor | None = None,
+    readout: Readout, inputs: Mapping[str, Tensor], *, direction: Tensor | None = None
 ) -> ResidualStream:
     """Decompose the shift of one word between the first block and the end, or a prediction.
 

@@ -1,25 +1,256 @@
-"""A text, and what is explained in it."""
+"""A text, the numbers of the output that are explained, and what each attention reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attnviz.attribution.readout import Readout
-from attnviz.attribution.stacks import (
-    EVERYWHERE,
-    Place,
-    copies_of,
-    token_ids,
-    with_token_ids,
-    without_tokens,
-)
-from attnviz.errors import InputError
+from attnviz.capture import restoring
+from attnviz.errors import InputError, ModelError
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionRecord, AttentionResult
+
+if TYPE_CHECKING:
+    from attnviz.attribution.decomposition import Decomposition
+
+_DECODER = "decoder_"  # begins the names of the inputs of a decoder
+_ALL = slice(0, None)
+
+
+class Place(NamedTuple):
+    """Where the queries and the keys of an attention are among all tokens."""
+
+    queries: slice = _ALL
+    keys: slice = _ALL
+
+    def within(self, gate: Tensor) -> Tensor:
+        """Return the part of a gate (…, T, T) that concerns this attention, (…, m, n)."""
+        return gate[..., self.queries, self.keys]
+
+    def spread(self, numbers: Tensor, T: int) -> Tensor:
+        """Return numbers of the keys (…, n) as numbers of all tokens, (…, T), 0 elsewhere."""
+        spread = numbers.new_zeros(*numbers.shape[:-1], T)
+        spread[..., self.keys] = numbers
+        return spread
+
+    def embed(self, weights: Tensor, T: int) -> Tensor:
+        """Return weights (H, m, n) between all tokens, (H, T, T).
+
+        Tokens that are no queries keep their vectors: they attend to themselves.
+        """
+        embedded = torch.eye(T, dtype=weights.dtype, device=weights.device)
+        embedded = embedded.repeat(len(weights), 1, 1)
+        embedded[:, self.queries] = self.spread(weights, T)
+        return embedded
+
+
+EVERYWHERE = Place()  # of every attention in a model with one stack
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """The encoder and the decoder of a model, and what each attention reads.
+
+    Attributes
+    ----------
+    source : the number of tokens of the source, which the encoder reads. Those of the target follow
+        them.
+    attentions : by the path of the attention's module, whether its queries, and its keys, are of
+        the target.
+    """
+
+    source: int
+    attentions: Mapping[str, tuple[bool, bool]]
+
+    @classmethod
+    def of(cls, result: AttentionResult, source: int, target: int) -> Stacks:
+        """Return the stacks of a model that has read a source and a target of so many tokens."""
+        sides = {"encoder": (False, False), "decoder": (True, True), "cross": (True, False)}
+        attentions = {}
+        for record in result.records:
+            side = sides.get(record.stack, (False, False))
+            lengths = tuple(target if of_target else source for of_target in side)
+            if record.stack not in sides or record.weights().shape[-2:] != lengths:
+                raise ModelError(
+                    f"{record.path} of {result.provenance.model} is the attention of neither an "
+                    "encoder nor a decoder, nor from one to the other. Choose another kind of "
+                    "model."
+                )
+            attentions[record.path] = side
+        return cls(source, attentions)
+
+    def place(self, path: str) -> Place:
+        """Return the place of an attention."""
+        sides = slice(0, self.source), slice(self.source, None)
+        queries, keys = self.attentions[path]
+        return Place(sides[queries], sides[keys])
+
+
+def token_ids(inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the ids of all tokens that a model reads, (N, T): the source, then the target."""
+    ids = [inputs[name] for name in ("input_ids", f"{_DECODER}input_ids") if name in inputs]
+    return torch.cat(ids, dim=1)
+
+
+def with_token_ids(inputs: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
+    """Return inputs with other ids of all tokens, (N, T)."""
+    source = inputs["input_ids"].shape[1]
+    other = {**inputs, "input_ids": ids[:, :source]}
+    if f"{_DECODER}input_ids" in inputs:
+        other[f"{_DECODER}input_ids"] = ids[:, source:]
+    return other
+
+
+def copies_of(inputs: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+    """Return the inputs of so many runs of one text."""
+    return {name: tensor.expand(count, *tensor.shape[1:]) for name, tensor in inputs.items()}
+
+
+def without_tokens(inputs: Mapping[str, Tensor], positions: set[int]) -> dict[str, Tensor]:
+    """Return inputs without the tokens at some positions.
+
+    A mask (1, …, T, T) loses rows and columns.
+    """
+    source, total = inputs["input_ids"].shape[1], token_ids(inputs).shape[1]
+    rest = [
+        torch.tensor([n for n in range(length) if first + n not in positions])
+        for first, length in ((0, source), (source, total - source))
+    ]
+
+    def shortened(name: str, tensor: Tensor) -> Tensor:
+        of_decoder = name.startswith(_DECODER)
+        kept = rest[of_decoder].to(tensor.device)
+        for dim in (1,) if tensor.dim() < 4 else (-2, -1):
+            if tensor.shape[dim] == (total - source if of_decoder else source):
+                tensor = tensor.index_select(dim, kept)
+        return tensor
+
+    return {name: shortened(name, tensor) for name, tensor in inputs.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """What is read off the output of a model: here the vector of a word.
+
+    A subclass reads other numbers, such as the logit of a token.
+    """
+
+    module: nn.Module  # the model that runs
+    rows: tuple[int, ...]  # the positions at which the output is read
+    # Of an encoder and a decoder, whose output is read; None for a model with one stack.
+    stacks: Stacks | None = field(default=None, kw_only=True)
+
+    @classmethod
+    def word(cls, module: nn.Module, rows: Sequence[int]) -> Readout:
+        """Return the readout of a word's last hidden state, the mean over its pieces."""
+        return cls(base_of(module), tuple(rows))
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions among all tokens at which the output is read."""
+        source = 0 if self.stacks is None else self.stacks.source
+        return tuple(source + row for row in self.rows)
+
+    @property
+    def bases(self) -> list[nn.Module]:
+        """The models without a head that have blocks: one, or the encoder and the decoder."""
+        if self.stacks is None:
+            return [base_of(self.module)]
+        module: Any = self.module
+        return [module.get_encoder(), module.get_decoder()]
+
+    @property
+    def places(self) -> dict[nn.Module, Place]:
+        """The place of each attention module among all tokens; none in a model with one stack."""
+        if self.stacks is None:
+            return {}
+        paths = self.stacks.attentions
+        return {self.module.get_submodule(path): self.stacks.place(path) for path in paths}
+
+    def reads(self, place: Place) -> bool:
+        """Return whether the position that is read is among the queries of an attention."""
+        return self.stacks is None or place.queries.start == self.stacks.source
+
+    @property
+    def fixed(self) -> tuple[int, ...]:
+        """The positions that no reference changes: those of the word itself."""
+        return self.rows
+
+    def __call__(self, output: Tensor) -> Tensor:
+        """Return what is read of each run, (N, d), from the first output of the model."""
+        return output[:, list(self.rows)].mean(1)
+
+    def run(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Run the model and return what is read of each text, (N, d)."""
+        with torch.no_grad(), self.alone():
+            return self(self.module(**inputs)[0])
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Leave the logits of all positions that are not read undefined while the model runs.
+
+        The unembedding takes longer than many blocks.
+        """
+        get = getattr(self.module, "get_output_embeddings", lambda: None)
+        unembedding, rows, T = get(), list(self.rows), 0
+        if unembedding is None:
+            yield
+            return
+
+        def select(_: nn.Module, args: tuple[Any, ...]) -> Any:
+            nonlocal T
+            (states,) = args
+            T = states.shape[1] if states.dim() == 3 else 0
+            return (states[:, rows],) if len(rows) < T else None
+
+        def place(_: nn.Module, __: tuple[Any, ...], logits: Tensor) -> Tensor:
+            if len(rows) >= T:
+                return logits
+            every = logits.new_empty(logits.shape[0], T, logits.shape[-1])
+            every[:, rows] = logits
+            return every
+
+        hooks = [
+            unembedding.register_forward_pre_hook(select),
+            unembedding.register_forward_hook(place),
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def without(self, positions: Sequence[int]) -> Readout:
+        """Return the same readout in a text without the tokens at some positions.
+
+        Where the token itself is deleted, the one before it takes its place.
+        """
+
+        def moved(place: int) -> int:
+            return place - sum(position < place for position in positions)
+
+        source = 0 if self.stacks is None else self.stacks.source
+        ends = [moved(place + 1) - 1 for place in self.positions]
+        rows = tuple(max(end - moved(source), 0) for end in ends)
+        stacks = None if self.stacks is None else replace(self.stacks, source=moved(source))
+        return replace(self, rows=rows, stacks=stacks)
+
+
+def base_of(module: nn.Module) -> nn.Module:
+    """Return a model without its head."""
+    base: nn.Module = getattr(module, "base_model", module)
+    return base
+
+
+def unembedding_of(module: nn.Module) -> nn.Module | None:
+    """Return the layer that gives the logits of tokens; None if the model predicts no tokens."""
+    unembedding: nn.Module | None = getattr(module, "get_output_embeddings", lambda: None)()
+    return unembedding
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +280,11 @@ class Target:
         """Return what is read in `count` copies of the text, or of other `ids` (N, T), (N, d)."""
         copies = copies_of(self.inputs, count)
         return self.readout.run(copies if ids is None else with_token_ids(copies, ids))
+
+    def as_loaded(self) -> Tensor:
+        """Return what is read in the text by the model as it was loaded, (1, d), float64."""
+        with restoring(self.model.module, None, seed=2):
+            return self.readout.run(self.inputs).double().cpu()
 
     def without(self, positions: Sequence[int]) -> Target:
         """Return the same target in the text without the tokens at some positions."""
@@ -83,6 +319,16 @@ class Score(Target):
     result: AttentionResult  # the attention of the text
     gate: Tensor | None  # which keys each query may attend to in the reference, (T, T)
     computed: dict[str, Tensor] = field(default_factory=dict)  # attributions by method, (T,)
+
+    @classmethod
+    def of(
+        cls, target: Target, split: Decomposition, result: AttentionResult, gate: Tensor | None
+    ) -> Score:
+        """Return the score of a target along the direction of its decomposition."""
+        computed = {"split": split.credit}
+        return cls(
+            **vars(target), direction=split.direction, result=result, gate=gate, computed=computed
+        )
 
     @property
     def attentions(self) -> list[tuple[AttentionRecord, Place]]:

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attnviz.attribution.readout import Readout
-from attnviz.attribution.stacks import EVERYWHERE, Place
+from attnviz.attribution.target import EVERYWHERE, Place, Readout
 from attnviz.errors import ModelError
 from attnviz.runtime.compat import outside_function_modes
 

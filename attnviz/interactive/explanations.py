@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from attnviz.analyses.explain.result import SPLIT, ExplainResult, signed
+from attnviz.analyses.explain.result import SPLIT, ExplainResult
 from attnviz.errors import InputError
 from attnviz.figures.scale import signed_norm
 from attnviz.results import AttentionResult
 from attnviz.results.axis import literal
+from attnviz.results.text import signed
 
 _NAMED = 3  # words with the largest contributions that the headline names
 _DIGITS = 4  # of a number

@@ -24,9 +24,8 @@ import attnviz
 from attnviz.analyses.senses.result import Occurrence, SensesResult
 from attnviz.attribution.interventions import ALL, intervene
 from attnviz.attribution.ranking import consensus, spearman
-from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import gate_of
-from attnviz.attribution.target import Score
+from attnviz.attribution.target import Readout, Score
 from attnviz.capture import restoring
 from attnviz.inputs import encode, pieces_in, token_spans
 from attnviz.results.axis import token_groups

@@ -30,9 +30,8 @@ from attnviz.attribution.decomposition import decompose
 from attnviz.attribution.interventions import common_words, intervene
 from attnviz.attribution.methods import METHODS, Method, compute_methods
 from attnviz.attribution.ranking import consensus, spearman, sum_pieces
-from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import Reading, gate_of, make_reference, read
-from attnviz.attribution.target import Score, Target
+from attnviz.attribution.target import Readout, Score, Target
 from attnviz.capture import restoring
 from faithfulness.peers import installed
 

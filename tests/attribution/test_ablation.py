@@ -11,8 +11,7 @@ import attnviz
 from attnviz.attribution import heads as module_under_test
 from attnviz.attribution.heads import ablate_heads, head_effects
 from attnviz.attribution.interventions import HeadPatching
-from attnviz.attribution.readout import Readout
-from attnviz.attribution.target import Score
+from attnviz.attribution.target import Readout, Score
 from attnviz.capture import restoring
 from attnviz.errors import InputError, ModelError
 

@@ -8,10 +8,9 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution.decomposition import decompose
-from attnviz.attribution.lens import logit_lens
+from attnviz.attribution.lens import StoredRun, logit_lens
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.residual_stream import decompose_residual_stream
-from attnviz.attribution.stored_run import StoredRun
 from attnviz.capture import restoring
 from attnviz.errors import InputError, ModelError
 

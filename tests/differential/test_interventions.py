@@ -21,8 +21,8 @@ from attnviz.attribution.interventions import (
     patch_heads,
     substitute,
 )
-from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import gate_of
+from attnviz.attribution.target import Readout
 from attnviz.capture import restoring
 
 DATA = Path(__file__).parent.parent / "data"

@@ -10,7 +10,7 @@ import attnviz
 from attnviz.agreement import verify
 from attnviz.attribution import deeplift
 from attnviz.attribution.decomposition import decompose
-from attnviz.attribution.readout import Readout
+from attnviz.attribution.target import Readout
 from attnviz.capture import capture, restoring
 from attnviz.inputs import encode
 from attnviz.results import AttentionResult

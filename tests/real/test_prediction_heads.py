@@ -9,10 +9,9 @@ from attnviz.attribution.decomposition import decompose
 from attnviz.attribution.heads import ablate_heads, head_effects
 from attnviz.attribution.lens import logit_lens
 from attnviz.attribution.ranking import spearman
-from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import gate_of, read
 from attnviz.attribution.residual_stream import decompose_residual_stream
-from attnviz.attribution.target import Score
+from attnviz.attribution.target import Readout, Score
 from attnviz.capture import restoring
 
 pytestmark = pytest.mark.real

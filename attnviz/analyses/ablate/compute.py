@@ -32,11 +32,8 @@ from attnviz.attribution.heads import (
 )
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import Prediction, logits_at
-from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import Reading, encode_like
-from attnviz.attribution.stacks import token_ids
-from attnviz.attribution.target import Target
-from attnviz.capture import restoring
+from attnviz.attribution.target import Readout, Target, token_ids
 from attnviz.errors import InputError
 from attnviz.inputs import Inputs, Many, TextSource, parse_inputs, spelled
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
@@ -153,7 +150,10 @@ def ablate(
                     keep_sink,
                 )
             )
-    first = measured[0]
+    first, spelled_patch = measured[0], None
+    if patch is not None:
+        (text,) = parse_inputs(patch).texts or ("",)
+        spelled_patch = spelled(model.checkpoint, text)[0]
     return AblationResult(
         sets=first.sets,
         layers=first.layers,
@@ -164,14 +164,8 @@ def ablate(
         texts=tuple(one.site.text for one in measured),
         targets=tuple(one.site.label for one in measured),
         quantity=first.site.quantity,
-        how=_describe(
-            replaced,
-            knock_out,
-            None if patch is None else _spelled(sites[0], patch),
-            several=len(listed) > 1,
-        )
-        + first.where,
-        condition=_condition(knock_out, None if patch is None else _spelled(sites[0], patch)),
+        how=_describe(replaced, knock_out, spelled_patch, several=len(listed) > 1) + first.where,
+        condition=_condition(knock_out, spelled_patch),
         effect=effect,
         notes=tuple(dict.fromkeys(note for one in measured for note in one.site.notes)),
         agreement=_verify(measured),
@@ -380,9 +374,7 @@ def _ablate_text(
             table, _ = attempt(lambda: estimate_effects(target, run, number, replacement))
             if table is not None:  # the model has gradients
                 estimate = torch.stack([sum(table[head] for head in one) for one in chosen])  # type: ignore[misc]
-    with restoring(target.model.module, None, seed=2):
-        loaded = target.readout.run(target.inputs)
-    ours, theirs = unchanged.double().cpu(), loaded.double().cpu()
+    ours, theirs = unchanged.double().cpu(), target.as_loaded()
     kept = len(run.rows) < target.ids.shape[1]
     where = "" if effect == "direct" or hidden else " at all positions"
     where += " but the attention sink" if where and kept else ""
@@ -403,12 +395,6 @@ def _outputs_in(site: _Site, patch: TextSource) -> list[Tensor]:
     return outputs
 
 
-def _spelled(site: _Site, patch: TextSource) -> str:
-    """Return the words of a text to patch from."""
-    (text,) = parse_inputs(patch).texts or ("",)
-    return spelled(site.target.model.checkpoint, text)[0]
-
-
 def _condition(knock_out: str | None, patch: str | None) -> str:
     """Return when something is lost, for a headline."""
     if knock_out is not None:
@@ -422,13 +408,13 @@ def _describe(how: str, knock_out: str | None, patch: str | None, *, several: bo
         return f"the head may not attend to “{knock_out}”"
     if patch is not None:
         return f"the output of the head is that in “{patch}”"
-    return {
-        "zero": "the output of the head is set to zero",
-        "mean": "the output of the head is replaced by its mean over "
-        + ("all texts" if several else "the text"),
-        "resample": "the output of the head is that "
-        + ("in another text" if several else "at other positions"),
-    }[how]
+    if how == "zero":
+        return "the output of the head is set to zero"
+    if how == "mean":
+        over = "all texts" if several else "the text"
+        return f"the output of the head is replaced by its mean over {over}"
+    where = "in another text" if several else "at other positions"
+    return f"the output of the head is that {where}"
 
 
 def _verify(measured: Sequence[_OneText]) -> AgreementReport:

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from attnviz.analyses.ablate.result import AblationResult
-from attnviz.analyses.explain.result import signed
 from attnviz.figures.head_grid import draw_effects
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (
@@ -21,6 +20,7 @@ from attnviz.figures.style import (
     theme,
 )
 from attnviz.results.axis import source
+from attnviz.results.text import signed
 
 _BARS = 8  # heads beside the grid
 _BESIDE = 4.0  # inches of a page with room for bars beside the grid

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.analyses.explain.result import signed
 from attnviz.attribution.ranking import RANKABLE, spearman
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Rules, proof
+from attnviz.results.text import dim, plain_table, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,12 +114,9 @@ class AblationResult(Result):
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
-        return (
-            f"AblationResult({self.provenance.model}: {len(self.sets)} "
-            f"ablation{'s' * (len(self.sets) > 1)} in "
-            f"{len(self.texts)} text{'s' * (len(self.texts) > 1)}, "
-            f"{self.checked_agreement.verdict})"
-        )
+        sets, texts = len(self.sets), len(self.texts)
+        size = f"{sets} ablation{'s' * (sets > 1)} in {texts} text{'s' * (texts > 1)}"
+        return f"AblationResult({self.provenance.model}: {size}, {self.checked_agreement.verdict})"
 
     @property
     def unit(self) -> str:
@@ -254,29 +251,19 @@ class AblationResult(Result):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the heads without which most is lost, and how well the estimate ranks all."""
-        from rich.table import Table
         from rich.text import Text
 
         yield Text(self.headline, "bold")
         yield Text(f"{self.effect} effects: {self.how}", "dim")
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("layer.head", no_wrap=True)
-        table.add_column(f"lost, {self.unit}", justify="right")
-        for name in ("95 %", "divergence, nats", "estimate"):
-            table.add_column(name, justify="right")
+        names = (f"lost, {self.unit}", "95 %", "divergence, nats", "estimate")
+        table = plain_table(("layer.head",), names, no_wrap=1)
         for index in self.strongest[:_LISTED]:
             low, high = map(signed, self.intervals[index].tolist())
-            table.add_row(
-                self.names[index],
-                signed(float(self.mean[index])),
-                "–" if len(self.texts) == 1 else f"{low} to {high}",
-                signed(float(self.divergence[:, index].mean())),
-                signed(float(self.estimate[:, index].mean())),
-            )
+            interval = "–" if len(self.texts) == 1 else f"{low} to {high}"
+            others = (signed(of[:, index].mean().item()) for of in (self.divergence, self.estimate))
+            table.add_row(self.names[index], signed(float(self.mean[index])), interval, *others)
         yield table
         if (rho := self.rank_correlation) is not None:
-            yield Text(
-                f"rank correlation ρ of the gradient's estimate with what is lost: {rho:.2f}"
-            )
-        for note in self.notes:
-            yield Text(note, "dim")
+            what = "rank correlation ρ of the gradient's estimate with what is lost"
+            yield Text(f"{what}: {rho:.2f}")
+        yield from dim(self.notes)

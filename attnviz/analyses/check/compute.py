@@ -21,6 +21,7 @@ from attnviz.pipeline.given import weights_by_layer
 from attnviz.results import AttentionRecord, AttentionResult, expect_vectors, one_result
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import ranges, shortened
+from attnviz.results.text import counted
 
 if TYPE_CHECKING:
     from attnviz.inputs import TextSource
@@ -95,7 +96,7 @@ def check(
     result = one_result(attended(text, model, inputs)).stack(stack)
     if not hasattr(weights, "items") and len(layers) != len(result.layers):
         raise InputError(
-            f"The weights have {_count(len(layers), 'layer')}, and {result.provenance.model} has "
+            f"The weights have {counted(len(layers), 'layer')}, and {result.provenance.model} has "
             f"{len(result.layers)}. Give all, or name them: {{3: weights}}."
         )
     numbers = layers if hasattr(weights, "items") else result.layers
@@ -327,7 +328,3 @@ def _other_mask(pair: _Pair, failed: list[int]) -> Iterator[str]:
         verb = "are not read" if bool(ours[tuple(changed[0])]) else "are read"
         keys = ", ".join(f"“{record.key_axis.labels[column]}”" for column in columns[:_LISTED])
         yield f"the mask differs in {len(changed)} cells: the keys {keys} {verb} there"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -14,6 +14,7 @@ from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal, ranges
 from attnviz.results.base import Columns, Result, Rules, Savable, column, fits, proof
+from attnviz.results.text import dim
 from attnviz.runtime.html import text_as_html
 
 if TYPE_CHECKING:
@@ -185,8 +186,7 @@ class CheckResult(Result):
             yield Text(f"hint: {hint}")
         yield from self._lines()
         yield Text(f"attnviz's own weights: {self.checked_agreement.summary()}", "dim")
-        for note in self.notes:
-            yield Text(note, "dim")
+        yield from dim(self.notes)
 
     def _lines(self) -> Iterator[str]:
         """Yield a line for each layer that has heads that differ."""

@@ -44,7 +44,7 @@ from attnviz.analyses.survey.corpus import (
     check_corpus_name,
     check_seed,
     count_rows,
-    load_text_model,
+    load_reader,
     parse_corpus,
     parts,
     read_corpus,
@@ -176,7 +176,7 @@ def _open(checkpoint: Checkpoint, special_tokens: SpecialTokens | None) -> Model
     """Return a model that reads text; call the function that loads it, if it is one."""
     if isinstance(checkpoint, partial) or inspect.isroutine(checkpoint):
         checkpoint = checkpoint()
-    model = load_text_model(cast("Model | Loadable", checkpoint))
+    model, _ = load_reader(cast("Model | Loadable", checkpoint))
     return model if special_tokens is None else Model(model.checkpoint.reading(special_tokens))
 
 

@@ -15,7 +15,6 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from attnviz.analyses.compare.result import CheckpointsResult, CompareResult, Turn
-from attnviz.analyses.explain.result import signed
 from attnviz.analyses.survey.plot import Panel, grid_of, head_panels
 from attnviz.analyses.survey.result import SURE
 from attnviz.analyses.survey.statistics import STATISTICS, TITLES
@@ -32,6 +31,7 @@ from attnviz.figures.style import (
     weight_colors,
 )
 from attnviz.results.axis import literal
+from attnviz.results.text import signed
 
 _LONGEST_NAME = 40  # letters of the name of a model
 _NAMED = 8  # heads that the caption names

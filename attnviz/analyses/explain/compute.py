@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, Unpack
 
 import torch
@@ -28,16 +29,16 @@ from attnviz.attribution.interventions import (
 from attnviz.attribution.lens import LogitLens, logit_lens
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction
-from attnviz.attribution.ranking import sum_pieces
+from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reading, encode_causal, make_reference, read
-from attnviz.attribution.stacks import token_ids
-from attnviz.attribution.target import Score, Target
+from attnviz.attribution.target import Score, Target, token_ids
 from attnviz.capture import generate_greedily, restoring
 from attnviz.errors import InputError, ModelError, expect_words, positive_number
 from attnviz.inputs import (
     Inputs,
     TextSource,
     TokenIds,
+    encode,
     encode_inputs,
     encode_prefix,
     expect_one_text,
@@ -47,12 +48,13 @@ from attnviz.inputs import (
 )
 from attnviz.inputs.tokens import parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
-from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
+from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.attention_result import Provenance
+from attnviz.results.axis import token_groups
 from attnviz.runtime.libraries import silence_logs
-from attnviz.runtime.progress import part
+from attnviz.runtime.progress import part, track
 
 _TOP = 5  # predictions that are listed
 
@@ -152,7 +154,8 @@ def explain(
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
     prefix, written = None, _Written()
-    if is_two_sided(model):
+    module = model.module
+    if input_kinds(module) == ("text",) and has_text_decoder(module, module.config):
         prefix, written = _begin(model, source, decoder or "", generate, truncate)
     elif decoder is not None:
         raise InputError(
@@ -222,24 +225,12 @@ def explain_prediction(
         replacements = torch.empty(0, len(words), dtype=torch.float64, device="cpu")
         if measure:
             causal, replacements = _measure(site, words, token_ids(compared.inputs))
-        score = Score(
-            **vars(site),
-            direction=along,
-            result=result,
-            gate=compared.gate,
-            computed={"split": split.credit},
-        )
+        score = Score.of(site, split, result, compared.gate)
         attributions, left_out = compute_methods(methods, score)
         effects, lens, missing = _measure_heads(score, readout) if heads else (None, None, [])
         value = site.outputs(1).item()
 
-    def by_word(numbers: Tensor) -> Tensor:
-        """Place numbers of the changed words, (…, W)."""
-        shape = *numbers.shape[:-1], len(groups.labels)
-        placed = torch.full(shape, torch.nan, dtype=torch.float64, device="cpu")
-        placed[..., others] = numbers
-        return placed
-
+    by_word = partial(spread, words=others, count=len(groups.labels))
     probabilities = choices.probabilities
     top = choices.top(_TOP)
     return ExplainResult(
@@ -345,12 +336,6 @@ def find_prediction(
     )
     site = Target(model, reading.inputs, reading.special, readout, reading.sink)
     return FoundPrediction(reading, site, choices, notes)
-
-
-def is_two_sided(model: Model) -> bool:
-    """Return whether a model reads a text in its encoder, and writes another in its decoder."""
-    module = model.module
-    return input_kinds(module) == ("text",) and has_text_decoder(module, module.config)
 
 
 @dataclass(frozen=True)
@@ -479,7 +464,128 @@ def _verify(
     missed = AnalysisCheck("sums of the parts", completeness_error(split), COMPLETE)
     report = replace(report, analysis=(*report.analysis, missed))
     ours = torch.tensor([[value]], dtype=torch.float64, device="cpu")
-    with restoring(site.model.module, None, seed=2):
-        loaded = site.readout.run(site.inputs).double().cpu()
     size = choices.logits.double().abs().max().item()
-    return check_hidden_states(report, ours, loaded, name="logits", scale=size)
+    return check_hidden_states(report, ours, site.as_loaded(), name="logits", scale=size)
+
+
+@checked_scalars
+@silence_logs()
+def explain_generation(
+    text: str, *, generate: int, measure: bool = False, model: Model | Loadable | None = None
+) -> list[ExplainResult]:
+    """Explain each token that a model generates after a text by the words before it.
+
+    The tokens are those of ``attend(text, generate=…)``. Each is compared with the token that is
+    most probable beside it. Source and cost of the contributions are those of `explain`: a few
+    forward passes for each token.
+
+    Parameters
+    ----------
+    text : str
+        The text before the generated tokens.
+    generate : int
+        The number of tokens to generate greedily.
+    measure : bool, default False
+        Also change each word in separate runs and measure the effect, as `explain` does. This takes
+        some ten runs for each word, for each token.
+    model : Model, str, path or module
+        From `load`, or what `load` takes: a causal language model.
+
+    Returns
+    -------
+    list of ExplainResult
+        One for each generated token, in order. Special tokens, such as that of the end, have none.
+
+    Raises
+    ------
+    InputError
+        The model is no causal language model, or cannot read so many tokens.
+    ModelError
+        The blocks of the model cannot be traced.
+
+    See Also
+    --------
+    view : Shows the explanations in the page of the generation.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> text = "The capital of France is"
+    >>> (why,) = attnviz.explain_generation(text, generate=1, model="smollm2")
+    >>> print(why.headline)
+    By its contribution “France” raises “Paris” over “the” most
+    """
+    generate = positive_number(generate, "generate")
+    model = model if isinstance(model, Model) else load(model)
+    return explain_tokens(model, text, generate, measure=measure)
+
+
+def explain_tokens(
+    model: Model, text: str, generate: int, *, only: int | None = None, measure: bool = False
+) -> list[ExplainResult]:
+    """Explain generated tokens: see `explain_generation`.
+
+    only : the number of the generated token to explain, counted from 0; None for all.
+    """
+    expect_one_text(model.checkpoint)
+    if not getattr(model.module, "can_generate", bool)():
+        raise InputError(
+            f"{model.name} does not generate tokens, so none can be explained. Use a causal "
+            "language model."
+        )
+    with part(0, 2, "the model generates"):
+        reading, ids = _read_generation(model, text, generate)
+        with restoring(model.module), torch.no_grad():
+            logits = model.module(**reading.inputs)[0][0]
+    assert model.tokenizer is not None  # it has tokenized the text
+    special = model.tokenizer.all_special_ids
+    decode = partial(model.tokenizer.decode, clean_up_tokenization_spaces=False)
+    read: list[int] = reading.inputs["input_ids"][0].tolist()
+    start = len(read) + 1 - len(ids)
+    results = []
+    with part(1, 2):
+        for number in track(range(len(ids)), "the tokens are explained"):
+            if ids[number] in special or only not in (None, number):
+                continue
+            end = start + number  # of the tokens before this one
+            written = str(decode(read[:end]))[len(str(decode(read[:start]))) :]
+            prediction = _find_choice(model, reading.until(end), logits[end - 1], ids[number])
+            notes = [f"the model wrote “{written.strip()}”"] if written else []
+            source = replace(reading.result.provenance, text=text + written)
+            results.append(
+                explain_prediction(prediction, measure=measure, notes=notes, provenance=source)
+            )
+    return results
+
+
+def _read_generation(model: Model, text: str, generate: int) -> tuple[Reading, list[int]]:
+    """Return the reading of a text with all generated tokens but the last, and their ids."""
+    inputs, bos, sink, notes = encode_causal(model, text)
+    prompt = encode(model.checkpoint, [text]).inputs
+    length = prompt["input_ids"].shape[1]
+    expect_tokens_left(model.checkpoint, length, generate)
+    written = generate_greedily(model.module, prompt, generate, model.tokenizer)
+    ids: list[int] = written.ids.tolist()
+    read = [*inputs["input_ids"][0].tolist(), *ids[length:-1]]
+    batch = encode(model.checkpoint, [TokenIds(tuple(read))])
+    result = model.attend(read, mode="full").without_linear("attribution needs")
+    tokens = result.records[0].query_axis
+    groups = token_groups(tokens)
+    notes = (*written.notes, *notes)
+    return Reading(batch.inputs, result, groups, bos, sink, notes, tokens), ids[length:]
+
+
+def _find_choice(model: Model, reading: Reading, logits: Tensor, token: int) -> FoundPrediction:
+    """Return the prediction of a token after a text, against the most probable other token."""
+    row = reading.inputs["input_ids"].shape[1] - 1
+    choices = Choices(model, "", "next token", (row,), logits)
+    readout = Prediction(
+        model.module,
+        choices.rows,
+        choice=token,
+        against=next(other for other in choices.top(2) if other != token),
+        kind=choices.kind,
+        log=False,
+    )
+    target = Target(model, reading.inputs, reading.special, readout, reading.sink)
+    return FoundPrediction(reading, target, choices, [])

@@ -12,7 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from attnviz.analyses.explain.result import SPLIT, ExplainResult, signed
+from attnviz.analyses.explain.result import SPLIT, ExplainResult
 from attnviz.attribution.heads import HeadEffects
 from attnviz.attribution.lens import LogitLens
 from attnviz.figures.head_grid import draw_effects
@@ -33,6 +33,7 @@ from attnviz.figures.style import (
     weight_colors,
 )
 from attnviz.results.axis import literal, source_and_notes
+from attnviz.results.text import signed
 
 _MEASURED = "measured effect"
 # Inches, and points.

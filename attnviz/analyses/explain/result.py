@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.analyses.shift.result import numbered
 from attnviz.attribution.decomposition import Decomposition
 from attnviz.attribution.heads import HeadEffects
 from attnviz.attribution.lens import LogitLens
-from attnviz.attribution.ranking import RANKABLE, consensus, correlate_ranks, spearman, sum_pieces
+from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, correlate_ranks, spearman
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Rules, proof
+from attnviz.results.base import Columns, Rules, proof
+from attnviz.results.text import dim, plain_table, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ _UNITS = {"difference": "logits", "log-probability": "nats", "logit": "logits"}
 
 
 @dataclass(frozen=True, eq=False)
-class ExplainResult(Result):
+class ExplainResult(WordResult):
     """Why a model predicted a token or a class, with the measured effect of changing each word.
 
     The text has T tokens and W words, special tokens among them. What is explained is one number:
@@ -190,11 +190,6 @@ class ExplainResult(Result):
         return "points" if math.isnan(self.probability) else _UNITS[self.number]
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The words, with a number where one occurs several times: the#1 and the#2."""
-        return numbered(self.words)
-
-    @property
     def sources(self) -> list[int]:
         """The indices of the words that are ranked: no special tokens, and none unmeasured."""
         return [
@@ -206,7 +201,7 @@ class ExplainResult(Result):
     @property
     def credit(self) -> Tensor:
         """What each word contributed over all paths, (W,). NaN where it is not measured."""
-        credit = sum_pieces(self.decomposition.credit, self.positions)
+        credit = self.by_word(self.decomposition.credit)
         credit[list(self.unmeasured)] = torch.nan
         return credit
 
@@ -304,9 +299,9 @@ class ExplainResult(Result):
         """The number in the text and in the reference, and the part of the strongest word."""
         value, baseline = signed(self.value), signed(self.baseline)
         other = "without context" if "only itself" in self.reference else "in the reference"
-        text = {
-            "difference": f"The logits differ by {value} here and by {baseline} {other}",
-        }.get(self.number, f"Its {self._number} is {value} here and {baseline} {other}")
+        text = f"Its {self._number} is {value} here and {baseline} {other}"
+        if self.number == "difference":
+            text = f"The logits differ by {value} here and by {baseline} {other}"
         text += "." if math.isnan(self.probability) else f"; probability {self.share}."
         if (first := self.strongest) is not None:
             credit, total = float(self.credit[first]), self.decomposition.total
@@ -367,10 +362,6 @@ class ExplainResult(Result):
             "routing": split.routing,
         }
 
-    def labels(self) -> dict[str, list[str]]:
-        """Return the words and the tokens of the text."""
-        return {"words": list(self.words), "tokens": list(self.tokens)}
-
     def about(self) -> dict[str, Any]:
         """Return what is explained, the sums, the correlations, and the proof."""
         split = self.decomposition
@@ -414,7 +405,6 @@ class ExplainResult(Result):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the contribution of each word, the effect of changing it, and the ranks."""
-        from rich.table import Table
         from rich.text import Text
 
         yield Text(self.headline, "bold")
@@ -424,11 +414,8 @@ class ExplainResult(Result):
             tops = zip(self.top, self.top_probabilities, strict=True)
             listed = ", ".join(f"{literal(label, _LONGEST)} {share:.0%}" for label, share in tops)
             yield Text(f"most probable: {listed}", "dim")
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("word", no_wrap=True)
         columns = {"all paths": self.credit, **self.causal, **self.methods}
-        for name in columns:
-            table.add_column(name, justify="right")
+        table = plain_table(("word",), list(columns), no_wrap=1)
         for index, name in enumerate(self.names):
             if not self.special[index]:
                 numbers = (signed(float(scores[index])) for scores in columns.values())
@@ -445,8 +432,7 @@ class ExplainResult(Result):
         if self.lens is not None:
             tokens = " ".join(literal(token, 12) for token in self.predicted_by_layer)
             yield Text(f"predicted after each layer: {tokens}", "dim")
-        for note in self.notes:
-            yield Text(note, "dim")
+        yield from dim(self.notes)
 
 
 def completeness_error(split: Decomposition) -> float:
@@ -461,10 +447,3 @@ def completeness_error(split: Decomposition) -> float:
         for parts in (split.credit, direct)
     )
     return max(errors)
-
-
-def signed(value: float) -> str:
-    """Return a number in two decimals with a minus sign; "–" for NaN."""
-    if value != value:
-        return "–"
-    return f"{value:.2f}".replace("-0.00", "0.00").replace("-", "\N{MINUS SIGN}")

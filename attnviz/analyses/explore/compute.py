@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from attnviz.analyses.explore.examples import Examples, count_pairs, with_counts
 from attnviz.analyses.explore.media import explore_media
-from attnviz.analyses.explore.planes import planes_of
-from attnviz.analyses.explore.result import ExploreResult, WrittenTokens
+from attnviz.analyses.explore.result import ExploreResult, QueryKeyPlane, WrittenTokens
 from attnviz.analyses.shift.compute import tracing
 from attnviz.analyses.survey.compute import survey
 from attnviz.analyses.survey.corpus import (
@@ -35,12 +34,11 @@ from attnviz.analyses.survey.corpus import (
 from attnviz.analyses.survey.media import MediaCorpus, expect_corpus, is_of_media, load_corpus_model
 from attnviz.analyses.survey.statistics import HeadStatistics, batch_tokens
 from attnviz.attribution.heads import measure_without, outputs_of
+from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
-from attnviz.attribution.readout import base_of, unembedding_of
 from attnviz.attribution.reference import is_causal, read
-from attnviz.attribution.stored_run import StoredRun
-from attnviz.attribution.target import Target
+from attnviz.attribution.target import Target, base_of, unembedding_of
 from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs import encode_inputs
@@ -116,9 +114,7 @@ def explore(
     if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
         raise InputError(f"There is no file or folder {texts}. Check the name of the corpus.")
     expect_corpus(texts, column)
-    model, kind = load_corpus_model(model)
-    if special_tokens is not None:
-        model = Model(model.checkpoint.reading(special_tokens))
+    model, kind = load_corpus_model(model, special_tokens)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
         corpus_of_media = MediaCorpus.of(model, kind, source, truncate, column)
@@ -167,7 +163,9 @@ def explore(
         tokens={str(number): _decoded(model, ids[number]) for number in ids if number in shown},
         examples=strongest,
         deciles=deciles,
-        planes=tuple(plane for record in _by_record(sample) for plane in planes_of(record)),
+        planes=tuple(
+            plane for record in _by_record(sample) for plane in QueryKeyPlane.of_heads(record)
+        ),
         written=written,
         effects=effects,
         notes=notes,
@@ -347,10 +345,7 @@ def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int]
 
 
 def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
-    """Return how much log-probability the next tokens lose without each head, (K,).
-
-    A head has its mean output over all texts instead.
-    """
+    """Return how much log-probability next tokens lose if a head has its mean output, (K,)."""
     sites, outputs = [], []
     for text in texts:
         reading, _ = attempt(partial(read, model, inputs_of([text])))

@@ -12,8 +12,7 @@ import torch
 from PIL import Image
 
 from attnviz.analyses.explore.examples import Examples, HeadExample, count_pairs, with_counts
-from attnviz.analyses.explore.planes import planes_of
-from attnviz.analyses.explore.result import ExploreResult, HeadAxis, ShownMedium
+from attnviz.analyses.explore.result import ExploreResult, HeadAxis, QueryKeyPlane, ShownMedium
 from attnviz.analyses.survey.compute import survey_media
 from attnviz.analyses.survey.media import MediaCorpus, Medium
 from attnviz.analyses.survey.result import NOUNS
@@ -44,7 +43,7 @@ def explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> ExploreR
         planes = [
             plane
             for index in range(len(records))
-            for plane in planes_of([one.records[index] for one in sample], numbers)
+            for plane in QueryKeyPlane.of_heads([one.records[index] for one in sample], numbers)
         ]
         kept = sorted({*shown, *(numbers if corpus.kind == "image" else [])})
         media, tokens = _shown_media(corpus, kept)

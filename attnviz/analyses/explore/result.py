@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 import attnviz
 from attnviz.analyses.explore.examples import DECILES, HeadExample
 from attnviz.analyses.survey.media import POSITIONS, TITLES
 from attnviz.analyses.survey.result import SurveyResult
+from attnviz.results import AttentionRecord
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.base import Columns, Result, Rules, Savable, proof
+from attnviz.results.text import dim, plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 _SIMILAR = 5  # heads
 _LISTED = 10
+_POINTS = 40  # queries, and keys, of a plane
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,56 @@ class QueryKeyPlane(Savable):
         keys = self.key_tokens or self.tokens
         yield "a query of each token", self.queries.shape == (len(self.tokens), 2)
         yield "a key of each token", self.keys.shape == (len(keys), 2)
+
+    @classmethod
+    def of_heads(
+        cls, records: Sequence[AttentionRecord], numbers: Sequence[int] = ()
+    ) -> list[QueryKeyPlane]:
+        """Return a plane for each head of an attention: from the scores of queries and keys.
+
+        The scores, centered for each query, are the inner products of places, as far as two
+        dimensions allow (a biplot of their singular value decomposition, Gabriel 1971).
+
+        numbers : of the images of the records, whose patches are drawn.
+        """
+        sides: list[tuple[Tensor, tuple[str, ...], tuple[tuple[int, int], ...]]] = []
+        for side in ("query", "key"):
+            vectors: list[Tensor] = []
+            labels: list[str] = []
+            places: list[tuple[int, int]] = []
+            for index, record in enumerate(records):
+                axis, X = getattr(record, f"{side}_axis"), getattr(record, side).double().cpu()
+                ordinary = [n for n, special in enumerate(axis.special) if not special]
+                vectors.append(X.repeat_interleave(record.heads // len(X), dim=0)[:, ordinary])
+                labels += [axis.labels[n] for n in ordinary]
+                if numbers and axis.patches is not None:
+                    places += [(numbers[index], n) for n in ordinary]
+            chosen = torch.linspace(
+                0, len(labels) - 1, min(_POINTS, len(labels)), device="cpu"
+            ).long()
+            of_chosen = tuple(labels[n] for n in chosen.tolist())
+            where = tuple(places[n] for n in chosen.tolist() if places)
+            sides.append((torch.cat(vectors, dim=1)[:, chosen], of_chosen, where))
+        (Q, query_labels, query_places), (K, key_labels, key_places) = sides
+        scores = (Q @ K.mT) * records[0].scale
+        centered = scores - scores.mean(-1, keepdim=True)
+        U, S, V = torch.linalg.svd(centered, full_matrices=False)
+        planes = []
+        for u, s, v in zip(U, S, V, strict=True):
+            size = s[:2].sqrt()
+            lacking = (0, 2 - len(size))  # dimensions, where there is a single query or key
+            planes.append(
+                cls(
+                    tokens=query_labels,
+                    queries=pad(u[:, :2] * size, lacking),
+                    keys=pad(v[:2].mT * size, lacking),
+                    explained=float((s[:2] ** 2).sum() / (s**2).sum().clamp(min=1e-300)),
+                    key_tokens=() if key_labels == query_labels else key_labels,
+                    query_places=query_places,
+                    key_places=() if key_places == query_places else key_places,
+                )
+            )
+        return planes
 
 
 @dataclass(frozen=True)
@@ -320,17 +374,14 @@ class ExploreResult(Result):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the heads with a role, their strongest example, and what they write."""
-        from rich.table import Table
         from rich.text import Text
 
         survey = self.survey
         yield Text(
-            f"{len(survey.heads)} heads of {self.provenance.model_name} on {survey.read}",
-            "bold",
+            f"{len(survey.heads)} heads of {self.provenance.model_name} on {survey.read}", "bold"
         )
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        for name in ("head", "role", "strongest example", "raises", "lost without it"):
-            table.add_column(name)
+        names = ("head", "role", "strongest example", "raises", "lost without it")
+        table = plain_table(names)
         named = [k for k, role in enumerate(survey.roles) if role and "rests" not in role]
         for k in named[:_LISTED]:
             best = self.examples[k][0] if self.examples[k] else None
@@ -343,8 +394,7 @@ class ExploreResult(Result):
             lost = "–" if self.effects is None else f"{self.effects[k]:.3f}"
             table.add_row(self.head_names[k], survey.roles[k], *map(Text, (pair, raised, lost)))
         yield table
-        for note in (*survey.notes, *self.notes):
-            yield Text(note, "dim")
+        yield from dim((*survey.notes, *self.notes))
 
 
 def _plane_data(plane: QueryKeyPlane) -> dict[str, Any]:

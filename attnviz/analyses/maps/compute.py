@@ -134,13 +134,8 @@ def attention_map(
         of_layers = [_map_of(record, words) for record in records]
         (_, left, across), *_ = of_layers
         weights = torch.stack([one[list(heads)].mean(0) for one, *_ in of_layers]).mean(0)
-        signed = any(record.signed for record in records)
-        masked = _masked_in_all(records, left, across)
-        sink = starts_with_sink(masked, across) and not signed
-        all_notes += _merging_note(left, across)
-        masked = _without_special(masked, left, across, special)
-        weights, left, across = _treat_special(
-            weights, left, across, special, all_notes, signed=signed
+        weights, left, across, masked, sink = _treat_special(
+            records, weights, left, across, special, all_notes
         )
         if rows is not None or columns is not None:
             if any(isinstance(one, LinearAttention) and one.cell > 1 for one in records):
@@ -239,12 +234,9 @@ def head_maps(
     weights, (left, *_), (across, *_) = zip(*maps, strict=True)
     stacked = torch.stack(weights)
     if not streamed:
-        notes += _merging_note(left, across)
-        signed = any(record.signed for record in records)
-        masked = _masked_in_all(records, left, across)
-        sink = starts_with_sink(masked, across) and not signed
-        masked = _without_special(masked, left, across, special)
-        stacked, left, across = _treat_special(stacked, left, across, special, notes, signed=signed)
+        stacked, left, across, masked, sink = _treat_special(
+            records, stacked, left, across, special, notes
+        )
     return HeadMaps(
         weights=stacked,
         rows=left.labels,
@@ -291,12 +283,6 @@ def heads_of(result: AttentionResult, layer: int) -> tuple[int, ...]:
     )
 
 
-def _merging_note(rows: TokenGroups, columns: TokenGroups) -> list[str]:
-    if any(len(pieces) > 1 for pieces in rows.positions + columns.positions):
-        return ["word pieces merged (columns summed, rows averaged)"]
-    return []
-
-
 def _check_special(special: Special, *, streamed: bool = False) -> None:
     if special not in ("keep", "hide", "remove"):
         raise InputError(f"special must be keep, hide or remove, not {special!r}.")
@@ -308,22 +294,35 @@ def _check_special(special: Special, *, streamed: bool = False) -> None:
 
 
 def _treat_special(
+    records: Sequence[AttentionRecord],
     weights: Tensor,
     rows: TokenGroups,
     columns: TokenGroups,
     special: Special,
     notes: list[str],
-    *,
-    signed: bool,
-) -> tuple[Tensor, TokenGroups, TokenGroups]:
+) -> tuple[Tensor, TokenGroups, TokenGroups, Tensor | None, bool]:
     """Keep, hide or remove special tokens, with a note; padding of a sound is never kept.
 
-    Signed weights are not renormalized: their rows sum to anything.
+    Also returns what no head may attend to, and whether the first key is a sink. Signed weights are
+    not renormalized: their rows sum to anything.
     """
+    if any(len(pieces) > 1 for pieces in rows.positions + columns.positions):
+        notes.append("word pieces merged (columns summed, rows averaged)")
     _check_special(special)
-    left, across = _drawn(rows, special), _drawn(columns, special)
+    signed = any(record.signed for record in records)
+    masked = _masked_in_all(records, rows, columns)
+    sink = starts_with_sink(masked, columns) and not signed
+    left, across = (
+        [
+            n
+            for n, is_out in enumerate(one.padded if special == "keep" else one.special)
+            if not is_out
+        ]
+        for one in (rows, columns)
+    )
     if len(left) == len(rows.labels) and len(across) == len(columns.labels):
-        return weights, rows, columns
+        return weights, rows, columns, masked, sink
+    masked = None if masked is None else masked[left][:, across]
     whole = weights[..., left, :]
     weights = whole[..., across]
     sums = weights.sum(-1, keepdim=True)
@@ -339,22 +338,7 @@ def _treat_special(
             weights = weights / sums.clamp(min=torch.finfo(sums.dtype).tiny)
             how = "removed", "renormalized to 1"
         notes.append(f"{names} {how[0]} ({lost}), rows {how[1]}")
-    return weights, rows.at(left), columns.at(across)
-
-
-def _without_special(
-    masked: Tensor | None, rows: TokenGroups, columns: TokenGroups, special: Special
-) -> Tensor | None:
-    """Return which cells are masked, as `_treat_special` leaves them."""
-    if masked is None:
-        return None
-    return masked[_drawn(rows, special)][:, _drawn(columns, special)]
-
-
-def _drawn(groups: TokenGroups, special: Special) -> list[int]:
-    """Return the indices of the rows or columns that are drawn."""
-    left_out = groups.padded if special == "keep" else groups.special
-    return [index for index, is_out in enumerate(left_out) if not is_out]
+    return weights, rows.at(left), columns.at(across), masked, sink
 
 
 def _check_part(part: slice | None, length: int, name: str) -> slice:
@@ -561,10 +545,7 @@ def _relates_patches(record: AttentionRecord) -> bool:
 
 
 def _distances(record: AttentionRecord, groups: TokenGroups) -> Tensor | None:
-    """Return a number for each distance of two words or two patches, (T, T), else -1.
-
-    None if the record relates neither.
-    """
+    """Return a number for each distance of two words or patches, (T, T), else -1; None without."""
     if _relates_patches(record):
         patches = [patch or (-1, -1) for patch in groups.side.patches or ()]
         places = torch.tensor(patches, device="cpu")

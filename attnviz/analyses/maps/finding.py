@@ -12,8 +12,9 @@ from torch import Tensor
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import InputError
 from attnviz.figures.scale import is_logarithmic
-from attnviz.results import AxisGeometry
+from attnviz.results import AxisGeometry, row_shares
 from attnviz.results.axis import TokenGroups, content_words, literal, locate
+from attnviz.results.text import counted, with_minus
 
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
 _FEWEST_ROWS = 3
@@ -138,10 +139,7 @@ def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
 
 def _shares(maps: HeadMaps | AttentionMap) -> Tensor:
     """Return the weights; of signed ones, the share of each in the sizes of its row."""
-    if not maps.signed:
-        return maps.weights
-    sizes = maps.weights.abs()
-    return sizes / sizes.sum(-1, keepdim=True).clamp(min=torch.finfo(sizes.dtype).tiny)
+    return row_shares(maps.weights) if maps.signed else maps.weights
 
 
 def _is_text(maps: HeadMaps | AttentionMap) -> bool:
@@ -240,7 +238,7 @@ def _of_signed(drawn: AttentionMap, asked: tuple[int, int] | None) -> Finding | 
         return None
     row, column = divmod(int(sizes.argmax()), sizes.shape[1]) if asked is None else asked
     query, key = literal(drawn.rows[row]), literal(drawn.columns[column])
-    weight = f"{float(drawn.weights[row, column]):+.2g}".replace("-", "−")
+    weight = with_minus(f"{float(drawn.weights[row, column]):+.2g}")
     largest = "" if asked is not None else ", the largest weight between two words"
     return Finding(f"“{query}” reads “{key}” with {weight}{largest}", (row, column))
 
@@ -345,7 +343,7 @@ def of_heads(maps: HeadMaps) -> str:
     """Return which families the heads belong to, the largest first."""
     layers, heads = maps.weights.shape[:2]
     one = f" of layer {maps.layers[0]}" if layers == 1 else ""
-    count = f"{layers * heads:,} head{'s' * (layers * heads > 1)}{one}"
+    count = f"{counted(layers * heads, 'head')}{one}"
     found = Counter(family[0].name for family in head_families(maps) if family is not None)
     if not found:
         return f"All {count}" if layers * heads > 1 and not maps.heads else count

@@ -27,6 +27,7 @@ from attnviz.results.base import (
     to_numpy,
     wide_table,
 )
+from attnviz.results.text import dim
 from attnviz.runtime.html import text_as_html
 
 if TYPE_CHECKING:
@@ -303,8 +304,7 @@ class AttentionMap(_LabeledMaps):
         ends = [f"{name or 'darkest'}: {bar.norm.vmax:.2f}" for name, bar in scale.bars]
         darkest = ", ".join(ends).removeprefix("darkest: ")
         yield Text(f"darkest {darkest}; rows attend to columns", "dim")
-        for note in self.notes:
-            yield Text(note, "dim")
+        yield from dim(self.notes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -191,11 +191,7 @@ def _collect_vectors(model: Model, sentences: Sequence[Sentence]) -> _Occurrence
 
 
 def _different(model: Model, sentences: Sequence[Sentence]) -> list[Sentence]:
-    """Return the sentences of which the model reads different tokens, each once.
-
-    Raises InputError if it reads the same tokens in two senses, or fewer than two different
-    sentences of a sense.
-    """
+    """Return the sentences of different tokens; raise InputError if a sense has fewer than two."""
     expect_one_text(model.checkpoint)
     different: dict[tuple[int, ...], Sentence] = {}
     for sentence in sentences:

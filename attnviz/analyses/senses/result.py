@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,12 @@ from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Savable, proof, stacked
+from attnviz.results.text import dim, joined, plain_table, with_minus
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table
+    from rich.text import Text
 
 _NAMED = 6  # words that each sense attends to
 _TIE = 1e-9  # accuracies that differ by less are equal
@@ -195,7 +196,8 @@ class SensesResult(Result):
 
         It holds for the output, because the best layer is chosen on the same sentences.
         """
-        word, senses, since = f"“{literal(self.word)}”", _joined(self.senses), self.since
+        word, since = f"“{literal(self.word)}”", self.since
+        senses = joined([literal(sense) for sense in self.senses])
         output = f"{self.scores[-1].accuracy:.0%} right, chance {self.chance:.0%}"
         if since == 0:
             return f"{word} differs between {senses} before any context: {output}"
@@ -310,10 +312,12 @@ class SensesResult(Result):
         """Print a row for each layer, the baselines, and what each sense attends to."""
         from rich.text import Text
 
-        names = ", ".join(map(literal, self.senses))
-        yield Text(f"“{literal(self.word)}”: {names}; {self.provenance.model}", "bold")
+        senses = ", ".join(map(literal, self.senses))
+        yield Text(f"“{literal(self.word)}”: {senses}; {self.provenance.model}", "bold")
         yield Text(" ".join([f"{self.headline}.", *self.details]))
-        yield self._table_of_states()
+        columns = ("layer", "accuracy", "interval", "p", "shuffled", "silhouette", "macro")
+        names = (*columns, literal(self.minority, 12))
+        yield plain_table((), names, self._rows_of_states(), no_wrap=len(names))
         yield Text(
             "accuracy as the word enters a layer, with its 95% interval; shuffled: the 95th "
             "percentile with shuffled senses; macro: mean recall of all senses; last: recall of "
@@ -321,7 +325,7 @@ class SensesResult(Result):
             "dim",
         )
         best = self.scores[self.best]
-        as_good = _joined([self.state_name(state) for state in self.as_good])
+        as_good = joined([self.state_name(state) for state in self.as_good])
         also = f", and as good {as_good}" if as_good else ""
         yield Text(f"best {self.state_name(self.best)}: {best.accuracy:.2f}", "bold").append(
             f"{also}, p = {self.p_best:.4f} over all layers", "not bold"
@@ -335,18 +339,12 @@ class SensesResult(Result):
             strongest = self.strongest(sense)[:_NAMED]
             words = ", ".join(f"{literal(word)} {share:.0%}" for word, share in strongest)
             yield Text(f"  {literal(sense)}: ", "bold").append(words, "not bold")
-        for note in self.notes:
-            yield Text(note, "dim")
+        yield from dim(self.notes)
 
-    def _table_of_states(self) -> Table:
-        from rich.table import Table
+    def _rows_of_states(self) -> Iterator[list[Text]]:
+        """Yield the cells of each state."""
         from rich.text import Text
 
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        last = literal(self.minority, 12)
-        names = ("accuracy", "interval", "p", "shuffled", "silhouette", "macro", last)
-        for name in ("layer", *names):
-            table.add_column(name, justify="right", no_wrap=True)
         for state, score in enumerate(self.scores):
             cells = (
                 "output" if state == len(self.scores) - 1 else str(state),
@@ -354,16 +352,8 @@ class SensesResult(Result):
                 f"{score.low:.2f}–{score.high:.2f}",
                 f"{score.p_value:.4f}",
                 f"{score.shuffled:.2f}",
-                f"{score.silhouette:.2f}".replace("-", "\N{MINUS SIGN}"),
+                with_minus(f"{score.silhouette:.2f}"),
                 f"{score.macro_recall:.2f}",
                 f"{score.recalls[self.senses.index(self.minority)]:.2f}",
             )
-            style = "bold" if state == self.best else ""
-            table.add_row(*(Text(cell, style) for cell in cells))
-        return table
-
-
-def _joined(names: Sequence[str]) -> str:
-    """Return a list in words: a, b and c."""
-    names = [literal(name) for name in names]
-    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+            yield [Text(cell, "bold" if state == self.best else "") for cell in cells]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.sentences import find_word
-from attnviz.analyses.shift.result import ShiftPlane, ShiftResult, numbered
+from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
 from attnviz.attribution.decomposition import Decomposition, decompose
 from attnviz.attribution.interventions import (
     AttentionKnockout,
@@ -31,11 +31,10 @@ from attnviz.attribution.interventions import (
 from attnviz.attribution.methods import check_methods, compute_methods
 from attnviz.attribution.methods.raw_attention import raw_attention
 from attnviz.attribution.methods.rollout import rollout
-from attnviz.attribution.ranking import sum_pieces
-from attnviz.attribution.readout import Readout
+from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reading, Reference, encode_after, make_reference, read
 from attnviz.attribution.residual_stream import ResidualStream, decompose_residual_stream
-from attnviz.attribution.target import Score, Target
+from attnviz.attribution.target import Readout, Score, Target
 from attnviz.attribution.tracing import trace_run
 from attnviz.capture import hidden_states, restoring
 from attnviz.errors import (
@@ -51,6 +50,7 @@ from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import TokenGroups, locate
+from attnviz.results.text import numbered
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
@@ -165,13 +165,7 @@ def shift(
                 direct_effect = _head_effects(readout, compared, split.direction, "direct")
             with part(2, 3, "each head: total effect"):
                 total_effect = _head_effects(readout, compared, split.direction, "total")
-        score = Score(
-            **vars(target),
-            direction=split.direction,
-            result=result,
-            gate=compared.gate,
-            computed={"split": split.credit},
-        )
+        score = Score.of(target, split, result, compared.gate)
         attributions, left_out = compute_methods(method_names, score)
     index = groups.positions.index(rows)
     notes = [] if len(rows) == 1 else [f"“{groups.labels[index]}” is {len(rows)} pieces, averaged"]
@@ -345,20 +339,15 @@ def _mean_states(readout: Readout, inputs: Mapping[str, Tensor]) -> Tensor:
 
 def _reference_states(readout: Readout, compared: Reference) -> Tensor:
     """Return the same of the reference, (L + 1, d)."""
-    inputs = {name: tensor[:1] for name, tensor in compared.inputs.items()}
-    if compared.gate is None:
-        return _mean_states(readout, inputs)
-    with AttentionKnockout(compared.gate[None, None]):
-        return _mean_states(readout, inputs)
+    gate = compared.gate
+    with nullcontext() if gate is None else AttentionKnockout(gate[None, None]):
+        return _mean_states(readout, {name: one[:1] for name, one in compared.inputs.items()})
 
 
 def _find_plane(
     states: Tensor, reference: Tensor, split: Decomposition, regions: Regions | None
 ) -> ShiftPlane:
-    """Return the paths in the plane of the direction and the main direction orthogonal to it.
-
-    states, reference : the word in the text and in the reference, (L + 1, d) each.
-    """
+    """Return the paths of states (L + 1, d) along the direction, and orthogonal to it."""
     across = split.direction.double()
     paths = torch.cat([states, reference])
     others = paths - (paths @ across)[:, None] * across
@@ -463,10 +452,7 @@ def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Ite
 
 
 def _head_effects(
-    readout: Readout,
-    compared: Reference,
-    direction: Tensor,
-    effect: Literal["direct", "total"],
+    readout: Readout, compared: Reference, direction: Tensor, effect: Literal["direct", "total"]
 ) -> Tensor:
     """Return what the word loses along the direction by each patched head, (L, H)."""
     effects = patch_heads(readout, compared.inputs, gate=compared.gate, effect=effect)
@@ -476,21 +462,14 @@ def _head_effects(
 def _causal(
     target: Target, groups: TokenGroups, direction: Tensor, *, every: bool
 ) -> dict[str, Tensor]:
-    """Return what the word loses along the direction by each intervention, (W,).
-
-    NaN for special tokens and for the word itself.
-    """
+    """Return what the word loses by each intervention, (W,); NaN for words not changed."""
     others = [
         index
         for index, (rows, special) in enumerate(zip(groups.positions, groups.special, strict=True))
         if not special and rows != target.readout.rows and target.sink not in rows
     ]
     interventions = available_interventions(target.model)[: None if every else 1]
-    effects = {}
     positions = [groups.positions[index] for index in others]
-    for name, vectors in intervene(target, positions, interventions).items():
-        effects[name] = torch.full(
-            (len(groups.labels),), torch.nan, dtype=torch.float64, device="cpu"
-        )
-        effects[name][others] = vectors @ direction.double().cpu()
-    return effects
+    vectors = intervene(target, positions, interventions)
+    along = direction.double().cpu()
+    return {name: spread(of @ along, others, len(groups.labels)) for name, of in vectors.items()}

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 import attnviz
 from attnviz.attribution.decomposition import Decomposition
-from attnviz.attribution.ranking import RANKABLE, consensus, spearman, sum_pieces
+from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, spearman
 from attnviz.attribution.residual_stream import ResidualStream
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Savable, proof, stacked
+from attnviz.results.base import Columns, Savable, proof, stacked
+from attnviz.results.text import dim, joined, plain_table, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +60,7 @@ class ShiftPlane(Savable):
 
 
 @dataclass(frozen=True, eq=False)
-class ShiftResult(Result):
+class ShiftResult(WordResult):
     """What moved a word's vector in a text, with the proof of the sum and a causal check.
 
     The text has T tokens and W words, special tokens among them.
@@ -165,11 +166,6 @@ class ShiftResult(Result):
         )
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The words, with a number where one occurs several times: the#1 and the#2."""
-        return numbered(self.words)
-
-    @property
     def sources(self) -> list[int]:
         """The indices of the words that can move the word, without special tokens and itself.
 
@@ -180,10 +176,6 @@ class ShiftResult(Result):
             for index, special in enumerate(self.special)
             if not special and index not in (self.at, self.sink) and self.rollout[index] > 0
         ]
-
-    def by_word(self, parts: Tensor) -> Tensor:
-        """Sum parts (…, T) over the pieces of each word, (…, W)."""
-        return sum_pieces(parts, self.positions)
 
     @property
     def credit(self) -> Tensor:
@@ -269,7 +261,9 @@ class ShiftResult(Result):
     def _quantities(self) -> list[tuple[str, str, Tensor | None, tuple[str, ...]]]:
         """Return the names of each quantity in files and tables, its numbers and its dimensions."""
         split, stream = self.decomposition, self.residual_stream
-        by_source = ("layer", "head", "token")
+        by_source, along = ("layer", "head", "token"), ("layer", "axis")
+        plane = self.plane
+        text, other = (None, None) if plane is None else (plane.path, plane.reference_path)
         rows: list[tuple[str, str, Tensor | None, tuple[str, ...]]] = [
             ("value", "value", split.value, by_source),
             ("routing", "routing", split.routing, by_source),
@@ -291,17 +285,8 @@ class ShiftResult(Result):
             ("ledger_mlp", "ledger MLP", stream.mlp, ("layer",)),
             ("path", "path", self.path, ("layer",)),
             ("distances", "distance", self.distances, ("layer", "region")),
-            *self._paths(),
-        ]
-
-    def _paths(self) -> list[tuple[str, str, Tensor | None, tuple[str, ...]]]:
-        """Return the paths in the plane like `_quantities`."""
-        if self.plane is None:
-            return []
-        along, text, reference = ("layer", "axis"), self.plane.path, self.plane.reference_path
-        return [
             ("plane_path", "path in the plane", text, along),
-            ("plane_reference_path", "path of the reference in the plane", reference, along),
+            ("plane_reference_path", "path of the reference in the plane", other, along),
         ]
 
     def to_arrays(self) -> dict[str, Tensor]:
@@ -312,10 +297,6 @@ class ShiftResult(Result):
             if numbers is not None
         }
         return {**arrays, "direction": self.decomposition.direction}
-
-    def labels(self) -> dict[str, list[str]]:
-        """Return the words and the tokens of the text."""
-        return {"words": list(self.words), "tokens": list(self.tokens)}
 
     def about(self) -> dict[str, Any]:
         """Return the totals, the errors, the correlations, and the proof."""
@@ -403,8 +384,7 @@ class ShiftResult(Result):
                 f"distance before and after, in units of theirs: to {first} {near}, to {second} "
                 f"{far}"
             )
-        for note in self.notes:
-            yield Text(note, "dim")
+        yield from dim(self.notes)
 
     def _tables_of_words(self, width: int) -> Iterator[Table]:
         """Yield tables with a row for each word; several if the terminal is narrow."""
@@ -415,11 +395,15 @@ class ShiftResult(Result):
             "routing": self.by_word(split.routing.sum((0, 1))),
             **self.causal,
         }
-        words = {"source": [literal(word, _LONGEST) for word in self.words]}
-        columns = [(name, [_number(number) for number in row]) for name, row in numbers.items()]
-        count = len(columns) if width >= 12 * len(columns) else 3
-        for start in range(0, len(columns), count):
-            yield _table(words | dict(columns[start : start + count]), justify="right")
+        words = [literal(word, _LONGEST) for word in self.words]
+        names = list(numbers)
+        count = len(names) if width >= 12 * len(names) else 3
+        for start in range(0, len(names), count):
+            here = names[start : start + count]
+            columns = (map(_number, numbers[name]) for name in here)
+            yield plain_table(
+                ["source"], here, zip(words, *columns, strict=True), no_wrap=1 + len(here)
+            )
 
     @property
     def way(self) -> float | None:
@@ -509,7 +493,7 @@ class ShiftResult(Result):
         """The reference in short, for a label."""
         if self.entries:
             replaced = dict.fromkeys(literal(self.replaced[n], 14) for n in self.entries)
-            return f"with {_joined([f'“{other}”' for other in replaced])}"
+            return f"with {joined([f'“{other}”' for other in replaced])}"
         if "may read only itself" in self.reference:
             return "alone"
         is_masked = "all other words are" in self.reference
@@ -548,7 +532,7 @@ class ShiftResult(Result):
         credit, name = self.credit[top], self._name(top)
         movement = self._movement(credit)
         if self._is_near(top):
-            between = _joined([literal(region, _LONGEST_NAME) for region in self.regions])
+            between = joined([literal(region, _LONGEST_NAME) for region in self.regions])
             most = self._share(credit.abs())
             return f"The split credits no word with more than {most} of the way between {between}"
         effects = self.effect
@@ -610,7 +594,7 @@ class ShiftResult(Result):
             yield f"All of it starts at {pairs[0]}, the only difference."
         else:
             shares = [f"{share(self.credit[n])} starts at {self._name(n)}" for n in entries]
-            yield f"The differences are {_joined(pairs)}. {_joined(shares)}."
+            yield f"The differences are {joined(pairs)}. {joined(shares)}."
         others = [n for n in entries if n != self.at]
         rest = [n for n in range(len(self.words)) if n not in (*others, self.at)]
         parts = [f"{share(self.direct[n])} directly from {self._name(n)}" for n in others]
@@ -618,7 +602,7 @@ class ShiftResult(Result):
         parts += [f"{share(self.direct[rest].sum())} from other tokens"]
         own = f", besides {share(split.start)} that it starts with" if split.start else ""
         total = f"Of {share(split.total)}" if self.regions else "Of the whole"
-        yield f"{total}, {self._name(self.at)} takes {_joined(parts)}{own}."
+        yield f"{total}, {self._name(self.at)} takes {joined(parts)}{own}."
 
     def _share(self, number: Tensor | float) -> str:
         return _number(self.share(number))
@@ -679,47 +663,13 @@ class ShiftResult(Result):
             ranked = sorted(scores, key=scores.__getitem__, reverse=True)
             shown = [index for index in ranked if abs(scores[index]) > least][:_RANKED]
             columns[name] = [literal(self.names[index], _LONGEST) for index in shown]
-        return _table(columns)
-
-
-def _table(
-    columns: Mapping[str, Sequence[str]], *, justify: Literal["left", "right"] = "left"
-) -> Table:
-    """Return a table without lines. `justify` is that of all columns but the first."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    for number, name in enumerate(columns):
-        table.add_column(name, justify=justify if number else "left", no_wrap=True)
-    for row in itertools.zip_longest(*columns.values(), fillvalue=""):
-        table.add_row(*map(Text, row))
-    return table
+        rows = itertools.zip_longest(*columns.values(), fillvalue="")
+        return plain_table(list(columns), rows=rows, no_wrap=len(columns))
 
 
 def _listed(correlations: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {_number(rho)}" for name, rho in correlations.items())
 
 
-def _joined(parts: Sequence[str]) -> str:
-    """Return a list in words: a, b and c."""
-    return " and ".join(part for part in (", ".join(parts[:-1]), parts[-1]) if part)
-
-
 def _number(value: Tensor | float) -> str:
-    """Return a number in two decimals; "" for NaN."""
-    text = f"{float(value):.2f}".replace("-0.00", "0.00").replace("-", "\N{MINUS SIGN}")
-    return "" if text == "nan" else text
-
-
-def numbered(words: Sequence[str]) -> tuple[str, ...]:
-    """Return words with a number where they occur several times.
-
-    >>> numbered(["The", "cat", "the"])
-    ('The#1', 'cat', 'the#2')
-    """
-    folded = [word.casefold() for word in words]
-    return tuple(
-        word if folded.count(key) == 1 else f"{word}#{folded[: index + 1].count(key)}"
-        for index, (word, key) in enumerate(zip(words, folded, strict=True))
-    )
+    return signed(float(value), "")

@@ -14,14 +14,8 @@ from attnviz.formula.attention import HIDDEN
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal, selection
-from attnviz.results.base import (
-    Columns,
-    Result,
-    Savable,
-    proof,
-    table_of_matrices,
-    to_numpy,
-)
+from attnviz.results.base import Columns, Result, Savable, proof, table_of_matrices, to_numpy
+from attnviz.results.text import dim, plain_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -230,14 +224,13 @@ class StepsResult(Result):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print formula, shape, first numbers and agreement of each stage, then every key."""
-        from rich.table import Table
         from rich.text import Text
 
         where = selection(self.stack, (self.layer,), (self.head,))
         word = literal(self.word)
         yield Text(f"{where} of {self.provenance.model}, following “{word}”", "bold")
         row = f"row of “{word}”" if len(word) < 12 else "its row"
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table = plain_table(())
         for title in ("stage", "formula", "shape", row, "agrees to"):
             table.add_column(title, no_wrap=title != "formula", overflow="fold")
         for stage in self.stages:
@@ -257,19 +250,15 @@ class StepsResult(Result):
             table.add_row(stage.name, formula, stage.size, numbers, verdict)
         yield table
         yield self._table_of_keys(bars=options.max_width >= _WIDE)
-        for note in self.notes:
-            yield Text(note, "dim")
+        yield from dim(self.notes)
 
     def _table_of_keys(self, *, bars: bool) -> Table:
         """Return the score, the weight and the share of the attention vector for each key."""
-        from rich.table import Table
         from rich.text import Text
 
         names = [stage.name for stage in self.stages if stage.over_keys]
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("key", no_wrap=True)
-        for name in names:
-            table.add_column(name.removesuffix(" scores"), justify="right", no_wrap=True)
+        titles = [name.removesuffix(" scores") for name in names]
+        table = plain_table(("key",), titles, no_wrap=1 + len(names))
         if bars:
             table.add_column("", no_wrap=True)
         table.add_column("of vector", justify="right", no_wrap=True)

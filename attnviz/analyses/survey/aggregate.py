@@ -117,9 +117,7 @@ def aggregate(
         role_half.add(signs[in_half], above_keys[in_half])
         other_half.add(signs[~in_half], above_keys[~in_half])
         for mean, values in zip(
-            means,
-            (even, shuffled, (ours - even)[in_half], above_keys[~in_half]),
-            strict=True,
+            means, (even, shuffled, (ours - even)[in_half], above_keys[~in_half]), strict=True
         ):
             mean.add(values)
         texts += len(numbers)

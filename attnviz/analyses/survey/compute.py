@@ -26,8 +26,7 @@ from attnviz.analyses.survey.aggregate import (
     cluster,
     head_distances,
 )
-from attnviz.analyses.survey.answers import with_answers
-from attnviz.analyses.survey.confirm import confirm
+from attnviz.analyses.survey.confirm import confirm, with_answers
 from attnviz.analyses.survey.corpus import (
     PART,
     Corpus,
@@ -39,12 +38,6 @@ from attnviz.analyses.survey.corpus import (
     read_corpus,
     tokenize_corpus,
     verify_sample,
-)
-from attnviz.analyses.survey.linear import (
-    SIGNED_STATISTICS,
-    SignedHeadStatistics,
-    check_head_count,
-    select_stack,
 )
 from attnviz.analyses.survey.media import (
     Kind,
@@ -59,9 +52,13 @@ from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here
 from attnviz.analyses.survey.result import NOUNS, SurveyResult
 from attnviz.analyses.survey.statistics import (
     ROLES,
+    SIGNED_STATISTICS,
     HeadStatistics,
+    SignedHeadStatistics,
     Statistic,
     TextStatistics,
+    check_head_count,
+    select_stack,
     statistics_for,
 )
 from attnviz.errors import InputError, refuse_given
@@ -79,6 +76,7 @@ if TYPE_CHECKING:
     from attnviz.pipeline.attend import Loadable, Source
 
 
+_BASELINES = "even", "shuffled", "p_even", "p_shuffled"
 _SUMMARIES = "summary.parquet", "survey.safetensors"
 
 
@@ -187,9 +185,7 @@ def survey(
         why = "a survey without a folder writes nothing. Name one (out=), or leave this out."
         refuse_given(why, resume=resume, force=force)
     probes = [] if probe is None else find_probes(probe)
-    model, kind = load_corpus_model(model)
-    if special_tokens is not None:
-        model = Model(model.checkpoint.reading(special_tokens))
+    model, kind = load_corpus_model(model, special_tokens)
     if kind != "text":
         refuse_given(
             f"{model.name} reads {NOUNS[kind]}, and it is for texts. Leave it out, or run attnviz "
@@ -239,7 +235,8 @@ def survey(
         for path in summaries:
             check_output(path, force=force or resume)
         measured_by = SignedHeadStatistics if signed else HeadStatistics
-        heads = measured_by(model.checkpoint, records, seed, statistics, _texts_of_roles(groups))
+        only_on = {ROLES[one.role].name: group.numbers for group in groups for one in group.probes}
+        heads = measured_by(model.checkpoint, records, seed, statistics, only_on)
         numbered = enumerate(chain([first], tokenized))
         count = count_rows(texts)
         if folder is None:
@@ -256,11 +253,6 @@ def survey(
         for path in summaries:
             save_result(result, path, force=force or resume)
     return result
-
-
-def _texts_of_roles(groups: Sequence[ProbeGroup]) -> dict[str, range]:
-    """Return the texts on which the statistic of each probe is measured, by its name."""
-    return {ROLES[one.role].name: group.numbers for group in groups for one in group.probes}
 
 
 def _roles_in(
@@ -413,13 +405,8 @@ def _result(
     return SurveyResult(
         heads=heads.heads,
         statistics=names,
-        mean=by_head(totals.value.mean),
-        low=by_head(totals.value.low),
-        high=by_head(totals.value.high),
-        even=by_head(totals.even),
-        shuffled=by_head(totals.shuffled),
-        p_even=by_head(totals.p_even),
-        p_shuffled=by_head(totals.p_shuffled),
+        **{name: by_head(getattr(totals.value, name)) for name in ("mean", "low", "high")},
+        **{name: by_head(getattr(totals, name)) for name in _BASELINES},
         count=by_head(totals.value.count).long(),
         roles=tuple(assign_roles(totals.excess, totals.p_held_out, heads.statistics)),
         clusters=tuple(cluster(distances.numpy()).tolist()),
@@ -432,6 +419,7 @@ def _result(
         agreement=add_statistics(verified, heads, totals),
         provenance=sample[0].provenance,
         left_out=tuple(changes.left_out),
+        confirmations=(),  # follow
         kind=kind,
     )
 
@@ -476,7 +464,5 @@ def add_statistics(
         tolerance = PRECISIONS[weights_dtype].weights
         checks.append(bounded_check(record, "statistics", differences, tolerance, compared=count))
     return replace(
-        report,
-        checks=(*report.checks, *checks),
-        not_compared=(*report.not_compared, *not_compared),
+        report, checks=(*report.checks, *checks), not_compared=(*report.not_compared, *not_compared)
     )

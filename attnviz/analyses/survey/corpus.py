@@ -31,6 +31,7 @@ from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Model, Source, load
 from attnviz.pipeline.run import AttendOptions, run
 from attnviz.results import AttentionResult
+from attnviz.results.text import counted
 from attnviz.runtime.libraries import silence_logs
 
 if TYPE_CHECKING:
@@ -122,16 +123,13 @@ class CorpusChanges:
             listed = ", ".join(f"{number:,}" for number in self.left_out[:_LISTED])
             more = len(self.left_out) - _LISTED
             numbers = f"{listed} and {more:,} more" if more > 0 else listed
-            count, error = self._counted(len(self.left_out)), self.first_error.rstrip(".")
+            count, error = counted(len(self.left_out), self.noun), self.first_error.rstrip(".")
             notes.append(
                 f"left out, since it could not be read: {count} ({numbers}), first {error}"
             )
         if self.cut:
-            notes.append(f"{self._counted(self.cut)} cut to {self.cut_to:,} tokens")
+            notes.append(f"{counted(self.cut, self.noun)} cut to {self.cut_to:,} tokens")
         return tuple(notes)
-
-    def _counted(self, count: int) -> str:
-        return f"{count:,} {self.noun}{'s' * (count != 1)}"
 
 
 def parse_corpus(
@@ -381,14 +379,18 @@ def _column_index(names: list[str], column: str, file_name: str) -> int:
     return names.index(column)
 
 
-def load_text_model(model: Model | Loadable | None) -> Model:
-    """Return a model that reads one text at a time; raise InputError for any other model."""
+def load_reader(
+    model: Model | Loadable | None, kinds: Sequence[str] = ("text",), what: str = "one text"
+) -> tuple[Model, str]:
+    """Return a model, and which of some kinds it reads, alone; InputError for any other model."""
     model = model if isinstance(model, Model) else load(model)
     reads = input_kinds(model.module)
-    if reads != ("text",) or has_text_decoder(model.module, model.module.config):
-        kind = "is an encoder–decoder" if reads == ("text",) else f"reads {' and '.join(reads)}"
-        raise InputError(f"{model.name} {kind}. Choose a model that reads one text.")
-    return model
+    is_one = len(reads) == 1 and reads[0] in kinds
+    decodes = is_one and has_text_decoder(model.module, model.module.config)
+    if is_one and (reads == ("audio",) or not decodes):
+        return model, reads[0]
+    kind = "is an encoder–decoder" if is_one else f"reads {' and '.join(reads)}"
+    raise InputError(f"{model.name} {kind}. Choose a model that reads {what}.")
 
 
 def check_seed(seed: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,30 +21,37 @@ from attnviz.analyses.survey.corpus import (
     OnBad,
     check_corpus,
     check_corpus_name,
+    load_reader,
 )
-from attnviz.analyses.survey.result import NOUNS, HeadName
-from attnviz.analyses.survey.statistics import STATISTICS, HeadStatistic, TextStatistics, key_order
+from attnviz.analyses.survey.result import NOUNS
+from attnviz.analyses.survey.statistics import (
+    STATISTICS,
+    Heads,
+    HeadStatistic,
+    TextStatistics,
+    key_order,
+    largest_difference,
+)
 from attnviz.analyses.survey.statistics import TITLES as TITLES_OF_TEXTS
 from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.errors import InputError, ModelError, refuse_given
 from attnviz.inputs import Batch, encode
 from attnviz.inputs.audio import Sound, read_sound
 from attnviz.inputs.image import Picture, read_image
-from attnviz.models.pretrained import has_text_decoder, input_kinds
-from attnviz.pipeline.attend import Loadable, Model, attend, load
+from attnviz.models.checkpoint import SpecialTokens
+from attnviz.models.pretrained import has_text_decoder
+from attnviz.pipeline.attend import Loadable, Model, attend
 from attnviz.pipeline.run import transcript_of
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Kind: TypeAlias = Literal["text", "image", "audio"]
 FILES = {
     "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
     "audio": (".wav", ".flac", ".ogg", ".mp3"),
 }
-POSITIONS = {
-    "text": "tokens",
-    "image": "patches and special tokens",
-    "audio": "frames and tokens",
-}
+POSITIONS = {"text": "tokens", "image": "patches and special tokens", "audio": "frames and tokens"}
 _SAMPLE = {"image": 8, "audio": 2}  # on which all stages are verified; a sound has many frames
 _NEAR = 0.1  # seconds
 
@@ -52,15 +59,14 @@ _NEAR = 0.1  # seconds
 # --- the files
 
 
-def load_corpus_model(model: Model | Loadable | None) -> tuple[Model, Kind]:
+def load_corpus_model(
+    model: Model | Loadable | None, special_tokens: SpecialTokens | None
+) -> tuple[Model, Kind]:
     """Return a model and what its corpus consists of; InputError for one that reads pairs."""
-    model = model if isinstance(model, Model) else load(model)
-    reads = input_kinds(model.module)
-    decodes = has_text_decoder(model.module, model.module.config)
-    if reads == ("audio",) or (reads in (("text",), ("image",)) and not decodes):
-        return model, reads[0]
-    kind = "is an encoder–decoder" if len(reads) == 1 else f"reads {' and '.join(reads)}"
-    raise InputError(f"{model.name} {kind}. Choose a model that reads texts, images or sounds.")
+    model, kind = load_reader(model, ("text", "image", "audio"), "texts, images or sounds")
+    if special_tokens is not None:
+        model = Model(model.checkpoint.reading(special_tokens))
+    return model, cast("Kind", kind)
 
 
 def is_of_media(source: Corpus) -> bool:
@@ -250,12 +256,23 @@ class MediaCorpus:
 # --- the statistics
 
 
+class _NoMeaningError(Exception):
+    """Some queries and keys do not have what a statistic measures."""
+
+
 @dataclass(frozen=True, eq=False)
 class AxisPairs:
-    """All pairs of a query and a key, by their axes."""
+    """All pairs of a query and a key, by their axes.
+
+    What they do not have raises an error, and the statistic is left out.
+    """
 
     queries: Axis
     keys: Axis
+
+    def _expect(self, has_meaning: bool) -> None:
+        if not has_meaning:
+            raise _NoMeaningError
 
     @cached_property
     def rows(self) -> Tensor:
@@ -269,104 +286,94 @@ class AxisPairs:
         return torch.tensor(self.keys.special, device="cpu")
 
     @property
+    def special_tokens(self) -> Tensor:
+        """Whether a key is a special token, (1, n)."""
+        self._expect(self.keys.seconds is None and bool(self.special.any()))
+        return self.special[None]
+
+    @property
+    def silence(self) -> Tensor:
+        """Whether a key is a frame after the sound, (1, n)."""
+        self._expect(self.keys.seconds is not None)
+        return self.special[None]
+
+    @property
     def is_self(self) -> bool:
         """Whether queries and keys are the same positions."""
         return self.queries == self.keys
 
     @cached_property
-    def offset(self) -> Tensor | None:
-        """How many positions the key is before the query, (R, n); None in a cross-attention."""
-        if not self.is_self:
-            return None
+    def offset(self) -> Tensor:
+        """How many positions the key is before the query, (R, n); none in a cross-attention."""
+        self._expect(self.is_self)
         return self.rows[:, None] - torch.arange(len(self.keys), device="cpu")
 
-    @cached_property
-    def patches(self) -> tuple[Tensor, Tensor] | None:
-        """How many rows and columns of patches a key is away, (R, n); None without patches.
+    @property
+    def token(self) -> Tensor:
+        """The position of the key, (1, n), where tokens attend to tokens."""
+        self._expect(self.is_self and self.keys.patches is None and self.keys.seconds is None)
+        return torch.arange(len(self.keys), device="cpu")[None]
 
-        NaN for a special token.
-        """
-        if self.keys.patches is None or not self.is_self:
-            return None
+    @cached_property
+    def patches(self) -> tuple[Tensor, Tensor]:
+        """How many rows and columns of patches a key is away, (R, n). NaN for a special token."""
+        self._expect(self.keys.patches is not None and self.is_self)
         places = torch.tensor(
-            [(math.nan, math.nan) if p is None else p for p in self.keys.patches], device="cpu"
+            [(math.nan, math.nan) if p is None else p for p in self.keys.patches or ()],
+            device="cpu",
         )
         rows, columns = (places[self.rows, None] - places).abs().unbind(-1)
         return rows, columns
 
     @cached_property
-    def seconds(self) -> Tensor | None:
+    def seconds(self) -> Tensor:
         """How many seconds a frame is away from another, (R, n)."""
-        if self.keys.seconds is None or not self.is_self:
-            return None
-        times = torch.tensor(
-            [math.nan if second is None else second for second in self.keys.seconds], device="cpu"
-        )
+        self._expect(self.keys.seconds is not None and self.is_self)
+        seconds = [math.nan if second is None else second for second in self.keys.seconds or ()]
+        times = torch.tensor(seconds, device="cpu")
         return (times[self.rows, None] - times).abs()
 
-    @property
-    def is_text(self) -> bool:
-        """Whether tokens attend to tokens."""
-        return self.is_self and self.keys.patches is None and self.keys.seconds is None
 
-
-Measure: TypeAlias = Callable[[Tensor, AxisPairs], Tensor | None]
+Measure: TypeAlias = Callable[[Tensor, AxisPairs], Tensor]
 
 
 @dataclass(frozen=True)
 class MediaStatistic(HeadStatistic):
     """One number of each head on each medium.
 
-    measure : from the weights (H, R, n) of the queries that count to a number for each head, (H,);
-    None where it has no meaning. limit : the largest possible value; None for a share.
+    measure : from the weights (H, R, n) of the queries that count to a number for each head, (H,).
+    limit : the largest possible value; None for a share.
     """
 
     measure: Measure
     limit: Callable[[AxisPairs], float] | None = None
 
 
-def _share(select: Callable[[AxisPairs], Tensor | None]) -> Measure:
+def _share(select: Callable[[AxisPairs], Tensor]) -> Measure:
     """Return a measure: the mean weight for some keys, over the queries that have such a key."""
 
-    def measure(weights: Tensor, pairs: AxisPairs) -> Tensor | None:
-        selected = select(pairs)
-        if selected is None:
-            return None
-        selected = selected.expand(weights.shape[1:])
+    def measure(weights: Tensor, pairs: AxisPairs) -> Tensor:
+        selected = select(pairs).expand(weights.shape[1:])
         used = selected.any(-1)
         return (weights * selected).sum(-1)[:, used].mean(-1)  # NaN without any
 
     return measure
 
 
-def _mean_of(distance: Callable[[AxisPairs], Tensor | None]) -> Measure:
+def _mean_of(distance: Callable[[AxisPairs], Tensor]) -> Measure:
     """Return a measure: the mean distance of the keys, special tokens left out."""
 
-    def measure(weights: Tensor, pairs: AxisPairs) -> Tensor | None:
+    def measure(weights: Tensor, pairs: AxisPairs) -> Tensor:
         table = distance(pairs)
-        if table is None:
-            return None
-        known = ~table.isnan() & ~pairs.special
-        kept = weights * known
+        kept = weights * (~table.isnan() & ~pairs.special)
         total = kept.sum(-1).clamp(min=1e-9)
         return ((kept * table.nan_to_num(0.0)).sum(-1) / total).mean(-1)
 
     return measure
 
 
-def _euclidean(pairs: AxisPairs) -> Tensor | None:
-    return None if pairs.patches is None else torch.hypot(*pairs.patches)
-
-
-def _farthest(pairs: AxisPairs) -> float:
-    table = _euclidean(pairs)
-    return 1.0 if table is None else float(table.nan_to_num(0.0).max())
-
-
-def _within(pairs: AxisPairs, rows: int | None, columns: int | None) -> Tensor | None:
+def _within(pairs: AxisPairs, rows: int | None, columns: int | None) -> Tensor:
     """Return the other patches that are at most so many rows and columns away; None: any."""
-    if pairs.patches is None:
-        return None
     down, across = pairs.patches
     near = ~down.isnan() & ((down > 0) | (across > 0))
     for distance, most in ((down, rows), (across, columns)):
@@ -374,16 +381,10 @@ def _within(pairs: AxisPairs, rows: int | None, columns: int | None) -> Tensor |
     return near
 
 
-def _near_frames(pairs: AxisPairs) -> Tensor | None:
-    if pairs.seconds is None:
-        return None
-    return (pairs.seconds > 0) & (pairs.seconds <= _NEAR + 1e-6)
-
-
-def _in_order(weights: Tensor, pairs: AxisPairs) -> Tensor | None:
+def _in_order(weights: Tensor, pairs: AxisPairs) -> Tensor:
     """Return the chance that a later token reads a later frame, a tie counting one half, (H,)."""
     if pairs.keys.seconds is None or pairs.is_self:
-        return None
+        raise _NoMeaningError
     before = weights.cumsum(-1) - weights / 2
     later = before @ weights.mT  # of row j, the weight after what row i reads
     pairs_of_rows = torch.ones(later.shape[1:], dtype=torch.bool, device="cpu").triu(1)
@@ -391,59 +392,26 @@ def _in_order(weights: Tensor, pairs: AxisPairs) -> Tensor | None:
     return mean
 
 
-def _entropy(weights: Tensor, pairs: AxisPairs) -> Tensor:
-    entropy: Tensor = torch.special.entr(weights).sum(-1).mean(-1)
-    return entropy
-
-
-def _most_read(weights: Tensor, pairs: AxisPairs) -> Tensor:
-    return weights.mean(1)[:, ~pairs.special].amax(-1)
-
-
-def _special(pairs: AxisPairs) -> Tensor | None:
-    is_frame = pairs.keys.seconds is not None
-    return None if is_frame or not bool(pairs.special.any()) else pairs.special[None]
-
-
-def _silence(pairs: AxisPairs) -> Tensor | None:
-    return None if pairs.keys.seconds is None else pairs.special[None]
-
-
-def _text_offset(distance: int) -> Callable[[AxisPairs], Tensor | None]:
-    def select(pairs: AxisPairs) -> Tensor | None:
-        if not pairs.is_text or pairs.offset is None:
-            return None
-        return (pairs.offset == distance) & ~pairs.special
-
-    return select
-
-
-def _itself(pairs: AxisPairs) -> Tensor | None:
-    return None if pairs.offset is None else pairs.offset == 0
-
-
-def _first(pairs: AxisPairs) -> Tensor | None:
-    if not pairs.is_text:
-        return None
-    return (torch.arange(len(pairs.keys), device="cpu") == 0)[None]
-
-
+_ITSELF = _share(lambda pairs: pairs.offset == 0)
 _ANY = (
     MediaStatistic(
-        "entropy", "entropy, nats", _entropy, even_baseline=False,
+        "entropy", "entropy, nats",
+        lambda weights, _: torch.special.entr(weights).sum(-1).mean(-1), even_baseline=False,
         limit=lambda pairs: math.log(len(pairs.keys)),
     ),
     MediaStatistic(
-        "most read", "share of the position read most", _most_read, even_baseline=False
+        "most read", "share of the position read most",
+        lambda weights, pairs: weights.mean(1)[:, ~pairs.special].amax(-1), even_baseline=False,
     ),
 )  # fmt: skip
 STATISTICS_OF: Mapping[str, tuple[MediaStatistic, ...]] = {
     "image": (
         MediaStatistic(
-            "patch distance", "mean distance, patches", _mean_of(_euclidean),
-            limit=_farthest,
+            "patch distance", "mean distance, patches",
+            _mean_of(lambda pairs: torch.hypot(*pairs.patches)),
+            limit=lambda pairs: float(torch.hypot(*pairs.patches).nan_to_num(0.0).max()),
         ),
-        MediaStatistic("self", "weight for itself", _share(_itself), role="own patch"),
+        MediaStatistic("self", "weight for itself", _ITSELF, role="own patch"),
         MediaStatistic(
             "neighbors", "for the 8 patches around", _share(lambda pairs: _within(pairs, 1, 1)),
             role="neighboring patches",
@@ -457,8 +425,8 @@ STATISTICS_OF: Mapping[str, tuple[MediaStatistic, ...]] = {
             _share(lambda pairs: _within(pairs, None, 0)), role="same column",
         ),
         MediaStatistic(
-            "separators", "for special tokens", _share(_special), role="rests on special tokens",
-            resting=True,
+            "separators", "for special tokens", _share(lambda pairs: pairs.special_tokens),
+            role="rests on special tokens", resting=True,
         ),
         *_ANY,
     ),
@@ -468,23 +436,25 @@ STATISTICS_OF: Mapping[str, tuple[MediaStatistic, ...]] = {
             "time distance", "mean distance, seconds", _mean_of(lambda pairs: pairs.seconds),
             limit=lambda pairs: max(second or 0.0 for second in pairs.keys.seconds or (1.0,)),
         ),
-        MediaStatistic("self", "weight for itself", _share(_itself), role="own position"),
+        MediaStatistic("self", "weight for itself", _ITSELF, role="own position"),
         MediaStatistic(
-            "nearby", "for other frames within 0.1 s", _share(_near_frames), role="nearby frames"
+            "nearby", "for other frames within 0.1 s", role="nearby frames",
+            measure=_share(lambda pairs: (pairs.seconds > 0) & (pairs.seconds <= _NEAR + 1e-6)),
         ),
         MediaStatistic(
             "order", "chance that a later token reads a later frame", _in_order,
             role="follows the speech",
         ),
         MediaStatistic(
-            "previous", "for the previous token", _share(_text_offset(1)), role="previous token"
+            "previous", "for the previous token", role="previous token",
+            measure=_share(lambda p: (p.rows[:, None] - p.token == 1) & ~p.special),
         ),
         MediaStatistic(
-            "first", "for the first token", _share(_first), role="rests on the first token",
-            resting=True,
+            "first", "for the first token", _share(lambda pairs: pairs.token == 0),
+            role="rests on the first token", resting=True,
         ),
         MediaStatistic(
-            "silence", "for frames after the sound", _share(_silence),
+            "silence", "for frames after the sound", _share(lambda pairs: pairs.silence),
             role="rests on the silence", resting=True,
         ),
     ),
@@ -501,8 +471,16 @@ def statistics_of(kind: str) -> Sequence[HeadStatistic]:
     return STATISTICS if kind == "text" else STATISTICS_OF[kind]
 
 
+def _known(function: Callable[P, T], *args: P.args, **keywords: P.kwargs) -> T | None:
+    """Return what a function measures; None where this has no meaning."""
+    try:
+        return function(*args, **keywords)
+    except _NoMeaningError:
+        return None
+
+
 @dataclass(frozen=True, eq=False)
-class MediaHeads:
+class MediaHeads(Heads):
     """Measures the heads of a model on images or sounds.
 
     records : the attentions of any one medium. seed : of the shuffles.
@@ -516,15 +494,6 @@ class MediaHeads:
     def statistics(self) -> tuple[MediaStatistic, ...]:
         """What is measured."""
         return STATISTICS_OF[self.corpus.kind]
-
-    @cached_property
-    def heads(self) -> tuple[HeadName, ...]:
-        """The heads, in the order in which the model runs."""
-        return tuple(
-            HeadName(record.stack, record.layer, head)
-            for record in self.records
-            for head in range(record.heads)
-        )
 
     def measure(self, medium: Medium) -> TextStatistics:
         """Measure every head on a medium; each of its attentions is compared with the model's."""
@@ -548,11 +517,9 @@ class MediaHeads:
                 differences.append(torch.full(weights.shape[:1], torch.nan, device="cpu"))
                 return
             model = self._values(attention.model_weights(rows)[0].cpu(), pairs)
-            limits = [one.limit(pairs) if one.limit else 1.0 for one in self.statistics]
+            limits = [(one.limit and _known(one.limit, pairs)) or 1.0 for one in self.statistics]
             largest = torch.tensor(limits, device="cpu").clamp(min=1.0)
-            shares = ((value[-1] - model).abs() / largest).nan_to_num(0.0)
-            only_one = value[-1].isnan() != model.isnan()
-            differences.append(shares.masked_fill(only_one, torch.inf).amax(-1))
+            differences.append(largest_difference(value[-1], model, largest))
 
         self.corpus.capture(medium, self.records, add)
         values = torch.cat(value)[None]
@@ -572,7 +539,7 @@ class MediaHeads:
         """Return all statistics of some weights, (H, S); NaN where one has no meaning."""
         of_rows = weights.float()[:, pairs.rows]
         none = torch.full(weights.shape[:1], torch.nan, device="cpu")
-        measured = [one.measure(of_rows, pairs) for one in self.statistics]
+        measured = [_known(one.measure, of_rows, pairs) for one in self.statistics]
         return torch.stack([none if one is None else one for one in measured], -1)
 
 

@@ -18,10 +18,14 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.survey.linear import SIGNED_STATISTICS, SIGNED_TITLES
 from attnviz.analyses.survey.media import POSITIONS, TITLES, statistics_of
 from attnviz.analyses.survey.result import SURE, HeadName, SurveyResult
-from attnviz.analyses.survey.statistics import ROLES, HeadStatistic
+from attnviz.analyses.survey.statistics import (
+    ROLES,
+    SIGNED_STATISTICS,
+    SIGNED_TITLES,
+    HeadStatistic,
+)
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, line_height
 from attnviz.figures.style import (

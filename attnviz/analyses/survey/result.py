@@ -14,6 +14,7 @@ from attnviz.errors import expect_names
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.base import Columns, Result, Savable, column
+from attnviz.results.text import counted, dim, plain_table, with_minus
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -135,7 +136,7 @@ class Confirmation(Savable):
         others = "another head" if count == 1 else f"{count} others at random"
 
         def measured(accuracy: float, log_probability: float) -> str:
-            return f"{accuracy:.0%} ({log_probability:.2f} nats)".replace("-", "\N{MINUS SIGN}")
+            return with_minus(f"{accuracy:.0%} ({log_probability:.2f} nats)")
 
         worst, best = (
             measured(of(self.random_accuracies), of(self.random_log_probabilities))
@@ -225,8 +226,7 @@ class SurveyResult(HeadTable):
     @property
     def read(self) -> str:
         """What was read, in words: "500 texts"."""
-        noun = NOUNS[self.kind]
-        return f"{self.texts:,} {noun if self.texts != 1 else noun[:-1]}"
+        return counted(self.texts, NOUNS[self.kind].removesuffix("s"))
 
     @property
     def cluster_sizes(self) -> tuple[int, ...]:
@@ -272,15 +272,11 @@ class SurveyResult(HeadTable):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print of each statistic the heads that have most of it, and which heads have a role."""
-        from rich.table import Table
         from rich.text import Text
 
         model = self.provenance.model_name
         yield Text(f"{len(self.heads)} heads of {model} on {self.read}", "bold")
-        table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("statistic")
-        for name in ("mean", "shuffled keys", "shuffled tokens"):
-            table.add_column(name, justify="right")
+        table = plain_table(("statistic",), ("mean", "shuffled keys", "shuffled tokens"))
         table.add_column("most (layer.head)")
         for index, name in enumerate(self.statistics):
             means = [values[:, index].nanmean() for values in (self.mean, self.even, self.shuffled)]
@@ -296,13 +292,9 @@ class SurveyResult(HeadTable):
         sizes = ", ".join(map(str, self.cluster_sizes))
         yield Text("clusters of similar heads: ", "bold").append(sizes, "not bold")
         for role in dict.fromkeys(filter(None, self.roles)):
-            heads = [
-                str(head)
-                for head, other in zip(self.heads, self.roles, strict=True)
-                if other == role
-            ]
-            yield Text(f"{self.name_of(role)}: ", "bold").append(", ".join(heads), "not bold")
+            of_heads = zip(self.heads, self.roles, strict=True)
+            listed = ", ".join(str(head) for head, other in of_heads if other == role)
+            yield Text(f"{self.name_of(role)}: ", "bold").append(listed, "not bold")
         for confirmation in self.confirmations:
             yield Text(confirmation.sentence)
-        for note in self.notes:
-            yield Text(note, "dim")
+        yield from dim(self.notes)

@@ -12,20 +12,22 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.analyses.survey.corpus import Encoding, TokenizedText, batches
+from attnviz.analyses.survey.corpus import Encoding, TokenizedText, batches, softmax_only
 from attnviz.analyses.survey.result import HeadName
-from attnviz.capture import BatchedAttention, capture_batch
+from attnviz.capture import BatchedAttention, capture_batch, capture_matrices
+from attnviz.errors import InputError
 from attnviz.inputs import pad_texts, padded
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.results import AttentionRecord
+from attnviz.results import AttentionRecord, AttentionResult, LinearAttention, row_shares
 from attnviz.runtime.libraries import release_unused
 
 # What fits the caches of a CPU; what keeps a GPU busy.
@@ -323,8 +325,29 @@ class TextStatistics:
     compared: int
 
 
+def largest_difference(ours: Tensor, theirs: Tensor, largest: Tensor) -> Tensor:
+    """Return the largest difference of each head (H, S), as a share of the largest values, (H,)."""
+    shares = ((ours - theirs).abs() / largest).nan_to_num(0.0)
+    return shares.masked_fill(ours.isnan() != theirs.isnan(), torch.inf).amax(-1)
+
+
+class Heads:
+    """Base of what measures the heads of one model, with the records of any one text or medium."""
+
+    records: Sequence[AttentionRecord]
+
+    @cached_property
+    def heads(self) -> tuple[HeadName, ...]:
+        """The heads, in the order in which the model runs."""
+        return tuple(
+            HeadName(record.stack, record.layer, head)
+            for record in self.records
+            for head in range(record.heads)
+        )
+
+
 @dataclass(frozen=True, eq=False)
-class HeadStatistics:
+class HeadStatistics(Heads):
     """Measures the heads of one model.
 
     records : the attentions of any one text. seed : of the shuffles. statistics : what is measured.
@@ -336,15 +359,6 @@ class HeadStatistics:
     seed: int = 0
     statistics: Sequence[Statistic] = STATISTICS
     only_on: Mapping[str, range] = field(default_factory=dict)
-
-    @cached_property
-    def heads(self) -> tuple[HeadName, ...]:
-        """The heads, in the order in which the model runs."""
-        return tuple(
-            HeadName(record.stack, record.layer, head)
-            for record in self.records
-            for head in range(record.heads)
-        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -429,11 +443,8 @@ class HeadStatistics:
                 differences.append(torch.full(values.shape[1:2], torch.nan, device="cpu"))
                 return
             model_values = of_first(attention.model_weights).cpu()[0]
-            only_one = values[0].isnan() != model_values.isnan()
-            shares = (
-                (values[0] - model_values).abs() / largest(length, self.statistics)
-            ).nan_to_num(0.0)
-            differences.append(shares.masked_fill(only_one, torch.inf).amax(-1))
+            limits = largest(length, self.statistics)
+            differences.append(largest_difference(values[0], model_values, limits))
 
         capture_batch(self.checkpoint.module, inputs, self.records, add)
         both = torch.cat(value, dim=1)
@@ -500,3 +511,120 @@ def key_order(
     shuffled = torch.from_numpy(scores).to(readable.device).masked_fill(~readable, last)
     places = (~readable).long().argsort(dim=-1, stable=True)  # the readable keys first
     return torch.empty_like(places).scatter_(-1, places, shuffled.argsort(dim=-1, stable=True))
+
+
+# --- linear attention: its weights are signed, and their sizes are measured
+
+# A statistic such as |previous| is that of softmax attention, of the shares of the weights in the
+# sizes of their row: |M_ij| / Σ_j |M_ij|. So it is a share here, too, and roles follow by the same
+# criteria. Beside them stands how much of the sizes is of negative weights.
+_OF_SIZES = tuple(
+    replace(one, name=f"|{one.name}|", title=one.title.replace("weight ", "|weight| "))
+    for one in STATISTICS
+)
+_NEGATIVE = Statistic("negative", "share of negative weights", even_baseline=False)
+SIGNED_STATISTICS = (*_OF_SIZES, _NEGATIVE)
+"""The statistics of linear attention, in the order of every result."""
+SIGNED_TITLES = {one.name: one.title for one in SIGNED_STATISTICS}
+_MOST_HEADS = 2048  # of which the bootstrap and the distances fit in memory
+
+
+def select_stack(result: AttentionResult, stack: str | None) -> AttentionResult:
+    """Return a result with the attentions to measure: those with a softmax, or the linear ones.
+
+    Raises
+    ------
+    InputError
+        There is no such stack, or it is one of several with a softmax.
+    """
+    softmax = [record for record in result.records if not record.signed]
+    if stack is None:
+        return softmax_only(result) if softmax else result
+    chosen = result.stack(stack)
+    if not chosen.records[0].signed and len(chosen) < len(softmax):
+        raise InputError(
+            f"A survey measures all stacks of softmax attention together, not only {stack!r}. "
+            "Leave --stack (stack=) out."
+        )
+    return chosen
+
+
+def check_head_count(records: Sequence[AttentionRecord]) -> None:
+    """Raise InputError if linear attention has more heads than a survey can hold."""
+    heads = sum(record.heads for record in records)
+    if records[0].signed and heads > _MOST_HEADS:
+        raise InputError(
+            f"A survey of linear attention takes at most {_MOST_HEADS:,} heads, but here each "
+            f"feature may be a head: there are {heads:,}. Choose a smaller model, or one whose "
+            "features share matrices, such as Mamba-2."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SignedHeadStatistics(HeadStatistics):
+    """Measures the heads of linear attention, from the whole matrices of one text after the other.
+
+    Nothing is compared: the model returns no weights. The sample of the survey is verified.
+    """
+
+    statistics: Sequence[Statistic] = SIGNED_STATISTICS
+
+    def measure(self, texts: Sequence[TokenizedText]) -> TextStatistics:
+        """Measure every head on each text; those of a text with one token are NaN."""
+        return replace(super().measure(texts), compared=0)
+
+    def _measure_batch(
+        self, texts: Sequence[TokenizedText]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return statistics (N, K, S) of texts, shuffled texts, even weights and shuffled keys."""
+        measured = zip(*map(self._measure_text, texts), strict=True)
+        value, shuffled, even, keys = (torch.cat(of_texts) for of_texts in measured)
+        not_compared = torch.full((len(self.heads),), torch.nan, device="cpu")
+        return value, shuffled, even, keys, not_compared
+
+    def _measure_text(self, text: TokenizedText) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the statistics of one text, (1, K, S) each."""
+        if len(text) < 2:  # nothing is mixed
+            nothing = torch.full(
+                (1, len(self.heads), len(self.statistics)), torch.nan, device="cpu"
+            )
+            return (nothing,) * 4
+        # With as many tokens, neither text is padded.
+        mixed = shuffle(text.encoding, f"{self.seed} {text.number}")
+        inputs, tokens = self.batch([text.encoding, mixed])
+        records = cast("Sequence[LinearAttention]", self.records)
+        every = slice(0, len(text))
+        real = tokens.real[:1]
+        of_both, of_text = (
+            _SignedStatistics(WeightStatistics(some, _OF_SIZES)) for some in (tokens, tokens[:1])
+        )
+        value, even, keys = [], [], []
+        matrices = capture_matrices(self.checkpoint.module, inputs, records)
+        for matrix, record in zip(matrices, records, strict=True):
+            M = matrix.to(real.device)
+            readable = torch.ones_like(M[:1, 0], dtype=torch.bool)
+            if record.visible is not None:
+                readable = readable.tril()
+            order = key_order(readable, real, every, [text.number], self.seed)[:, None]
+            shares = row_shares(M[:1])
+            uniform = readable / readable.sum(-1, keepdim=True)
+            value.append(of_both(M))
+            even.append(of_text(uniform[:, None] * shares.sum(-1, keepdim=True)))
+            keys.append(of_text(shares.gather(-1, order.expand_as(shares))))
+        both = torch.cat(value, dim=1)
+        return both[:1], both[1:], torch.cat(even, dim=1), torch.cat(keys, dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class _SignedStatistics:
+    """Computes the statistics of signed weights from those of their shares."""
+
+    of_shares: WeightStatistics
+
+    def __call__(self, weights: Tensor) -> Tensor:
+        """Return the statistics (N, H, S) of weights (N, H, T, T)."""
+        shares, rows = row_shares(weights), self.of_shares.rows[:, None]
+        of_sizes = self.of_shares(lambda block: shares[:, :, block])
+        negative = (shares * (weights < 0)).sum(-1)
+        mean = (negative * rows).sum(-1) / rows.sum(-1)
+        return torch.cat([of_sizes, mean[..., None]], dim=-1).cpu()

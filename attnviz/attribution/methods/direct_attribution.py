@@ -7,11 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import method
 from attnviz.attribution.residual_stream import FrozenNonlinearities
-from attnviz.attribution.stacks import Place
-from attnviz.attribution.stored_run import StoredRun
-from attnviz.attribution.target import Score
+from attnviz.attribution.target import Place, Score
 from attnviz.attribution.tracing import Elementwise, activations, by_head, trace_run
 
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attribution.methods import method
-from attnviz.attribution.stacks import Place
-from attnviz.attribution.target import Score
+from attnviz.attribution.target import Place, Score
 from attnviz.attribution.tracing import AttentionTracer, by_head, trace_run
 from attnviz.errors import ModelError
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from attnviz.attribution.interventions import batch_size
 from attnviz.attribution.methods import method
-from attnviz.attribution.stacks import copies_of
-from attnviz.attribution.target import Score
+from attnviz.attribution.target import Score, copies_of
 
 STEPS = 32  # points on the path of integrated gradients
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from attnviz.attribution.decomposition import credits
 from attnviz.attribution.interventions import batch_size, gates_without
 from attnviz.attribution.methods import method
-from attnviz.attribution.stacks import copies_of
-from attnviz.attribution.target import Score
+from attnviz.attribution.target import Score, copies_of
 from attnviz.results.axis import join_axes, token_groups
 
 DIVISIONS = 2, 3, 4  # how many parts the words are divided into, one division after the other

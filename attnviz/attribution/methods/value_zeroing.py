@@ -10,9 +10,7 @@ from torch import Tensor
 
 from attnviz.attribution.methods import method
 from attnviz.attribution.methods.rollout import multiply_layers
-from attnviz.attribution.readout import base_of
-from attnviz.attribution.stacks import copies_of
-from attnviz.attribution.target import Score
+from attnviz.attribution.target import Score, base_of, copies_of
 from attnviz.attribution.tracing import AttentionTracer, blocks_of, by_head
 from attnviz.errors import ModelError
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from attnviz.analyses.explain.generation import explain_tokens
+from attnviz.analyses.explain.compute import explain_tokens
 from attnviz.analyses.senses.compute import senses
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.analyses.shift.compute import parse_pair, shift

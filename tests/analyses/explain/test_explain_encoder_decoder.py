@@ -14,7 +14,7 @@ from transformers import T5Config, T5ForConditionalGeneration, T5Model
 import attnviz
 from attnviz.app import run
 from attnviz.attribution.deeplift import DeepLift
-from attnviz.attribution.stacks import Place
+from attnviz.attribution.target import Place
 from attnviz.errors import InputError, ModelError
 
 TEXT = "we sat near the old river and talked for hours"  # ten words, with [CLS] and [SEP] twelve

@@ -12,9 +12,9 @@ from transformers import BertConfig, BertModel
 import attnviz
 from attnviz.analyses.senses.sentences import find_word
 from attnviz.attribution.decomposition import decompose
-from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import gate_of as reference_gate
 from attnviz.attribution.residual_stream import decompose_residual_stream
+from attnviz.attribution.target import Readout
 from attnviz.capture import restoring
 from attnviz.inputs import encode, token_spans
 

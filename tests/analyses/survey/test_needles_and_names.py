@@ -15,7 +15,7 @@ from transformers import (
 )
 
 import attnviz
-from attnviz.analyses.survey.answers import Answers
+from attnviz.analyses.survey.confirm import Answers
 from attnviz.analyses.survey.probes import PROBES, retrieval
 from attnviz.analyses.survey.statistics import STATISTICS
 from attnviz.errors import InputError

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 
-from attnviz.attribution.readout import unembedding_of
 from attnviz.attribution.reference import is_causal
+from attnviz.attribution.target import unembedding_of
 from attnviz.errors import InputError, expect_names
 from attnviz.inputs import encode
 from attnviz.pipeline.attend import Model
