@@ -29,8 +29,13 @@ from attnviz.results.attention_result import (
 )
 from attnviz.results.axis import Axis, AxisGeometry, Landmark
 from attnviz.results.computation import Computation
-from attnviz.results.given import GivenAttention, expect_vectors
-from attnviz.results.linear import LinearAttention, LinearReference, row_shares
+from attnviz.results.kinds import (
+    GivenAttention,
+    LinearAttention,
+    LinearReference,
+    expect_vectors,
+    row_shares,
+)
 from attnviz.results.projection import (
     Clip,
     Factor,

@@ -254,8 +254,15 @@ class AttentionRecord(Savable):
         return False
 
     @property
+    def _stored(self) -> Tensor | None:
+        """The weights (H, m, n) where they do not follow from queries and keys."""
+        return None
+
+    @property
     def finite(self) -> bool:
-        """Whether all queries and keys are numbers, padding aside."""
+        """Whether all weights that are stored, or queries and keys, padding aside, are numbers."""
+        if self._stored is not None:
+            return bool(self._stored.isfinite().all())
         return all(
             bool(array[:, [not padding for padding in axis.padding]].isfinite().all())
             for array, axis in ((self.query, self.query_axis), (self.key, self.key_axis))
@@ -409,6 +416,9 @@ class AttentionRecord(Savable):
         Parameters and result are those of `scores`. The softmax is taken in float32 or wider, as
         models do; a `log_softmax` in the model's own `dtype`. With sinks a row sums to less than 1.
         """
+        if self._stored is not None:
+            stored = self._stored if head is None else self._stored[head]
+            return stored[..., _ALL if rows is None else rows, :].to(dtype or stored.dtype)
         scores = self.scores(head, rows, dtype)
         if self.log_softmax and dtype == self.query.dtype:
             return torch.exp(scores - scores.logsumexp(-1, keepdim=True))

@@ -27,8 +27,7 @@ from attnviz.results.base import (
 )
 from attnviz.results.computation import Computation
 from attnviz.results.digest import digests
-from attnviz.results.given import GivenAttention
-from attnviz.results.linear import LinearAttention
+from attnviz.results.kinds import GivenAttention, LinearAttention
 from attnviz.results.projection import STAGES
 
 if TYPE_CHECKING:
