@@ -19,7 +19,6 @@ from attnviz.agreement.verdict import (
     SMALLEST,
     SUMMATION,
     bounded_check,
-    failed_heads,
     largest_by_head,
 )
 from attnviz.results import LinearAttention, LinearReference, StageCheck
@@ -124,21 +123,15 @@ class _Rounding:
         standard = self.typical * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
         cancelled = FLOAT32 * (ours.abs() * summed).sum((1, 2)) / spread
         allowed = (_ERRORS * standard).clamp(min=max(3 * self.slope, _SLOPE)) + cancelled
-        # not (≤), since NaN > tolerance is False
-        failed = ~(differences <= tolerances) | ~(slopes.abs() <= allowed)
-        return StageCheck(
-            stack=record.stack,
-            layer=record.layer,
-            path=record.path,
-            stage=stage,
-            differences=tuple(differences.tolist()),
-            tolerances=tuple(tolerances.tolist()),
-            own_errors=tuple(own_errors.tolist()),
+        return bounded_check(
+            record,
+            stage,
+            differences,
+            tolerances,
             compared=ours.numel(),
-            finite=bool(differences.isfinite().all() and largest.isfinite().all()),
-            failed_heads=failed_heads(failed),
-            slope_errors=tuple(slopes.tolist()),
-            slope_tolerances=tuple(allowed.tolist()),
+            own_errors=own_errors,
+            largest=largest,
+            slopes=(slopes, allowed),
         )
 
     def share_along(

@@ -31,6 +31,7 @@ T = TypeVar("T")
 Span = tuple[int, int]
 _SPECIAL = re.compile(r"\[[A-Z]+\]|</?[^<>\s]+>")  # [CLS], <s>, </s>, <|endoftext|>
 _NAMED = 6  # labels that a summary names
+_LISTED = 4  # parts that a message names
 Patches = tuple[tuple[int, int] | None, ...]
 
 # English words that carry grammar rather than content: articles, pronouns, prepositions,
@@ -467,6 +468,12 @@ def literal(token: str, longest: int = 24) -> str:
     """Return a token as it can be drawn: control characters visible, a very long one clipped."""
     shown = "".join("\N{REPLACEMENT CHARACTER}" if _controls(c) else c for c in token)
     return shortened(shown, longest)
+
+
+def listed(parts: Sequence[str], longest: int = 60) -> str:
+    """Return the first four of some parts, each shortened, and how many more there are."""
+    more = [f"{len(parts) - _LISTED} more"] if len(parts) > _LISTED else []
+    return ", ".join([*(literal(part, longest) for part in parts[:_LISTED]), *more])
 
 
 def _controls(character: str) -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnviz.results.axis import literal
+from attnviz.results.axis import listed, literal
 from attnviz.results.base import Savable
 
-_LISTED = 4  # of a kind, in words
 _LONGEST = 80  # characters of an entry
 
 
@@ -64,16 +62,13 @@ class Computation(Savable):
             "changed buffers": self.buffers,
             "changed config": [f"{name} {old} → {new}" for name, (old, new) in self.config.items()],
         }
-        listed = [f"{name}: {_list(entries)}" for name, entries in groups.items() if entries]
+        parts = [
+            f"{name}: {listed(entries, _LONGEST)}" for name, entries in groups.items() if entries
+        ]
         attention = literal(self.attention, _LONGEST)
-        return "; ".join([f"{attention} attention{mode}", *listed])
+        return "; ".join([f"{attention} attention{mode}", *parts])
 
 
 def _placed(path: str, function: str) -> str:
     where = {"": "the model", "*": "every module"}.get(path, path)
     return f"{function} on {where}"
-
-
-def _list(entries: Sequence[str]) -> str:
-    more = [f"{len(entries) - _LISTED} more"] if len(entries) > _LISTED else []
-    return ", ".join([*(literal(entry, _LONGEST) for entry in entries[:_LISTED]), *more])
