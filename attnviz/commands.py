@@ -253,7 +253,7 @@ def models(call: Call) -> int:
     The states come from the last check of every architecture, which ships with attnviz.
     """
     from attnviz.models.architectures import last_check
-    from attnviz.runtime.versions import version_of
+    from attnviz.runtime import version_of
     from attnviz.terminal.models import print_models
 
     matching = call.compute()

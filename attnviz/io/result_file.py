@@ -44,8 +44,8 @@ from attnviz.errors import InputError, file_path, printable
 from attnviz.results import AgreementReport, AttentionResult, digests_of
 from attnviz.results.base import SAVABLE, Savable
 from attnviz.results.digest import stored
+from attnviz.runtime import version_of
 from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
-from attnviz.runtime.versions import version_of
 
 FORMAT = 1  # increase it when older versions of attnviz cannot read what is written
 _MAX_HEADER = 100_000_000  # bytes, as in safetensors

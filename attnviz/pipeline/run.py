@@ -66,8 +66,8 @@ from attnviz.results import (
     digests_of,
 )
 from attnviz.results.axis import content_positions
+from attnviz.runtime import version_of
 from attnviz.runtime.libraries import translate
-from attnviz.runtime.versions import version_of
 
 Mode: TypeAlias = Literal["auto", "full", "streamed"]
 Positions: TypeAlias = Literal["sample", "all"]

@@ -18,7 +18,7 @@ from torch import Tensor
 import attnviz
 from attnviz.errors import AttnvizError, InputError
 from attnviz.results.digest import digests
-from attnviz.runtime.html import text_as_html
+from attnviz.runtime import text_as_html
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal, ranges
 from attnviz.results.base import Columns, Result, Rules, Savable, column, fits, proof
-from attnviz.runtime.html import text_as_html
+from attnviz.runtime import text_as_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -27,7 +27,7 @@ from attnviz.results.base import (
     to_numpy,
     wide_table,
 )
-from attnviz.runtime.html import text_as_html
+from attnviz.runtime import text_as_html
 
 if TYPE_CHECKING:
     import numpy as np
