@@ -191,7 +191,8 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[Measu
     in_coarse = in_fine if coarse == fine else recompute(record, coarse, last)
     # Queries that are padding or fully masked have no meaning. Among the operators, nor have keys
     # that no query reads: some modules set them to zero.
-    hidden, whole = hidden_keys(record), record.mask is None and not _is_padded(record)
+    hidden, whole = hidden_keys(record), record.mask is None
+    whole = whole and not any(record.query_axis.padding + record.key_axis.padding)
     rows, unread = real_rows(record, hidden), hidden.all(-2).all(0)
     read = torch.ones_like(unread) if record.through_interface else ~unread
     ignored = ~rows[:, None]
@@ -356,7 +357,3 @@ def _flags(padding: tuple[bool, ...], device: torch.device) -> Tensor:
     if any(padding):
         return torch.tensor(padding, device=device)
     return torch.zeros(len(padding), dtype=torch.bool, device=device)
-
-
-def _is_padded(record: AttentionRecord) -> bool:
-    return any(record.query_axis.padding) or any(record.key_axis.padding)

@@ -73,8 +73,8 @@ def prove_streamed(
         # Of every query's attention vector and of the model's: a random sum of the features.
         errors = (attention.signed_sums - attention.model_sums).double().abs()
         empty = attention.summary.empty
-        errors = errors.masked_fill(empty, 0.0)
-        numbers |= {"vectors": errors.amax(1), "longest": attention.longest.double()}
+        vectors = errors.masked_fill(empty, 0.0).amax(1)
+        numbers |= {"vectors": vectors, "longest": attention.longest.double()}
         numbers["count"] = (~empty).sum() * len(errors)
     numbers = copy_to_cpu([numbers])[0]
     bound = abs(record.scale) * float(numbers["norms"])  # of the scores; errors grow with it
