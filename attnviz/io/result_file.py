@@ -58,7 +58,6 @@ _FORMER_NAMES = {
     "Comparison": "CompareResult",
     "Ledger": "ResidualStream",
     "Secant": "Decomposition",
-    "ShiftDecomposition": "Decomposition",
     "SenseResult": "SensesResult",
     "Side": "AxisGeometry",
     "Summary": "MapSummary",
