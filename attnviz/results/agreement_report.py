@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Literal
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, joined
 from attnviz.results.axis import listed
 from attnviz.results.base import Rules, Savable
 
@@ -642,9 +642,7 @@ class AgreementReport(Savable):
                 moved = _percent(output.moved)
                 whole = f"{whole[:-1]}, of {moved} by another attention in a layer)"
             parts.append(f"output{start}" if short else whole)
-        *others, last = parts or [""]
-        named = f"{', '.join(others)} and {last}" if others else last
-        return f"; {named} {'agree' if others else 'agrees'}" if named else ""
+        return f"; {joined(parts)} {'agree' if len(parts) > 1 else 'agrees'}" if parts else ""
 
     @property
     def _start(self) -> str:

@@ -88,17 +88,9 @@ class Result(Savable):
     def __post_init__(self) -> None:
         """Check the fields, and bind a new agreement to the numbers."""
         super().__post_init__()
-        report = self._report
+        report = getattr(self, "agreement", None)
         if report is not None and report.digest is None:
-            self._bind(replace(report, digest=self._digest()))
-
-    @property
-    def _report(self) -> Any:
-        """The agreement as it was computed; None without a model."""
-        return getattr(self, "agreement", None)
-
-    def _bind(self, report: Any) -> None:
-        object.__setattr__(self, "agreement", report)
+            object.__setattr__(self, "agreement", replace(report, digest=self._digest()))
 
     def _digest(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
@@ -110,7 +102,7 @@ class Result(Savable):
     @property
     def checked_agreement(self) -> Any:
         """The agreement, which fails if the numbers are not those that were checked."""
-        report = self._report
+        report = getattr(self, "agreement", None)
         is_altered = report is not None and report.digest not in (None, self._digest())
         return replace(report, altered=True) if is_altered else report
 
