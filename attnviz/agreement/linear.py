@@ -83,17 +83,13 @@ class _Rounding:
     An error is proportional to the sum of the sizes of what is added up. Rounded gates are off in
     the same way for all values: this part is measured with the values in K other orders, and
     subtracted.
-
-    largest : the largest error of the layer, relative to that sum. typical : the root mean square.
-    slope : by how much the results are off as a whole. slopes : (H,), those of each head. eps : of
-    the dtype of the result.
     """
 
-    largest: float
-    typical: float
-    slope: float
-    slopes: Tensor
-    eps: float
+    largest: float  # of the errors of the layer, relative to that sum
+    typical: float  # their root mean square
+    slope: float  # by which the results are off as a whole
+    slopes: Tensor  # of each head, (H,)
+    eps: float  # of the dtype of the result
 
     @classmethod
     def of(cls, exact: Tensor, rounded: Tensor, summed: Tensor, eps: float) -> _Rounding:

@@ -76,10 +76,7 @@ def _by_code(
 
 
 def _misplaced_by_code(code: Tensor, distances: Tensor) -> Pairs | None:
-    """Return the positions whose code another key moves by; None where a key moves by no code.
-
-    code, distances : (R, T) and (R, n), of each run.
-    """
+    """Return the positions whose code another key moves by; None where a key moves by no code."""
     moved = distances > _MOVED
     fails = (moved != code).any(0).nonzero().flatten().tolist()
     position_of = {tuple(half.tolist()): n for n, half in enumerate(code.T) if half.any()}
@@ -107,8 +104,7 @@ def _one_by_one(
 ) -> dict[Call, Pairs | None]:
     """Return the misplaced positions of each attention, if each run changed one position.
 
-    In a causal model the first key that a change moves must be its own, in every attention. The
-    other rules are those of `_misplaced_in_first` and, without a causal mask, `_misplaced_later`.
+    In a causal model the first key that a change moves must be its own too, in every attention.
     """
     found: dict[Call, Pairs | None] = {}
     rows, before = keys.changed.int().argmax(1), None

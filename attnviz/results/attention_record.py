@@ -305,7 +305,6 @@ class AttentionRecord(Savable):
             mask = torch.zeros_like(hidden, dtype=self.query.dtype).masked_fill(hidden, low)[None]
         if sinks is not None and sinks.dim() == 2:
             sinks = sinks[:, rows]
-        rotation = self.rotation and (self.rotation[0][rows], self.rotation[1][rows])
         return replace(
             self,
             query_axis=query_axis,
@@ -318,7 +317,7 @@ class AttentionRecord(Savable):
             mask=mask,
             sinks=sinks,
             input=None if self.input is None else self.input[rows],
-            rotation=rotation,
+            rotation=self.rotation and (self.rotation[0][rows], self.rotation[1][rows]),
             visible=None,
         )
 
@@ -428,10 +427,9 @@ class AttentionRecord(Savable):
             return softmax(wide).to(scores.dtype)
         if sinks.dim() == 2 and rows is not None:
             sinks = sinks[:, rows]
-        if head is None:
-            return softmax_with_sink(wide, sinks.to(wide)).to(scores.dtype)
-        sink = sinks[head : head + 1].to(wide)
-        return softmax_with_sink(wide[None], sink)[0].to(scores.dtype)
+        heads = wide.view(-1, *wide.shape[-2:])
+        sinks = sinks if head is None else sinks[head : head + 1]
+        return softmax_with_sink(heads, sinks.to(wide)).view(wide.shape).to(scores.dtype)
 
 
 @dataclass(frozen=True, eq=False)

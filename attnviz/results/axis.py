@@ -206,17 +206,11 @@ def join_axes(first: Axis, *others: Axis) -> Axis:
         words = tuple(None if word is None else offset + word for word in axis.words)
         patches = None if joined.patches is None else joined.patches + (None,) * len(axis)
         unknown = joined.unknown or (False,) * len(joined), axis.unknown or (False,) * len(axis)
-        joined = replace(
-            axis,
-            labels=joined.labels + axis.labels,
-            words=joined.words + words,
-            word_labels=joined.word_labels + axis.word_labels,
-            special=joined.special + axis.special,
-            padding=joined.padding + axis.padding,
-            segments=joined.segments + axis.segments,
-            patches=patches,
-            unknown=sum(unknown, ()) if any(map(any, unknown)) else None,
-        )
+        names = ("labels", "word_labels", "special", "padding", "segments")
+        both = {name: getattr(joined, name) + getattr(axis, name) for name in names}
+        known = sum(unknown, ()) if any(map(any, unknown)) else None
+        words = joined.words + words
+        joined = replace(axis, **both, words=words, patches=patches, unknown=known)
     return joined
 
 
@@ -344,13 +338,9 @@ class TokenGroups:
 
     def at(self, indices: Sequence[int]) -> TokenGroups:
         """Return some of the groups, in this order."""
-        return TokenGroups(
-            positions=_select(self.positions, indices),
-            labels=_select(self.labels, indices),
-            special=_select(self.special, indices),
-            segments=_select(self.segments, indices),
-            side=_geometry(self.side, indices),
-        )
+        names = ("positions", "labels", "special", "segments")
+        some: dict[str, Any] = {name: _select(getattr(self, name), indices) for name in names}
+        return TokenGroups(**some, side=_geometry(self.side, indices))
 
 
 def _geometry(axis: Axis | AxisGeometry, indices: Sequence[int]) -> AxisGeometry:
