@@ -90,7 +90,10 @@ class Result(Savable):
         super().__post_init__()
         report = getattr(self, "agreement", None)
         if report is not None and report.digest is None:
-            object.__setattr__(self, "agreement", replace(report, digest=self._digest()))
+            self._bind(replace(report, digest=self._digest()))
+
+    def _bind(self, report: Any) -> None:
+        object.__setattr__(self, "agreement", report)
 
     def _digest(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
