@@ -14,6 +14,7 @@ import difflib
 import operator
 import os
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from unicodedata import combining, normalize
 
@@ -103,11 +104,9 @@ class AttnvizWarning(UserWarning):
 
 def whole_number(value: object, what: str) -> int:
     """Return a whole number of any type as int; raise InputError for anything else."""
-    if not isinstance(value, bool):
-        try:
+    with suppress(TypeError, ValueError):
+        if not isinstance(value, bool):
             return operator.index(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            pass
     name = what[0].upper() + what[1:]
     raise InputError(f"{name} must be a whole number, not {value!r}. Write 3, for example.")
 

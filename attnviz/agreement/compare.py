@@ -104,14 +104,9 @@ def _check_generations(
     for record, numbers in zip(records, copy_to_cpu(measured), strict=True):
         # The two round in a different order, and rounding errors add up from layer to layer.
         tolerance = tolerance_of("weights", numbers, PRECISIONS[dtypes(record)[1]])
-        check = bounded_check(
-            record,
-            "one pass",
-            numbers["differences"],
-            2 * (record.layer + 1) * tolerance,
-            compared=record.heads * int(numbers["rows"]) * len(record.key_axis),
-        )
-        checks.append(check)
+        most, differences = 2 * (record.layer + 1) * tolerance, numbers["differences"]
+        count = record.heads * int(numbers["rows"]) * len(record.key_axis)
+        checks.append(bounded_check(record, "one pass", differences, most, compared=count))
     return tuple(checks)
 
 

@@ -54,14 +54,8 @@ def prove_streamed(
 ) -> Proof:
     """Compare reduced maps with our float64 weights, and with the model's own output.
 
-    Parameters
-    ----------
-    attention : ReducedAttention
-        An attention whose `rows` agree with the model's own (`prove_rows`).
-    rows : Tensor
-        (R,), the indices of queries.
-    marked : Tensor, optional
-        (n,), which keys are marked in the summary.
+    rows : (R,), the queries that agree with the model's own (`prove_rows`). marked : (n,), which
+    keys are marked in the summary.
     """
     record = attention.record
     summary = _SummaryComparison(attention, marked)

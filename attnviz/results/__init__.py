@@ -15,6 +15,7 @@ from attnviz.results.attention_record import AttentionRecord as AttentionRecord
 from attnviz.results.attention_record import MaskRule as MaskRule
 from attnviz.results.attention_record import Reference as Reference
 from attnviz.results.attention_result import AttentionResult as AttentionResult
+from attnviz.results.attention_result import Computation as Computation
 from attnviz.results.attention_result import MapSummary as MapSummary
 from attnviz.results.attention_result import NextTokens as NextTokens
 from attnviz.results.attention_result import Provenance as Provenance
@@ -27,7 +28,6 @@ from attnviz.results.attention_result import one_result as one_result
 from attnviz.results.axis import Axis as Axis
 from attnviz.results.axis import AxisGeometry as AxisGeometry
 from attnviz.results.axis import Landmark as Landmark
-from attnviz.results.computation import Computation as Computation
 from attnviz.results.kinds import GivenAttention as GivenAttention
 from attnviz.results.kinds import LinearAttention as LinearAttention
 from attnviz.results.kinds import LinearReference as LinearReference

@@ -238,8 +238,8 @@ class PositionCheck(Savable):
     @property
     def changed(self) -> dict[str, int]:
         """How many positions of each kind were changed."""
-        counts = {"tokens": self.tokens, "patches": self.patches, "frames": self.frames}
-        return {units: count for units, count in counts.items() if count}
+        kinds = ("tokens", "patches", "frames")
+        return {units: getattr(self, units) for units in kinds if getattr(self, units)}
 
 
 @dataclass(frozen=True)

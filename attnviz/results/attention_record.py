@@ -80,10 +80,6 @@ class MaskRule(Savable):
                 return None
         return rule
 
-    def rows(self, rows: slice) -> MaskRule:
-        """Return the rule of some of the queries."""
-        return replace(self, offset=self.offset + rows.start)
-
     def columns(self, rows: slice, n: int) -> tuple[int, int]:
         """Return the first key that some of the rows may read, and the one after the last."""
         first = 0 if self.before is None else max(0, rows.start + self.offset - self.before)

@@ -456,7 +456,7 @@ def shortened(text: str, most: int = 80) -> str:
 
 def literal(token: str, longest: int = 24) -> str:
     """Return a token as it can be drawn: control characters visible, a very long one clipped."""
-    shown = "".join("\N{REPLACEMENT CHARACTER}" if _controls(c) else c for c in token)
+    shown = "".join("\N{REPLACEMENT CHARACTER}" if _steers(c) else c for c in token)
     return shortened(shown, longest)
 
 
@@ -466,11 +466,11 @@ def listed(parts: Sequence[str], longest: int = 60) -> str:
     return ", ".join([*(literal(part, longest) for part in parts[:_LISTED]), *more])
 
 
-def _controls(character: str) -> bool:
+def _steers(character: str) -> bool:
     """Whether a character steers what shows it: a terminal, the direction or the line."""
-    steers_direction = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
-    categories = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")  # of Unicode
-    return steers_direction or unicodedata.category(character) in categories
+    if "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069":
+        return True
+    return unicodedata.category(character) in ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def selection(stack: str, layers: Sequence[int], heads: Sequence[int]) -> str:
