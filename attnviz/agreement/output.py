@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from math import sqrt
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +53,8 @@ def check_output(
         def difference(run: Output) -> list[float]:
             return _differences(part(run), part(outputs.loaded), axes, texts)
 
-        differences, repeated = difference(outputs.recorded), [None] * texts
+        differences = difference(outputs.recorded)
+        repeated: list[Any] = [None] * texts
         if not all(value <= tolerance for value in differences):
             repeated = difference(again())
             if all(value <= tolerance for value in repeated):

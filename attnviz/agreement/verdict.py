@@ -181,9 +181,9 @@ def bounded_check(
     """
     # not (≤), since NaN > tolerance is False
     off = ~(differences <= tolerance)
-    slopes, allowed = slopes or (torch.empty(0, device="cpu"),) * 2
-    if len(slopes):
-        off |= ~(slopes.abs() <= allowed)
+    errors, allowed = slopes or (torch.empty(0, device="cpu"), torch.empty(0, device="cpu"))
+    if len(errors):
+        off |= ~(errors.abs() <= allowed)
     failed = failed_heads(off)
     own_errors = torch.zeros(len(differences), device="cpu") if own_errors is None else own_errors
     return StageCheck(
@@ -201,7 +201,7 @@ def bounded_check(
         compared=compared,
         finite=all(x is None or bool(x.isfinite().all()) for x in (differences, largest)),
         failed_heads=failed if heads is None else tuple(heads[index] for index in failed),
-        slope_errors=tuple(slopes.tolist()),
+        slope_errors=tuple(errors.tolist()),
         slope_tolerances=tuple(allowed.tolist()),
     )
 

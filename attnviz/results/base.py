@@ -88,7 +88,7 @@ class Result(Savable):
     def __post_init__(self) -> None:
         """Check the fields, and bind a new agreement to the numbers."""
         super().__post_init__()
-        report = getattr(self, "agreement", None)
+        report: Any = getattr(self, "agreement", None)
         if report is not None and report.digest is None:
             self._bind(replace(report, digest=self._digest()))
 
@@ -105,7 +105,7 @@ class Result(Savable):
     @property
     def checked_agreement(self) -> Any:
         """The agreement, which fails if the numbers are not those that were checked."""
-        report = getattr(self, "agreement", None)
+        report: Any = getattr(self, "agreement", None)
         is_altered = report is not None and report.digest not in (None, self._digest())
         return replace(report, altered=True) if is_altered else report
 
