@@ -34,7 +34,7 @@ def _print_version(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        from attnviz.runtime.versions import version_of
+        from attnviz.runtime import version_of
 
         print(f"attnviz {version_of('attnviz')}")
         raise typer.Exit

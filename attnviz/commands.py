@@ -15,8 +15,7 @@ import typer
 
 from attnviz.analyses.example import check_source
 from attnviz.errors import InputError, ModelError
-from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output
-from attnviz.io.weights_file import check_weights_file
+from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output, check_weights_file
 from attnviz.terminal.command import Call, Command, compute_and_report
 from attnviz.terminal.console import console, print_json, print_verdict, progress_bar
 from attnviz.terminal.options import parse_word_pair
@@ -253,7 +252,7 @@ def models(call: Call) -> int:
     The states come from the last check of every architecture, which ships with attnviz.
     """
     from attnviz.models.architectures import last_check
-    from attnviz.runtime.versions import version_of
+    from attnviz.runtime import version_of
     from attnviz.terminal.models import print_models
 
     matching = call.compute()

@@ -14,6 +14,7 @@ import difflib
 import operator
 import os
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from unicodedata import combining, normalize
 
@@ -103,11 +104,9 @@ class AttnvizWarning(UserWarning):
 
 def whole_number(value: object, what: str) -> int:
     """Return a whole number of any type as int; raise InputError for anything else."""
-    if not isinstance(value, bool):
-        try:
+    with suppress(TypeError, ValueError):
+        if not isinstance(value, bool):
             return operator.index(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            pass
     name = what[0].upper() + what[1:]
     raise InputError(f"{name} must be a whole number, not {value!r}. Write 3, for example.")
 
@@ -154,9 +153,13 @@ def refuse_given(why: str, **arguments: object) -> None:
     """
     given = [name for name, value in arguments.items() if value is not None and value is not False]
     if given:
-        *others, last = given
-        names = f"{', '.join(others)} and {last}" if others else last
-        raise InputError(f"{names} cannot be used: {why}")
+        raise InputError(f"{joined(given)} cannot be used: {why}")
+
+
+def joined(names: Iterable[str]) -> str:
+    """Return names as a list in words: "a, b and c"."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def expect_words(text: object, subject: str) -> str:
@@ -171,11 +174,7 @@ def expect_words(text: object, subject: str) -> str:
 
 def is_unicode(text: str) -> bool:
     """Return whether a text has no surrogates, which stand for bytes that could not be decoded."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def expect_unicode(text: str, subject: str) -> None:

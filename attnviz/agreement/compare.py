@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,11 +32,8 @@ from attnviz.results import (
     AttentionRecord,
     Clip,
     HeadProjection,
-    InputCheck,
     LinearAttention,
     LinearReference,
-    OutputCheck,
-    PositionCheck,
     Reference,
     StageCheck,
     digests_of,
@@ -51,16 +49,13 @@ def verify(
     references: Sequence[Reference],
     *,
     in_one_pass: Sequence[Tensor] = (),
-    output: OutputCheck | None = None,
-    positions: PositionCheck | None = None,
-    input: InputCheck | None = None,
-    versions: dict[str, str],
-    weights_sha256: str,
+    **others: Any,
 ) -> AgreementReport:
     """Compare every record with what the untouched model computed by itself.
 
     There is one reference for each record, in the order of execution. `in_one_pass` holds, for a
-    generation, the weights (H, m, n) of each attention in a single pass.
+    generation, the weights (H, m, n) of each attention in a single pass. `others` are as in
+    `report`.
     """
     proofs = [
         prove_linear(record, reference)
@@ -70,39 +65,13 @@ def verify(
     ]
     if in_one_pass:
         proofs.append(Proof("", _check_generations(records, in_one_pass), (), False))
-    query = records[0].query if records else None
-    dtype = "" if query is None else str(query.dtype).removeprefix("torch.")
-    device = "" if query is None else str(query.device)
-    return report(
-        proofs,
-        dtype,
-        device,
-        versions=versions,
-        weights_sha256=weights_sha256,
-        output=output,
-        positions=positions,
-        input=input,
-        digests=digests_of(records),
-    )
+    dtype = str(records[0].query.dtype).removeprefix("torch.") if records else ""
+    device = str(records[0].query.device) if records else ""
+    return report(proofs, dtype, device, digests=digests_of(records), **others)
 
 
-def report(
-    proofs: Iterable[Proof],
-    dtype: str,
-    device: str,
-    *,
-    versions: dict[str, str],
-    weights_sha256: str,
-    rows: tuple[int, int] | None = None,
-    output: OutputCheck | None = None,
-    positions: PositionCheck | None = None,
-    input: InputCheck | None = None,
-    digests: dict[str, str] | None = None,
-) -> AgreementReport:
-    """Return the report on the proofs of all attentions.
-
-    rows : how many queries were compared, and of how many; None for all.
-    """
+def report(proofs: Iterable[Proof], dtype: str, device: str, **others: Any) -> AgreementReport:
+    """Return the report on the proofs of all attentions, with the `others` of its fields."""
     proofs = list(proofs)
     return AgreementReport(
         checks=tuple(check for proof in proofs for check in proof.checks),
@@ -110,13 +79,7 @@ def report(
         unproven=tuple(proof.place for proof in proofs if proof.unproven),
         dtype=dtype,
         device=device,
-        versions=versions,
-        weights_sha256=weights_sha256,
-        rows=rows,
-        output=output,
-        positions=positions,
-        input=input,
-        digests=digests or {},
+        **others,
     )
 
 
@@ -141,14 +104,9 @@ def _check_generations(
     for record, numbers in zip(records, copy_to_cpu(measured), strict=True):
         # The two round in a different order, and rounding errors add up from layer to layer.
         tolerance = tolerance_of("weights", numbers, PRECISIONS[dtypes(record)[1]])
-        check = bounded_check(
-            record,
-            "one pass",
-            numbers["differences"],
-            2 * (record.layer + 1) * tolerance,
-            compared=record.heads * int(numbers["rows"]) * len(record.key_axis),
-        )
-        checks.append(check)
+        most, differences = 2 * (record.layer + 1) * tolerance, numbers["differences"]
+        count = record.heads * int(numbers["rows"]) * len(record.key_axis)
+        checks.append(bounded_check(record, "one pass", differences, most, compared=count))
     return tuple(checks)
 
 
@@ -228,7 +186,8 @@ def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[Measu
     in_coarse = in_fine if coarse == fine else recompute(record, coarse, last)
     # Queries that are padding or fully masked have no meaning. Among the operators, nor have keys
     # that no query reads: some modules set them to zero.
-    hidden, whole = hidden_keys(record), record.mask is None and not _is_padded(record)
+    hidden, whole = hidden_keys(record), record.mask is None
+    whole = whole and not any(record.query_axis.padding + record.key_axis.padding)
     rows, unread = real_rows(record, hidden), hidden.all(-2).all(0)
     read = torch.ones_like(unread) if record.through_interface else ~unread
     ignored = ~rows[:, None]
@@ -393,7 +352,3 @@ def _flags(padding: tuple[bool, ...], device: torch.device) -> Tensor:
     if any(padding):
         return torch.tensor(padding, device=device)
     return torch.zeros(len(padding), dtype=torch.bool, device=device)
-
-
-def _is_padded(record: AttentionRecord) -> bool:
-    return any(record.query_axis.padding) or any(record.key_axis.padding)

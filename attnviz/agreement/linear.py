@@ -19,7 +19,6 @@ from attnviz.agreement.verdict import (
     SMALLEST,
     SUMMATION,
     bounded_check,
-    failed_heads,
     largest_by_head,
 )
 from attnviz.results import LinearAttention, LinearReference, StageCheck
@@ -84,17 +83,13 @@ class _Rounding:
     An error is proportional to the sum of the sizes of what is added up. Rounded gates are off in
     the same way for all values: this part is measured with the values in K other orders, and
     subtracted.
-
-    largest : the largest error of the layer, relative to that sum. typical : the root mean square.
-    slope : by how much the results are off as a whole. slopes : (H,), those of each head. eps : of
-    the dtype of the result.
     """
 
-    largest: float
-    typical: float
-    slope: float
-    slopes: Tensor
-    eps: float
+    largest: float  # of the errors of the layer, relative to that sum
+    typical: float  # their root mean square
+    slope: float  # by which the results are off as a whole
+    slopes: Tensor  # of each head, (H,)
+    eps: float  # of the dtype of the result
 
     @classmethod
     def of(cls, exact: Tensor, rounded: Tensor, summed: Tensor, eps: float) -> _Rounding:
@@ -124,21 +119,15 @@ class _Rounding:
         standard = self.typical * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
         cancelled = FLOAT32 * (ours.abs() * summed).sum((1, 2)) / spread
         allowed = (_ERRORS * standard).clamp(min=max(3 * self.slope, _SLOPE)) + cancelled
-        # not (≤), since NaN > tolerance is False
-        failed = ~(differences <= tolerances) | ~(slopes.abs() <= allowed)
-        return StageCheck(
-            stack=record.stack,
-            layer=record.layer,
-            path=record.path,
-            stage=stage,
-            differences=tuple(differences.tolist()),
-            tolerances=tuple(tolerances.tolist()),
-            own_errors=tuple(own_errors.tolist()),
+        return bounded_check(
+            record,
+            stage,
+            differences,
+            tolerances,
             compared=ours.numel(),
-            finite=bool(differences.isfinite().all() and largest.isfinite().all()),
-            failed_heads=failed_heads(failed),
-            slope_errors=tuple(slopes.tolist()),
-            slope_tolerances=tuple(allowed.tolist()),
+            own_errors=own_errors,
+            largest=largest,
+            slopes=(slopes, allowed),
         )
 
     def share_along(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from math import sqrt
 from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,14 +54,11 @@ def check_output(
             return _differences(part(run), part(outputs.loaded), axes, texts)
 
         differences = difference(outputs.recorded)
-        if all(value <= tolerance for value in differences):
-            return [
-                OutputCheck(value, tolerance, None, outputs.tokens, *canary)
-                for value in differences
-            ]
-        repeated = difference(again())
-        if all(value <= tolerance for value in repeated):
-            tolerance = max(tolerance, _AMPLIFIED * max(difference(rounded())))
+        repeated: list[Any] = [None] * texts
+        if not all(value <= tolerance for value in differences):
+            repeated = difference(again())
+            if all(value <= tolerance for value in repeated):
+                tolerance = max(tolerance, _AMPLIFIED * max(difference(rounded())))
         return [
             OutputCheck(value, tolerance, other, outputs.tokens, *canary)
             for value, other in zip(differences, repeated, strict=True)
@@ -118,10 +116,8 @@ def _relative(x: Tensor, y: Tensor, axes: Mapping[str, Sequence[Axis]], texts: i
     if padding is not None:
         same |= padding.view(*padding.shape, *[1] * (y.dim() - 2))
     difference = torch.where(same, 0.0, x - y)
-    if y.dim() == 0 or len(y) != texts:  # of all texts together
-        difference, y = difference.reshape(1, -1), y.reshape(1, -1)
-    else:
-        difference, y = difference.reshape(texts, -1), y.reshape(texts, -1)
+    rows = 1 if y.dim() == 0 or len(y) != texts else texts  # 1 : of all texts together
+    difference, y = difference.reshape(rows, -1), y.reshape(rows, -1)
     norms = y.nan_to_num(0.0, 0.0, 0.0).norm(dim=1).clamp(min=SMALLEST)
     relative: Tensor = (difference.norm(dim=1) / norms).nan_to_num(torch.inf, torch.inf)
     return relative.expand(texts).cpu()

@@ -76,16 +76,12 @@ def _by_code(
 
 
 def _misplaced_by_code(code: Tensor, distances: Tensor) -> Pairs | None:
-    """Return the positions whose code another key moves by; None where a key moves by no code.
-
-    code, distances : (R, T) and (R, n), of each run.
-    """
+    """Return the positions whose code another key moves by; None where a key moves by no code."""
     moved = distances > _MOVED
     fails = (moved != code).any(0).nonzero().flatten().tolist()
     position_of = {tuple(half.tolist()): n for n, half in enumerate(code.T) if half.any()}
     pairs = [(position_of.get(tuple(moved[:, key].tolist()), -1), key) for key in fails]
-    known = [pair for pair in pairs if pair[0] >= 0]
-    return known if known or not pairs else None
+    return [pair for pair in pairs if pair[0] >= 0] or (None if pairs else [])
 
 
 def _elsewhere(record: AttentionRecord, keys: Tensor, *, is_first: bool) -> Pairs | None:
@@ -108,8 +104,7 @@ def _one_by_one(
 ) -> dict[Call, Pairs | None]:
     """Return the misplaced positions of each attention, if each run changed one position.
 
-    In a causal model the first key that a change moves must be its own, in every attention. The
-    other rules are those of `_misplaced_in_first` and, without a causal mask, `_misplaced_later`.
+    In a causal model the first key that a change moves must be its own too, in every attention.
     """
     found: dict[Call, Pairs | None] = {}
     rows, before = keys.changed.int().argmax(1), None
@@ -161,8 +156,23 @@ def _misplaced_later(rows: Tensor, distances: Tensor, reach: int, before: Tensor
 
 
 def _unless_most_fit(misplaced: Pairs, rows: Tensor) -> Pairs:
-    """Return misplaced positions; only those that exchange their keys if more than half fit."""
-    return misplaced if 2 * len(misplaced) >= len(rows) else _exchanged(misplaced)
+    """Return misplaced positions; only those that exchange their keys if more than half fit.
+
+    Those lead back to themselves: token 2 moves key 5, and token 5 moves key 2.
+    """
+    if 2 * len(misplaced) >= len(rows):
+        return misplaced
+    key_of = dict(misplaced)
+
+    def leads_back(token: int) -> bool:
+        key = key_of[token]
+        for _ in misplaced:
+            if key == token:
+                return True
+            key = key_of.get(key, -1)
+        return False
+
+    return [pair for pair in misplaced if pair[0] != pair[1] and leads_back(pair[0])]
 
 
 def _not_around(rows: Tensor, distances: Tensor, reach: int) -> Pairs | None:
@@ -179,21 +189,6 @@ def _not_around(rows: Tensor, distances: Tensor, reach: int) -> Pairs | None:
     shift = (first_moved + last_moved - middle) / 2
     fails = (shift.abs() >= 1) | ~moved.any(1)
     return [(int(rows[n]), int(rows[n] + shift[n])) for n in fails.nonzero().flatten().tolist()]
-
-
-def _exchanged(misplaced: Pairs) -> Pairs:
-    """Return those that lead back to themselves: token 2 moves key 5, and token 5 moves key 2."""
-    key_of = dict(misplaced)
-
-    def leads_back(token: int) -> bool:
-        key = key_of[token]
-        for _ in misplaced:
-            if key == token:
-                return True
-            key = key_of.get(key, -1)
-        return False
-
-    return [pair for pair in misplaced if pair[0] != pair[1] and leads_back(pair[0])]
 
 
 def _misplaced(rows: Tensor, distances: Tensor, moved: Tensor, reach: int = 0) -> Pairs:

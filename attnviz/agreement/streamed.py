@@ -28,6 +28,7 @@ _ROWS = 32  # of a row of cells, at most, whose numbers are compared
 _CELLS = 4  # of a row of cells, at least, that are compared
 _CELL_WEIGHTS = 2**18  # in these cells: of a short text all are compared
 _STREAMED = 1e-5  # error of float32 sums, relative to the largest number of a kind
+_ALL = slice(None)
 _TINY = 1e-30  # no weight is smaller
 
 
@@ -53,14 +54,8 @@ def prove_streamed(
 ) -> Proof:
     """Compare reduced maps with our float64 weights, and with the model's own output.
 
-    Parameters
-    ----------
-    attention : ReducedAttention
-        An attention whose `rows` agree with the model's own (`prove_rows`).
-    rows : Tensor
-        (R,), the indices of queries.
-    marked : Tensor, optional
-        (n,), which keys are marked in the summary.
+    rows : (R,), the queries that agree with the model's own (`prove_rows`). marked : (n,), which
+    keys are marked in the summary.
     """
     record = attention.record
     summary = _SummaryComparison(attention, marked)
@@ -73,8 +68,8 @@ def prove_streamed(
         # Of every query's attention vector and of the model's: a random sum of the features.
         errors = (attention.signed_sums - attention.model_sums).double().abs()
         empty = attention.summary.empty
-        errors = errors.masked_fill(empty, 0.0)
-        numbers |= {"vectors": errors.amax(1), "longest": attention.longest.double()}
+        vectors = errors.masked_fill(empty, 0.0).amax(1)
+        numbers |= {"vectors": vectors, "longest": attention.longest.double()}
         numbers["count"] = (~empty).sum() * len(errors)
     numbers = copy_to_cpu([numbers])[0]
     bound = abs(record.scale) * float(numbers["norms"])  # of the scores; errors grow with it
@@ -117,11 +112,6 @@ class _SummaryComparison:
     cells; the pooled maps in that row of cells, in 4 cells at least; the weight that keys receive
     in 8 columns. Over the whole map the pooled weights must have the same sums as those of the
     queries and of the keys.
-
-    Attributes
-    ----------
-    worst : (H,), the largest error of each head, relative to the largest number of its kind.
-    count : how many numbers were compared.
     """
 
     def __init__(self, attention: ReducedAttention, marked: Tensor | None) -> None:
@@ -141,8 +131,8 @@ class _SummaryComparison:
             self.empty = torch.zeros(self.m, dtype=torch.bool, device=self.device)
         differs = (self.empty != summary.empty).any()
         zero = torch.zeros(len(attention.heads), dtype=torch.float64, device=self.device)
-        self.worst = zero.masked_fill(differs, torch.inf)
-        self.count = 0
+        # The largest error of each head, relative to the largest number of its kind.
+        self.worst, self.count = zero.masked_fill(differs, torch.inf), 0
 
     def compare(self, rows: Tensor, scores: Tensor) -> None:
         """Compare everything; `scores` (all heads, R, n) are those of the sampled `rows`."""
@@ -159,9 +149,11 @@ class _SummaryComparison:
         diagonal = (block.start + self.n - self.m) // size
         cells = list(dict.fromkeys([min(max(diagonal, 0), across - 1), 0, across - 1, *others]))
 
-        everything = slice(None)
-        self._compare_rows(everything, rows, scores if self.all_heads else scores[self.heads])
-        self._compare_whole_rows(self._copied(some))
+        self._compare_rows(_ALL, rows, scores if self.all_heads else scores[self.heads])
+        rows = self._copied(some)
+        for heads, part in self._blocks(len(rows), self.n):
+            scores = self.record.part_of_scores(torch.float64, self.heads[heads], rows[part])
+            self._compare_rows(heads, rows[part], scores)
         self._compare_cells(cell, block, torch.tensor(cells[:count], device="cpu"))
         self._compare_columns(self._copied(columns))
         self._compare_sums()
@@ -191,13 +183,6 @@ class _SummaryComparison:
         for head in range(0, len(self.heads), count):
             for row in range(0, rows, step):
                 yield slice(head, head + count), slice(row, min(row + step, rows))
-
-    def _compare_whole_rows(self, rows: Tensor) -> None:
-        """Compare the numbers of some queries."""
-        for heads, block in self._blocks(len(rows), self.n):
-            some = rows[block]
-            scores = self.record.part_of_scores(torch.float64, self.heads[heads], some)
-            self._compare_rows(heads, some, scores)
 
     def _compare_rows(self, heads: slice, rows: Tensor, scores: Tensor) -> None:
         """Compare the numbers of some queries of some heads; their scores are (heads, R, n)."""
@@ -245,13 +230,11 @@ class _SummaryComparison:
             sums[heads] += P.sum((1, 3))
             tops[heads] = torch.maximum(tops[heads], P.amax((1, 3)))
         # The largest of all cells in the row, which scales the errors, is no less than the mean.
-        least = self._row_sums()[:, rows.start : rows.stop].mean(1) / self.n
-        least = least.clamp(min=_TINY)
+        least = (self._row_sums()[:, rows.start : rows.stop].mean(1) / self.n).clamp(min=_TINY)
         cells = self._copied(cells)
         mean, largest = self.summary.mean[:, cell], self.summary.largest[:, cell]
-        everything = slice(None)
-        self._add(everything, sums / self._copied(len(rows) * widths), mean[:, cells], least)
-        self._add(everything, tops, largest[:, cells], least)
+        self._add(_ALL, sums / self._copied(len(rows) * widths), mean[:, cells], least)
+        self._add(_ALL, tops, largest[:, cells], least)
 
     def _compare_columns(self, columns: Tensor) -> None:
         """Compare the weight that some keys receive from all queries."""
@@ -259,11 +242,11 @@ class _SummaryComparison:
         expected = torch.zeros_like(received, dtype=torch.float64)
         for heads, block in self._blocks(self.m, len(columns)):
             expected[heads] += self._weights(heads, block, columns).sum(1)
-        self._add(slice(None), expected, received)
+        self._add(_ALL, expected, received)
 
     def _compare_sums(self) -> None:
         """Compare sums over the whole map, which no single row shows."""
-        size, summary, everything = self.summary.cell, self.summary, slice(None)
+        size, summary = self.summary.cell, self.summary
 
         def by_cell(numbers: Tensor) -> Tensor:
             return pad(numbers, (0, -numbers.shape[1] % size)).view(len(numbers), -1, size).sum(2)
@@ -271,11 +254,11 @@ class _SummaryComparison:
         mean, largest = summary.mean.double(), summary.largest.double()
         heights, widths = (cell_sizes(count, size, self.device) for count in (self.m, self.n))
         by_row = by_cell(self._row_sums())
-        self._add(everything, by_row, (mean * widths).sum(2) * heights, 1.0)
+        self._add(_ALL, by_row, (mean * widths).sum(2) * heights, 1.0)
         by_key = by_cell(summary.received.double())
-        self._add(everything, (mean * heights[:, None]).sum(1) * widths, by_key, 1.0)
+        self._add(_ALL, (mean * heights[:, None]).sum(1) * widths, by_key, 1.0)
         above = (mean - largest).clamp(min=0)
-        self._add(everything, torch.zeros_like(mean), above, largest_by_head(mean).clamp(min=_TINY))
+        self._add(_ALL, torch.zeros_like(mean), above, largest_by_head(mean).clamp(min=_TINY))
 
     def _weights(self, heads: slice, rows: slice, columns: Tensor) -> Tensor:
         """Return a part of the weights, from its scores and the reduced log-sum-exp of its rows."""
@@ -291,7 +274,7 @@ class _SummaryComparison:
         """Return the weight (H, m) of each query for all keys together."""
         lse = self.summary.lse.double()
         sums = torch.ones_like(lse)
-        if (sinks := self._sinks(slice(None), slice(None))) is not None:
+        if (sinks := self._sinks(_ALL, _ALL)) is not None:
             sums = 1 - (sinks - lse).exp()
         return sums.masked_fill(self.empty, 0.0)
 

@@ -93,26 +93,19 @@ def _check(measured: Measured, numbers: Numbers) -> StageCheck:
     if "summed" in numbers:
         tolerances = tolerances.maximum(FLOAT32 * numbers["summed"])
     tolerances = tolerances.clamp(max=tolerance)
-    # not (≤), since NaN > tolerance is False
-    failed = ~(differences <= tolerances)
     slopes = allowed = torch.empty(0, device="cpu")
     if stage not in ("scores", "weights"):
         slopes, errors = slope(numbers)
         allowed = errors.clamp(min=precision.slope)
-        failed |= ~(slopes.abs() <= allowed)
-    check = StageCheck(
-        stack=record.stack,
-        layer=record.layer,
-        path=record.path,
-        stage=stage,
-        differences=tuple(differences.tolist()),
-        tolerances=tuple(tolerances.tolist()),
-        own_errors=tuple(own_errors.tolist()),
+    check = bounded_check(
+        record,
+        stage,
+        differences,
+        tolerances,
         compared=int(numbers["rows"]) * measured.width,
-        finite=bool(largest.isfinite().all() and differences.isfinite().all()),
-        failed_heads=failed_heads(failed),
-        slope_errors=tuple(slopes.tolist()),
-        slope_tolerances=tuple(allowed.tolist()),
+        own_errors=own_errors,
+        largest=largest,
+        slopes=(slopes, allowed),
     )
     if stage == "weights":
         return _check_logarithms(check, numbers, precision)
@@ -177,13 +170,22 @@ def bounded_check(
     *,
     compared: int,
     heads: Sequence[int] | None = None,
+    own_errors: Tensor | None = None,
+    largest: Tensor | None = None,
+    slopes: tuple[Tensor, Tensor] | None = None,
 ) -> StageCheck:
-    """Return the check of a stage of which only the differences (heads,) are bounded.
+    """Return the check of a stage whose differences (heads,) are bounded, and its slopes.
 
-    tolerance : of all heads, or of each. heads : their numbers; by default all, in order.
+    tolerance : of all heads, or of each. heads : their numbers; by default all, in order. largest :
+    of each head, which should be finite too. slopes : of each head, and how far each may be from 0.
     """
     # not (≤), since NaN > tolerance is False
-    failed = failed_heads(~(differences <= tolerance))
+    off = ~(differences <= tolerance)
+    errors, allowed = slopes or (torch.empty(0, device="cpu"), torch.empty(0, device="cpu"))
+    if len(errors):
+        off |= ~(errors.abs() <= allowed)
+    failed = failed_heads(off)
+    own_errors = torch.zeros(len(differences), device="cpu") if own_errors is None else own_errors
     return StageCheck(
         stack=record.stack,
         layer=record.layer,
@@ -195,10 +197,12 @@ def bounded_check(
             .expand(len(differences))
             .tolist()
         ),
-        own_errors=(0.0,) * len(differences),
+        own_errors=tuple(own_errors.tolist()),
         compared=compared,
-        finite=bool(differences.isfinite().all()),
+        finite=all(x is None or bool(x.isfinite().all()) for x in (differences, largest)),
         failed_heads=failed if heads is None else tuple(heads[index] for index in failed),
+        slope_errors=tuple(errors.tolist()),
+        slope_tolerances=tuple(allowed.tolist()),
     )
 
 

@@ -13,8 +13,7 @@ from attnviz.capture.pooled import LinearLayers, capture_pooled, linear_calls
 from attnviz.capture.positions import (
     MovedKeys,
     change_by_code,
-    change_every_position,
-    change_some_positions,
+    change_one_by_one,
 )
 from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
@@ -43,8 +42,7 @@ __all__ = [
     "capture_pooled",
     "capture_streamed",
     "change_by_code",
-    "change_every_position",
-    "change_some_positions",
+    "change_one_by_one",
     "generate_greedily",
     "hidden_states",
     "linear_calls",

@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -74,7 +74,7 @@ def change_by_code(
     Raises
     ------
     UnknownPlacesError
-        As in `change_some_positions`; or several positions are read together.
+        As in `change_one_by_one`; or several positions are read together.
     """
     wanted = _attentions_to(kind, batch, records)
     chosen = [(n, _code(axis)) for n, axis in enumerate(batch.axes[kind])]
@@ -95,13 +95,18 @@ def _code(axis: Axis) -> Tensor:
     return code
 
 
-def change_some_positions(
-    model: nn.Module, batch: Batch, kind: str, records: Sequence[AttentionRecord], count: int
+def change_one_by_one(
+    model: nn.Module,
+    batch: Batch,
+    kind: str,
+    records: Sequence[AttentionRecord],
+    count: int | None = None,
 ) -> list[MovedKeys]:
-    """Change `count` positions of each of N inputs, and return how far the first keys moved.
+    """Change positions of each of N inputs, each in a run of its own; return how far keys moved.
 
-    Every change is one more row of a single batch, which runs up to the first attention to these
-    positions.
+    `count` of them: the runs are rows of a single batch, up to the first attention to these
+    positions. By default all tokens: the whole model runs, in batches of up to 16,384 positions. Of
+    an image or a sound, as many patches or frames are changed as make 32,768 positions of all runs.
 
     kind : of the input. records : of the first of the N inputs.
 
@@ -110,27 +115,19 @@ def change_some_positions(
     UnknownPlacesError
         The positions cannot be changed, or the attention interface does not show their keys.
     """
-    wanted = _attentions_to(kind, batch, records)[:1]
-    chosen = [(n, _some_of(axis, count)) for n, axis in enumerate(batch.axes[kind])]
-    return _moved(model, batch, kind, chosen, wanted)
-
-
-def change_every_position(
-    model: nn.Module, batch: Batch, kind: str, records: Sequence[AttentionRecord]
-) -> list[MovedKeys]:
-    """Change all tokens of each of N inputs, and return how far the keys of all attentions moved.
-
-    As `change_some_positions`, but the whole model runs, in batches of up to 16,384 positions. Of
-    an image or a sound, as many patches or frames are changed as make 32,768 positions of all
-    runs.
-    """
     wanted = _attentions_to(kind, batch, records)
+    if count is not None:
+        chosen = [(n, _some_of(axis, count)) for n, axis in enumerate(batch.axes[kind])]
+        return _moved(model, batch, kind, chosen, wanted[:1])
     moved: list[MovedKeys] = []
+    length = max(len(axes[0]) for axes in batch.axes.values())
     for number, axis in enumerate(batch.axes[kind]):
-        length = max(len(axes[0]) for axes in batch.axes.values())
-        count = len(axis) if UNITS[kind] == "tokens" else max(1, _OF_MEDIA // length)
-        parts = torch.split(_some_of(axis, count), max(1, _AT_ONCE // length - 1))
-        moved.append(_joined([_moved(model, batch, kind, [(number, p)], wanted)[0] for p in parts]))
+        most = len(axis) if UNITS[kind] == "tokens" else max(1, _OF_MEDIA // length)
+        rows = torch.split(_some_of(axis, most), max(1, _AT_ONCE // length - 1))
+        parts = [_moved(model, batch, kind, [(number, part)], wanted)[0] for part in rows]
+        distances = {c: torch.cat([p.distances[c] for p in parts]) for c in parts[0].distances}
+        changed = torch.cat([part.changed for part in parts])
+        moved.append(replace(parts[0], changed=changed, distances=distances))
     return moved
 
 
@@ -221,16 +218,6 @@ def _distances(keys: Tensor) -> Tensor:
     longest = original.norm(dim=(0, 2)).amax().clamp(min=1e-30)
     distances: Tensor = (keys[1:] - keys[0]).double().norm(dim=(1, 3)) / longest
     return distances.cpu()
-
-
-def _joined(parts: Sequence[MovedKeys]) -> MovedKeys:
-    """Return several changes of one input as one."""
-    return MovedKeys(
-        torch.cat([part.changed for part in parts]),
-        {call: torch.cat([p.distances[call] for p in parts]) for call in parts[0].distances},
-        parts[0].keys,
-        parts[0].reach,
-    )
 
 
 class _Keys(AttentionWatcher):

@@ -82,7 +82,7 @@ class EncodingCheck:
 
     def __add__(self, other: EncodingCheck) -> EncodingCheck:
         """Return the check of two inputs of one run, such as a text and its target."""
-        result = InputCheck.joined([self.result, other.result])
+        result = self.result and other.result and InputCheck.joined([self.result, other.result])
         return EncodingCheck(result, self.notes + other.notes, self.doubt or other.doubt)
 
 

@@ -59,8 +59,7 @@ def save_result(result: Savable, path: str | os.PathLike[str], *, force: bool = 
     with atomic(path) as temporary:
         if suffix == ".safetensors":
             arrays = result.to_arrays() if isinstance(result, Result) else {}
-            about = _about(result) if isinstance(result, Savable) else {}
-            write_result(temporary, result, arrays, to_json(about))
+            write_result(temporary, result, arrays, to_json(_about(result)))
         elif suffix == ".json":
             temporary.write_text(to_json(to_data(result)) + "\n", encoding="utf-8")
         elif suffix == ".parquet":
@@ -94,9 +93,9 @@ def _as_drawn(result: object) -> Result:
     )
 
 
-def _about(result: Savable) -> dict[str, Any]:
+def _about(result: object) -> dict[str, Any]:
     labels = result.labels() if isinstance(result, Result) else {}
-    return {**labels, **result.about()}
+    return {**labels, **(result.about() if isinstance(result, Savable) else {})}
 
 
 def _write_arrays(result: Result, path: Path) -> None:

@@ -44,8 +44,8 @@ from attnviz.errors import InputError, file_path, printable
 from attnviz.results import AgreementReport, AttentionResult, digests_of
 from attnviz.results.base import SAVABLE, Savable
 from attnviz.results.digest import stored
+from attnviz.runtime import version_of
 from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
-from attnviz.runtime.versions import version_of
 
 FORMAT = 1  # increase it when older versions of attnviz cannot read what is written
 _MAX_HEADER = 100_000_000  # bytes, as in safetensors
@@ -58,7 +58,6 @@ _FORMER_NAMES = {
     "Comparison": "CompareResult",
     "Ledger": "ResidualStream",
     "Secant": "Decomposition",
-    "ShiftDecomposition": "Decomposition",
     "SenseResult": "SensesResult",
     "Side": "AxisGeometry",
     "Summary": "MapSummary",
@@ -180,11 +179,7 @@ def _refused(path: Path, reason: str) -> InputError:
 
 
 def _encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dict[str, Tensor]]:
-    """Return the tree of a result, and the tensors that it names.
-
-    A tensor has its name in `shown`, or the path to it ("records.0.query"), and is there once. What
-    is shown but not part of the result follows the result in the tree.
-    """
+    """Return the tree of a result, then of what is `shown` beside it, and the tensors by name."""
     if not isinstance(result, Savable):
         raise InputError(
             f"{type(result).__name__} is not a result of attnviz. Make one: attend(text)."
@@ -228,14 +223,9 @@ def _encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dic
 
 
 def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None = None) -> Savable:
-    """Return the result that a tree describes.
+    """Return the result that a tree describes; ValueError says what is wrong with it.
 
     saved : the day from which its agreement is, unless it was loaded from another file.
-
-    Raises
-    ------
-    ValueError
-        The tree is wrong, and how. A forged tree may raise any other error of Python too.
     """
     records: dict[str, Savable] = {}
     restored: dict[str, Tensor] = {}
@@ -325,10 +315,7 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None = 
 def _bound(
     report: AgreementReport, kind: type, values: Mapping[str, Any], *, is_older: bool
 ) -> AgreementReport:
-    """Return the report in a file, altered if it knows no digest of the numbers beside it.
-
-    Older versions wrote none.
-    """
+    """Return the report of a file, altered if it knows no digest; older versions wrote none."""
     has_records = issubclass(kind, AttentionResult)
     if report.given or (report.digests if has_records else report.digest is not None):
         return report

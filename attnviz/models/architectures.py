@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from attnviz.errors import InputError, did_you_mean
-from attnviz.runtime.versions import version_of
+from attnviz.runtime import version_of
 
 State: TypeAlias = Literal[
     "agrees", "differs", "not read", "random", "not run", "no attention", "part", "not checked"

@@ -27,8 +27,7 @@ from attnviz.capture import (
     capture_pooled,
     capture_streamed,
     change_by_code,
-    change_every_position,
-    change_some_positions,
+    change_one_by_one,
     generate_greedily,
     linear_calls,
     memory_budget,
@@ -66,8 +65,8 @@ from attnviz.results import (
     digests_of,
 )
 from attnviz.results.axis import content_positions
+from attnviz.runtime import version_of
 from attnviz.runtime.libraries import translate
-from attnviz.runtime.versions import version_of
 
 Mode: TypeAlias = Literal["auto", "full", "streamed"]
 Positions: TypeAlias = Literal["sample", "all"]
@@ -322,13 +321,11 @@ def _moved_keys(
     records = captures[0].records
 
     def moved(kind: str) -> list[MovedKeys]:
-        if every:
-            return change_every_position(module, batch, kind, records)
-        if kind != "audio":  # whose frames overlap
+        if not every and kind != "audio":  # whose frames overlap
             by_code = change_by_code(module, batch, kind, records)
             if all(map(agreement.can_be_told, by_code)):
                 return by_code
-        return change_some_positions(module, batch, kind, records, _CHANGED)
+        return change_one_by_one(module, batch, kind, records, None if every else _CHANGED)
 
     given: dict[str, Any] = {
         "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,

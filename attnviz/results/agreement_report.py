@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Literal
 
-from attnviz.errors import InputError
-from attnviz.results.axis import literal
+from attnviz.errors import InputError, joined
+from attnviz.results.axis import listed
 from attnviz.results.base import Rules, Savable
 
 # The worst first.
 Verdict = Literal["failed", "not verified", "not proven", "positions not verified", "verified"]
 LINEAR = "linear"  # the stack of linear attention
-_LISTED, _LONGEST = 4, 60  # parts of an input that are named, and their characters
 PROJECTED = ("query", "key", "value", "output")  # the stages that the module's weights make
 
 
@@ -206,19 +206,17 @@ class PositionCheck(Savable):
     of: int = 0
 
     @classmethod
-    def joined(cls, checks: Sequence[PositionCheck | None]) -> PositionCheck | None:
-        """Return one check of several texts; None unless every text has one."""
-        known = [check for check in checks if check is not None]
-        if len(known) < len(checks):
-            return None
+    def joined(cls, checks: Sequence[PositionCheck]) -> PositionCheck:
+        """Return one check of several texts."""
+        counts = {
+            name: sum(getattr(check, name) for check in checks)
+            for name in ("tokens", "patches", "frames", "of")
+        }
         return cls(
-            tokens=sum(check.tokens for check in known),
-            patches=sum(check.patches for check in known),
-            frames=sum(check.frames for check in known),
-            failed=tuple(failure for check in known for failure in check.failed),
-            layers=min(check.layers for check in known),
-            doubt=next((check.doubt for check in known if check.doubt), None),
-            of=sum(check.of for check in known),
+            **counts,
+            failed=tuple(failure for check in checks for failure in check.failed),
+            layers=min(check.layers for check in checks),
+            doubt=next((check.doubt for check in checks if check.doubt), None),
         )
 
     @property
@@ -240,8 +238,8 @@ class PositionCheck(Savable):
     @property
     def changed(self) -> dict[str, int]:
         """How many positions of each kind were changed."""
-        counts = {"tokens": self.tokens, "patches": self.patches, "frames": self.frames}
-        return {units: count for units, count in counts.items() if count}
+        kinds = ("tokens", "patches", "frames")
+        return {units: getattr(self, units) for units in kinds if getattr(self, units)}
 
 
 @dataclass(frozen=True)
@@ -265,35 +263,27 @@ class InputCheck(Savable):
     words: int = 0
 
     @classmethod
-    def joined(cls, checks: Sequence[InputCheck | None]) -> InputCheck | None:
-        """Return one check of several texts; None unless every text has one."""
-        known = [check for check in checks if check is not None]
-        if not known or len(known) < len(checks):
-            return None
-        equal = {check.equal for check in known}
-
-        def every(name: str) -> tuple[str, ...]:
-            return tuple(dict.fromkeys(part for c in known for part in getattr(c, name)))
-
-        return cls(
-            False if False in equal else None if None in equal else True,
-            every("differs"),
-            every("unknown"),
-            every("uncovered"),
-            sum(check.words for check in known),
-        )
+    def joined(cls, checks: Sequence[InputCheck]) -> InputCheck:
+        """Return one check of several texts."""
+        equal = {check.equal for check in checks}
+        parts = {
+            name: tuple(dict.fromkeys(part for check in checks for part in getattr(check, name)))
+            for name in ("differs", "unknown", "uncovered")
+        }
+        is_equal = False if False in equal else None if None in equal else True
+        return cls(is_equal, **parts, words=sum(check.words for check in checks))
 
     @property
     def reason(self) -> str:
         """What a reader should know of the input, in words; empty where it is as expected."""
         of = f" of {self.words}" if self.words else ""
         count = len(self.unknown)
-        parts = [f"not as the model's own call: {_listed(self.differs)}"] if self.differs else []
+        parts = [f"not as the model's own call: {listed(self.differs)}"] if self.differs else []
         if self.unknown:
             plural = "words" if count > 1 or of else "word"
-            parts.append(f"{count}{of} {plural} unknown to the tokenizer: {_listed(self.unknown)}")
+            parts.append(f"{count}{of} {plural} unknown to the tokenizer: {listed(self.unknown)}")
         if self.uncovered:
-            parts.append(f"no token covers {_listed(self.uncovered)}")
+            parts.append(f"no token covers {listed(self.uncovered)}")
         return "; ".join(parts)
 
 
@@ -391,7 +381,11 @@ class AgreementReport(Savable):
             count = f"{len(of)} models, precisions or devices" if several else "no model"
             raise InputError(f"Only reports of one model can be joined, not of {count}.")
         rows = [report.rows for report in several if report.rows is not None]
-        outputs = [report.output for report in several if report.output is not None]
+
+        def of_all(name: str, join: Callable[[list[Any]], Any]) -> Any:
+            parts = [getattr(report, name) for report in several]
+            return None if None in parts else join(parts)
+
         return replace(
             several[0],
             checks=tuple(check for report in several for check in report.checks),
@@ -399,11 +393,9 @@ class AgreementReport(Savable):
             unproven=tuple(dict.fromkeys(place for report in several for place in report.unproven)),
             texts=sum(report.texts for report in several),
             rows=(sum(some for some, _ in rows), sum(of for _, of in rows)) if rows else None,
-            output=max(outputs, key=lambda output: output.strain, default=None)
-            if len(outputs) == len(several)
-            else None,
-            positions=PositionCheck.joined([report.positions for report in several]),
-            input=InputCheck.joined([report.input for report in several]),
+            output=of_all("output", lambda outputs: max(outputs, key=attrgetter("strain"))),
+            positions=of_all("positions", PositionCheck.joined),
+            input=of_all("input", InputCheck.joined),
             analysis=tuple(_worst([report.analysis for report in several])),
             saved=max((report.saved for report in several if report.saved), default=None),
             recomputed=(),
@@ -518,20 +510,19 @@ class AgreementReport(Savable):
         }
         return sum(counts.values())
 
-    def _match(self, texts: str, weights: str) -> str:
+    def _match(self, weights: str, heads: str = "heads") -> str:
         """Return what matches the model, in words: its weights, or what its matrices mix."""
-        softmax, largest = self._count_heads(linear=False), f"{self.largest_difference():.1e}"
-        several = f"{softmax} heads{texts} match the model's {weights} to {largest}"
-        mixing = f"{self.linear_heads} heads of linear attention{texts}"
-        mixed = f"{mixing} mix random values as the model does, to {largest}"
-        if not self.linear_heads:
-            return several
-        if not softmax:
-            return mixed
-        return (
-            f"{softmax} heads{texts} match the model's {weights}, and {self.linear_heads} of "
-            f"linear attention mix values as the model does, to {largest}"
-        )
+        softmax, linear = self._count_heads(linear=False), self.linear_heads
+        matching = f"{softmax} {heads}{self._on_texts} match the model's {weights}"
+        mixing = f"{linear} heads of linear attention{self._on_texts} mix random values"
+        if softmax and linear:
+            mixing = f"{matching}, and {linear} of linear attention mix values"
+        how = f"{mixing} as the model does," if linear else matching
+        return f"{how} to {self.largest_difference():.1e}"
+
+    @property
+    def _on_texts(self) -> str:
+        return f" on {self.texts} texts" if self.texts > 1 else ""
 
     def largest_difference(self, stage: str = "weights") -> float:
         """Return the largest difference of a stage over all layers; NaN if not compared."""
@@ -546,24 +537,18 @@ class AgreementReport(Savable):
         """
         if (doubt := self._not_verified()) is not None:
             return doubt
-        texts = f" on {self.texts} texts" if self.texts > 1 else ""
-        left_out = ", ".join(self._left_out)
-        when = f" when saved on {self.saved}" if self.saved else ""
-        largest = f"{self.largest_difference():.1e}"
-        compared = (
-            f"{self.heads} heads{texts} recomputed in float64 differ from the model's own "
-            f"{self.dtype} weights by at most {largest}"
-        )
-        if self.linear_heads:
-            compared = self._match(texts, f"own {self.dtype} weights")
-        elif short:
-            heads = f"{self.heads} recomputed heads{texts}"
-            compared = f"{heads} match the model's own {self.dtype} weights to {largest}"
+        weights = f"own {self.dtype} weights"
+        if short or self.linear_heads:
+            compared = self._match(weights, "heads" if self.linear_heads else "recomputed heads")
+        else:
+            compared = (
+                f"{self.heads} heads{self._on_texts} recomputed in float64 differ from the model's "
+                f"{weights} by at most {self.largest_difference():.1e}"
+            )
         return (
-            f"{self._start}{when}: {compared}"
+            f"{self._start}: {compared}"
             + self._of_rows(short=short)
             + self._of_other_parts(short=short)
-            + (f"; not compared: {left_out}" if left_out else "")
             + self._of_doubts()
             + (f"; recomputed now: {', '.join(self.recomputed)}" if self.recomputed else "")
         )
@@ -576,11 +561,8 @@ class AgreementReport(Savable):
         longest = self.summary(short=True)
         if self._not_verified() is not None or self.recomputed:
             return [longest]
-        when = f" when saved on {self.saved}" if self.saved else ""
-        texts = f" on {self.texts} texts" if self.texts > 1 else ""
-        brief = f"{self._start}{when}: {self._match(texts, 'weights')}" + self._of_rows(short=True)
-        left_out = ", ".join(self._left_out)
-        doubts = (f"; not compared: {left_out}" if left_out else "") + self._of_doubts()
+        brief = f"{self._start}: {self._match('weights')}" + self._of_rows(short=True)
+        doubts = self._of_doubts()
         return [longest, brief + self._of_other_parts(short=True) + doubts, brief + doubts]
 
     def _not_verified(self) -> str | None:
@@ -603,7 +585,7 @@ class AgreementReport(Savable):
         if self.altered:
             return "NOT VERIFIED: these numbers are not those that were checked"
         if self.output is not None and self.output.blind:
-            modules = _listed(self.output.blind)
+            modules = listed(self.output.blind)
             return f"NOT PROVEN: the output would show no other attention in {modules}"
         if self.verdict == "not proven":
             places = ", ".join(self.unproven) or "any layer"
@@ -645,12 +627,10 @@ class AgreementReport(Savable):
         names = ("projections", "positions") if short else ("input", "projections", "positions")
         parts = [part for part in names if self.parts[part] == "verified"]
         if parts and parts[-1] == "positions" and (tried := self.positions) is not None:
-            changed, first = (
-                sum(tried.changed.values()),
-                "first layer" if short else "the first layer",
-            )
-            where = f"{tried.layers} layers" if tried.layers > 1 else first
+            changed = sum(tried.changed.values())
             some = f"{changed} of {tried.of} " if changed < tried.of else ""
+            where = f"{tried.layers} layers" if tried.layers > 1 else "first layer"
+            where = where if tried.layers > 1 or short else f"the {where}"
             parts[-1] = f"{some}positions" + (f" ({where})" if short else f" in {where}")
         parts += [check.name for check in self.analysis]
         if (output := self.output) is not None:
@@ -659,25 +639,25 @@ class AgreementReport(Savable):
             start = f" for the first {output.tokens:,} tokens" if is_part else ""
             whole = f"the output of the model as loaded{start} ({how})"
             if output.moved is not None and output.moved <= output.tolerance:
-                whole = (
-                    f"{whole[:-1]}, of {_percent(output.moved)} by another attention in a layer)"
-                )
+                moved = _percent(output.moved)
+                whole = f"{whole[:-1]}, of {moved} by another attention in a layer)"
             parts.append(f"output{start}" if short else whole)
-        *others, last = parts or [""]
-        listed = f"{', '.join(others)} and {last}" if others else last
-        return f"; {listed} {'agree' if others else 'agrees'}" if listed else ""
+        return f"; {joined(parts)} {'agree' if len(parts) > 1 else 'agrees'}" if parts else ""
 
     @property
     def _start(self) -> str:
-        """The verdict in words, and why the positions are not verified."""
+        """The verdict in words, why the positions are not verified, and its day."""
+        when = f" when saved on {self.saved}" if self.saved else ""
         if self.verdict != "positions not verified" or self.positions is None:
-            return "verified"
-        return f"POSITIONS NOT VERIFIED: {self.positions.doubt}; all else is verified"
+            return f"verified{when}"
+        return f"POSITIONS NOT VERIFIED: {self.positions.doubt}; all else is verified{when}"
 
     def _of_doubts(self) -> str:
-        """Return what a reader should know of the input, in words."""
+        """Return what was not compared, and what a reader should know of the input, in words."""
+        left_out = ", ".join(self._left_out)
         reason = "" if self.input is None else self.input.reason
-        return f"; input: {reason}" if reason else ""
+        doubts = {"not compared": left_out, "input": reason}
+        return "".join(f"; {what}: {text}" for what, text in doubts.items() if text)
 
     def _of_rows(self, *, short: bool) -> str:
         """Return which rows of a long text were compared, in words."""
@@ -697,17 +677,11 @@ class AgreementReport(Savable):
 
 def _worst(checks: Sequence[tuple[AnalysisCheck, ...]]) -> Iterator[AnalysisCheck]:
     """Yield of each kind of numbers that all reports have the check with the largest strain."""
-    listed = [check for several in checks for check in several]
-    for name in dict.fromkeys(check.name for check in listed):
-        same = [check for check in listed if check.name == name]
+    every = [check for several in checks for check in several]
+    for name in dict.fromkeys(check.name for check in every):
+        same = [check for check in every if check.name == name]
         if len(same) >= len(checks):
             yield max(same, key=lambda check: (not check.passed, check.strain))
-
-
-def _listed(parts: Sequence[str]) -> str:
-    """Return the first of some parts, each shortened, and how many more there are."""
-    more = [f"{len(parts) - _LISTED} more"] if len(parts) > _LISTED else []
-    return ", ".join([*(literal(part, _LONGEST) for part in parts[:_LISTED]), *more])
 
 
 def _amount(share: float) -> str:

@@ -6,7 +6,7 @@ import inspect
 import numbers
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, wraps
 from types import NoneType, UnionType
@@ -32,7 +32,8 @@ _NAMES = {
     "Normalize": "a norm of matplotlib",
     "Colormap": "a colormap",
 }
-_SCALARS = bool, int, float, str, os.PathLike
+_SCALARS = {bool, int, float, str, os.PathLike}
+_UNIONS = (Union, UnionType)
 
 
 def checked(function: Callable[P, R], *, scalars: bool = False) -> Callable[P, R]:
@@ -50,12 +51,13 @@ def checked(function: Callable[P, R], *, scalars: bool = False) -> Callable[P, R
         hints, bound = _hints(function), signature.bind(*args, **keywords)
         for name, value in bound.arguments.items():
             hint = hints.get(name, Any)
-            if scalars and not {get_origin(one) or one for one in _options(hint)} <= {*_SCALARS}:
+            if scalars and not {get_origin(one) or one for one in _options(hint)} <= _SCALARS:
                 continue
             if not _fits(value, hint):
                 if name == next(iter(signature.parameters)):
                     _refuse_result(value, hint, function.__name__)
-                _refuse(value, hint, name)
+                listed = " or ".join(dict.fromkeys(map(_name, _options(hint))))
+                raise InputError(f"{name} must be {listed}, not {value!r:.60}.")
             if os.PathLike[str] not in _options(hint):  # whose bytes may be anything
                 for text in value if isinstance(value, list | tuple) else [value]:
                     if isinstance(text, str):
@@ -84,7 +86,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _fits(value: object, hint: Any) -> bool:
     """Return whether a value is of a type; numbers of numpy are numbers."""
     origin, options = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
+    if origin in _UNIONS:
         return any(_fits(value, option) for option in options)
     if hint is Any or origin is Literal:
         return True
@@ -97,38 +99,27 @@ def _fits(value: object, hint: Any) -> bool:
         return len(value) == len(options) and all(map(_fits, value, options))
     if not isinstance(value, origin or hint):
         return False
-    if isinstance(value, str):
-        return not options or str in options
-    return not (isinstance(value, Sequence) and options) or all(
-        _fits(item, options[0]) for item in value
-    )
-
-
-def _refuse(value: object, hint: Any, name: str) -> None:
-    """Raise InputError for a value that is not of a type."""
-    listed = " or ".join(dict.fromkeys(map(_name, _options(hint))))
-    raise InputError(f"{name} must be {listed}, not {value!r:.60}.")
+    if not options or not isinstance(value, Sequence):
+        return True
+    return str in options if isinstance(value, str) else all(_fits(v, options[0]) for v in value)
 
 
 def _refuse_result(value: object, hint: Any, function: str) -> None:
     """Raise InputError for what is not the result that a function draws, if it draws one."""
-    options = [*_options(hint)]
-    if AttentionResult in options:
+    if AttentionResult in _options(hint):
         one_result(value, streamed=True)  # raises
-    if any(inspect.isclass(option) and issubclass(option, Savable) for option in options):
+    if any(inspect.isclass(option) and issubclass(option, Savable) for option in _options(hint)):
         raise InputError(
             f"{type(value).__name__} is not a result of {function}. Make one: "
             f"attnviz.{function}(…)."
         )
 
 
-def _options(hint: Any) -> Iterator[Any]:
-    """Yield the types of a union; None is what leaving the argument out means."""
-    if get_origin(hint) in (Union, UnionType):
-        for option in get_args(hint):
-            yield from _options(option)
-    elif hint is not NoneType:
-        yield hint
+def _options(hint: Any) -> list[Any]:
+    """Return the types of a union; None is what leaving the argument out means."""
+    if get_origin(hint) in _UNIONS:  # which holds no other union
+        return [option for option in get_args(hint) if option is not NoneType]
+    return [hint]
 
 
 def _name(hint: Any) -> str:
@@ -143,4 +134,4 @@ def _name(hint: Any) -> str:
         what = _name(options[0]).removeprefix("a ")
         several = f"{what}s" if " of " not in what else what.replace(" of ", "s of ", 1)
         return f"a {'pair' if get_origin(hint) is tuple else 'list'} of {several}"
-    return _NAMES.get(hint.__name__) or f"{hint.__name__}"
+    return str(_NAMES.get(hint.__name__, hint.__name__))

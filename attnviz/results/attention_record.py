@@ -80,10 +80,6 @@ class MaskRule(Savable):
                 return None
         return rule
 
-    def rows(self, rows: slice) -> MaskRule:
-        """Return the rule of some of the queries."""
-        return replace(self, offset=self.offset + rows.start)
-
     def columns(self, rows: slice, n: int) -> tuple[int, int]:
         """Return the first key that some of the rows may read, and the one after the last."""
         first = 0 if self.before is None else max(0, rows.start + self.offset - self.before)
@@ -254,8 +250,15 @@ class AttentionRecord(Savable):
         return False
 
     @property
+    def _stored(self) -> Tensor | None:
+        """The weights (H, m, n) where they do not follow from queries and keys."""
+        return None
+
+    @property
     def finite(self) -> bool:
-        """Whether all queries and keys are numbers, padding aside."""
+        """Whether all weights that are stored, or queries and keys, padding aside, are numbers."""
+        if self._stored is not None:
+            return bool(self._stored.isfinite().all())
         return all(
             bool(array[:, [not padding for padding in axis.padding]].isfinite().all())
             for array, axis in ((self.query, self.query_axis), (self.key, self.key_axis))
@@ -298,7 +301,6 @@ class AttentionRecord(Savable):
             mask = torch.zeros_like(hidden, dtype=self.query.dtype).masked_fill(hidden, low)[None]
         if sinks is not None and sinks.dim() == 2:
             sinks = sinks[:, rows]
-        rotation = self.rotation and (self.rotation[0][rows], self.rotation[1][rows])
         return replace(
             self,
             query_axis=query_axis,
@@ -311,7 +313,7 @@ class AttentionRecord(Savable):
             mask=mask,
             sinks=sinks,
             input=None if self.input is None else self.input[rows],
-            rotation=rotation,
+            rotation=self.rotation and (self.rotation[0][rows], self.rotation[1][rows]),
             visible=None,
         )
 
@@ -409,6 +411,9 @@ class AttentionRecord(Savable):
         Parameters and result are those of `scores`. The softmax is taken in float32 or wider, as
         models do; a `log_softmax` in the model's own `dtype`. With sinks a row sums to less than 1.
         """
+        if self._stored is not None:
+            stored = self._stored if head is None else self._stored[head]
+            return stored[..., _ALL if rows is None else rows, :].to(dtype or stored.dtype)
         scores = self.scores(head, rows, dtype)
         if self.log_softmax and dtype == self.query.dtype:
             return torch.exp(scores - scores.logsumexp(-1, keepdim=True))
@@ -418,10 +423,9 @@ class AttentionRecord(Savable):
             return softmax(wide).to(scores.dtype)
         if sinks.dim() == 2 and rows is not None:
             sinks = sinks[:, rows]
-        if head is None:
-            return softmax_with_sink(wide, sinks.to(wide)).to(scores.dtype)
-        sink = sinks[head : head + 1].to(wide)
-        return softmax_with_sink(wide[None], sink)[0].to(scores.dtype)
+        heads = wide.view(-1, *wide.shape[-2:])
+        sinks = sinks if head is None else sinks[head : head + 1]
+        return softmax_with_sink(heads, sinks.to(wide)).view(wide.shape).to(scores.dtype)
 
 
 @dataclass(frozen=True, eq=False)

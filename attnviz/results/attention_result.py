@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -13,7 +14,7 @@ import attnviz
 from attnviz.errors import InputError, true_or_false, whole_number
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_record import AttentionRecord
-from attnviz.results.axis import Axis, literal, merge, token_groups
+from attnviz.results.axis import Axis, listed, literal, merge, token_groups
 from attnviz.results.base import (
     Rules,
     Savable,
@@ -21,14 +22,13 @@ from attnviz.results.base import (
     fits,
     is_image,
     labeled_array,
+    proof,
     stacked,
     to_numpy,
     wide_table,
 )
-from attnviz.results.computation import Computation
 from attnviz.results.digest import digests
-from attnviz.results.given import GivenAttention
-from attnviz.results.linear import LinearAttention
+from attnviz.results.kinds import GivenAttention, LinearAttention
 from attnviz.results.projection import STAGES
 
 if TYPE_CHECKING:
@@ -229,9 +229,7 @@ class StreamedAttention(Savable):
 _WHOLE = "provenance and attentions"  # the name of a digest, which no attention has
 
 
-def digests_of(
-    attentions: Sequence[AttentionRecord | StreamedAttention],
-) -> dict[str, str]:
+def digests_of(attentions: Sequence[AttentionRecord | StreamedAttention]) -> dict[str, str]:
     """Return a digest of each attention, by its module and call."""
     names = (f"{attention.path} {attention.call}" for attention in attentions)
     values = [
@@ -239,6 +237,71 @@ def digests_of(
         for attention in attentions
     ]
     return dict(zip(names, digests(values), strict=True))
+
+
+# --- where results come from
+
+
+@dataclass(frozen=True)
+class Computation(Savable):
+    """How a model computes, as it was loaded: what its name and its SHA-256 do not say.
+
+    A path is that of a module: "" for the model itself, "*" for every module of the process.
+
+    Attributes
+    ----------
+    attention : the attention implementation, "sdpa" for example; of several, joined by commas.
+    training : whether the model as a whole is in train mode.
+    hooks : path and function of each forward hook and forward pre-hook of the user.
+    forwards : path and function of each replaced forward.
+    adapters : the names of the adapters that are active or merged.
+    quantized : how many layers of each kind are quantized.
+    config : of each field that differs from config.json, its value there and its value here.
+    buffers : the names of buffers, saved in no file, that differ from what their class computes.
+    """
+
+    attention: str
+    training: bool
+    hooks: tuple[tuple[str, str], ...]
+    forwards: tuple[tuple[str, str], ...]
+    adapters: tuple[str, ...]
+    quantized: dict[str, int]
+    config: dict[str, tuple[str, str]]
+    buffers: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> str:
+        """What the plain model does not have: "1 adapter, 2 hooks"; empty for the plain model."""
+        counts = {
+            "adapter": len(self.adapters),
+            "hook": len(self.hooks),
+            "replaced forward": len(self.forwards),
+            "quantized layer": sum(self.quantized.values()),
+            "changed buffer": len(self.buffers),
+        }
+        parts = [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items() if count]
+        return ", ".join([*parts, *(["a changed config"] if self.config else [])])
+
+    @property
+    def summary(self) -> str:
+        """All of it in one line: "sdpa attention; hooks: steering.add on layers.3"."""
+        mode = ", in train mode" if self.training else ""
+        groups = {
+            "adapters": self.adapters,
+            "hooks": [_placed(*hook) for hook in self.hooks],
+            "replaced forwards": [_placed(*forward) for forward in self.forwards],
+            "quantized layers": [f"{count} {kind}" for kind, count in self.quantized.items()],
+            "changed buffers": self.buffers,
+            "changed config": [f"{name} {old} → {new}" for name, (old, new) in self.config.items()],
+        }
+        parts = [f"{name}: {listed(entries, 80)}" for name, entries in groups.items() if entries]
+        attention = literal(self.attention, 80)
+        return "; ".join([f"{attention} attention{mode}", *parts])
+
+
+def _placed(path: str, function: str) -> str:
+    where = {"": "the model", "*": "every module"}.get(path, path)
+    return f"{function} on {where}"
 
 
 @dataclass(frozen=True)
@@ -429,12 +492,7 @@ class AttentionResult(Savable):
 
     def about(self) -> dict[str, Any]:
         """Return the stacks, the provenance and the agreement, as types of JSON."""
-        return {
-            "stacks": list(self.stacks),
-            "notes": list(self.notes),
-            "provenance": asdict(self.provenance),
-            "agreement": self.checked_agreement.about(),
-        }
+        return {"stacks": list(self.stacks), **proof(self)}
 
     def plot(self, **keywords: Any) -> Axes | list[Axes]:
         """Draw the attention map of one head: see `attnviz.plot.heatmap`."""
@@ -455,8 +513,7 @@ class AttentionResult(Savable):
         agreement = self.checked_agreement
         if agreement.given:
             yield Text(f"{self.provenance.model}: {len(self)} layers", "bold")
-            for line in (agreement.summary(), *self.notes):
-                yield Text(line, "dim")
+            yield from (Text(line, "dim") for line in (agreement.summary(), *self.notes))
             return
         table = Table("stage", "compared", "largest difference", "of what passes", "", box=None)
         for stage in dict.fromkeys([*STAGES, *(check.stage for check in agreement.checks)]):
@@ -472,10 +529,8 @@ class AttentionResult(Savable):
                 outcome(all(check.passed for check in checks)),
             )
         if (output := agreement.output) is not None:
-            difference = f"{output.difference:.1e} of its norm"
-            table.add_row(
-                "model output", "", difference, f"{output.strain:.0%}", outcome(output.passed)
-            )
+            numbers = f"{output.difference:.1e} of its norm", f"{output.strain:.0%}"
+            table.add_row("model output", "", *numbers, outcome(output.passed))
         if (positions := agreement.positions) is not None and positions.doubt is None:
             changed = ", ".join(f"{count} {units}" for units, count in positions.changed.items())
             if positions.layers > 1:
@@ -492,8 +547,7 @@ class AttentionResult(Savable):
                 f"recomputed from the file: {recomputed}; it does not hold the model's own "
                 f"{', '.join(others)}, which were compared before it was saved"
             )
-        for note in self.notes:
-            yield Text(note, "dim")
+        yield from (Text(note, "dim") for note in self.notes)
         if (computation := self.provenance.computation) is not None:
             yield Text(f"model as loaded: {computation.summary}")
         caught = len(self) - len(agreement.unproven)
@@ -539,18 +593,13 @@ class AttentionResult(Savable):
             )
         if self.stacks == (name,):
             return self
-        return self._part(
-            tuple(record for record in self.records if record.stack == name),
-            tuple(entry for entry in self.streamed if entry.stack == name),
-        )
+        return self._part(lambda attention: attention.stack == name)
 
     def at(self, layers: Sequence[int]) -> AttentionResult:
         """Return the same result with some layers; InputError where one does not exist."""
         for layer in layers:
             self.layer(layer)
-        records = tuple(record for record in self.records if record.layer in layers)
-        streamed = tuple(entry for entry in self.streamed if entry.layer in layers)
-        return self._part(records, streamed)
+        return self._part(lambda attention: attention.layer in layers)
 
     def without_linear(self, what: str) -> AttentionResult:
         """Return the same result with the records of softmax attention only.
@@ -562,23 +611,20 @@ class AttentionResult(Savable):
         InputError
             The model has linear attention only.
         """
-        softmax = tuple(record for record in self.records if not record.signed)
-        if len(softmax) == len(self.records):
+        signed = [record.signed for record in self.records]
+        if not any(signed):
             return self
-        if softmax:
-            return self._part(softmax, self.streamed)
+        if not all(signed):
+            return self._part(lambda attention: not getattr(attention, "signed", False))
         raise InputError(
             f"{what[0].upper()}{what[1:]} attention with a softmax, but {self.provenance.model} "
             "has linear attention only. Draw its maps with heatmap or heads."
         )
 
-    def _part(
-        self,
-        records: tuple[AttentionRecord | GivenAttention | LinearAttention, ...],
-        streamed: tuple[StreamedAttention, ...],
-    ) -> AttentionResult:
+    def _part(self, keeps: Callable[[Any], bool]) -> AttentionResult:
         """Return the same result with some of its attentions, bound as this one is."""
-        part = replace(self, records=records, streamed=streamed)
+        records, streamed = filter(keeps, self.records), filter(keeps, self.streamed)
+        part = replace(self, records=tuple(records), streamed=tuple(streamed))
         if self.agreement.digests.get(_WHOLE) == self._digest():
             part._bind()
         return part
@@ -631,13 +677,11 @@ class AttentionResult(Savable):
     @property
     def heads(self) -> tuple[int, ...]:
         """The heads of the layers, counted from 0, or those that were kept of a long text."""
-        numbers: set[int] = set()
-        for attention in self.stack()._all:
-            if isinstance(attention, StreamedAttention):
-                numbers.update(attention.kept)
-            else:
-                numbers.update(range(attention.heads))
-        return tuple(sorted(numbers))
+        kept = (
+            attention.kept if isinstance(attention, StreamedAttention) else range(attention.heads)
+            for attention in self.stack()._all
+        )
+        return tuple(sorted(set(itertools.chain.from_iterable(kept))))
 
     @property
     def tokens(self) -> tuple[str, ...]:

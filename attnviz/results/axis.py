@@ -31,6 +31,7 @@ T = TypeVar("T")
 Span = tuple[int, int]
 _SPECIAL = re.compile(r"\[[A-Z]+\]|</?[^<>\s]+>")  # [CLS], <s>, </s>, <|endoftext|>
 _NAMED = 6  # labels that a summary names
+_LISTED = 4  # parts that a message names
 Patches = tuple[tuple[int, int] | None, ...]
 
 # English words that carry grammar rather than content: articles, pronouns, prepositions,
@@ -205,17 +206,11 @@ def join_axes(first: Axis, *others: Axis) -> Axis:
         words = tuple(None if word is None else offset + word for word in axis.words)
         patches = None if joined.patches is None else joined.patches + (None,) * len(axis)
         unknown = joined.unknown or (False,) * len(joined), axis.unknown or (False,) * len(axis)
-        joined = replace(
-            axis,
-            labels=joined.labels + axis.labels,
-            words=joined.words + words,
-            word_labels=joined.word_labels + axis.word_labels,
-            special=joined.special + axis.special,
-            padding=joined.padding + axis.padding,
-            segments=joined.segments + axis.segments,
-            patches=patches,
-            unknown=sum(unknown, ()) if any(map(any, unknown)) else None,
-        )
+        names = ("labels", "word_labels", "special", "padding", "segments")
+        both = {name: getattr(joined, name) + getattr(axis, name) for name in names}
+        known = sum(unknown, ()) if any(map(any, unknown)) else None
+        words = joined.words + words
+        joined = replace(axis, **both, words=words, patches=patches, unknown=known)
     return joined
 
 
@@ -343,13 +338,9 @@ class TokenGroups:
 
     def at(self, indices: Sequence[int]) -> TokenGroups:
         """Return some of the groups, in this order."""
-        return TokenGroups(
-            positions=_select(self.positions, indices),
-            labels=_select(self.labels, indices),
-            special=_select(self.special, indices),
-            segments=_select(self.segments, indices),
-            side=_geometry(self.side, indices),
-        )
+        names = ("positions", "labels", "special", "segments")
+        some: dict[str, Any] = {name: _select(getattr(self, name), indices) for name in names}
+        return TokenGroups(**some, side=_geometry(self.side, indices))
 
 
 def _geometry(axis: Axis | AxisGeometry, indices: Sequence[int]) -> AxisGeometry:
@@ -465,15 +456,21 @@ def shortened(text: str, most: int = 80) -> str:
 
 def literal(token: str, longest: int = 24) -> str:
     """Return a token as it can be drawn: control characters visible, a very long one clipped."""
-    shown = "".join("\N{REPLACEMENT CHARACTER}" if _controls(c) else c for c in token)
+    shown = "".join("\N{REPLACEMENT CHARACTER}" if _steers(c) else c for c in token)
     return shortened(shown, longest)
 
 
-def _controls(character: str) -> bool:
+def listed(parts: Sequence[str], longest: int = 60) -> str:
+    """Return the first four of some parts, each shortened, and how many more there are."""
+    more = [f"{len(parts) - _LISTED} more"] if len(parts) > _LISTED else []
+    return ", ".join([*(literal(part, longest) for part in parts[:_LISTED]), *more])
+
+
+def _steers(character: str) -> bool:
     """Whether a character steers what shows it: a terminal, the direction or the line."""
-    steers_direction = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
-    categories = ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")  # of Unicode
-    return steers_direction or unicodedata.category(character) in categories
+    if "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069":
+        return True
+    return unicodedata.category(character) in ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def selection(stack: str, layers: Sequence[int], heads: Sequence[int]) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 import attnviz
 from attnviz.errors import AttnvizError, InputError
 from attnviz.results.digest import digests
-from attnviz.runtime.html import text_as_html
+from attnviz.runtime import text_as_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,14 +88,9 @@ class Result(Savable):
     def __post_init__(self) -> None:
         """Check the fields, and bind a new agreement to the numbers."""
         super().__post_init__()
-        report = self._report
+        report: Any = getattr(self, "agreement", None)
         if report is not None and report.digest is None:
             self._bind(replace(report, digest=self._digest()))
-
-    @property
-    def _report(self) -> Any:
-        """The agreement as it was computed; None without a model."""
-        return getattr(self, "agreement", None)
 
     def _bind(self, report: Any) -> None:
         object.__setattr__(self, "agreement", report)
@@ -110,7 +105,7 @@ class Result(Savable):
     @property
     def checked_agreement(self) -> Any:
         """The agreement, which fails if the numbers are not those that were checked."""
-        report = self._report
+        report: Any = getattr(self, "agreement", None)
         is_altered = report is not None and report.digest not in (None, self._digest())
         return replace(report, altered=True) if is_altered else report
 

@@ -27,23 +27,7 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
     The numbers of all groups are copied from the device together.
     """
     sums: list[Tensor] = []
-    texts: dict[int, str] = {}
-    described = [_describe(values, sums, texts) for values in several]
-    numbers = torch.stack([total.to(sums[0].device) for total in sums]).tolist() if sums else []
-    return [
-        hashlib.sha256(repr((text, numbers[start:end])).encode()).hexdigest()[:16]
-        for text, start, end in described
-    ]
-
-
-def _describe(
-    values: Mapping[str, Any], sums: list[Tensor], texts: dict[int, str]
-) -> tuple[str, int, int]:
-    """Return values in words, and the range of `sums`, to which those of its tensors are added.
-
-    texts : records without tensors, in words; all layers share an axis.
-    """
-    start = len(sums)
+    texts: dict[int, str] = {}  # records without tensors; all layers share an axis
 
     def words(value: Any) -> str:
         if isinstance(value, Tensor):
@@ -66,7 +50,12 @@ def _describe(
             return text
         return repr(value)
 
-    return words(values), start, len(sums)
+    described = [(len(sums), words(values), len(sums)) for values in several]
+    numbers = torch.stack([total.to(sums[0].device) for total in sums]).tolist() if sums else []
+    return [
+        hashlib.sha256(repr((text, numbers[start:end])).encode()).hexdigest()[:16]
+        for start, text, end in described
+    ]
 
 
 def stored(record: Any) -> dict[str, Any]:

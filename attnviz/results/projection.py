@@ -237,11 +237,8 @@ def recompute(
 
 def output_of(record: AttentionRecord, heads: Tensor) -> Tensor:
     """Return the output (1, m, d_model) that follows from the head outputs (H, m, d_v)."""
-    assert record.projection is not None
-    assert record.projection.output is not None
-    return _linear(record.projection.output, merge_heads(_before_output(record, heads))).unsqueeze(
-        0
-    )
+    heads, output = _before_output(record, heads)
+    return _linear(output, merge_heads(heads)).unsqueeze(0)
 
 
 def parts_of_output(record: AttentionRecord, heads: Tensor) -> Iterator[Tensor]:
@@ -249,15 +246,12 @@ def parts_of_output(record: AttentionRecord, heads: Tensor) -> Iterator[Tensor]:
 
     With the bias all sum to the "output" of `recompute`, where there is one.
     """
-    assert record.projection is not None
-    assert record.projection.output is not None
-    heads = _before_output(record, heads)
-    matrices = record.projection.output.weight.view(len(heads), heads.shape[2], -1)
+    heads, output = _before_output(record, heads)
+    matrices = output.weight.view(len(heads), heads.shape[2], -1)
     size = heads.shape[1] * matrices.shape[2]
     count = max(1, _NUMBERS.get(heads.device.type, _NUMBERS["cuda"]) // size)
     pairs = zip(torch.split(heads, count), torch.split(matrices, count), strict=True)
-    for some, of_some in pairs:
-        yield some @ of_some.to(heads)
+    yield from (some @ of_some.to(heads) for some, of_some in pairs)
 
 
 def project(record: AttentionRecord, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -290,8 +284,7 @@ def value_input(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> 
 
 def begin(part: HeadProjection, X: Tensor) -> Tensor:
     """Return X W_h + b_h of every head h, (heads, T, d)."""
-    bias = None if part.bias is None else part.bias.to(X)
-    heads = head_linear(_before(part, X), part.weight.to(X), bias)
+    heads = head_linear(_before(part, X), part.weight.to(X), _to(part.bias, X))
     return heads if part.beside is None else share(_linear(part.beside, X), heads)
 
 
@@ -318,12 +311,14 @@ def follow(
     return heads
 
 
-def _before_output(record: AttentionRecord, heads: Tensor) -> Tensor:
-    """Take the steps between the head output and W^O."""
-    assert record.projection is not None
-    assert record.projection.before_output is not None
-    X = None if record.input is None else record.input.to(heads)
-    return follow(record.projection.before_output, heads, X=X)
+def _before_output(record: AttentionRecord, heads: Tensor) -> tuple[Tensor, Linear]:
+    """Take the steps between the head output and W^O, which is returned too."""
+    projection = record.projection
+    assert projection is not None
+    assert projection.output is not None
+    assert projection.before_output is not None
+    X = _to(record.input, heads)
+    return follow(projection.before_output, heads, X=X), projection.output
 
 
 def _before(part: HeadProjection, X: Tensor) -> Tensor:
@@ -345,9 +340,12 @@ def _round(rounding: Rounding, X: Tensor) -> Tensor:
     return (steps.clamp(0, 255) - rounding.zero_point).to(X.dtype) * rounding.scale
 
 
+def _to(numbers: Tensor | None, other: Tensor) -> Tensor | None:
+    return None if numbers is None else numbers.to(other)
+
+
 def _linear(map_: Linear, X: Tensor) -> Tensor:
-    bias = None if map_.bias is None else map_.bias.to(X)
-    return linear(X, map_.weight.to(X), bias)
+    return linear(X, map_.weight.to(X), _to(map_.bias, X))
 
 
 def _norm(norm: Norm, X: Tensor) -> Tensor:
@@ -364,8 +362,7 @@ def _norm(norm: Norm, X: Tensor) -> Tensor:
 
 
 def _opening(gate: Gate, X: Tensor) -> Tensor:
-    bias = None if gate.bias is None else gate.bias.to(X)
-    through = head_linear(X, gate.weight.to(X), bias)
+    through = head_linear(X, gate.weight.to(X), _to(gate.bias, X))
     wide = through.to(torch.promote_types(X.dtype, torch.float32))
     opened = torch.sigmoid(wide) if gate.opening == "sigmoid" else nn.functional.softplus(wide)
     return opened.to(X.dtype)

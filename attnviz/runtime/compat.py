@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -112,27 +113,24 @@ def cuda_attention_operators() -> dict[str, FusedAttention]:
     and the scale. `varlen_attn` is public and returns the same, but only since torch 2.12, and in
     half precision.
     """
-    aten = torch.ops.aten
+    # The arguments before `causal` and after it.
+    arguments: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
+        "cudnn": ((None, True, 0.0), (False,)),
+        "flash": ((0.0,), (False,)),
+        "efficient": ((None, True, 0.0), ()),
+    }
 
-    def cudnn(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        attention = aten._scaled_dot_product_cudnn_attention
-        output, lse = attention(Q, K, V, None, True, 0.0, causal, False, scale=scale)[:2]
-        return output, lse
-
-    def flash(Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-        attention = aten._scaled_dot_product_flash_attention
-        output, lse = attention(Q, K, V, 0.0, causal, False, scale=scale)[:2]
-        return output, lse
-
-    def efficient(
-        Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float
+    def attend(
+        name: str, Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float
     ) -> tuple[Tensor, Tensor]:
-        attention = aten._scaled_dot_product_efficient_attention
-        K, V = (tensor.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for tensor in (K, V))
-        output, lse = attention(Q, K, V, None, True, 0.0, causal, scale=scale)[:2]
+        before, after = arguments[name]
+        if name == "efficient":
+            K, V = (tensor.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for tensor in (K, V))
+        attention = getattr(torch.ops.aten, f"_scaled_dot_product_{name}_attention")
+        output, lse = attention(Q, K, V, *before, causal, *after, scale=scale)[:2]
         return output, lse
 
-    return {"cudnn": cudnn, "flash": flash, "efficient": efficient}
+    return {name: partial(attend, name) for name in arguments}
 
 
 # ----------------------------------------------------------------------------------- transformers

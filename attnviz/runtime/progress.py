@@ -24,12 +24,6 @@ class _Task:
     start: float = 0.0
     end: float = 1.0
 
-    def part(self, number: int, count: int, name: str) -> _Task:
-        """Return one of `count` equal parts of the task."""
-        size = (self.end - self.start) / count
-        start = self.start + min(number, count - 1) * size
-        return replace(self, name=name or self.name, start=start, end=start + size)
-
 
 _current: ContextVar[_Task | None] = ContextVar("task", default=None)
 
@@ -56,14 +50,19 @@ def part(number: int, count: int, name: str = "") -> Iterator[None]:
     if task is None:
         yield
         return
-    subtask = task.part(number, count, name)
-    token = _current.set(subtask)
+    size = (task.end - task.start) / count
+    start = task.start + min(number, count - 1) * size
+    subtask = replace(task, name=name or task.name, start=start, end=start + size)
+    _current.set(subtask)
     try:
         say(subtask.name)
         yield
         say(subtask.name, 1.0)
     finally:
-        _current.reset(token)
+        # A loop that raises leaves the generator of `track` open. It is closed later, perhaps in
+        # another thread, where the current task is another one.
+        if _current.get() is subtask:
+            _current.set(task)
 
 
 def say(name: str, share: float | None = None) -> None:
@@ -84,19 +83,6 @@ def track(items: Sequence[T], name: str = "") -> Iterator[T]:
     letters 0.5
     letters 1.0
     """
-    task = _current.get()
-    if task is None:
-        yield from items
-        return
     for number, item in enumerate(items):
-        subtask = task.part(number, len(items), name)
-        _current.set(subtask)
-        try:
-            say(subtask.name)
+        with part(number, len(items), name):
             yield item
-            say(subtask.name, 1.0)
-        finally:
-            # A loop that raises leaves the generator open. It is closed later, perhaps in another
-            # thread, where the current task is another one.
-            if _current.get() is subtask:
-                _current.set(task)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.models.architectures import Architecture, last_check, summary
-from attnviz.runtime.versions import version_of
+from attnviz.runtime import version_of
 
 _INITIALS = {
     "query": "Q", "key": "K", "value": "V", "scores": "S", "weights": "A", "head output": "H",

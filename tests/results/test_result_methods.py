@@ -18,7 +18,7 @@ import attnviz
 from attnviz.errors import InputError
 from attnviz.io.export import to_data
 from attnviz.results.base import Result, Savable, as_html
-from attnviz.runtime.html import text_as_html
+from attnviz.runtime import text_as_html
 
 NAMES = ("map", "map-image", "maps", "steps", "senses", "shift", "survey", "compare", "example")
 

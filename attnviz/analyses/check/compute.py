@@ -15,7 +15,7 @@ from torch import Tensor
 from attnviz.agreement import CANARY, PRECISIONS, dtypes
 from attnviz.analyses.check.result import CheckResult, Mismatch
 from attnviz.errors import InputError, refuse_given
-from attnviz.io.weights_file import read_weights
+from attnviz.io.files import read_weights
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.pipeline.given import weights_by_layer
 from attnviz.results import AttentionRecord, AttentionResult, expect_vectors, one_result

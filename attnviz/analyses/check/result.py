@@ -15,7 +15,7 @@ from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal, ranges
 from attnviz.results.base import Columns, Result, Rules, Savable, column, fits, proof
 from attnviz.results.text import dim
-from attnviz.runtime.html import text_as_html
+from attnviz.runtime import text_as_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

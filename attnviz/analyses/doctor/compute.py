@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from attnviz.analyses.doctor.result import DoctorResult, Finding
 from attnviz.errors import AttnvizWarning, one_line
 from attnviz.models.named import NAMED, bundled_folder
-from attnviz.runtime.versions import version_of
+from attnviz.runtime import version_of
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from attnviz.errors import printable
-from attnviz.runtime.html import text_as_html
+from attnviz.runtime import text_as_html
 
 if TYPE_CHECKING:
     import pandas as pd

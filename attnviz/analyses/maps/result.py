@@ -28,7 +28,7 @@ from attnviz.results.base import (
     wide_table,
 )
 from attnviz.results.text import dim
-from attnviz.runtime.html import text_as_html
+from attnviz.runtime import text_as_html
 
 if TYPE_CHECKING:
     import numpy as np

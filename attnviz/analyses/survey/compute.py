@@ -68,8 +68,8 @@ from attnviz.pipeline.attend import Model
 from attnviz.results import AgreementReport, AttentionResult
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.arguments import checked_scalars
+from attnviz.runtime import version_of
 from attnviz.runtime.progress import part, say
-from attnviz.runtime.versions import version_of
 
 if TYPE_CHECKING:
     from attnviz.analyses.survey.store import Folder
