@@ -6,7 +6,8 @@ import bisect
 import io
 import os
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, get_args
 
 import matplotlib.pyplot as plt
@@ -145,6 +146,7 @@ class Page:
         self.width = width
         self._caption_lines = _CAPTION_LINES if caption == "short" else None
         self.left, self.right = MARGIN, width - MARGIN  # the edges of the content
+        self.room = self.right - self.left
         self.ruler = Ruler()
         self.figure = plt.figure(figsize=(width, 1.0))
         if not shown and "inline" in get_backend():
@@ -189,6 +191,20 @@ class Page:
             self._texts.append((text, left, top))
             top += line_height(points)
         return top
+
+    def paragraph(
+        self,
+        left: float,
+        top: float,
+        text: str,
+        room: float,
+        *,
+        points: float = SMALL_SIZE,
+        color: str | None = None,
+    ) -> float:
+        """Write muted text in lines at most `room` wide; return its lower edge."""
+        lines = self.ruler.wrap(text, room, points)
+        return self.write(left, top, lines, points=points, color=color or theme().muted)
 
     def title(
         self, left: float, top: float, text: str, room: float, *, points: float = TITLE_SIZE
@@ -271,6 +287,15 @@ class Page:
                 [left / self.width for left, _ in points], [1 - top / height for _, top in points]
             )
         return self.figure
+
+
+@contextmanager
+def new_page(
+    width: float, caption: CaptionLength, texts: Iterable[str], *, shown: bool = False
+) -> Iterator[Page]:
+    """Set the style and the fonts for texts, and begin a page. width : in mm."""
+    with style(texts):
+        yield Page(width * MM, caption, shown=shown)
 
 
 def _left_to_right(line: str) -> str:

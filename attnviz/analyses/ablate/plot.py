@@ -9,17 +9,10 @@ from torch import Tensor
 
 from attnviz.analyses.ablate.result import AblationResult
 from attnviz.analyses.explain.result import signed
+from attnviz.figures import figure
 from attnviz.figures.head_grid import draw_effects
-from attnviz.figures.layout import CaptionLength, Page, line_height
-from attnviz.figures.style import (
-    CAPTION_GAP,
-    FULL_WIDTH,
-    MM,
-    SMALL_SIZE,
-    sign_colors,
-    style,
-    theme,
-)
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
+from attnviz.figures.style import CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, sign_colors, theme
 from attnviz.results.axis import source
 
 _BARS = 8  # heads beside the grid
@@ -30,6 +23,7 @@ _PALE = 0.4  # opacity of bars that are not certain
 _NUMBER = 0.5  # the room of a number beside its bar
 
 
+@figure
 def ablate(
     result: AblationResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
@@ -39,16 +33,6 @@ def ablate(
     ----------
     result : AblationResult
         From `attnviz.ablate`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -56,11 +40,10 @@ def ablate(
     >>> lost = attnviz.ablate("the train left the station", word="train")
     >>> figure = attnviz.plot.ablate(lost)
     """
-    with style([*result.targets, "→−"]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [*result.targets, "→−"]) as page:
         top = page.heading(result.headline) + 0.08
         grid = result.grid(result.mean)
-        wide = page.right - page.left
+        wide = page.room
         if grid is None:
             bottom = _draw_bars(page, result, page.left, top, wide)
         else:

@@ -12,19 +12,18 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from attnviz.analyses.check.result import CheckResult
+from attnviz.figures import figure
 from attnviz.figures.cells import decimals, draw_cells, frame, write_numbers
-from attnviz.figures.layout import CaptionLength, Page, color_bar
+from attnviz.figures.layout import CaptionLength, Page, color_bar, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
     BAR_ROOM,
     BAR_WIDTH,
     FULL_WIDTH,
     GAP,
-    MM,
     SMALL_SIZE,
     TEXT_SIZE,
     power,
-    style,
     theme,
     weight_colors,
 )
@@ -36,6 +35,7 @@ _WRITTEN_CELL = 0.3  # inches: wider cells have room for their number
 _TALLEST = 7.0  # inches of all layers
 
 
+@figure
 def check(
     result: CheckResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
@@ -47,16 +47,6 @@ def check(
     ----------
     result : CheckResult
         From `attnviz.check`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -66,11 +56,10 @@ def check(
     >>> weights[2, [1, 5]] = weights[2, [5, 1]]  # two heads exchanged
     >>> figure = attnviz.plot.check(attnviz.check(weights, result))
     """
-    with style([source(result.provenance), *result.hints]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [source(result.provenance), *result.hints]) as page:
         top = page.heading(_title(result))
         for line in _below_title(result):
-            lines = page.ruler.wrap(line, page.right - page.left, TEXT_SIZE)
+            lines = page.ruler.wrap(line, page.room, TEXT_SIZE)
             top = page.write(page.left, top, lines, points=TEXT_SIZE, color=theme().muted)
         bottom = _draw_heads(page, result, top + GAP)
         return page.finish_with_caption(bottom + GAP, _caption(result), result.checked_agreement)
@@ -126,7 +115,7 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
         if not agrees:
             finite = math.isfinite(value)
             table[layers.index(layer), head] = max(value, low) if finite else 2 * most
-    room = page.right - page.left - AXIS_ROOM - BAR_ROOM
+    room = page.room - AXIS_ROOM - BAR_ROOM
     across = min(_SMALL_CELL if result.agrees else _LARGEST_CELL, room / heads)
     down = min(across, _TALLEST / len(layers))
     ax = page.axes(page.left + AXIS_ROOM, top, across * heads, down * len(layers))

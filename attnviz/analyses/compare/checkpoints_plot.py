@@ -16,17 +16,8 @@ from matplotlib.figure import Figure
 from attnviz.analyses.compare.checkpoints_result import CheckpointsResult, Turn
 from attnviz.analyses.explain.result import signed
 from attnviz.analyses.survey.statistics import STATISTICS
-from attnviz.figures.layout import CaptionLength, Page, line_height
-from attnviz.figures.style import (
-    AXIS_ROOM,
-    CAPTION_GAP,
-    MM,
-    SMALL_SIZE,
-    WIDE,
-    style,
-    theme,
-    weight_colors,
-)
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
+from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, SMALL_SIZE, WIDE, theme, weight_colors
 from attnviz.results.axis import literal
 
 _COLORED = 5  # heads
@@ -44,12 +35,11 @@ _NO_LIMIT = {one.name for one in STATISTICS if one.limit is not None}
 def draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionLength) -> Figure:
     """Draw the paths of all heads on the statistic that changes most; the five longest in color."""
     labels = [literal(label, _LONGEST_NAME) for label in result.checkpoints]
-    with style([*labels, *result.statistics]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [*labels, *result.statistics]) as page:
         top = page.heading(_finding(result)) + 0.06
         turns = result.turns()
         statistic = turns[0].statistic if turns else 0
-        inner, is_wide = page.right - page.left, page.width > WIDE
+        inner, is_wide = page.room, page.width > WIDE
         counts = _count_roles(result)
         beside = is_wide and bool(counts)
         room = _SHARE * inner if beside else inner
@@ -160,10 +150,7 @@ def _count_roles(result: CheckpointsResult) -> dict[str, list[int]]:
 
 
 def _draw_roles(
-    page: Page,
-    counts: dict[str, list[int]],
-    labels: Sequence[str],
-    place: tuple[float, float],
+    page: Page, counts: dict[str, list[int]], labels: Sequence[str], place: tuple[float, float]
 ) -> float:
     """Draw how many heads have each role in each checkpoint; return the lower edge."""
     left, top = place

@@ -11,14 +11,16 @@ from attnviz.analyses.compare.result import CompareResult
 from attnviz.analyses.survey.plot import Panel, grid_of, head_panels
 from attnviz.analyses.survey.result import SURE
 from attnviz.analyses.survey.statistics import TITLES
-from attnviz.figures.layout import CaptionLength, Page
-from attnviz.figures.style import FULL_WIDTH, MM, style
+from attnviz.figures import figure
+from attnviz.figures.layout import CaptionLength, new_page
+from attnviz.figures.style import FULL_WIDTH
 from attnviz.results.axis import literal
 
 _LONGEST_NAME = 40  # letters of the name of a model
 _NAMED = 8  # heads that the caption names
 
 
+@figure
 def compare(
     result: CompareResult | CheckpointsResult,
     *,
@@ -34,16 +36,6 @@ def compare(
     ----------
     result : CompareResult or CheckpointsResult
         From `attnviz.compare`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -55,8 +47,7 @@ def compare(
     if isinstance(result, CheckpointsResult):
         return draw_checkpoints(result, width, caption)
     names = _names(result)
-    with style([*names, *result.statistics]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [*names, *result.statistics]) as page:
         top = page.heading(_finding(result)) + 0.06
         nothing = torch.zeros(len(result.heads), dtype=torch.bool, device="cpu")
         panels = [Panel("how far apart the maps are", "apart", result.apart, unsure=nothing)]

@@ -15,19 +15,18 @@ from matplotlib.patches import FancyBboxPatch
 from attnviz.analyses.explain.result import SPLIT, ExplainResult, signed
 from attnviz.attribution.heads import HeadEffects
 from attnviz.attribution.lens import LogitLens
+from attnviz.figures import figure
 from attnviz.figures.head_grid import draw_effects
-from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.scale import signed_norm
 from attnviz.figures.style import (
     AXIS_ROOM,
     CAPTION_GAP,
     FULL_WIDTH,
-    MM,
     NUMBER_SIZE,
     SMALL_SIZE,
     TEXT_SIZE,
     power,
-    style,
     theme,
     value_colors,
     weight_colors,
@@ -48,11 +47,9 @@ _LENS, _WIDEST = 0.55, 0.4  # the height of the logit lens, and the widest of it
 _NAMED = 2  # heads that the title names
 
 
+@figure
 def explain(
-    result: ExplainResult,
-    *,
-    width: float = FULL_WIDTH,
-    caption: CaptionLength = "short",
+    result: ExplainResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
     """Draw the text of a prediction, shaded by what each word contributed to it.
 
@@ -64,16 +61,6 @@ def explain(
     ----------
     result : ExplainResult
         From `attnviz.explain`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -82,9 +69,10 @@ def explain(
     >>> why = attnviz.explain(text, target="Paris", against="London", model="smollm2")
     >>> figure = attnviz.plot.explain(why)
     """
-    with style([*result.words, result.target, result.against or "", "→−"]):
-        page = Page(width * MM, caption)
-        room = page.right - page.left
+    with new_page(
+        width, caption, [*result.words, result.target, result.against or "", "→−"]
+    ) as page:
+        room = page.room
         top = page.heading(result.headline) + 0.02
         lines = page.ruler.wrap(result.finding, room, TEXT_SIZE)
         top = page.write(page.left, top, lines, points=TEXT_SIZE) + _GAP
@@ -144,7 +132,7 @@ def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
     tall, step = line_height(_WORDS) + 2 * _PAD, line_height(_WORDS) + 2 * _PAD + _LEADING
     sides = sorted(set(result.stacks))
     indent = page.ruler.widest(sides, SMALL_SIZE) + 0.08 if sides else 0.0
-    places, downs = _place_words(page, result, page.right - page.left - indent, step)
+    places, downs = _place_words(page, result, page.room - indent, step)
     height = places[-1][3] + tall
     for side, down in zip(sides, downs, strict=True):
         middle = top + down + (tall - line_height(SMALL_SIZE)) / 2
@@ -215,7 +203,7 @@ def _draw_key(page: Page, result: ExplainResult, scale: Normalize, top: float) -
         f"lowers “{literal(result.target, 20)}”{other}, \N{MINUS SIGN}{scale.vmax:.2g}",
         f"raises it, {scale.vmax:.2g} {result.unit}",
     )
-    room = page.right - page.left
+    room = page.room
     low = page.ruler.clip(low, room - _KEY - 0.06, SMALL_SIZE)
     page.write(page.left, top, [low], color=theme().muted)
     left = page.left + page.ruler.width(low, SMALL_SIZE) + 0.06
@@ -314,7 +302,7 @@ def _write_words(
 
 def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: float) -> float:
     """Draw what the number loses without each head; return the lower edge."""
-    room = page.right - page.left
+    room = page.room
     named = [f"head {name} by {-lost:.2g}" for name, lost in result.strongest_heads[:_NAMED]]
     title = f"{result.quantity[0].upper()}{result.quantity[1:]} changes without "
     title += " and without ".join(named).replace("-", "\N{MINUS SIGN}") if named else "no head"
@@ -332,12 +320,12 @@ def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: fl
 
 def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -> float:
     """Write the most probable token after each layer, shaded by its probability."""
-    room, tall = page.right - page.left - AXIS_ROOM, _LENS
+    room, tall = page.room - AXIS_ROOM, _LENS
     first = next((n for n in range(len(lens.ids)) if (lens.ids[n:, 0] == lens.ids[-1, 0]).all()), 0)
     labels = [literal(line[0].strip() or "↵", 20) for line in lens.tokens]
     place = f"from layer {first} on" if first < len(labels) - 1 else "only after the last"
     title = f"What each layer would predict: “{labels[-1]}” {place}"
-    top = page.subtitle(page.left, top, title, page.right - page.left) + 0.03
+    top = page.subtitle(page.left, top, title, page.room) + 0.03
     every = math.ceil(len(lens.tokens) * line_height(SMALL_SIZE) / room)
     shown = range((len(lens.tokens) - 1) % every, len(lens.tokens), every)
     across = min(_WIDEST, room / len(shown))

@@ -21,20 +21,19 @@ from attnviz.analyses.maps.finding import SIGNED, head_families, of_heads, where
 from attnviz.analyses.maps.head_summary import draw_head_summary
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import refuse_given
+from attnviz.figures import figure
 from attnviz.figures.cells import CellImage, Ticks, fit_ticks
 from attnviz.figures.head_grid import HeadGrid
-from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar
+from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, new_page
 from attnviz.figures.scale import WeightScale, bytes_of, is_logarithmic, pool_largest
 from attnviz.figures.style import (
     AXIS_ROOM,
     FULL_WIDTH,
     GAP,
     IMAGE_COLORS,
-    MM,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
-    style,
     theme,
 )
 from attnviz.results import AttentionResult, Special
@@ -50,6 +49,7 @@ _MOST_TILES = 200  # more heads are summarized
 _TILE = 64  # cells a side at most; longer maps are pooled for display
 
 
+@figure
 def heads(
     result: AttentionResult | HeadMaps,
     *,
@@ -71,16 +71,6 @@ def heads(
         Whether to merge word pieces into words.
     special : {"keep", "hide", "remove"}
         Whether to keep special tokens, to hide them, or to remove them and renormalize the rows.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Raises
     ------
@@ -103,8 +93,7 @@ def heads(
         maps = result
     else:
         maps = head_maps(result, layer=layer, words=words, special=special)
-    with style([source(maps.provenance)]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [source(maps.provenance)]) as page:
         top = page.heading(of_heads(maps)) + 0.02
         place = page.left, page.right
         parts = [source(maps.provenance)]

@@ -436,7 +436,7 @@ def draw_side_by_side(
         raise InputError("The layers differ in their positions. Draw their heads one by one.")
     with style([*first.rows, *first.columns, source(first.provenance)]):
         page = Page(width * MM, caption, shown=True)
-        ruler, inner = page.ruler, page.right - page.left
+        ruler, inner = page.ruler, page.room
         across = min(len(maps), max(1, int(inner / _NARROWEST)))
         weights = torch.stack([drawn.weights.float() for drawn in maps])
         scale = WeightScale.of(first, weights).with_look(look)
@@ -486,7 +486,7 @@ def _panel_lines(drawn: AttentionMap, ruler: Ruler, room: float) -> list[str]:
 def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     """Draw title, map, overview and caption."""
     drawn, overview, finding = selected.map, selected.overview, selected.finding
-    ruler, inner = page.ruler, page.right - page.left
+    ruler, inner = page.ruler, page.room
     two_columns = overview is not None and page.width > WIDE
     room = inner * (_share_of_map(drawn, inner) if two_columns else 1.0)
     where = drawn.where

@@ -94,7 +94,7 @@ def draw_image_page(
     """Draw the image, the map over it, an overview and a caption."""
     image, ruler = drawn.image, page.ruler
     assert image is not None
-    inner = page.right - page.left
+    inner = page.room
     is_beside = is_stacked = False
     if overview is not None and page.width > WIDE:
         # A tall overview is beside two pictures one below the other, a wide one beside both.

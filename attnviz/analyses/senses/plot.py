@@ -15,17 +15,16 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
-from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures import figure
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
     CAPTION_GAP,
     FULL_WIDTH,
-    MM,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
     WIDE,
-    style,
     theme,
 )
 from attnviz.results.axis import literal
@@ -50,6 +49,7 @@ _SHORTER = {"other words alone": "others alone", "without context": "no context"
 _SHORTEST = {"other words alone": "others", "without context": "word", "chance": "guess"}
 
 
+@figure
 def senses(
     result: SensesResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
@@ -65,16 +65,6 @@ def senses(
     ----------
     result : SensesResult
         From `attnviz.senses`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -82,10 +72,11 @@ def senses(
     >>> figure = attnviz.plot.senses(attnviz.senses("bank"))
     """
     words = [occurrence.sentence for occurrence in result.occurrences]
-    with style([*result.senses, result.word, *words, result.provenance.model]):
-        page = Page(width * MM, caption)
+    with new_page(
+        width, caption, [*result.senses, result.word, *words, result.provenance.model]
+    ) as page:
         top = page.heading(result.headline) + 0.02
-        room, is_wide = page.right - page.left, page.width >= WIDE
+        room, is_wide = page.room, page.width >= WIDE
         details = page.ruler.wrap(" ".join(result.details), room, TEXT_SIZE)
         top = page.write(page.left, top, details, points=TEXT_SIZE) + 0.06
         top = _draw_legend(page, result, top)
@@ -134,7 +125,7 @@ def listed_sentences(page: Page, result: SensesResult) -> list[int]:
 def _column(page: Page, result: SensesResult) -> float:
     """Return the width of a sentence: the senses are side by side, if there is room."""
     columns = _columns(page, result)
-    return (page.right - page.left - (columns - 1) * 2 * _GAP) / columns - _INDENT
+    return (page.room - (columns - 1) * 2 * _GAP) / columns - _INDENT
 
 
 def _columns(page: Page, result: SensesResult) -> int:
@@ -168,7 +159,7 @@ def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
         _, (_, marker) = next(iter(_styles(result).items()))
         entries.append((f"hollow: {_HOLLOW}", theme().ground, theme().muted, marker))
     for name, face, edge, marker in entries:
-        shown = page.ruler.clip(literal(name, 40), page.right - page.left - 0.2, TEXT_SIZE)
+        shown = page.ruler.clip(literal(name, 40), page.room - 0.2, TEXT_SIZE)
         width = 0.14 + page.ruler.width(shown, TEXT_SIZE) + 0.16
         if left > page.left and left + width > page.right:
             left, top = page.left, top + line
@@ -197,7 +188,7 @@ def _draw_planes(
     top: float,
 ) -> float:
     """Draw the occurrences in the plane of some states, in rows; return the lower edge."""
-    columns = max(1, int((page.right - page.left + _GAP + 1e-9) / (size + _GAP)))
+    columns = max(1, int((page.room + _GAP + 1e-9) / (size + _GAP)))
     edge = top
     for number, state in enumerate(shown):
         if number % columns == 0:
@@ -286,7 +277,7 @@ def _draw_dots(
 def _write_sentences(page: Page, result: SensesResult, listed: Sequence[int], top: float) -> float:
     """Write some sentences, sense by sense, with the most attended word in color."""
     title = "The numbered sentences, with the word that each attends to most"
-    top = page.subtitle(page.left, top, title, page.right - page.left) + 0.03
+    top = page.subtitle(page.left, top, title, page.room) + 0.03
     columns, room = _columns(page, result), _column(page, result)
     edge = top
     for number, sense in enumerate(result.senses):

@@ -76,7 +76,7 @@ def details_caption(result: ShiftResult) -> list[str]:
 
 def _draw_words(page: Page, result: ShiftResult, top: float) -> float:
     """Draw the panels that have a row for every word; return their lower edge."""
-    width = page.right - page.left
+    width = page.room
     row = min(_ROW, _TALLEST[width > WIDE] / len(result.words))
     words = [literal(word) for word in result.words]
     longest = min(_LONGEST, width / 5)
@@ -166,7 +166,7 @@ def _draw_panels(page: Page, result: ShiftResult, top: float) -> float:
         panels.append(("Between the regions", _draw_axis, 0.3))
     for name in result.head_effects:
         panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
-    width = page.right - page.left
+    width = page.room
     columns, tall = (2 if width > _NARROW else 1), _SMALL[width > WIDE]
     if width > WIDE:
         columns = 3 if len(panels) > 4 else len(panels)

@@ -13,19 +13,18 @@ from matplotlib.figure import Figure
 
 from attnviz.analyses.shift.details import details_caption, draw_details
 from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
-from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures import figure
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
     CAPTION_GAP,
     FULL_WIDTH,
-    MM,
     NUMBER_SIZE,
     SMALL_SIZE,
     TEXT_SIZE,
     WIDE,
     power,
     sign_colors,
-    style,
     theme,
 )
 from attnviz.results.axis import literal, source, source_and_notes
@@ -47,6 +46,7 @@ _ROW_GAP = 0.08  # between lines of words
 _TALLEST = 3.6  # all lines of words at most
 
 
+@figure
 def shift(
     result: ShiftResult,
     *,
@@ -60,19 +60,9 @@ def shift(
     ----------
     result : ShiftResult
         From `attnviz.shift`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
     details : bool, default False
         Draw instead the contributions by layer and by head, the residual stream, and the effect of
         each intervention.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -81,10 +71,9 @@ def shift(
     >>> figure = attnviz.plot.shift(moved)
     """
     texts = [*result.words, *result.replaced, *result.regions, result.reference]
-    with style([*texts, source(result.provenance), "○□△◇■↑↓←→"]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [*texts, source(result.provenance), "○□△◇■↑↓←→"]) as page:
         top = page.heading(result.headline) + 0.02
-        finding = page.ruler.wrap(" ".join(result.details), page.right - page.left, TEXT_SIZE)
+        finding = page.ruler.wrap(" ".join(result.details), page.room, TEXT_SIZE)
         top = page.write(page.left, top, finding, points=TEXT_SIZE) + 0.1
         path: Axes | None = None
         if details:
@@ -101,7 +90,7 @@ def shift(
 
 def _draw_panels(page: Page, result: ShiftResult, top: float) -> tuple[float, Axes | None]:
     """Draw the path and the sentence; return the lower edge and the axes of the path."""
-    room, plane = page.right - page.left, result.plane
+    room, plane = page.room, result.plane
     if plane is None:
         return _draw_sentence(page, result, page.left, top), None
     if page.width < WIDE:
@@ -340,11 +329,7 @@ def _numbered(shares: Sequence[float]) -> set[int]:
 
 
 def _break_lines(
-    page: Page,
-    result: ShiftResult,
-    contributions: Sequence[float],
-    numbered: set[int],
-    room: float,
+    page: Page, result: ShiftResult, contributions: Sequence[float], numbered: set[int], room: float
 ) -> list[list[_Word]]:
     """Return the words in lines of about the same length, each word with room for its bars."""
     largest = max(map(abs, contributions))

@@ -16,6 +16,7 @@ from torch import Tensor
 from attnviz.analyses.steps.compute import steps as compute_steps
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError, refuse_given
+from attnviz.figures import figure
 from attnviz.figures.cells import (
     Ticks,
     decimals,
@@ -27,7 +28,7 @@ from attnviz.figures.cells import (
     range_of,
     write_numbers,
 )
-from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, range_bar
+from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, new_page, range_bar
 from attnviz.figures.style import (
     BAR_GAP,
     BAR_ROOM,
@@ -41,7 +42,6 @@ from attnviz.figures.style import (
     WIDE,
     as_math,
     power,
-    style,
     theme,
     value_colors,
     weight_colors,
@@ -73,6 +73,7 @@ _TITLES = {
 _SIGNED_TITLES = {"V": "Values V", "weights": "Matrix M", "A": "Outputs y"}
 
 
+@figure
 def steps(
     result: AttentionResult | StepsResult,
     *,
@@ -95,16 +96,6 @@ def steps(
         The head, both counted from 0. By default as in `attnviz.steps`.
     word : str or int, optional
         The word to follow, or the position of a token. By default the first content word.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Raises
     ------
@@ -123,8 +114,9 @@ def steps(
             f"The width must be at least {_NARROWEST:g} mm for all stages, not {width:g}. "
             "A column of a journal is 89 mm wide."
         )
-    with style([*result.queries, *result.keys, source(result.provenance)]):
-        page = Page(width * MM, caption)
+    with new_page(
+        width, caption, [*result.queries, *result.keys, source(result.provenance)]
+    ) as page:
         top = _draw_heading(page, result)
         for names in _rows_of_stages(result, wide=width * MM >= WIDE):
             if names:
@@ -145,6 +137,7 @@ def steps(
         return page.finish_with_caption(top, parts, result.checked_agreement)
 
 
+@figure
 def attention_vector(
     result: AttentionResult | StepsResult,
     *,
@@ -167,16 +160,6 @@ def attention_vector(
         The head, both counted from 0. By default as in `attnviz.steps`.
     word : str or int, optional
         The word to follow, or the position of a token. By default the first content word.
-    width : float, default 183
-        The width of the figure in mm.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Raises
     ------
@@ -190,8 +173,7 @@ def attention_vector(
     >>> figure = attnviz.plot.attention_vector(result, layer=5, head=3, word="train")
     """
     result = _as_steps(result, layer, head, word)
-    with style([*result.keys, result.word, source(result.provenance)]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [*result.keys, result.word, source(result.provenance)]) as page:
         top = _draw_heading(page, result)
         end = _draw_attention_vector(page, result, top)
         parts = [
@@ -349,7 +331,7 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
         before = labels
     used = sum(tick.room for tick in ticks if tick) + _GAP * (len(stages) - 1) + BAR_ROOM
     shares = [_WIDER if stage.values.shape[1] > _MANY else 1.0 for stage in stages]
-    unit = (page.right - page.left - used) / sum(shares)
+    unit = (page.room - used) / sum(shares)
     if stages[0].over_keys:
         n = len(result.keys)
         unit = min(_CELL * n, unit)

@@ -22,15 +22,14 @@ from attnviz.analyses.survey.linear import SIGNED_STATISTICS, SIGNED_TITLES
 from attnviz.analyses.survey.media import POSITIONS, TITLES, statistics_of
 from attnviz.analyses.survey.result import SURE, HeadName, SurveyResult
 from attnviz.analyses.survey.statistics import ROLES, HeadStatistic
+from attnviz.figures import figure
 from attnviz.figures.head_grid import HeadGrid
-from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
     FULL_WIDTH,
-    MM,
     SMALL_SIZE,
     WIDE,
-    style,
     theme,
     value_colors,
     weight_colors,
@@ -55,6 +54,7 @@ _LOWEST_PANEL = 0.4  # inches of a panel at least
 _ZERO = 1e-9  # smaller values count as 0, and their scale ends at 1
 
 
+@figure
 def survey(
     result: SurveyResult,
     *,
@@ -70,16 +70,6 @@ def survey(
         From `attnviz.survey`.
     details : bool, default False
         Whether to draw the heads in a plane too, by how alike their maps are.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -87,8 +77,7 @@ def survey(
     >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
     >>> figure = attnviz.plot.survey(attnviz.survey(texts))
     """
-    with style([result.provenance.model, *result.statistics]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [result.provenance.model, *result.statistics]) as page:
         top = _draw_roles(page, result, page.heading(_title(result)) + 0.06)
         if any(one.random_accuracies for one in result.confirmations):
             top = _draw_confirmations(page, result, top) + _GAP
@@ -109,7 +98,7 @@ def survey(
         directions = grid_of(result.heads)[0].directions
         of_what = " of signed weights" * result.signed
         title = f"Each statistic{of_what}: {directions}, from 0 to the largest; faint: unsure"
-        top = page.subtitle(page.left, top, title, page.right - page.left) + 0.06
+        top = page.subtitle(page.left, top, title, page.room) + 0.06
         top = head_panels(page, result.heads, panels, top)
         if not details:
             return page.finish_with_caption(top, _caption(result), result.checked_agreement)
@@ -130,10 +119,7 @@ def grid_of(heads: Sequence[HeadName]) -> tuple[HeadGrid, list[tuple[int, int]]]
 def _title(result: SurveyResult) -> str:
     """Return how many heads have which role."""
     roles = Counter(role for role in result.roles if role)
-    model, texts = (
-        literal(result.provenance.model, _LONGEST_NAME),
-        f"on {result.read}",
-    )
+    model, texts = (literal(result.provenance.model, _LONGEST_NAME), f"on {result.read}")
     if not roles:
         return f"No head of {model} has a confirmed role {texts}"
     if sure := [one for one in result.confirmations if one.confirmed]:
@@ -165,7 +151,7 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
     """Draw the role of each head in a grid, and beside it the heads with a role, by name."""
     colors = _colors(result)
     grid, places = grid_of(result.heads)
-    inner = page.right - page.left
+    inner = page.room
     is_wide = page.width > WIDE
     room = (0.5 if is_wide else 1.0) * inner - AXIS_ROOM
     across = min(room / grid.columns, _LARGEST_CELL)
@@ -242,7 +228,7 @@ def _draw_named(
 def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
     """Draw how often the answers of a probe are right without the heads of each role."""
     shown = [one for one in result.confirmations if one.random_accuracies]
-    inner, colors = page.right - page.left, _colors(result)
+    inner, colors = page.room, _colors(result)
     behaviors = dict.fromkeys(one.behavior for one in shown)
     title = f"{', '.join(behaviors).capitalize()}: right without the heads of a role"
     top = page.subtitle(page.left, top, title, inner) + 0.02
@@ -277,7 +263,7 @@ def _draw_plane(
     page: Page, result: SurveyResult, places: NDArray[np.float64], top: float
 ) -> tuple[float, Axes]:
     """Draw the heads in a plane, with a key of their roles; return the lower edge and the axes."""
-    inner = page.right - page.left
+    inner = page.room
     top = page.subtitle(page.left, top, "Heads with similar maps stand together", inner) + 0.03
     colors = _colors(result)
     roles = [*colors, ""]
@@ -409,7 +395,7 @@ def head_panels(
 
     Unsure heads have faint colors, or none in a signed panel. Titles say where colors end.
     """
-    inner = page.right - page.left
+    inner = page.room
     least = _PANEL if page.width > WIDE else _NARROW_PANEL
     columns = max(1, int((inner + _GAP) / (least + _GAP)))
     across = (inner - (columns - 1) * _GAP) / columns - _NUMBERS
