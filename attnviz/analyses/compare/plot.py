@@ -2,22 +2,49 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from attnviz.analyses.compare.checkpoints_plot import draw_checkpoints
-from attnviz.analyses.compare.checkpoints_result import CheckpointsResult
+from attnviz.analyses.compare.checkpoints_result import CheckpointsResult, Turn
 from attnviz.analyses.compare.result import CompareResult
+from attnviz.analyses.explain.result import signed
 from attnviz.analyses.survey.plot import Panel, grid_of, head_panels
 from attnviz.analyses.survey.result import SURE
-from attnviz.analyses.survey.statistics import TITLES
+from attnviz.analyses.survey.statistics import STATISTICS, TITLES
 from attnviz.figures import figure
-from attnviz.figures.layout import CaptionLength, new_page
-from attnviz.figures.style import FULL_WIDTH
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
+from attnviz.figures.style import (
+    AXIS_ROOM,
+    CAPTION_GAP,
+    FULL_WIDTH,
+    SMALL_SIZE,
+    WIDE,
+    theme,
+    weight_colors,
+)
 from attnviz.results.axis import literal
 
 _LONGEST_NAME = 40  # letters of the name of a model
 _NAMED = 8  # heads that the caption names
+_COLORED = 5  # heads
+_SHORTEST = 0.1  # of the longest path, for a color
+_SHARE = 0.6  # of a wide figure, for the paths
+_TALL, _LOW = 2.1, 1.7  # inches of the paths in a wide and in a narrow figure
+_GAP = 0.25  # inches between the panels
+_CELL = 0.2  # inches of a role
+_LABELS = 0.2  # inches below a panel, for the labels of the checkpoints
+_LONGEST_LABEL = 24  # letters of the label of a checkpoint
+_MOST_INK = 30  # gray lines that are drawn fully opaque
+_NO_LIMIT = {one.name for one in STATISTICS if one.limit is not None}
 
 
 @figure
@@ -103,3 +130,182 @@ def _caption(result: CompareResult) -> list[str]:
         *result.notes,
         f"the other model: {other.summary()}",
     ]
+
+
+def draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionLength) -> Figure:
+    """Draw the paths of all heads on the statistic that changes most; the five longest in color."""
+    labels = [literal(label, _LONGEST_LABEL) for label in result.checkpoints]
+    with new_page(width, caption, [*labels, *result.statistics]) as page:
+        top = page.heading(_finding_of_checkpoints(result)) + 0.06
+        turns = result.turns()
+        statistic = turns[0].statistic if turns else 0
+        inner, is_wide = page.room, page.width > WIDE
+        counts = _count_roles(result)
+        beside = is_wide and bool(counts)
+        room = _SHARE * inner if beside else inner
+        bottom = _draw_paths(page, result, statistic, labels, (page.left, top, room))
+        if counts:
+            left, start = (page.left + room + _GAP, top) if beside else (page.left, bottom + 0.1)
+            bottom = max(bottom, _draw_roles(page, counts, labels, (left, start)))
+        return page.finish_with_caption(
+            bottom + CAPTION_GAP,
+            _caption_of_checkpoints(result, turns, labels),
+            result.checked_agreement,
+        )
+
+
+def _finding_of_checkpoints(result: CheckpointsResult) -> str:
+    turn = result.largest_turn
+    if turn is None:
+        return f"No head changed significantly over {len(result.checkpoints)} checkpoints"
+    return result.describe(turn)
+
+
+def _draw_paths(
+    page: Page,
+    result: CheckpointsResult,
+    statistic: int,
+    labels: Sequence[str],
+    place: tuple[float, float, float],
+) -> float:
+    """Draw a line for each head, gray but for those that change most; return the lower edge."""
+    left, top, room = place
+    title = result.title_of(statistic)
+    title = f"Weight {title}" if title.startswith("for ") else title[0].upper() + title[1:]
+    top = page.subtitle(left, top, f"{title}; gray: all {len(result.heads):,} heads", room) + 0.05
+    turns = _longest(result, statistic)
+    names = [str(result.heads[turn.head]) for turn in turns]
+    named = page.ruler.widest(names, SMALL_SIZE) + 0.12 if names else 0.0
+    across, down = room - AXIS_ROOM - named, _TALL if page.width > WIDE else _LOW
+    ax = page.axes(left + AXIS_ROOM, top, across, down)
+    paths, steps = result.mean[:, :, statistic].numpy(), np.arange(len(labels))
+    segments = [np.column_stack([steps, path]) for path in paths.T]
+    opacity = float(np.clip(_MOST_INK / len(segments), 0.12, 0.7))
+    lines = LineCollection(segments, colors=theme().gray, linewidths=0.5, alpha=opacity)
+    ax.add_collection(lines)
+    shown = [paths]
+    cycle = [*theme().cycle[1:4], theme().cycle[0], *theme().cycle[5:]]
+    for turn, color in zip(turns, cycle, strict=False):
+        low, high = (array[:, turn.head, statistic].numpy() for array in (result.low, result.high))
+        ax.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
+        ax.plot(steps, paths[:, turn.head], color=color, linewidth=1.2, marker="o", markersize=2.5)
+        shown += [low[:, None], high[:, None]]
+    if turns:
+        ax.axvspan(turns[0].step, turns[0].step + 1, color=theme().faint, alpha=0.35, linewidth=0)
+    values = np.concatenate([array.ravel() for array in shown])
+    end = float(np.nanmax(values, initial=0.0)) or 1.0
+    ax.set(xlim=(-0.15, len(labels) - 0.95), ylim=(0, 1.04 * end))
+    if result.statistics[statistic] not in _NO_LIMIT:
+        ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    ax.locator_params(axis="y", nbins=5)
+    ax.tick_params(labelsize=SMALL_SIZE)
+    _label_checkpoints(page, ax, labels, across / (len(labels) - 0.8))
+    heights = top + down * (1 - paths[-1, [turn.head for turn in turns]] / (1.04 * end))
+    x = left + AXIS_ROOM + across + 0.05
+    middles = _apart(heights, line_height(SMALL_SIZE), top + down)
+    for name, color, middle in zip(names, cycle, middles, strict=False):
+        page.write(x, middle - line_height(SMALL_SIZE) / 2, [name], color=color)
+    return top + down + _LABELS
+
+
+def _longest(result: CheckpointsResult, statistic: int) -> list[Turn]:
+    """Return the heads with the longest paths, without those that hardly change beside them."""
+    turns = result.turns(statistic)[:_COLORED]
+    paths = result.mean[:, [turn.head for turn in turns], statistic]
+    lengths = (paths.amax(0) - paths.amin(0)).tolist()
+    return [
+        turn
+        for turn, length in zip(turns, lengths, strict=True)
+        if length >= _SHORTEST * lengths[0]
+    ]
+
+
+def _apart(heights: Any, least: float, bottom: float) -> list[float]:
+    """Return heights at least `least` apart, in the same order, none below the bottom."""
+    order = np.argsort(heights, kind="stable")
+    placed = np.array(heights, dtype=float)
+    for before, after in pairwise(order.tolist()):
+        placed[after] = max(placed[after], placed[before] + least)
+    limit = bottom
+    for index in order[::-1]:
+        placed[index] = min(placed[index], limit)
+        limit = placed[index] - least
+    return [float(height) for height in placed]
+
+
+def _label_checkpoints(page: Page, ax: Axes, labels: Sequence[str], room: float) -> None:
+    """Write the label below each checkpoint, or below each n-th where there is no room for all."""
+    longest = max(room - 0.06, 0.45)
+    clipped = [page.ruler.clip(label, longest, SMALL_SIZE) for label in labels]
+    every = max(1, int(np.ceil((page.ruler.widest(clipped, SMALL_SIZE) + 0.06) / room)))
+    places = range(0, len(labels), every)
+    ax.set_xticks(places, [clipped[place] for place in places], fontsize=SMALL_SIZE)
+    ax.tick_params(axis="x", length=0, pad=5)
+
+
+def _count_roles(result: CheckpointsResult) -> dict[str, list[int]]:
+    """Return how many heads have each role in each checkpoint, the most frequent last one first."""
+    by_checkpoint = [Counter(filter(None, roles)) for roles in result.roles]
+    roles = dict.fromkeys(role for counter in reversed(by_checkpoint) for role in counter)
+    counts = {role: [counter[role] for counter in by_checkpoint] for role in roles}
+    return dict(sorted(counts.items(), key=lambda item: item[1][::-1], reverse=True))
+
+
+def _draw_roles(
+    page: Page, counts: dict[str, list[int]], labels: Sequence[str], place: tuple[float, float]
+) -> float:
+    """Draw how many heads have each role in each checkpoint; return the lower edge."""
+    left, top = place
+    room = page.right - left
+    top = page.subtitle(left, top, "Heads with each role", room) + 0.05
+    named = page.ruler.widest(list(counts), SMALL_SIZE) + 0.08
+    across, down = room - named, _CELL * len(counts)
+    ax = page.axes(left + named, top, across, down)
+    numbers = np.array(list(counts.values()), dtype=float)
+    drawn = ax.imshow(numbers, weight_colors(), aspect="auto", vmin=0, vmax=numbers.max())
+    cell = across / len(labels)
+    fits = page.ruler.widest([f"{numbers.max():.0f}"], SMALL_SIZE) < cell - 0.03
+    for row, column in np.argwhere(numbers > -1) if fits else ():
+        value = numbers[row, column]
+        color = theme().readable_on(to_hex(drawn.to_rgba(value)))  # type: ignore[arg-type]
+        style_of_text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL_SIZE}
+        ax.text(column, row, f"{value:.0f}", color=color, **style_of_text)
+    ax.set_yticks(range(len(counts)), list(counts), fontsize=SMALL_SIZE)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[:].set(visible=True, color=theme().faint, linewidth=0.4)
+    _label_checkpoints(page, ax, labels, cell)
+    return top + down + _LABELS
+
+
+def _caption_of_checkpoints(
+    result: CheckpointsResult, turns: Sequence[Turn], labels: Sequence[str]
+) -> list[str]:
+    parts = [
+        f"{len(labels)} checkpoints read the same {result.texts:,} texts, {result.tokens:,} tokens"
+    ]
+    if turns:
+        turn = turns[0]
+        at = turn.step, turn.head, turn.statistic
+        before, after = result.mean[turn.step : turn.step + 2, turn.head, turn.statistic].tolist()
+        change, low, high = (
+            signed(float(numbers[at]))
+            for numbers in (result.change, result.change_low, result.change_high)
+        )
+        parts.append(
+            f"head {result.heads[turn.head]} goes from {before:.2g} to {after:.2g}, by {change} "
+            f"(95% interval {low} to {high})"
+        )
+    parts += [
+        f"{len(turns):,} of {len(result.heads):,} heads changed significantly in a step",
+        "color: the longest paths with a significant step, with bootstrapped 95% intervals of the "
+        "means",
+        "significant: p < 0.01 by sign flips of the texts, corrected for all heads, statistics and "
+        "steps; paths are compared as shares of the most that a statistic can be",
+        "roles as in a survey: on half of the texts, confirmed on the other half",
+        *result.notes,
+    ]
+    others = [
+        f"{label}: {report.summary()}"
+        for label, report in zip(labels, result.agreements, strict=True)
+    ]
+    return [*parts, *others]
