@@ -69,8 +69,8 @@ def example(
     notes = [note for stage in worked.stages for note in stage.notes]
     with new_page(width, caption, [worked.title, *worked.tokens, *notes]) as page:
         top = page.heading(worked.finding())
-        lines = page.ruler.wrap(literal(worked.title, 120), page.room, TEXT_SIZE)
-        top = page.write(page.left, top, lines, points=TEXT_SIZE, color=theme().muted)
+        title = literal(worked.title, 120)
+        top = page.paragraph(page.left, top, title, page.room, points=TEXT_SIZE)
         top = _draw_legend(page, top, worked) + _BELOW
         given = [
             Matrix(f"{m.key}, given", m.values, m.texts, m.rows, m.columns) for m in worked.given
@@ -104,18 +104,14 @@ def _matrices(stage: ReplayedStage) -> list[Matrix]:
     return [
         matrix
         if matrix.states is None or matrix.values is not stage.from_inputs
-        else replace(
-            matrix,
-            states=[
-                [
-                    _INHERITED if state == DIFFERS and is_inherited else state
-                    for state, is_inherited in zip(*rows, strict=True)
-                ]
-                for rows in zip(matrix.states, follows.tolist(), strict=True)
-            ],
-        )
+        else replace(matrix, states=[*map(_inherit, matrix.states, follows.tolist())])
         for matrix in stage.matrices()
     ]
+
+
+def _inherit(states: Sequence[str], follows: Sequence[bool]) -> list[str]:
+    pairs = zip(states, follows, strict=True)
+    return [_INHERITED if state == DIFFERS and inherited else state for state, inherited in pairs]
 
 
 def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
@@ -123,13 +119,8 @@ def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
     if not worked.count()["printed"]:
         return top
     left, below = page.left, top
-    shown = {
-        state
-        for stage in worked.stages
-        for matrix in _matrices(stage)
-        for row in matrix.states or ()
-        for state in row
-    }
+    rows = (m.states or () for stage in worked.stages for m in _matrices(stage))
+    shown = {state for states in rows for row in states for state in row}
     names = {DIFFERS: "an error begins here", _INHERITED: "inherited", ROUNDED: ROUNDED}
     for text, color in (
         *((f"□ {names[state]}", color) for state, color in _frames().items() if state in shown),
@@ -163,8 +154,7 @@ def _draw_row(page: Page, row: Sequence[Matrix | list[str]], top: float) -> floa
             else:
                 edge = page.subtitle(left, top, literal(item[0], 120), width)
                 for text in item[1:]:
-                    lines = page.ruler.wrap(literal(text, 400), width, SMALL_SIZE)
-                    edge = page.write(left, edge + 0.02, lines, color=theme().muted)
+                    edge = page.paragraph(left, edge + 0.02, literal(text, 400), width)
                 edges.append(edge)
         top = max(edges) + _BELOW
     return top

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from attnviz.analyses.explain.result import SPLIT, ExplainResult, signed
 from attnviz.attribution.heads import HeadEffects
 from attnviz.attribution.lens import LogitLens
 from attnviz.figures import figure
-from attnviz.figures.head_grid import draw_effects
+from attnviz.figures.head_grid import draw_effects, number_axis
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.scale import signed_norm
 from attnviz.figures.style import (
@@ -45,6 +47,8 @@ _GAP = 0.14
 _KEY = 0.5  # the color key
 _LENS, _WIDEST = 0.55, 0.4  # the height of the logit lens, and the widest of its columns
 _NAMED = 2  # heads that the title names
+# A word: its index, or None for the target, its text, its left edge, its top and its width.
+_PlacedWord: TypeAlias = tuple[int | None, str, float, float, float]
 
 
 @figure
@@ -126,9 +130,7 @@ def _caption_parts(result: ExplainResult) -> list[str]:
 def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
     """Write the text with a shaded box behind each word; return the lower edge."""
     credit = result.credit.tolist()
-    scale = signed_norm(
-        [credit[index] for index, special in enumerate(result.special) if not special]
-    )
+    scale = signed_norm(itertools.compress(credit, [not special for special in result.special]))
     tall, step = line_height(_WORDS) + 2 * _PAD, line_height(_WORDS) + 2 * _PAD + _LEADING
     sides = sorted(set(result.stacks))
     indent = page.ruler.widest(sides, SMALL_SIZE) + 0.08 if sides else 0.0
@@ -163,11 +165,8 @@ def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
 
 def _place_words(
     page: Page, result: ExplainResult, room: float, step: float
-) -> tuple[list[tuple[int | None, str, float, float, float]], list[float]]:
-    """Return each word with its place, and where each stack begins; None is the target.
-
-    A word has its left edge, its top and its width. The target of an encoder–decoder begins a line.
-    """
+) -> tuple[list[_PlacedWord], list[float]]:
+    """Return each word with its place, and where each stack begins."""
     masked = result.kind == "masked token"
     target = f"{result.target} {result.share}"
     sides = result.stacks or ("",) * len(result.words)
@@ -179,7 +178,7 @@ def _place_words(
             rows[side].append((index, literal(word, 60)))
     if not masked:
         rows[sides[-1]].append((None, f"→ {target}"))
-    places: list[tuple[int | None, str, float, float, float]] = []
+    places: list[_PlacedWord] = []
     downs, down = [], 0.0
     for words in rows.values():
         down += step if places else 0.0
@@ -306,16 +305,11 @@ def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: fl
     named = [f"head {name} by {-lost:.2g}" for name, lost in result.strongest_heads[:_NAMED]]
     title = f"{result.quantity[0].upper()}{result.quantity[1:]} changes without "
     title += " and without ".join(named).replace("-", "\N{MINUS SIGN}") if named else "no head"
-    top = page.subtitle(page.left, top, title, room) + 0.03
+    place = page.left, page.subtitle(page.left, top, title, room) + 0.03
     return draw_effects(
-        page,
-        effects.best,
-        (page.left, top),
-        room,
-        unit=result.unit,
-        raises="the head raises it",
+        page, effects.best, place, room, unit=result.unit, raises="the head raises it",
         estimated=~effects.is_exact,
-    )
+    )  # fmt: skip
 
 
 def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -> float:
@@ -339,9 +333,7 @@ def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -
             column + 0.5, 0.5, text, rotation=90, ha="center", va="center", fontsize=SMALL_SIZE,
             color=theme().readable_on(fill),
         )  # fmt: skip
-    few = max(1, math.ceil(1.6 * SMALL_SIZE / 72 / across))
-    numbers = range(0, len(shown), few)
-    ax.set_xticks([n + 0.5 for n in numbers], [str(shown[n]) for n in numbers], fontsize=SMALL_SIZE)
+    number_axis(ax.xaxis, shown, across)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     key = "after layer; shade: probability, 0 to 1"

@@ -37,7 +37,7 @@ from attnviz.analyses.maps.head_grid import draw_overview
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadMatches, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, frame, write_numbers
-from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height
+from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
 from attnviz.figures.scale import Look, WeightScale, pool_largest
 from attnviz.figures.style import (
     BAR_ROOM,
@@ -190,6 +190,7 @@ def heatmap(
     >>> axes = attnviz.plot.heatmap(result, layer=2, head=8, special="remove", width=120)
     """
     look = Look(vmin, vmax, norm, cmap, annot, cbar, cbar_ax, title, pcolormesh)
+    part: dict[str, Any] = {"words": words, "special": special, "rows": rows, "columns": columns}
     if heads is not None:
         if not heads:
             raise InputError("The list of heads is empty. Name pairs of a layer and a head.")
@@ -205,18 +206,7 @@ def heatmap(
         )
         if isinstance(result, AttentionMap):
             raise InputError("heads are of a result of attend, not of one map. Leave heads out.")
-        maps = [
-            attention_map(
-                result,
-                layer=one,
-                head=two,
-                words=words,
-                special=special,
-                rows=rows,
-                columns=columns,
-            )
-            for one, two in heads
-        ]
+        maps = [attention_map(result, layer=one, head=two, **part) for one, two in heads]
         return draw_side_by_side(maps, look, width=width, caption=caption)
     if ax is not None:
         refuse_given(
@@ -239,35 +229,20 @@ def heatmap(
             raise InputError(
                 "One map does not hold the other heads. Give theirs: overview=head_maps(result)."
             )
-        selected = SelectedMap(
-            result,
-            find_query(result, patch, matrix=matrix),
-            overview if isinstance(overview, HeadMaps) else None,
-        )
+        beside = overview if isinstance(overview, HeadMaps) else None
+        selected = SelectedMap(result, find_query(result, patch, matrix=matrix), beside)
     else:
+        shown = False if overview is None and ax is not None else overview
         selected = select_map(
-            result,
-            layer=layer,
-            head=head,
-            patch=patch,
-            matrix=matrix,
-            words=words,
-            special=special,
-            rows=rows,
-            columns=columns,
-            overview=False if overview is None and ax is not None else overview,
+            result, layer=layer, head=head, patch=patch, matrix=matrix, overview=shown, **part
         )
     if isinstance(overview, HeadMaps):
-        _expect_same(selected.map, overview)
+        drawn = selected.map
+        of_map, of_maps = ((maps.provenance, maps.stack) for maps in (drawn, overview))
+        missing = {*drawn.layers} - {*overview.layers} or {*drawn.heads} - {*overview.numbers}
+        if of_map != of_maps or missing:
+            raise InputError("overview is of other heads. Give head_maps of the same result.")
     return draw_heatmap(selected, look, width=width, caption=caption, ax=ax)
-
-
-def _expect_same(drawn: AttentionMap, overview: HeadMaps) -> None:
-    """Raise InputError for an overview that does not have the map."""
-    of_map, of_maps = ((maps.provenance, maps.stack) for maps in (drawn, overview))
-    missing = {*drawn.layers} - {*overview.layers} or {*drawn.heads} - {*overview.numbers}
-    if of_map != of_maps or missing:
-        raise InputError("overview is of other heads. Give head_maps of the same result.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,15 +306,9 @@ def select_map(
     if attend_again and result.streamed and layer is None and (rows or columns):
         exact = attend_again(layers, heads)
     drawn = attention_map(
-        exact,
-        layer=layers,
-        head=heads,
-        words=words,
-        special=special,
-        rows=rows,
-        columns=columns,
+        exact, layer=layers, head=heads, words=words, special=special, rows=rows, columns=columns,
         notes=reason,
-    )
+    )  # fmt: skip
     query = find_query(drawn, patch, matrix=matrix)
     if overview is True:
         overview = head_maps(result, words=words, special=special)
@@ -382,8 +351,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     where = drawn.where
     if query is None:
         _fit_into_place(ax, drawn, look, ruler)
-        scale = _scale_of(drawn, look)
-        _draw_matrix(ax, drawn, scale, ruler, look=look)
+        _draw_matrix(ax, drawn, WeightScale.of(drawn).with_look(look), ruler, look=look)
         mappable: ScalarMappable = ax.collections[0]
         label, say = "weight", None
     else:
@@ -394,15 +362,9 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     lines = [where, ruler.longest((model, verdict), room, TEXT_SIZE)]
     title = "\n".join(lines) if look.title is None else look.title
     ax.set_title(title, loc="left", fontsize=TEXT_SIZE, parse_math=False)
-    if look.cbar_ax is not None:
-        color_bar(mappable, look.cbar_ax, label, say=say)
-    elif look.cbar:
-        color_bar(mappable, ax, label, beside=True, say=say)
+    if look.cbar:
+        color_bar(mappable, look.cbar_ax or ax, label, beside=look.cbar_ax is None, say=say)
     return ax
-
-
-def _scale_of(drawn: AttentionMap, look: Look) -> WeightScale:
-    return WeightScale.of(drawn).with_look(look)
 
 
 def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> None:
@@ -417,14 +379,9 @@ def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> 
     right = _BAR_LABELS if look.cbar and look.cbar_ax is None else 0.0
     room = rows.room + _LABEL, right, columns.room + _LABEL, 2.5 * line_height(TEXT_SIZE)
     left, right, below, above = (max(0.0, inches - _BETWEEN) for inches in room)
-    ax.set_position(
-        (
-            box.x0 + left / wide,
-            box.y0 + below / high,
-            max(0.2 * box.width, box.width - (left + right) / wide),
-            max(0.2 * box.height, box.height - (below + above) / high),
-        )
-    )
+    across = max(0.2 * box.width, box.width - (left + right) / wide)
+    tall = max(0.2 * box.height, box.height - (below + above) / high)
+    ax.set_position((box.x0 + left / wide, box.y0 + below / high, across, tall))
 
 
 def draw_side_by_side(
@@ -438,8 +395,8 @@ def draw_side_by_side(
     first = maps[0]
     if len({drawn.weights.shape for drawn in maps}) > 1:
         raise InputError("The layers differ in their positions. Draw their heads one by one.")
-    with style([*first.rows, *first.columns, source(first.provenance)]):
-        page = Page(width * MM, caption, shown=True)
+    texts = [*first.rows, *first.columns, source(first.provenance)]
+    with new_page(width, caption, texts, shown=True) as page:
         ruler, inner = page.ruler, page.room
         across = min(len(maps), max(1, int(inner / _NARROWEST)))
         weights = torch.stack([drawn.weights.float() for drawn in maps])
@@ -457,7 +414,10 @@ def draw_side_by_side(
         drawn_axes, bottom = [], top
         for start in range(0, len(maps), across):
             row = maps[start : start + across]
-            heads = [_panel_lines(drawn, ruler, room) for drawn in row]
+            heads = [
+                [one.where, *(ruler.wrap(found.title, room, SMALL_SIZE) if found else ())]
+                for one, found in zip(row, map(of_map, row), strict=True)
+            ]
             below_titles = top + max(map(len, heads)) * line_height(SMALL_SIZE) + 0.04
             for number, (drawn, lines) in enumerate(zip(row, heads, strict=True)):
                 place = left + number * (room + GAP)
@@ -480,13 +440,6 @@ def draw_side_by_side(
         return drawn_axes
 
 
-def _panel_lines(drawn: AttentionMap, ruler: Ruler, room: float) -> list[str]:
-    """Return which head a map is of, and what it shows."""
-    finding = of_map(drawn)
-    lines = [drawn.where]
-    return lines + ([] if finding is None else ruler.wrap(finding.title, room, SMALL_SIZE))
-
-
 def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     """Draw title, map, overview and caption."""
     drawn, overview, finding = selected.map, selected.overview, selected.finding
@@ -497,13 +450,10 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     title = where if finding is None else finding.title
     top = page.heading(title if look.title is None else look.title)
     if finding is not None or look.title is not None:
-        lines = ruler.wrap(where, inner, TEXT_SIZE)
-        top = page.write(MARGIN, top, lines, points=TEXT_SIZE, color=theme().muted)
-    top += GAP / 2
-    start = top
-    longest = _LONGEST * room
+        top = page.paragraph(MARGIN, top, where, inner, points=TEXT_SIZE)
+    start = top = top + GAP / 2
+    longest, left = _LONGEST * room, MARGIN + _LABEL
     largest = _LARGEST_CELL if overview else _LARGEST_ALONE
-    left = MARGIN + _LABEL
     for _ in range(3):  # the size of cells and the room of labels depend on each other
         across, down = _cell_size(drawn, MARGIN + room - left - BAR_ROOM, largest)
         labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
@@ -515,12 +465,11 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     if overview is None and not is_beside:
         across, down = _cell_size(drawn, space, _LARGEST_FILLING)
     ax = page.axes(left, top, across * n, down * m)
-    scale = _scale_of(drawn, look)
+    scale = WeightScale.of(drawn).with_look(look)
     below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
     if finding is not None and finding.cell is not None:
         frame(ax, finding.cell[::-1], (1, 1))
-    if finding is not None:
-        _name_cells(ax, drawn, scale, finding.examples)
+    _name_cells(ax, drawn, scale, () if finding is None else finding.examples)
     if finding is not None and finding.reach is not None:
         for offset in (-finding.reach, finding.reach):  # the distance that the title names
             ax.plot(
@@ -569,15 +518,10 @@ def _name_cells(
         is_right = column > len(drawn.columns) / 2
         text = ax.annotate(
             f"{literal(drawn.rows[row])} → {literal(drawn.columns[column])} {weight:.0%}",
-            (column + 0.5, row + 0.5),
-            (-5 if is_right else 5, 0),
-            textcoords="offset points",
-            ha="right" if is_right else "left",
-            va="center",
-            fontsize=SMALL_SIZE,
-            color=theme().accent,
-            parse_math=False,
-        )
+            (column + 0.5, row + 0.5), (-5 if is_right else 5, 0), textcoords="offset points",
+            ha="right" if is_right else "left", va="center", fontsize=SMALL_SIZE,
+            color=theme().accent, parse_math=False,
+        )  # fmt: skip
         text.set_path_effects([withStroke(linewidth=2, foreground=theme().ground)])
 
 
@@ -682,17 +626,9 @@ def _hatch(ax: Axes, masked: Tensor) -> None:
             if is_masked:
                 boxes.append(Rectangle((start, row), width, 1))
             start += width
-    ax.add_collection(
-        PatchCollection(
-            boxes,
-            facecolor=theme().masked,
-            edgecolor=theme().ground,
-            linewidth=0.0,
-            hatch=_HATCH,
-            zorder=1.5,
-        ),
-        autolim=False,
-    )
+    look = {"facecolor": theme().masked, "edgecolor": theme().ground, "hatch": _HATCH}
+    hatched = PatchCollection(boxes, linewidth=0.0, zorder=1.5, **look)
+    ax.add_collection(hatched, autolim=False)
 
 
 def find_query(
@@ -744,10 +680,9 @@ def draw_image_page(
     image, ruler = drawn.image, page.ruler
     assert image is not None
     inner = page.room
-    is_beside = is_stacked = False
-    if overview is not None and page.width > WIDE:
-        # A tall overview is beside two pictures one below the other, a wide one beside both.
-        is_beside, is_stacked = True, overview.weights.shape[0] > overview.weights.shape[1]
+    is_beside = overview is not None and page.width > WIDE
+    # A tall overview is beside two pictures one below the other, a wide one beside both.
+    is_stacked = overview is not None and is_beside and len(overview.layers) > len(overview.numbers)
     share = (0.5 if is_stacked else 0.62) if is_beside else 1.0
     side = (inner * share - BAR_ROOM - GAP) / (1 if is_stacked else 2)
     side = min(_LARGEST_IMAGE, side)
@@ -756,8 +691,7 @@ def draw_image_page(
     where = f"{drawn.where}, {query_name(drawn, query)}"
     title = _finding(drawn, query) if look.title is None else look.title
     top = page.heading(title)
-    lines = ruler.wrap(where, inner, TEXT_SIZE)
-    top = page.write(page.left, top, lines, points=TEXT_SIZE, color=theme().muted) + GAP / 2
+    top = page.paragraph(page.left, top, where, inner, points=TEXT_SIZE) + GAP / 2
     under_name = line_height(SMALL_SIZE) + 0.02
     first, second = (MARGIN, top), (MARGIN + side + GAP, top)
     if is_stacked:

@@ -80,9 +80,9 @@ def senses(
         details = page.ruler.wrap(" ".join(result.details), room, TEXT_SIZE)
         top = page.write(page.left, top, details, points=TEXT_SIZE) + 0.06
         top = _draw_legend(page, result, top)
-        listed = listed_sentences(page, result)
-        shown = shown_states(result)
-        size = _plane_size(room, len(shown), is_wide=is_wide)
+        listed, shown = _listed_sentences(page, result), shown_states(result)
+        columns = min(len(shown), max(1, int((room + _GAP) / (_SMALLEST + _GAP))))
+        size = _LARGEST if is_wide else min((room - (columns - 1) * _GAP) / columns, _LARGEST)
         end = _draw_planes(page, result, shown, listed, size, top)
         if is_wide:
             left = page.left + len(shown) * (size + _GAP) - _GAP + _BESIDE
@@ -103,19 +103,22 @@ def shown_states(result: SensesResult) -> list[int]:
     return sorted({0, result.best, len(result.scores) - 1})
 
 
-def listed_sentences(page: Page, result: SensesResult) -> list[int]:
+def _listed_sentences(page: Page, result: SensesResult) -> list[int]:
     """Return the occurrences whose sentences are written: the first of each sense that fit.
 
-    If occurrences of a sense are nearer to another one in the best layer, the first of them is the
-    last of its sense.
+    The first that is nearer to another sense in the best layer is the last of its sense.
     """
     count = max(1, _LISTED // len(result.senses))
     right = result.right[result.best] > 0.5
     room = _column(page, result)
     listed = []
     for sense in result.senses:
-        indices = [n for n, one in enumerate(result.occurrences) if one.sense == sense]
-        fitting = [n for n in indices if _fits(page, result.occurrences[n], room)] or indices[:1]
+        of_sense = {n: one for n, one in enumerate(result.occurrences) if one.sense == sense}
+        fitting = [
+            n
+            for n, one in of_sense.items()
+            if len(page.ruler.wrap(_written(one), room, SMALL_SIZE)) <= _LINES
+        ] or [*of_sense][:1]
         wrong = [n for n in fitting if not right[n]][:1]
         others = [n for n in fitting if n not in wrong][: count - len(wrong)]
         listed += [*others, *wrong]
@@ -132,21 +135,15 @@ def _columns(page: Page, result: SensesResult) -> int:
     return min(len(result.senses), 3) if page.width >= WIDE else 1
 
 
-def _fits(page: Page, occurrence: Occurrence, room: float) -> bool:
-    return len(page.ruler.wrap(_written(occurrence), room, SMALL_SIZE)) <= _LINES
-
-
 def _written(occurrence: Occurrence) -> str:
     return literal(occurrence.sentence, len(occurrence.sentence) + 1)
 
 
 def _styles(result: SensesResult) -> dict[str, tuple[str, str]]:
     """Return the color and the marker of each sense. Senses differ in both."""
+    cycle = theme().cycle
     return {
-        sense: (
-            theme().cycle[n % len(theme().cycle)],
-            _MARKERS[(n + n // len(theme().cycle)) % len(_MARKERS)],
-        )
+        sense: (cycle[n % len(cycle)], _MARKERS[(n + n // len(cycle)) % len(_MARKERS)])
         for n, sense in enumerate(result.senses)
     }
 
@@ -170,13 +167,6 @@ def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
         page.write(left + 0.15, top, [shown], points=TEXT_SIZE)
         left += width
     return top + line + 0.08
-
-
-def _plane_size(room: float, count: int, *, is_wide: bool) -> float:
-    if is_wide:
-        return _LARGEST
-    columns = min(count, max(1, int((room + _GAP) / (_SMALLEST + _GAP))))
-    return min((room - (columns - 1) * _GAP) / columns, _LARGEST)
 
 
 def _draw_planes(
@@ -234,10 +224,7 @@ def _title_plane(
 def _draw_dots(
     ax: Axes, result: SensesResult, state: int, size: float, listed: Sequence[int]
 ) -> None:
-    """Draw the occurrences in the plane of a state, with equal units on both axes.
-
-    size : the size of the axes in inches. listed : the occurrences that have a number.
-    """
+    """Draw the occurrences in the plane of a state, with equal units on axes `size` inches long."""
     places = result.plane[state].numpy()
     right = result.right[state].numpy() > 0.5
     ax.axhline(0, color=theme().faint, linewidth=0.4, zorder=0)
@@ -254,16 +241,11 @@ def _draw_dots(
         color, marker = styles[occurrence.sense]
         x, y = places[index].tolist()
         is_numbered = index in numbered
+        face, edge = (color, theme().ground) if right[index] else (theme().ground, color)
         ax.scatter(
-            x,
-            y,
-            s=_NUMBERED_DOT if is_numbered else _DOT,
-            marker=marker,
-            facecolor=color if right[index] else theme().ground,
-            edgecolor=theme().ground if right[index] else color,
-            linewidth=0.4 if right[index] else 0.8,
-            zorder=3 if is_numbered else 2,
-        )
+            x, y, s=_NUMBERED_DOT if is_numbered else _DOT, marker=marker, facecolor=face,
+            edgecolor=edge, linewidth=0.4 if right[index] else 0.8, zorder=3 if is_numbered else 2,
+        )  # fmt: skip
         if is_numbered:
             ax.text(
                 x, y, str(numbered[index]), fontsize=SMALLEST_SIZE, ha="center",
@@ -367,10 +349,7 @@ def _find_attended(occurrence: Occurrence) -> tuple[int, int]:
 def _draw_accuracy(
     page: Page, result: SensesResult, left: float, top: float, height: float
 ) -> None:
-    """Draw the accuracy in every layer, each line labeled at its end.
-
-    left, top, height : the place in inches, with all labels, up to the right edge of the page.
-    """
+    """Draw the accuracy in every layer up to the right edge, each line labeled at its end."""
     scores, last = result.scores, len(result.scores) - 1
     values = {
         "output": scores[-1].accuracy,
