@@ -181,13 +181,8 @@ class Page:
         math : whether text between dollar signs is a formula.
         """
         for line in lines:
-            options: dict[str, Any] = {
-                "color": color or theme().ink,
-                "ha": align,
-                "parse_math": math,
-            }
-            options |= {"fontsize": points, "va": "top", **_face(weight)}
-            text = self.figure.text(0, 0, line, **options)
+            look = {"color": color or theme().ink, "fontsize": points, **_face(weight)}
+            text = self.figure.text(0, 0, line, ha=align, va="top", parse_math=math, **look)
             self._texts.append((text, left, top))
             top += line_height(points)
         return top
@@ -211,16 +206,14 @@ class Page:
     ) -> float:
         """Write a title in lines at most `room` wide; return its lower edge."""
         # The bold font has Latin, Greek and Cyrillic.
-        has_bold = all(
-            ord(character) < 0x530 or character in "“”‘’–—…\N{MINUS SIGN}" for character in text
-        )
+        has_bold = all(ord(one) < 0x530 or one in "“”‘’–—…\N{MINUS SIGN}" for one in text)
         weight = "bold" if has_bold else "normal"
         lines = self.ruler.wrap(text, room, points, weight)
         return self.write(left, top, lines, points=points, weight=weight)
 
     def heading(self, text: str) -> float:
         """Write the title of the page; return its lower edge."""
-        return self.title(self.left, MARGIN, text, self.right - self.left)
+        return self.title(self.left, MARGIN, text, self.room)
 
     def subtitle(self, left: float, top: float, text: str, room: float) -> float:
         """Write the title of a panel in lines at most `room` wide; return its lower edge."""
@@ -245,10 +238,9 @@ class Page:
         self.figure.set_label(_description(parts, agreement))
         most = self._caption_lines
         if most is not None:  # more lines in a column beside a panel
-            most = round(most * (self.right - self.left) / (self.right - left))
-        for lines, font in _paragraphs(
-            parts, agreement, self.right - left, most, full=most is None
-        ):
+            most = round(most * self.room / (self.right - left))
+        room = self.right - left
+        for lines, font in _paragraphs(parts, agreement, room, most, full=most is None):
             top = self.write(left, top, lines, **font)
         return top
 
@@ -305,13 +297,11 @@ def _left_to_right(line: str) -> str:
 
 
 def _face(weight: str) -> dict[str, Any]:
+    if weight != "bold":
+        return {"fontweight": weight}
     # Few fallback fonts are bold, and bold text here needs none.
-    family = (
-        {"fontfamily": [*dict.fromkeys((main_font(), SANS)), "sans-serif"]}
-        if weight == "bold"
-        else {}
-    )
-    return {"fontweight": weight, **family}
+    family = [*dict.fromkeys((main_font(), SANS)), "sans-serif"]
+    return {"fontweight": weight, "fontfamily": family}
 
 
 def color_bar(

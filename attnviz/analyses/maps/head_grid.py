@@ -13,7 +13,6 @@ import torch
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
@@ -29,7 +28,7 @@ from attnviz.analyses.maps.finding import (
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import refuse_given
 from attnviz.figures import figure
-from attnviz.figures.cells import CellImage, Ticks, fit_ticks
+from attnviz.figures.cells import CellImage, Ticks, fit_ticks, frame
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
 from attnviz.figures.scale import WeightScale, bytes_of, is_logarithmic, pool_largest
@@ -96,12 +95,8 @@ def heads(
     >>> figure = attnviz.plot.heads(result, layer=2)
     """
     if isinstance(result, HeadMaps):
-        refuse_given(
-            "the maps are already computed. Give it to head_maps, or draw the result of attend.",
-            layer=layer,
-            words=not words,
-            special=special != "keep",
-        )
+        why = "the maps are already computed. Give it to head_maps, or draw the result of attend."
+        refuse_given(why, layer=layer, words=not words, special=special != "keep")
         maps = result
     else:
         maps = head_maps(result, layer=layer, words=words, special=special)
@@ -148,9 +143,8 @@ def _draw_examples(
         maps, weights=maps.weights.flatten(0, 1)[numbers][None], layers=maps.layers[:1], heads=()
     )
     titles = [f"{maps.layers[n // count]}.{maps.numbers[n % count]}" for n in numbers]
-    title = "The clearest head of each kind (layer.head)"
+    title, families = "The clearest head of each kind (layer.head)", [looks[n][0] for n in numbers]
     top = page.subtitle(place[0], top, title, place[1] - place[0])
-    families = [looks[n][0] for n in numbers]
     return draw_head_grid(page, shown, place, top, names=families, titles=titles)
 
 
@@ -225,12 +219,9 @@ def draw_head_grid(
         for number, (x, y) in enumerate(corners):
             ax.text(x, y - 0.04, titles[number], fontsize=SMALL_SIZE, color=theme().muted)
             if is_named:
-                look: dict[str, Any] = {
-                    "fontsize": SMALL_SIZE,
-                    "color": theme().accent,
-                    "ha": "right",
-                }
-                ax.text(x + wide, y - 0.04, names[number], **look)
+                place_of = x + wide, y - 0.04
+                color = theme().accent
+                ax.text(*place_of, names[number], fontsize=SMALL_SIZE, color=color, ha="right")
         if words is None:
             ax.set_axis_off()
         else:
@@ -386,8 +377,7 @@ def draw_head_summary(
     """Draw a cell for each head with a key of the colors; return the lower edge.
 
     looks : what each head attends to, and how much. place : the left and right edge in inches.
-    marked : the layer and head of the cells to frame, counted in the maps.
-    tallest : inches of the grid at most.
+    marked : the indices of layer and head of the cells to frame. tallest : inches at most.
     """
     grid = HeadGrid(maps.layers, maps.numbers)
     left, right = place[0] + AXIS_ROOM, place[1]
@@ -406,11 +396,8 @@ def draw_head_summary(
         line: dict[str, Any] = {"color": theme().ground, "linewidth": 0.6}
         ax.hlines(range(1, grid.rows), 0, grid.columns, **line)
         ax.vlines(range(1, grid.columns), 0, grid.rows, **line)
-    for layer, head in marked:
-        look: dict[str, Any] = {"fill": False, "linewidth": 1.4, "clip_on": False}
-        ax.add_patch(
-            Rectangle(grid.place(layer, head), 1, 1, edgecolor=theme().accent, zorder=3, **look)
-        )
+    for place_of in marked:
+        frame(ax, grid.place(*place_of), (1, 1), linewidth=1.4)
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
     ax.spines[:].set_visible(False)
     grid.number_sides(ax, (across, down))
@@ -422,14 +409,9 @@ def _colors() -> dict[str, str]:
     """Return the color of what heads attend to."""
     blue, red, orange, green, _, purple = theme().cycle[:6]
     return {
-        "previous": blue,
-        "next": purple,
-        "itself": orange,
-        "same": red,
-        "first": theme().gray,
-        "special": theme().muted,
-        OTHER_WORDS: green,
-    }
+        "previous": blue, "next": purple, "itself": orange, "same": red, "first": theme().gray,
+        "special": theme().muted, OTHER_WORDS: green,
+    }  # fmt: skip
 
 
 def _shade(color: str, share: float) -> NDArray[np.float64]:
@@ -461,6 +443,4 @@ def _draw_key(
         x += room
     top += line_height(SMALL_SIZE) + 0.03
     note = "The darker a head, the more of its attention goes there."
-    return page.write(
-        left, top, page.ruler.wrap(note, right - left, SMALL_SIZE), color=theme().muted
-    )
+    return page.paragraph(left, top, note, right - left)

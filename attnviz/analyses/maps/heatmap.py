@@ -196,35 +196,20 @@ def heatmap(
             raise InputError("The list of heads is empty. Name pairs of a layer and a head.")
         refuse_given(
             "heads draws their maps side by side in a new figure. Leave heads out, or this.",
-            layer=layer,
-            head=head,
-            patch=patch,
-            matrix=matrix,
-            overview=overview,
-            ax=ax,
+            layer=layer, head=head, patch=patch, matrix=matrix, overview=overview, ax=ax,
             cbar_ax=cbar_ax,
-        )
+        )  # fmt: skip
         if isinstance(result, AttentionMap):
             raise InputError("heads are of a result of attend, not of one map. Leave heads out.")
         maps = [attention_map(result, layer=one, head=two, **part) for one, two in heads]
         return draw_side_by_side(maps, look, width=width, caption=caption)
     if ax is not None:
-        refuse_given(
-            "ax is drawn into as it is. Leave ax out for a page of its own, or leave this out.",
-            overview=overview,
-            width=width != FULL_WIDTH,
-            caption=caption != "short",
-        )
+        why = "ax is drawn into as it is. Leave ax out for a page of its own, or leave this out."
+        refuse_given(why, overview=overview, width=width != FULL_WIDTH, caption=caption != "short")
     if isinstance(result, AttentionMap):
-        refuse_given(
-            "the map is already computed. Give it to attention_map, or draw the result of attend.",
-            layer=layer,
-            head=head,
-            words=not words,
-            special=special != "keep",
-            rows=rows,
-            columns=columns,
-        )
+        changes = part | {"words": not words, "special": special != "keep"}
+        why = "the map is already computed. Give it to attention_map, or draw the result of attend."
+        refuse_given(why, layer=layer, head=head, **changes)
         if overview is True:
             raise InputError(
                 "One map does not hold the other heads. Give theirs: overview=head_maps(result)."
@@ -759,12 +744,18 @@ def times(doublings: float, _: object = None) -> str:
 
 def query_name(drawn: AttentionMap, query: int) -> str:
     """Return where the weights that are drawn over an image come from."""
-    patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
+    patch = _patch_of(drawn, query)
     if patch is not None:
         return f"from the patch in row {patch[0]}, column {patch[1]}"
     label = literal(drawn.rows[query])
     is_special = bool(drawn.special_rows) and drawn.special_rows[query]
     return f"from {label}" if is_special else f"from “{label}”"
+
+
+def _patch_of(drawn: AttentionMap, query: int) -> tuple[int, int] | None:
+    """Return the row and the column of the patch of a query; None if it is none."""
+    patches = drawn.sides[0].patches
+    return patches[query] if patches else None
 
 
 def _share_note(drawn: AttentionMap, query: int) -> str:
@@ -794,14 +785,9 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
     )
     rows, columns = _grid_size(drawn.sides[1])
     brightness = (drawn.image.numpy() @ np.array(LUMINANCE) / 255) ** _BRIGHTENED
-    ax.imshow(
-        np.zeros((*brightness.shape, 3)),
-        alpha=_SHADE * (1 - brightness),
-        extent=(0, columns, rows, 0),
-        aspect="auto",
-        origin="upper",
-        zorder=2,
-    )
+    shade, extent = np.zeros((*brightness.shape, 3)), (0, columns, rows, 0)
+    alpha = _SHADE * (1 - brightness)
+    ax.imshow(shade, alpha=alpha, extent=extent, aspect="auto", origin="upper", zorder=2)
     _outline(ax, drawn, query)
     return mesh
 
@@ -844,7 +830,7 @@ def _finding(drawn: AttentionMap, query: int) -> str:
     """Return which patch a query gives the most weight."""
     ratio = _times_even(drawn, query)
     row, column = _most_read(drawn, query)
-    query_patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
+    query_patch = _patch_of(drawn, query)
     query_label = literal(drawn.rows[query])
     name = query_label if query_patch is None else f"The framed patch {query_patch}"
     to = "itself" if query_patch == (row, column) else f"patch ({row}, {column})"
@@ -856,8 +842,7 @@ def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
     rows, columns = _grid_size(drawn.sides[1])
     ax.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
-    patch = drawn.sides[0].patches[query] if drawn.sides[0].patches else None
-    if patch is not None:
+    if (patch := _patch_of(drawn, query)) is not None:
         size = max(1.0, max(rows, columns) / _FINE)
         corner = patch[1] + (1 - size) / 2, patch[0] + (1 - size) / 2
         box = Rectangle(
