@@ -22,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
+from numpy.typing import NDArray
 
 from attnviz.errors import InputError
 from attnviz.figures.style import (
@@ -354,6 +355,17 @@ def _drawn_height(ax: Axes) -> float:
     if ax.get_aspect() == "auto":
         return 1.0
     return float(min(1.0, box.width * abs(top - bottom) / abs(right - left) / box.height))
+
+
+def label_points(
+    ax: Axes, points: NDArray[Any], labels: Sequence[str], obstacles: NDArray[Any], **how: Any
+) -> None:
+    """Label points (N, 2) where there is room beside obstacles (M, 2). how : for textalloc."""
+    import textalloc
+
+    look = {"textsize": SMALL_SIZE, "linecolor": theme().faint, "linewidth": 0.5, "draw_all": False}
+    x, y = obstacles.T
+    textalloc.allocate(ax, *points.T, list(labels), x_scatter=x, y_scatter=y, **look, **how)
 
 
 def range_bar(ax: Axes) -> None:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import textalloc
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
@@ -18,7 +17,14 @@ from matplotlib.figure import Figure
 from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
 from attnviz.figures import figure
 from attnviz.figures.cells import Ticks, draw_values, fit_ticks, range_of
-from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, new_page
+from attnviz.figures.layout import (
+    CaptionLength,
+    Page,
+    color_bar,
+    label_points,
+    line_height,
+    new_page,
+)
 from attnviz.figures.style import (
     AXIS_ROOM,
     BAR_GAP,
@@ -94,9 +100,11 @@ def shift(
         top = page.heading(result.headline) + 0.02
         finding = page.ruler.wrap(" ".join(result.details), page.room, TEXT_SIZE)
         top = page.write(page.left, top, finding, points=TEXT_SIZE) + 0.1
-        path: Axes | None = None
         if details:
-            end = draw_details(page, result, top)
+            end, path = (
+                _draw_small_panels(page, result, _draw_words(page, result, top) + 0.12),
+                None,
+            )
         else:
             end, path = _draw_panels(page, result, top)
         figure = page.finish_with_caption(
@@ -133,7 +141,7 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
         many = f" ({', '.join(result.causal)}: mean and range)" if len(result.causal) > 1 else ""
         parts.append(f"{result.changing}: what is lost in a separate run{many}")
     if details:
-        return [*parts, *details_caption(result), *notes]
+        return [*parts, *_details_caption(result), *notes]
     if result.regions:
         first, second = map(literal, result.regions)
         parts.append(f"colored dots: the ends of the texts of {second} and {first}")
@@ -219,25 +227,12 @@ def _label_path(ax: Axes, result: ShiftResult) -> None:
     labels |= {f"layer {n}" if n == layers[0] else str(n): (path[n], theme().ink) for n in layers}
     places = np.array([place for place, _ in labels.values()])
     anchors = np.concatenate([path, reference, *(e.numpy() for e in result.plane.region_ends)])
-    textalloc.allocate(
-        ax,
-        places[:, 0],
-        places[:, 1],
-        list(labels),
-        x_scatter=anchors[:, 0],
-        y_scatter=anchors[:, 1],
-        x_lines=[path[:, 0], reference[:, 0]],
-        y_lines=[path[:, 1], reference[:, 1]],
-        textsize=SMALL_SIZE,
-        textcolor=[color for _, color in labels.values()],
-        linecolor=theme().faint,
-        linewidth=0.5,
-        min_distance=0.015,
-        max_distance=0.2,
-        margin=0.006,
+    x_lines, y_lines = zip(path.T, reference.T, strict=True)
+    label_points(
+        ax, places, list(labels), anchors, textcolor=[color for _, color in labels.values()],
+        x_lines=[*x_lines], y_lines=[*y_lines], min_distance=0.015, max_distance=0.2, margin=0.006,
         nbr_candidates=400,
-        draw_all=False,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -260,11 +255,9 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
     top = page.subtitle(left, top, _sentence_title(result), room) + 0.02
     top = _draw_key(page, result, left, top, room) + 0.08
     contributions = [result.share(number) for number in result.contributions[1]]
-    effects = (
-        [float("nan")] * len(contributions)
-        if result.effect is None
-        else [result.share(number) for number in result.effect]
-    )
+    effects = [math.nan] * len(contributions)
+    if result.effect is not None:
+        effects = [result.share(number) for number in result.effect]
     numbered = _numbered(contributions) | _numbered(effects)
     lines = _break_lines(page, result, contributions, numbered, room)
     extents = [_extent(result, line, contributions, effects) for line in lines]
@@ -417,9 +410,8 @@ def _write_word(page: Page, result: ShiftResult, word: _Word, left: float, top: 
     weight = _weight(result, word.index, word.text)
     wide = page.ruler.width(word.text, TEXT_SIZE, weight)
     middle = left + word.middle
-    page.write(
-        middle, top, [word.text], points=TEXT_SIZE, color=color, weight=weight, align="center"
-    )
+    look: dict[str, Any] = {"points": TEXT_SIZE, "color": color, "weight": weight}
+    page.write(middle, top, [word.text], align="center", **look)
     if word.index == result.at:
         under = top + 0.9 * line_height(TEXT_SIZE)
         page.line([(middle - wide / 2, under), (middle + wide / 2, under)])
@@ -434,13 +426,8 @@ def _draw_bars(
     scale: float,
 ) -> None:
     """Draw two bars for each word of a line. scale : of the axis, per inch."""
-    ax.plot(
-        [line[0].left, line[-1].left + line[-1].width],
-        [0, 0],
-        color=theme().muted,
-        linewidth=0.5,
-        clip_on=False,
-    )
+    ends = line[0].left, line[-1].left + line[-1].width
+    ax.plot(ends, [0, 0], color=theme().muted, linewidth=0.5, clip_on=False)
     with_numbers = _numbered(contributions), _numbered(effects)
     is_one = all(effect != effect for effect in effects)
     for word in line:
@@ -449,7 +436,8 @@ def _draw_bars(
         color = sign_colors()[brought <= 0]
         ax.bar(place, brought, width=_BAR, color=color, linewidth=0)
         if word.index in with_numbers[0]:
-            _write_number(ax, place, brought, scale, color, -1 if place < word.middle else 0)
+            side = -1 if place < word.middle else 0
+            _write_number(ax, place, brought, scale, color, side, brought)
         if lost != lost:
             continue
         place = word.middle + _APART
@@ -459,36 +447,22 @@ def _draw_bars(
         if len(several) > 1:
             ax.plot([place, place], [low, high], color=theme().ink, linewidth=0.6)
         if word.index in with_numbers[1]:
-            _write_number(ax, place, lost, scale, theme().ink, 1, end=high if lost > 0 else low)
+            _write_number(ax, place, lost, scale, theme().ink, 1, high if lost > 0 else low)
 
 
 def _write_number(
-    ax: Axes,
-    place: float,
-    share: float,
-    scale: float,
-    color: Any,
-    side: int,
-    end: float | None = None,
+    ax: Axes, place: float, share: float, scale: float, color: Any, side: int, end: float
 ) -> None:
-    """Write a number at the end of its bar.
-
-    side : -1 to the left of the middle, 1 to the right. end : of what is drawn; by default the bar.
-    """
+    """Write a number at the end of what is drawn, on a side of its middle: -1 is left, 1 right."""
     text = "\N{MINUS SIGN}" * (share < 0) + f"{abs(share):.2f}".removeprefix("0")
-    tip = (share if end is None else end) + 0.015 * scale * (1 if share > 0 else -1)
+    tip = end + 0.015 * scale * (1 if share > 0 else -1)
     ax.text(
         place - side * _BAR / 2, tip, text, fontsize=NUMBER_SIZE, color=color,
         ha={-1: "right", 0: "center", 1: "left"}[side], va="bottom" if share > 0 else "top",
     )  # fmt: skip
 
 
-def draw_details(page: Page, result: ShiftResult, top: float) -> float:
-    """Draw the details below `top`; return their lower edge."""
-    return _draw_small_panels(page, result, _draw_words(page, result, top) + 0.12)
-
-
-def details_caption(result: ShiftResult) -> list[str]:
+def _details_caption(result: ShiftResult) -> list[str]:
     """Return what the caption says about the details."""
     split, stream = result.decomposition, result.residual_stream
     name, contributions = result.contributions
@@ -547,15 +521,8 @@ def _draw_interventions(ax: Axes, result: ShiftResult) -> None:
     for offset, (name, effect) in zip(spread, result.causal.items(), strict=True):
         measured = ~effect.isnan()
         rows = np.flatnonzero(measured.numpy()) + 0.5 + offset
-        ax.plot(
-            effect[measured].tolist(),
-            rows,
-            _MARKERS[name],
-            mfc=theme().ground,
-            mec=theme().ink,
-            ms=3.0,
-            mew=0.7,
-        )
+        look: dict[str, Any] = {"mfc": theme().ground, "mec": theme().ink, "ms": 3.0, "mew": 0.7}
+        ax.plot(effect[measured].tolist(), rows, _MARKERS[name], **look)
     _style_rows(ax, len(contributions))
 
 
@@ -658,12 +625,8 @@ def _draw_value_and_routing(ax: Axes, result: ShiftResult) -> None:
 def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
     """Draw what was added to the residual stream, from the static to the contextual vector."""
     stream = result.residual_stream
-    parts = {
-        "attention": stream.attention.sum().item(),
-        "MLPs": stream.mlp.sum().item(),
-        "biases": stream.bias,
-        "own": stream.own,
-    }
+    added = {"attention": stream.attention.sum().item(), "MLPs": stream.mlp.sum().item()}
+    parts = added | {"biases": stream.bias, "own": stream.own}
     starts = np.cumsum([0.0, *parts.values()])
     _draw_sideways_bars(ax, list(parts.values()), starts[:-1].tolist())
     ax.axvline(stream.total, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from matplotlib.cm import ScalarMappable
@@ -269,12 +270,6 @@ class _Panel:
         return self.stage.name == "A" if self.signed else self.stage.name not in _FROM_X
 
     @property
-    def title(self) -> str:
-        """What it shows."""
-        name = self.stage.name
-        return _SIGNED_TITLES.get(name, name) if self.signed else _TITLES[name]
-
-    @property
     def high(self) -> float:
         return self.down * len(self.stage.values)
 
@@ -323,11 +318,8 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
     before = None
     for stage in stages:
         labels = result.queries if stage.rows == "query" else result.keys
-        ticks.append(
-            fit_ticks(labels, down, page.ruler, axis="y", longest=_LONGEST, named=result.row)
-            if labels != before
-            else None
-        )
+        tick = fit_ticks(labels, down, page.ruler, axis="y", longest=_LONGEST, named=result.row)
+        ticks.append(tick if labels != before else None)
         before = labels
     used = sum(tick.room for tick in ticks if tick) + _GAP * (len(stages) - 1) + BAR_ROOM
     shares = [_WIDER if stage.values.shape[1] > _MANY else 1.0 for stage in stages]
@@ -348,7 +340,9 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
 def _draw_header(page: Page, panel: _Panel, top: float) -> None:
     """Write name, formula, shape and the difference from the model above a panel."""
     ruler, stage, left, room = page.ruler, panel.stage, panel.left, panel.across + _GAP - 0.05
-    title = ruler.clip(literal(panel.title), room, TEXT_SIZE)
+    name = stage.name
+    name = _SIGNED_TITLES.get(name, name) if panel.signed else _TITLES[name]
+    title = ruler.clip(literal(name), room, TEXT_SIZE)
     top = page.write(left, top, [title], points=TEXT_SIZE, weight="bold")
     size = stage.size
     if not panel.is_weights:  # they have a color bar
@@ -364,12 +358,10 @@ def _draw_header(page: Page, panel: _Panel, top: float) -> None:
     shown = formula if fits else ruler.clip(stage.formula, room, points)
     page.write(left, top, [shown], points=points, color=theme().muted, math=fits)
     top = page.write(left, top + line_height(SMALL_SIZE) + 0.01, [size], color=theme().muted)
-    verdict, color = "not compared", theme().muted
+    verdict, is_wrong = "not compared", stage.difference is not None and not stage.passed
     if stage.difference is not None:
-        verdict = "agrees to" if stage.passed else "DIFFERS by"
-        verdict = f"{verdict} {power(stage.difference)}"
-        color = theme().muted if stage.passed else theme().alarm
-    page.write(left, top, [verdict], color=color)
+        verdict = f"{'DIFFERS by' if is_wrong else 'agrees to'} {power(stage.difference)}"
+    page.write(left, top, [verdict], color=theme().alarm if is_wrong else theme().muted)
 
 
 def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> float:
@@ -413,10 +405,7 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     bars, strips = room * 0.2, room * 0.4
     top = page.write(left, top, ["Attention vector a"], points=TEXT_SIZE, weight="bold")
     subtitle = f"of “{literal(result.word)}”: every value times its weight, added up"
-    top = (
-        page.write(left, top, ruler.wrap(subtitle, right - left, SMALL_SIZE), color=theme().muted)
-        + 0.04
-    )
+    top = page.paragraph(left, top, subtitle, right - left) + 0.04
     at_bars = left + indent
     at_values = at_bars + bars + _NUMBER_ROOM + _BETWEEN
     at_products = at_values + strips + _BETWEEN
@@ -435,25 +424,18 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
 
     high = _VECTOR_ROW * len(labels)
     ax = page.axes(at_bars, top, bars, high)
-    ax.barh(
-        [i + 0.5 for i in range(len(labels))], weights.tolist(), height=0.7, color=theme().cycle[0]
-    )
+    middles = [row + 0.5 for row in range(len(labels))]
+    ax.barh(middles, weights.tolist(), height=0.7, color=theme().cycle[0])
     ax.set_ylim(len(labels), 0)
     ax.set_xlim(min(float(weights.min()), 0.0), max(float(weights.max()), 1e-12))
     ax.set_xticks([])
-    ax.set_yticks([i + 0.5 for i in range(len(labels))], labels, parse_math=False)
+    ax.set_yticks(middles, labels, parse_math=False)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     say = partial(_signed_number, range_of(weights)) if result.signed else decimals
-    for row, weight in enumerate(weights.tolist()):
-        ax.text(
-            max(weight, 0.0),
-            row + 0.5,
-            f" {say(weight)}",
-            va="center",
-            fontsize=SMALL_SIZE,
-            color=theme().muted,
-        )
+    look: dict[str, Any] = {"va": "center", "fontsize": SMALL_SIZE, "color": theme().muted}
+    for middle, weight in zip(middles, weights.tolist(), strict=True):
+        ax.text(max(weight, 0.0), middle, f" {say(weight)}", **look)
     draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
     range_bar(page.axes(right - BAR_ROOM + BAR_GAP, top, BAR_WIDTH, min(high, 0.9)))
     draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
@@ -463,9 +445,8 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
         page.write(at_shares, top + row * _VECTOR_ROW + middle, [percent], color=theme().muted)
     top += high + 0.06
     draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
-    page.write(
-        at_products - 0.06, top + middle, [as_math("a = Σ_j α_j v_j")], align="right", math=True
-    )
+    formula = [as_math("a = Σ_j α_j v_j")]
+    page.write(at_products - 0.06, top + middle, formula, align="right", math=True)
     page.write(at_shares, top + middle, ["100%"], color=theme().muted)
     return top + _VECTOR_ROW
 
@@ -480,9 +461,8 @@ def _vector_rows(result: StepsResult) -> tuple[list[str], Tensor, Tensor, Tensor
     rest = torch.ones(len(weights), dtype=torch.bool, device="cpu")
     rest[largest_keys] = False
     labels = [*(result.keys[i] for i in largest_keys), f"{int(rest.sum())} others"]
-    if result.signed:  # whose weights may sum to 0
-        mean = values[rest].mean(0)
-    else:
+    mean = values[rest].mean(0)
+    if not result.signed:  # signed weights may sum to 0
         mean = products[rest].sum(0) / weights[rest].sum().clamp(min=1e-300)
     values = torch.cat([values[largest_keys], mean.unsqueeze(0)])
     weights, products, shares = (

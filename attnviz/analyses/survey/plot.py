@@ -24,7 +24,7 @@ from attnviz.analyses.survey.result import SURE, HeadName, SurveyResult
 from attnviz.analyses.survey.statistics import ROLES, HeadStatistic
 from attnviz.figures import figure
 from attnviz.figures.head_grid import HeadGrid
-from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
+from attnviz.figures.layout import CaptionLength, Page, label_points, line_height, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
     FULL_WIDTH,
@@ -85,15 +85,11 @@ def survey(
         p_values = torch.where(result.even.isnan(), result.p_shuffled, result.p_even)
         titles = {**TITLES, **SIGNED_TITLES}
         panels = [
-            Panel(
-                titles.get(name, name),
-                name,
-                result.mean[:, column],
-                p_values[:, column] >= SURE,
-                signed=bool((result.mean[:, column] < 0).any()),
+            Panel(titles.get(name, name), name, mean, p_value >= SURE, bool((mean < 0).any()))
+            for name, mean, p_value, count in zip(
+                result.statistics, result.mean.T, p_values.T, result.count.T, strict=True
             )
-            for column, name in enumerate(result.statistics)
-            if result.count[:, column].any()
+            if count.any()
         ]
         directions = grid_of(result.heads)[0].directions
         of_what = " of signed weights" * result.signed
@@ -207,7 +203,7 @@ def _draw_named(
     for y, n in enumerate(shown):
         column = columns[result.roles[n]]
         low, high, even = (
-            float(numbers[n, column]) for numbers in (result.low, result.high, result.even)
+            float(each[n, column]) for each in (result.low, result.high, result.even)
         )
         ax.barh(y, mean[n], height=0.7, color=colors[result.roles[n]])
         ax.plot([low, high], [y, y], color=theme().ink, linewidth=0.8)
@@ -255,8 +251,7 @@ def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
     ax.tick_params(labelsize=SMALL_SIZE)
     whole = ", ".join(dict.fromkeys(f"{one.accuracy:.0%}" for one in shown))
     key = f"dashed: the whole model, {whole}; ticks: without as many random heads"
-    lines = page.ruler.wrap(key, inner, SMALL_SIZE)
-    return page.write(page.left, top + height + 0.2, lines, color=theme().muted)
+    return page.paragraph(page.left, top + height + 0.2, key, inner)
 
 
 def _draw_plane(
@@ -312,24 +307,10 @@ def _plane_of(distances: Tensor) -> NDArray[np.float64]:
 
 def _label_plane(ax: Axes, result: SurveyResult, places: NDArray[np.float64]) -> None:
     """Name heads with a role other than resting, where there is room."""
-    import textalloc
-
     named = [n for n, role in enumerate(result.roles) if role and not role.startswith("rests")]
-    if not named:
-        return
-    textalloc.allocate(
-        ax,
-        places[named, 0],
-        places[named, 1],
-        [str(result.heads[n]) for n in named],
-        x_scatter=places[:, 0],
-        y_scatter=places[:, 1],
-        textsize=SMALL_SIZE,
-        textcolor=theme().ink,
-        linecolor=theme().faint,
-        linewidth=0.5,
-        draw_all=False,
-    )
+    if named:
+        names = [str(result.heads[n]) for n in named]
+        label_points(ax, places[named], names, places, textcolor=theme().ink)
 
 
 def _caption(result: SurveyResult) -> list[str]:
@@ -407,7 +388,8 @@ def head_panels(
     for number, panel in enumerate(panels):
         x = page.left + number % columns * (across + _NUMBERS + _GAP) + _NUMBERS
         y = top + number // columns * step
-        end = _end_of(panel.values)
+        largest = float(np.nanmax(panel.values.double().abs().numpy(), initial=0.0))
+        end = _rounded_up(largest) if largest > _ZERO else 1.0
         limit = f"{'±' * panel.signed}{end:g}"
         room = across - page.ruler.width(limit, SMALL_SIZE) - 0.06
         title = page.ruler.longest((panel.title, panel.name), _BOLD * room, SMALL_SIZE)
@@ -425,23 +407,13 @@ def head_panels(
     return top + math.ceil(len(panels) / columns) * step
 
 
-def _end_of(values: Tensor) -> float:
-    """Return where the colors of a panel end: the largest absolute number, to one digit."""
-    end = float(np.nanmax(values.double().abs().numpy(), initial=0.0))
-    return _rounded_up(end) if end > _ZERO else 1.0
-
-
 def _draw_panel(ax: Axes, values: Tensor, unsure: Tensor, end: float, *, signed: bool) -> None:
     """Draw numbers (rows, columns), the unsure ones faint, or blank in a signed panel."""
     ax.imshow(
-        values.numpy(),
-        value_colors() if signed else weight_colors(),
-        aspect="auto",
-        origin="upper",
-        interpolation="nearest",
-        norm=Normalize(-end if signed else 0.0, end),
+        values.numpy(), value_colors() if signed else weight_colors(), aspect="auto",
+        origin="upper", interpolation="nearest", norm=Normalize(-end if signed else 0.0, end),
         alpha=np.where(unsure.numpy(), 0.0 if signed else _FAINT_OPACITY, 1.0),
-    )
+    )  # fmt: skip
     rows, columns = values.shape
     ax.set_xticks(range(0, columns, max(1, columns // 4)))
     ax.set_yticks(range(0, rows, math.ceil(rows / 4)))
