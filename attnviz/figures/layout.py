@@ -202,6 +202,10 @@ class Page:
         lines = self.ruler.wrap(text, room, points)
         return self.write(left, top, lines, points=points, color=color or theme().muted)
 
+    def lead(self, top: float, text: str) -> float:
+        """Write what the heading says in more words; return the lower edge."""
+        return self.paragraph(self.left, top, text, self.room, points=TEXT_SIZE, color=theme().ink)
+
     def title(
         self, left: float, top: float, text: str, room: float, *, points: float = TITLE_SIZE
     ) -> float:

@@ -136,7 +136,9 @@ def draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionLe
     """Draw the paths of all heads on the statistic that changes most; the five longest in color."""
     labels = [literal(label, _LONGEST_LABEL) for label in result.checkpoints]
     with new_page(width, caption, [*labels, *result.statistics]) as page:
-        top = page.heading(_finding_of_checkpoints(result)) + 0.06
+        turn = result.largest_turn
+        nothing = f"No head changed significantly over {len(result.checkpoints)} checkpoints"
+        top = page.heading(nothing if turn is None else result.describe(turn)) + 0.06
         turns = result.turns()
         statistic = turns[0].statistic if turns else 0
         inner, is_wide = page.room, page.width > WIDE
@@ -152,13 +154,6 @@ def draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionLe
             _caption_of_checkpoints(result, turns, labels),
             result.checked_agreement,
         )
-
-
-def _finding_of_checkpoints(result: CheckpointsResult) -> str:
-    turn = result.largest_turn
-    if turn is None:
-        return f"No head changed significantly over {len(result.checkpoints)} checkpoints"
-    return result.describe(turn)
 
 
 def _draw_paths(
@@ -213,11 +208,8 @@ def _longest(result: CheckpointsResult, statistic: int) -> list[Turn]:
     turns = result.turns(statistic)[:_COLORED]
     paths = result.mean[:, [turn.head for turn in turns], statistic]
     lengths = (paths.amax(0) - paths.amin(0)).tolist()
-    return [
-        turn
-        for turn, length in zip(turns, lengths, strict=True)
-        if length >= _SHORTEST * lengths[0]
-    ]
+    pairs = zip(turns, lengths, strict=True)
+    return [turn for turn, length in pairs if length >= _SHORTEST * lengths[0]]
 
 
 def _apart(heights: Any, least: float, bottom: float) -> list[float]:
@@ -304,8 +296,5 @@ def _caption_of_checkpoints(
         "roles as in a survey: on half of the texts, confirmed on the other half",
         *result.notes,
     ]
-    others = [
-        f"{label}: {report.summary()}"
-        for label, report in zip(labels, result.agreements, strict=True)
-    ]
-    return [*parts, *others]
+    agreements = zip(labels, result.agreements, strict=True)
+    return [*parts, *(f"{label}: {report.summary()}" for label, report in agreements)]

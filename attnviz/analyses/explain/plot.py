@@ -76,10 +76,7 @@ def explain(
     with new_page(
         width, caption, [*result.words, result.target, result.against or "", "→−"]
     ) as page:
-        room = page.room
-        top = page.heading(result.headline) + 0.02
-        lines = page.ruler.wrap(result.finding, room, TEXT_SIZE)
-        top = page.write(page.left, top, lines, points=TEXT_SIZE) + _GAP
+        top = page.lead(page.heading(result.headline) + 0.02, result.finding) + _GAP
         top = _draw_text(page, result, top) + _GAP
         top = _draw_table(page, result, top)
         if result.heads is not None:

@@ -77,8 +77,7 @@ def senses(
     ) as page:
         top = page.heading(result.headline) + 0.02
         room, is_wide = page.room, page.width >= WIDE
-        details = page.ruler.wrap(" ".join(result.details), room, TEXT_SIZE)
-        top = page.write(page.left, top, details, points=TEXT_SIZE) + 0.06
+        top = page.lead(top, " ".join(result.details)) + 0.06
         top = _draw_legend(page, result, top)
         listed, shown = _listed_sentences(page, result), shown_states(result)
         columns = min(len(shown), max(1, int((room + _GAP) / (_SMALLEST + _GAP))))
@@ -183,10 +182,14 @@ def _draw_planes(
     for number, state in enumerate(shown):
         if number % columns == 0:
             top = edge + (_BETWEEN if number else 0)
-            row = shown[number : number + columns]
-            below = max(_title_plane(page, result, each, 0, 0, size, dry=True) for each in row)
+            below = 0.0  # the tallest title of the row
+            for title, share in (_title_of(result, s) for s in shown[number : number + columns]):
+                tall = line_height(TEXT_SIZE) * len(page.ruler.wrap(title, size, TEXT_SIZE, "bold"))
+                lines = page.ruler.wrap(share, size, SMALL_SIZE)
+                below = max(below, tall + line_height(SMALL_SIZE) * len(lines))
         x = page.left + number % columns * (size + _GAP)
-        _title_plane(page, result, state, x, top, size)
+        title, share = _title_of(result, state)
+        page.paragraph(x, page.subtitle(x, top, title, size), share, size)
         ax = page.axes(x, top + below + 0.03, size, size)
         _draw_dots(ax, result, state, size, listed)
         ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
@@ -194,17 +197,8 @@ def _draw_planes(
     return edge
 
 
-def _title_plane(
-    page: Page,
-    result: SensesResult,
-    state: int,
-    left: float,
-    top: float,
-    room: float,
-    *,
-    dry: bool = False,
-) -> float:
-    """Write the name and the accuracy of a state; return the lower edge. dry : only measure."""
+def _title_of(result: SensesResult, state: int) -> tuple[str, str]:
+    """Return the name and the accuracy of a state."""
     name = result.state_name(state)
     name = f"{name[0].upper()}{name[1:]}" if state else "Without context"
     share = f"{result.scores[state].accuracy:.0%} right"
@@ -212,13 +206,7 @@ def _title_plane(
         as_good = [str(each) for each in result.as_good if each != len(result.scores) - 1]
         share += ", best" if not result.as_good else ", the first of the best"
         share += f" (also {', '.join(as_good)})" if as_good else ""
-    lines = page.ruler.wrap(share, room, SMALL_SIZE)
-    if dry:
-        return line_height(TEXT_SIZE) * len(
-            page.ruler.wrap(name, room, TEXT_SIZE, "bold")
-        ) + line_height(SMALL_SIZE) * len(lines)
-    top = page.subtitle(left, top, name, room)
-    return page.write(left, top, lines, color=theme().muted)
+    return name, share
 
 
 def _draw_dots(
@@ -267,25 +255,20 @@ def _write_sentences(page: Page, result: SensesResult, listed: Sequence[int], to
             top = edge + 0.06 * bool(number)
         left = page.left + number % columns * (room + _INDENT + 2 * _GAP)
         below = top
-        for index in (n for n in listed if result.occurrences[n].sense == sense):
-            below = _write_sentence(page, result, listed, index, left, below, room) + 0.03
+        for place, index in enumerate(listed, start=1):
+            occurrence = result.occurrences[index]
+            if occurrence.sense == sense:
+                page.write(left, below, [str(place)], color=_styles(result)[sense][0])
+                below = _write_sentence(page, result, occurrence, left, below, room) + 0.03
         edge = max(edge, below)
     return edge
 
 
 def _write_sentence(
-    page: Page,
-    result: SensesResult,
-    listed: Sequence[int],
-    index: int,
-    left: float,
-    top: float,
-    room: float,
+    page: Page, result: SensesResult, occurrence: Occurrence, left: float, top: float, room: float
 ) -> float:
-    """Write one sentence with its number; return the lower edge."""
-    occurrence = result.occurrences[index]
+    """Write one sentence; return the lower edge."""
     color, _ = _styles(result)[occurrence.sense]
-    page.write(left, top, [str(listed.index(index) + 1)], color=color)
     text = _written(occurrence)
     attended = _find_attended(occurrence)
     looks = [(theme().muted, "normal")] * len(text)

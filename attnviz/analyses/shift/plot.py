@@ -98,21 +98,18 @@ def shift(
     texts = [*result.words, *result.replaced, *result.regions, result.reference]
     with new_page(width, caption, [*texts, source(result.provenance), "○□△◇■↑↓←→"]) as page:
         top = page.heading(result.headline) + 0.02
-        finding = page.ruler.wrap(" ".join(result.details), page.room, TEXT_SIZE)
-        top = page.write(page.left, top, finding, points=TEXT_SIZE) + 0.1
+        top = page.lead(top, " ".join(result.details)) + 0.1
+        path: Axes | None = None
         if details:
-            end, path = (
-                _draw_small_panels(page, result, _draw_words(page, result, top) + 0.12),
-                None,
-            )
+            end = _draw_small_panels(page, result, _draw_words(page, result, top) + 0.12)
         else:
             end, path = _draw_panels(page, result, top)
-        figure = page.finish_with_caption(
+        drawn = page.finish_with_caption(
             end + CAPTION_GAP, _caption_parts(result, details=details), result.checked_agreement
         )
         if path is not None:
             _label_path(path, result)
-        return figure
+        return drawn
 
 
 def _draw_panels(page: Page, result: ShiftResult, top: float) -> tuple[float, Axes | None]:
@@ -175,16 +172,13 @@ def _draw_path(
         ax.axvline(place, color=theme().faint, linewidth=0.8, zorder=0)
     for ends, color in zip(plane.region_ends, sign_colors(), strict=False):
         ax.plot(*ends.T.numpy(), "o", color=color, ms=2.5, mew=0, alpha=0.75)
-    for path, color, width in (
-        (plane.reference_path, theme().gray, 0.9),
-        (plane.path, theme().ink, 1.3),
-    ):
+    paths = (plane.reference_path, theme().gray, 0.9), (plane.path, theme().ink, 1.3)
+    for path, color, width in paths:
         xs, ys = path.T.tolist()
         ax.plot(xs[:-1], ys[:-1], "o-", color=color, linewidth=width, ms=2.2, mew=0)
         arrow = {"arrowstyle": "-|>", "mutation_scale": 7, "color": color, "linewidth": width}
-        ax.annotate(
-            "", (xs[-1], ys[-1]), (xs[-2], ys[-2]), arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0}
-        )
+        arrow |= {"shrinkA": 0, "shrinkB": 0}
+        ax.annotate("", (xs[-1], ys[-1]), (xs[-2], ys[-2]), arrowprops=arrow)
         ax.plot(xs[-1], ys[-1], "o", color=color, ms=0.01)  # within the limits
     ax.margins(x=0.12, y=0.12)
     ax.set_yticks([])
@@ -220,13 +214,12 @@ def _label_path(ax: Axes, result: ShiftResult) -> None:
     layers = [layer for layer in range(1, last) if layer % every == 0]
     labels = {"static": (path[0], theme().muted), "here": (path[-1], theme().ink)}
     labels[result.without] = (reference[-1], theme().muted)
-    for region, ends, color in zip(
-        result.regions, result.plane.region_ends, sign_colors(), strict=False
-    ):
+    ends_of = result.plane.region_ends
+    for region, ends, color in zip(result.regions, ends_of, sign_colors(), strict=False):
         labels[literal(region, 20)] = (ends[0].numpy(), color)
     labels |= {f"layer {n}" if n == layers[0] else str(n): (path[n], theme().ink) for n in layers}
     places = np.array([place for place, _ in labels.values()])
-    anchors = np.concatenate([path, reference, *(e.numpy() for e in result.plane.region_ends)])
+    anchors = np.concatenate([path, reference, *(ends.numpy() for ends in ends_of)])
     x_lines, y_lines = zip(path.T, reference.T, strict=True)
     label_points(
         ax, places, list(labels), anchors, textcolor=[color for _, color in labels.values()],
@@ -264,14 +257,23 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
     span = max(high - low for low, high in extents) or 1.0
     fixed = line_height(TEXT_SIZE) + _ROW_GAP
     numbers = [_NUMBER * ((low < 0) + (high > 0)) for low, high in extents]
-    kept = _longest_lines(lines, contributions, int(_TALLEST / (fixed + 2 * _NUMBER)))
+    # The lines with the largest contributions, if there are more than fit.
+    largest = [max(abs(contributions[word.index]) for word in line) for line in lines]
+    most = max(1, int(_TALLEST / (fixed + 2 * _NUMBER)))
+    kept = set(sorted(range(len(lines)), key=lambda line: -largest[line])[:most])
     free = _TALLEST - sum(fixed + numbers[n] for n in kept)
     bars = sum(extents[n][1] - extents[n][0] for n in kept) or 1.0
     scale = span / min(_HIGHEST[left > page.left], free * span / bars)
     for number, (line, (low, high)) in enumerate(zip(lines, extents, strict=True)):
         if number not in kept:
             if number - 1 in kept or number == 0:
-                top = _skip(page, lines, kept, number, contributions, left, top)
+                until = min((kept_one for kept_one in kept if kept_one > number), default=None)
+                skipped = [
+                    contributions[word.index] for each in lines[number:until] for word in each
+                ]
+                total = f"{sum(skipped):.2f}".replace("-", "\N{MINUS SIGN}")
+                text = f"… {len(skipped)} words, together {total} …"
+                top = page.write(left, top, [text], color=theme().muted) + _ROW_GAP
             continue
         for word in line:
             _write_word(page, result, word, left, top)
@@ -311,14 +313,15 @@ def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: fl
         entries.append((theme().ground, theme().ink, f"lost by {result.changing_it}"))
     line, x = line_height(SMALL_SIZE), left
     for face, edge, label in entries:
-        if x > left and x + 0.11 + page.ruler.width(label, SMALL_SIZE) > left + room:
+        wide = page.ruler.width(label, SMALL_SIZE)
+        if x > left and x + 0.11 + wide > left + room:
             x, top = left, top + line
         ax = page.axes(x, top + 0.02, 0.07, line - 0.04)
         ax.axis("off")
         ax.set(xlim=(0, 1), ylim=(0, 1))
         ax.bar(0.5, 1, width=1, color=face, edgecolor=edge, linewidth=0.6, clip_on=False)
         page.write(x + 0.11, top, [label])
-        x += 0.11 + page.ruler.width(label, SMALL_SIZE) + 0.15
+        x += 0.11 + wide + 0.15
     start, end = _ends(result)
     names = [(f"↑ toward {end}", first), (f"↓ toward {start}", second)]
     if not result.regions:
@@ -377,32 +380,6 @@ def _fill_lines(words: Sequence[_Word], room: float) -> list[list[_Word]]:
 def _weight(result: ShiftResult, index: int, text: str) -> str:
     """Return the font weight of a word: bold for the one that is explained, if the font has it."""
     return "bold" if index == result.at and text.isascii() else "normal"
-
-
-def _longest_lines(
-    lines: Sequence[Sequence[_Word]], contributions: Sequence[float], most: int
-) -> set[int]:
-    """Return the lines with the largest contributions, if there are more lines than fit."""
-    largest = [max(abs(contributions[word.index]) for word in line) for line in lines]
-    order = sorted(range(len(lines)), key=lambda line: -largest[line])
-    return set(order[: max(1, most)])
-
-
-def _skip(
-    page: Page,
-    lines: Sequence[Sequence[_Word]],
-    kept: set[int],
-    first: int,
-    contributions: Sequence[float],
-    left: float,
-    top: float,
-) -> float:
-    """Write how many words are left out from a line on, and their sum; return the lower edge."""
-    end = min((line for line in kept if line > first), default=len(lines))
-    words = [word.index for line in lines[first:end] for word in line]
-    total = f"{sum(contributions[n] for n in words):.2f}".replace("-", "\N{MINUS SIGN}")
-    text = f"… {len(words)} words, together {total} …"
-    return page.write(left, top, [text], color=theme().muted) + _ROW_GAP
 
 
 def _write_word(page: Page, result: ShiftResult, word: _Word, left: float, top: float) -> None:
@@ -473,8 +450,7 @@ def _details_caption(result: ShiftResult) -> list[str]:
         f"{power(error)}); marks: effects of changing a word{rho}",
         "by layer and by head: direct contributions to the word itself, because the values of "
         "others differ (value) or because it attends to them more or less (routing); completeness "
-        "error "
-        f"{power(split.error)}",
+        f"error {power(split.error)}",
         f"residual stream: from the static vector to the end, {stream.total:.2f} (completeness "
         f"error {power(stream.error)}); own is the static vector after the norms, minus itself",
     ]
