@@ -232,7 +232,7 @@ def fit_ticks(
     if side.landmarks and line < SMALLEST_SIZE:
         return _landmarks(side, cell, ruler, axis, longest)
     if side.patches is not None and line < SMALLEST_SIZE:
-        return _rows(tokens, side.patches, cell, ruler, axis)
+        return _rows(tokens, side, cell, ruler, axis)
     points = min(TEXT_SIZE, max(SMALLEST_SIZE, line))
     every = max(1, math.ceil(SMALLEST_SIZE / line))
     if every >= _SPARSE and len(tokens) >= LOGARITHMIC_FROM and not named:
@@ -290,15 +290,9 @@ def _marks(labels: Sequence[str]) -> tuple[Landmark, ...]:
     return tuple(Landmark(p, " ".join(labels[p : p + _WORDS_OF_MARK])) for p in places)
 
 
-def _rows(
-    tokens: Sequence[str],
-    patches: Sequence[tuple[int, int] | None],
-    cell: float,
-    ruler: Ruler,
-    axis: str,
-) -> Ticks:
+def _rows(tokens: Sequence[str], side: AxisGeometry, cell: float, ruler: Ruler, axis: str) -> Ticks:
     """Return a label for each row of patches, and for each token that is no patch."""
-    cells = zip(tokens, patches, strict=True)
+    cells = zip(tokens, side.patches or (), strict=True)
     names = [token if patch is None else f"row {patch[0]}" for token, patch in cells]
     shown: list[tuple[str, float]] = []
     distance, start = line_height(SMALLEST_SIZE) / cell, 0

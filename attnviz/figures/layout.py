@@ -189,22 +189,16 @@ class Page:
         return top
 
     def paragraph(
-        self,
-        left: float,
-        top: float,
-        text: str,
-        room: float,
-        *,
-        points: float = SMALL_SIZE,
-        color: str | None = None,
+        self, left: float, top: float, text: str, room: float, *, points: float = SMALL_SIZE
     ) -> float:
         """Write muted text in lines at most `room` wide; return its lower edge."""
         lines = self.ruler.wrap(text, room, points)
-        return self.write(left, top, lines, points=points, color=color or theme().muted)
+        return self.write(left, top, lines, points=points, color=theme().muted)
 
     def lead(self, top: float, text: str) -> float:
         """Write what the heading says in more words; return the lower edge."""
-        return self.paragraph(self.left, top, text, self.room, points=TEXT_SIZE, color=theme().ink)
+        lines = self.ruler.wrap(text, self.room, TEXT_SIZE)
+        return self.write(self.left, top, lines, points=TEXT_SIZE)
 
     def title(
         self, left: float, top: float, text: str, room: float, *, points: float = TITLE_SIZE
@@ -229,8 +223,7 @@ class Page:
         top: float,
         parts: Sequence[str],
         agreement: AgreementReport | None,
-        *,
-        left: float | None = None,
+        left: float = MARGIN,
     ) -> float:
         """Write parts as sentences, with the verdict below; return the lower edge.
 
@@ -239,7 +232,6 @@ class Page:
 
         parts : the most important first.
         """
-        left = self.left if left is None else left
         self.figure.set_label(_description(parts, agreement))
         most = self._caption_lines
         if most is not None:  # more lines in a column beside a panel

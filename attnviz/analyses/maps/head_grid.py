@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -58,6 +58,7 @@ _TALLEST = 2.0  # the height of a cell, in its widths
 _LIGHTEST = 0.12  # the share of its color that a cell has at least
 _LINED = 0.08  # inches of a cell with room for lines around it
 _APART = 0.14  # inches between the entries of the key
+_Looks: TypeAlias = Sequence[tuple[str, float]]  # what each head attends to, and how much
 
 
 @figure
@@ -128,11 +129,7 @@ def summaries(maps: HeadMaps) -> list[tuple[str, float]] | None:
 
 
 def _draw_examples(
-    page: Page,
-    maps: HeadMaps,
-    looks: Sequence[tuple[str, float]],
-    place: tuple[float, float],
-    top: float,
+    page: Page, maps: HeadMaps, looks: _Looks, place: tuple[float, float], top: float
 ) -> float:
     """Draw the map of the head that gives most to each of the things heads attend to."""
     names = list(dict.fromkeys(name for name, _ in looks))
@@ -367,7 +364,7 @@ def draw_overview(
 def draw_head_summary(
     page: Page,
     maps: HeadMaps,
-    looks: Sequence[tuple[str, float]],
+    looks: _Looks,
     place: tuple[float, float],
     top: float,
     *,
@@ -376,8 +373,8 @@ def draw_head_summary(
 ) -> float:
     """Draw a cell for each head with a key of the colors; return the lower edge.
 
-    looks : what each head attends to, and how much. place : the left and right edge in inches.
-    marked : the indices of layer and head of the cells to frame. tallest : inches at most.
+    place : the left and right edge in inches. marked : the indices of layer and head of the cells
+    to frame. tallest : inches at most.
     """
     grid = HeadGrid(maps.layers, maps.numbers)
     left, right = place[0] + AXIS_ROOM, place[1]

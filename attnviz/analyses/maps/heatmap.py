@@ -223,9 +223,9 @@ def heatmap(
         )
     if isinstance(overview, HeadMaps):
         drawn = selected.map
-        of_map, of_maps = ((maps.provenance, maps.stack) for maps in (drawn, overview))
+        first, second = ((maps.provenance, maps.stack) for maps in (drawn, overview))
         missing = {*drawn.layers} - {*overview.layers} or {*drawn.heads} - {*overview.numbers}
-        if of_map != of_maps or missing:
+        if first != second or missing:
             raise InputError("overview is of other heads. Give head_maps of the same result.")
     return draw_heatmap(selected, look, width=width, caption=caption, ax=ax)
 
@@ -370,11 +370,7 @@ def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> 
 
 
 def draw_side_by_side(
-    maps: Sequence[AttentionMap],
-    look: Look,
-    *,
-    width: float = FULL_WIDTH,
-    caption: CaptionLength = "short",
+    maps: Sequence[AttentionMap], look: Look, *, width: float, caption: CaptionLength
 ) -> list[Axes]:
     """Draw several maps of one result on one scale, side by side on a new page."""
     first = maps[0]

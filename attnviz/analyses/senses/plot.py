@@ -82,7 +82,7 @@ def senses(
         listed, shown = _listed_sentences(page, result), shown_states(result)
         columns = min(len(shown), max(1, int((room + _GAP) / (_SMALLEST + _GAP))))
         size = _LARGEST if is_wide else min((room - (columns - 1) * _GAP) / columns, _LARGEST)
-        end = _draw_planes(page, result, shown, listed, size, top)
+        end = _draw_planes(page, result, listed, size, top)
         if is_wide:
             left = page.left + len(shown) * (size + _GAP) - _GAP + _BESIDE
             below = page.subtitle(left, top, "Right in each layer", page.right - left)
@@ -169,16 +169,11 @@ def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
 
 
 def _draw_planes(
-    page: Page,
-    result: SensesResult,
-    shown: Sequence[int],
-    listed: Sequence[int],
-    size: float,
-    top: float,
+    page: Page, result: SensesResult, listed: Sequence[int], size: float, top: float
 ) -> float:
     """Draw the occurrences in the plane of some states, in rows; return the lower edge."""
     columns = max(1, int((page.room + _GAP + 1e-9) / (size + _GAP)))
-    edge = top
+    shown, edge = shown_states(result), top
     for number, state in enumerate(shown):
         if number % columns == 0:
             top = edge + (_BETWEEN if number else 0)

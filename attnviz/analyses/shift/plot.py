@@ -282,7 +282,7 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
         ax = page.axes(left, top + line_height(TEXT_SIZE), room, tall)
         ax.set(xlim=(0, room), ylim=(limits[0], limits[0] + tall * scale))
         ax.axis("off")
-        _draw_bars(ax, result, line, contributions, effects, scale)
+        _draw_bars(ax, result, line, [contributions, effects], scale)
         top += fixed + tall
     return top
 
@@ -395,14 +395,10 @@ def _write_word(page: Page, result: ShiftResult, word: _Word, left: float, top: 
 
 
 def _draw_bars(
-    ax: Axes,
-    result: ShiftResult,
-    line: Sequence[_Word],
-    contributions: Sequence[float],
-    effects: Sequence[float],
-    scale: float,
+    ax: Axes, result: ShiftResult, line: Sequence[_Word], shares: list[list[float]], scale: float
 ) -> None:
     """Draw two bars for each word of a line. scale : of the axis, per inch."""
+    contributions, effects = shares
     ends = line[0].left, line[-1].left + line[-1].width
     ax.plot(ends, [0, 0], color=theme().muted, linewidth=0.5, clip_on=False)
     with_numbers = _numbered(contributions), _numbered(effects)

@@ -100,9 +100,9 @@ def survey(
             return page.finish_with_caption(top, _caption(result), result.checked_agreement)
         places = _plane_of(result.distances)
         top, plane = _draw_plane(page, result, places, top)
-        figure = page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
+        drawn = page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
         _label_plane(plane, result, places)
-        return figure
+        return drawn
 
 
 def grid_of(heads: Sequence[HeadName]) -> tuple[HeadGrid, list[tuple[int, int]]]:
@@ -165,19 +165,14 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
         page.write(page.left + AXIS_ROOM, bottom, ["■"], color=color)
         bottom = page.write(page.left + AXIS_ROOM + 0.12, bottom, [result.name_of(role)])
     if not is_wide:
-        return _draw_named(page, result, colors, (page.left, page.right), bottom + _GAP) + _GAP
+        return _draw_named(page, result, (page.left, page.right), bottom + _GAP) + _GAP
     left = page.left + 0.5 * inner + _GAP
-    return max(bottom, _draw_named(page, result, colors, (left, page.right), top)) + _GAP
+    return max(bottom, _draw_named(page, result, (left, page.right), top)) + _GAP
 
 
-def _draw_named(
-    page: Page,
-    result: SurveyResult,
-    colors: Mapping[str, str],
-    place: tuple[float, float],
-    top: float,
-) -> float:
+def _draw_named(page: Page, result: SurveyResult, place: tuple[float, float], top: float) -> float:
     """Draw the heads with a role: their mean weight with its interval, beside even weights."""
+    colors = _colors(result)
     known: Mapping[str, HeadStatistic] = ROLES
     if result.signed or result.kind != "text":
         declared = SIGNED_STATISTICS if result.signed else statistics_of(result.kind)
@@ -274,13 +269,9 @@ def _draw_plane(
         with_role = np.array([other == role for other in result.roles])
         if not with_role.any():
             continue
-        look: dict[str, Any] = {
-            "s": 16,
-            "marker": _MARKERS[number % len(_MARKERS)] if role else "o",
-            "color": colors.get(role, theme().faint),
-            "linewidth": 0.3,
-            "edgecolor": theme().ink,
-        }
+        look: dict[str, Any] = {"s": 16, "linewidth": 0.3, "edgecolor": theme().ink}
+        look["marker"] = _MARKERS[number % len(_MARKERS)] if role else "o"
+        look["color"] = colors.get(role, theme().faint)
         ax.scatter(*places[with_role].T, zorder=2 if role else 1, **look)
         dot = page.axes(page.right - key + 0.1, y, 0.12, line_height(SMALL_SIZE))
         dot.axis("off")
