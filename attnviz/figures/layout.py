@@ -359,9 +359,9 @@ def label_points(
     """Label points (N, 2) where there is room beside obstacles (M, 2). how : for textalloc."""
     import textalloc
 
-    look = {"textsize": SMALL_SIZE, "linecolor": theme().faint, "linewidth": 0.5, "draw_all": False}
-    x, y = obstacles.T
-    textalloc.allocate(ax, *points.T, list(labels), x_scatter=x, y_scatter=y, **look, **how)
+    how |= {"textsize": SMALL_SIZE, "linecolor": theme().faint, "linewidth": 0.5, "draw_all": False}
+    (x, y), (x_scatter, y_scatter) = points.T, obstacles.T
+    textalloc.allocate(ax, x, y, list(labels), x_scatter=x_scatter, y_scatter=y_scatter, **how)
 
 
 def range_bar(ax: Axes) -> None:

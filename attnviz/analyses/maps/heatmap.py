@@ -607,8 +607,10 @@ def _hatch(ax: Axes, masked: Tensor) -> None:
             if is_masked:
                 boxes.append(Rectangle((start, row), width, 1))
             start += width
-    look = {"facecolor": theme().masked, "edgecolor": theme().ground, "hatch": _HATCH}
-    hatched = PatchCollection(boxes, linewidth=0.0, zorder=1.5, **look)
+    hatched = PatchCollection(
+        boxes, facecolor=theme().masked, edgecolor=theme().ground, linewidth=0.0, hatch=_HATCH,
+        zorder=1.5,
+    )  # fmt: skip
     ax.add_collection(hatched, autolim=False)
 
 

@@ -318,8 +318,8 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
     before = None
     for stage in stages:
         labels = result.queries if stage.rows == "query" else result.keys
-        tick = fit_ticks(labels, down, page.ruler, axis="y", longest=_LONGEST, named=result.row)
-        ticks.append(tick if labels != before else None)
+        fitted = fit_ticks(labels, down, page.ruler, axis="y", longest=_LONGEST, named=result.row)
+        ticks.append(fitted if labels != before else None)
         before = labels
     used = sum(tick.room for tick in ticks if tick) + _GAP * (len(stages) - 1) + BAR_ROOM
     shares = [_WIDER if stage.values.shape[1] > _MANY else 1.0 for stage in stages]
