@@ -174,12 +174,8 @@ def frame(
     linewidth: float = 1.0,
 ) -> None:
     """Draw a frame around some cells, by default in the accent color."""
-    look: dict[str, Any] = {
-        "fill": False,
-        "edgecolor": color or theme().accent,
-        "linewidth": linewidth,
-    }
-    ax.add_patch(Rectangle(corner, *size, clip_on=False, zorder=3, **look))
+    look: dict[str, Any] = {"edgecolor": color or theme().accent, "linewidth": linewidth}
+    ax.add_patch(Rectangle(corner, *size, fill=False, clip_on=False, zorder=3, **look))
 
 
 @dataclass(frozen=True)
@@ -225,9 +221,9 @@ def fit_ticks(
 ) -> Ticks:
     """Choose size, rotation and number of the labels along one axis, "x" or "y".
 
-    cell : the width of a cell along the axis, in inches. side : the place of the cells in an image,
-    audio or a long text; narrow cells then get a scale. longest : inches at which labels are
-    clipped. named : a cell that is labeled even if there is room for only some labels.
+    cell : its width along the axis in inches. side : the place of the cells in an image, audio or a
+    long text; narrow cells then get a scale. longest : inches at which labels are clipped. named :
+    a cell that is labeled even if there is room for only some labels.
     """
     line = cell * 72 / 1.2
     seconds = [second for second in side.seconds or () if second is not None]
@@ -236,7 +232,7 @@ def fit_ticks(
     if side.landmarks and line < SMALLEST_SIZE:
         return _landmarks(side, cell, ruler, axis, longest)
     if side.patches is not None and line < SMALLEST_SIZE:
-        return _rows(tokens, side.patches, cell, ruler, axis)
+        return _rows(tokens, side, cell, ruler, axis)
     points = min(TEXT_SIZE, max(SMALLEST_SIZE, line))
     every = max(1, math.ceil(SMALLEST_SIZE / line))
     if every >= _SPARSE and len(tokens) >= LOGARITHMIC_FROM and not named:
@@ -283,9 +279,8 @@ def _landmarks(side: AxisGeometry, cell: float, ruler: Ruler, axis: str, longest
         labels = tuple(f"{word}   {n}".strip() for word, n in zip(words, numbers, strict=True))
         room = ruler.widest(labels, SMALL_SIZE)
     places = tuple((mark.position - side.start) / side.cell for mark in marks)
-    return Ticks(
-        labels[::every], places[::every], SMALL_SIZE, True, 0, room + LABEL_PAD, "position"
-    )
+    shown = slice(None, None, every)
+    return Ticks(labels[shown], places[shown], SMALL_SIZE, True, 0, room + LABEL_PAD, "position")
 
 
 def _marks(labels: Sequence[str]) -> tuple[Landmark, ...]:
@@ -295,26 +290,18 @@ def _marks(labels: Sequence[str]) -> tuple[Landmark, ...]:
     return tuple(Landmark(p, " ".join(labels[p : p + _WORDS_OF_MARK])) for p in places)
 
 
-def _rows(
-    tokens: Sequence[str],
-    patches: Sequence[tuple[int, int] | None],
-    cell: float,
-    ruler: Ruler,
-    axis: str,
-) -> Ticks:
+def _rows(tokens: Sequence[str], side: AxisGeometry, cell: float, ruler: Ruler, axis: str) -> Ticks:
     """Return a label for each row of patches, and for each token that is no patch."""
-    cells = zip(tokens, patches, strict=True)
+    cells = zip(tokens, side.patches or (), strict=True)
     names = [token if patch is None else f"row {patch[0]}" for token, patch in cells]
-    labels: list[str] = []
-    places: list[float] = []
+    shown: list[tuple[str, float]] = []
     distance, start = line_height(SMALLEST_SIZE) / cell, 0
     for name, group in itertools.groupby(names):
         size = len(list(group))
         middle = start + size / 2
         start += size
-        if not places or middle - places[-1] >= distance:
-            labels.append(literal(name))
-            places.append(middle)
+        if not shown or middle - shown[-1][1] >= distance:
+            shown.append((literal(name), middle))
+    labels, places = zip(*shown, strict=True)
     room = ruler.widest(labels, SMALLEST_SIZE) + LABEL_PAD
-    rotation = 0 if axis == "y" else 90
-    return Ticks(tuple(labels), tuple(places), SMALLEST_SIZE, True, rotation, room)
+    return Ticks(labels, places, SMALLEST_SIZE, True, 0 if axis == "y" else 90, room)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from torch import Tensor
 
 from attnviz.figures.layout import Page
@@ -58,25 +59,38 @@ class HeadGrid:
     def number_sides(
         self, ax: Axes, cell: tuple[float, float], middle: tuple[float, float] = (0.5, 0.5)
     ) -> None:
-        """Number the layers and the heads, with gaps where there is little room.
+        """Number the layers and the heads.
 
-        cell : its width and height in inches. middle : what the numbers stand beside, as a share of
-        the cell, across and down.
+        The parameters are those of `number_axes`.
         """
         sides = [("layer", self.layers), ("head", self.heads)]
-        across, down = sides if self.layers_across else sides[::-1]
-        for axis, (_, numbers), room, place in zip(
-            (ax.xaxis, ax.yaxis), (across, down), cell, middle, strict=True
-        ):
-            every = math.ceil(1.6 * SMALL_SIZE / 72 / room)
-            axis.set_ticks(
-                np.arange(0, len(numbers), every) + place,
-                [str(number) for number in numbers[::every]],
-                fontsize=SMALL_SIZE,
-            )
-        ax.tick_params(length=0)
-        ax.set_xlabel(across[0], color=theme().muted)
-        ax.set_ylabel(down[0], color=theme().muted)
+        number_axes(ax, dict(sides if self.layers_across else sides[::-1]), cell, middle)
+
+
+def number_axes(
+    ax: Axes,
+    sides: Mapping[str, Sequence[int]],
+    cell: tuple[float, float],
+    middle: tuple[float, float] = (0.5, 0.5),
+) -> None:
+    """Number the cells across and down, with gaps where there is little room.
+
+    sides : the name and the numbers of each axis. cell : its width and height in inches. middle :
+    what the numbers stand beside, as a share of the cell, across and down.
+    """
+    for axis, (name, numbers), room, place in zip(
+        (ax.xaxis, ax.yaxis), sides.items(), cell, middle, strict=True
+    ):
+        number_axis(axis, numbers, room, place)
+        axis.set_label_text(name, color=theme().muted)
+    ax.tick_params(length=0)
+
+
+def number_axis(axis: Axis, numbers: Sequence[int], cell: float, middle: float = 0.5) -> None:
+    """Number the cells along one axis. cell : inches."""
+    every = math.ceil(1.6 * SMALL_SIZE / 72 / cell)
+    labels = [str(number) for number in numbers[::every]]
+    axis.set_ticks(np.arange(0, len(numbers), every) + middle, labels, fontsize=SMALL_SIZE)
 
 
 def draw_effects(
@@ -114,6 +128,5 @@ def draw_effects(
     key += "; blue: the head lowers it" if (effects < 0).any() else ""
     if estimated is not None and estimated.any():
         key += "; dots: estimated from the gradient"
-    lines = page.ruler.wrap(key, room - AXIS_ROOM, SMALL_SIZE)
     bottom = top + down * grid.rows + AXIS_ROOM
-    return page.write(left + AXIS_ROOM, bottom, lines, color=theme().muted)
+    return page.paragraph(left + AXIS_ROOM, bottom, key, room - AXIS_ROOM)

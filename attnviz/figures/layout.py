@@ -6,7 +6,8 @@ import bisect
 import io
 import os
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, get_args
 
 import matplotlib.pyplot as plt
@@ -21,6 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
+from numpy.typing import NDArray
 
 from attnviz.errors import InputError
 from attnviz.figures.style import (
@@ -145,6 +147,7 @@ class Page:
         self.width = width
         self._caption_lines = _CAPTION_LINES if caption == "short" else None
         self.left, self.right = MARGIN, width - MARGIN  # the edges of the content
+        self.room = self.right - self.left
         self.ruler = Ruler()
         self.figure = plt.figure(figsize=(width, 1.0))
         if not shown and "inline" in get_backend():
@@ -179,32 +182,37 @@ class Page:
         math : whether text between dollar signs is a formula.
         """
         for line in lines:
-            options: dict[str, Any] = {
-                "color": color or theme().ink,
-                "ha": align,
-                "parse_math": math,
-            }
-            options |= {"fontsize": points, "va": "top", **_face(weight)}
-            text = self.figure.text(0, 0, line, **options)
+            look = {"color": color or theme().ink, "fontsize": points, **_face(weight)}
+            text = self.figure.text(0, 0, line, ha=align, va="top", parse_math=math, **look)
             self._texts.append((text, left, top))
             top += line_height(points)
         return top
+
+    def paragraph(
+        self, left: float, top: float, text: str, room: float, *, points: float = SMALL_SIZE
+    ) -> float:
+        """Write muted text in lines at most `room` wide; return its lower edge."""
+        lines = self.ruler.wrap(text, room, points)
+        return self.write(left, top, lines, points=points, color=theme().muted)
+
+    def lead(self, top: float, text: str) -> float:
+        """Write what the heading says in more words; return the lower edge."""
+        lines = self.ruler.wrap(text, self.room, TEXT_SIZE)
+        return self.write(self.left, top, lines, points=TEXT_SIZE)
 
     def title(
         self, left: float, top: float, text: str, room: float, *, points: float = TITLE_SIZE
     ) -> float:
         """Write a title in lines at most `room` wide; return its lower edge."""
         # The bold font has Latin, Greek and Cyrillic.
-        has_bold = all(
-            ord(character) < 0x530 or character in "“”‘’–—…\N{MINUS SIGN}" for character in text
-        )
+        has_bold = all(ord(one) < 0x530 or one in "“”‘’–—…\N{MINUS SIGN}" for one in text)
         weight = "bold" if has_bold else "normal"
         lines = self.ruler.wrap(text, room, points, weight)
         return self.write(left, top, lines, points=points, weight=weight)
 
     def heading(self, text: str) -> float:
         """Write the title of the page; return its lower edge."""
-        return self.title(self.left, MARGIN, text, self.right - self.left)
+        return self.title(self.left, MARGIN, text, self.room)
 
     def subtitle(self, left: float, top: float, text: str, room: float) -> float:
         """Write the title of a panel in lines at most `room` wide; return its lower edge."""
@@ -215,8 +223,7 @@ class Page:
         top: float,
         parts: Sequence[str],
         agreement: AgreementReport | None,
-        *,
-        left: float | None = None,
+        left: float = MARGIN,
     ) -> float:
         """Write parts as sentences, with the verdict below; return the lower edge.
 
@@ -225,14 +232,12 @@ class Page:
 
         parts : the most important first.
         """
-        left = self.left if left is None else left
         self.figure.set_label(_description(parts, agreement))
         most = self._caption_lines
         if most is not None:  # more lines in a column beside a panel
-            most = round(most * (self.right - self.left) / (self.right - left))
-        for lines, font in _paragraphs(
-            parts, agreement, self.right - left, most, full=most is None
-        ):
+            most = round(most * self.room / (self.right - left))
+        room = self.right - left
+        for lines, font in _paragraphs(parts, agreement, room, most, full=most is None):
             top = self.write(left, top, lines, **font)
         return top
 
@@ -273,6 +278,15 @@ class Page:
         return self.figure
 
 
+@contextmanager
+def new_page(
+    width: float, caption: CaptionLength, texts: Iterable[str], *, shown: bool = False
+) -> Iterator[Page]:
+    """Set the style and the fonts for texts, and begin a page. width : in mm."""
+    with style(texts):
+        yield Page(width * MM, caption, shown=shown)
+
+
 def _left_to_right(line: str) -> str:
     """Keep the order of a sentence with words in right-to-left scripts."""
     directions = {unicodedata.bidirectional(character) for character in line}
@@ -280,13 +294,11 @@ def _left_to_right(line: str) -> str:
 
 
 def _face(weight: str) -> dict[str, Any]:
+    if weight != "bold":
+        return {"fontweight": weight}
     # Few fallback fonts are bold, and bold text here needs none.
-    family = (
-        {"fontfamily": [*dict.fromkeys((main_font(), SANS)), "sans-serif"]}
-        if weight == "bold"
-        else {}
-    )
-    return {"fontweight": weight, **family}
+    family = [*dict.fromkeys((main_font(), SANS)), "sans-serif"]
+    return {"fontweight": weight, "fontfamily": family}
 
 
 def color_bar(
@@ -339,6 +351,17 @@ def _drawn_height(ax: Axes) -> float:
     if ax.get_aspect() == "auto":
         return 1.0
     return float(min(1.0, box.width * abs(top - bottom) / abs(right - left) / box.height))
+
+
+def label_points(
+    ax: Axes, points: NDArray[Any], labels: Sequence[str], obstacles: NDArray[Any], **how: Any
+) -> None:
+    """Label points (N, 2) where there is room beside obstacles (M, 2). how : for textalloc."""
+    import textalloc
+
+    how |= {"textsize": SMALL_SIZE, "linecolor": theme().faint, "linewidth": 0.5, "draw_all": False}
+    (x, y), (x_scatter, y_scatter) = points.T, obstacles.T
+    textalloc.allocate(ax, x, y, list(labels), x_scatter=x_scatter, y_scatter=y_scatter, **how)
 
 
 def range_bar(ax: Axes) -> None:

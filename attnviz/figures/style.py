@@ -289,8 +289,14 @@ def style(
     >>> with attnviz.plot.style(theme="dark"):
     ...     axes = attnviz.plot.heatmap(result, layer=2, head=8)
     """
-    if font is not None:
-        _expect_installed(font)
+    # Those that were installed after matplotlib listed its fonts are added.
+    if (
+        font is not None
+        and font not in _font_names()
+        and not (_add_new_fonts() and font in _font_names())
+    ):
+        hint = did_you_mean(font, _font_names()) or "Install it, or name one of matplotlib's fonts."
+        raise InputError(f"The font {font!r:.60} is not installed. {hint}")
     if theme is not None and not (isinstance(theme, str) and theme in _THEMES):
         raise InputError(f'theme must be "light" or "dark", not {theme!r:.60}.')
     outer_font, outer_colors = _CHOSEN.get()
@@ -301,10 +307,14 @@ def style(
     # In an SVG the generic name stands for a font of the reader, if the default font is missing.
     others = [SANS] if chosen != SANS else []
     family = [chosen, *others, *fallback_fonts(frozenset("".join(texts))), "sans-serif"]
-    with mpl.rc_context(), _using(chosen, colors):
-        mpl.rcdefaults()
-        mpl.rcParams.update({**_RC_PARAMS, **colors.rc_params, "font.family": family})
-        yield
+    token = _CHOSEN.set((chosen, colors))
+    try:
+        with mpl.rc_context():
+            mpl.rcdefaults()
+            mpl.rcParams.update({**_RC_PARAMS, **colors.rc_params, "font.family": family})
+            yield
+    finally:
+        _CHOSEN.reset(token)
 
 
 def main_font() -> str:
@@ -312,22 +322,8 @@ def main_font() -> str:
     return _CHOSEN.get()[0]
 
 
-@contextmanager
-def _using(font: str, colors: Theme) -> Iterator[None]:
-    token = _CHOSEN.set((font, colors))
-    try:
-        yield
-    finally:
-        _CHOSEN.reset(token)
-
-
-def _expect_installed(font: str) -> None:
-    names = {entry.name for entry in fm.fontManager.ttflist}
-    if font not in names and _add_new_fonts():
-        names = {entry.name for entry in fm.fontManager.ttflist}
-    if font not in names:
-        hint = did_you_mean(font, names) or "Install it, or name one of matplotlib's fonts."
-        raise InputError(f"The font {font!r:.60} is not installed. {hint}")
+def _font_names() -> set[str]:
+    return {font.name for font in fm.fontManager.ttflist}
 
 
 def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, Literal
 
+from attnviz.figures import documented
+
 _PACKAGE = Path(__file__).parents[1]
 _SCALARS = ("bool", "str", "float", "int")
 _LISTS = ("Sequence", "Many", "list", "Iterable")
@@ -83,7 +85,7 @@ def read_function(name: str) -> Function:
     (node,) = ast.parse(statement).body
     assert isinstance(node, ast.FunctionDef)
     docstring = ast.get_docstring(node) or ""
-    descriptions = _descriptions(docstring)
+    descriptions = _descriptions(documented(docstring)) | _descriptions(docstring)
     given = node.args
     plain = [(each, True) for each in (*given.posonlyargs, *given.args)]
     defaults = [*[None] * (len(plain) - len(given.defaults)), *given.defaults, *given.kw_defaults]

@@ -5,20 +5,12 @@ from __future__ import annotations
 import torch
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from attnviz.analyses.ablate.result import AblationResult
+from attnviz.figures import figure
 from attnviz.figures.head_grid import draw_effects
-from attnviz.figures.layout import CaptionLength, Page, line_height
-from attnviz.figures.style import (
-    CAPTION_GAP,
-    FULL_WIDTH,
-    MM,
-    SMALL_SIZE,
-    sign_colors,
-    style,
-    theme,
-)
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
+from attnviz.figures.style import CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, sign_colors, theme
 from attnviz.results.axis import source
 from attnviz.results.text import signed
 
@@ -30,6 +22,7 @@ _PALE = 0.4  # opacity of bars that are not certain
 _NUMBER = 0.5  # the room of a number beside its bar
 
 
+@figure
 def ablate(
     result: AblationResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
@@ -39,16 +32,6 @@ def ablate(
     ----------
     result : AblationResult
         From `attnviz.ablate`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -56,40 +39,32 @@ def ablate(
     >>> lost = attnviz.ablate("the train left the station", word="train")
     >>> figure = attnviz.plot.ablate(lost)
     """
-    with style([*result.targets, "→−"]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [*result.targets, "→−"]) as page:
         top = page.heading(result.headline) + 0.08
-        grid = result.grid(result.mean)
-        wide = page.right - page.left
-        if grid is None:
-            bottom = _draw_bars(page, result, page.left, top, wide)
-        else:
+        left, bottom = page.left, 0.0
+        if (grid := result.grid(result.mean)) is not None:
             beside = page.width > _BESIDE
-            room = _SHARE * wide if beside else wide
+            room = _SHARE * page.room if beside else page.room
             raises = "the head moves it" if result.quantity == "vector" else "the head raises it"
-            bottom = draw_effects(
-                page, grid, (page.left, top), room, unit=result.unit, raises=raises
-            )
-            left = page.left + room + _GAP if beside else page.left
-            start = top if beside else bottom + _BELOW
-            bottom = max(bottom, _draw_bars(page, result, left, start, page.right - left))
+            bottom = draw_effects(page, grid, (left, top), room, unit=result.unit, raises=raises)
+            left, top = (left + room + _GAP, top) if beside else (left, bottom + _BELOW)
+        bottom = max(bottom, _draw_bars(page, result, left, top))
         return page.finish_with_caption(
             bottom + CAPTION_GAP, _caption(result), result.checked_agreement
         )
 
 
-def _draw_bars(page: Page, result: AblationResult, left: float, top: float, room: float) -> float:
+def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> float:
     """Draw a bar for each of the heads that change most, with its interval; return the end."""
-    shown = result.strongest[:_BARS]
+    shown, room = result.strongest[:_BARS], page.right - left
     top = page.subtitle(left, top, "The largest effects (layer.head)", room) + 0.03
     names = [page.ruler.clip(result.names[index], room / 3, SMALL_SIZE) for index in shown]
     label = page.ruler.widest(names, SMALL_SIZE) + 0.08
     tall = _ROW * len(shown)
     ax = page.axes(left + label, top, room - label - _NUMBER, tall)
-    values = result.mean[shown]
-    intervals = result.intervals[shown]
+    values, intervals = result.mean[shown], result.intervals[shown]
     ends = torch.cat([values, intervals.flatten(), torch.zeros(1, dtype=values.dtype)])
-    ends = ends[ends.isfinite()]
+    least, most = ends[ends.isfinite()].aminmax()
     is_certain = result.is_certain[shown].tolist()
     colors = [
         to_rgba(sign_colors()[int(value < 0)], 1.0 if certain else _PALE)
@@ -100,7 +75,8 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float, room
     for place, (low, high) in zip(places, intervals.tolist(), strict=True):
         ax.plot([low, high], [place, place], color=theme().ink, linewidth=0.8)
     ax.axvline(0, color=theme().muted, linewidth=0.5)
-    ax.set(ylim=(len(shown) - 0.5, -0.5), xlim=_limits(ends))
+    limits = (float(least), float(most)) if least < most else (0.0, 1.0)
+    ax.set(ylim=(len(shown) - 0.5, -0.5), xlim=limits)
     ax.axis("off")
     for place, (name, value) in enumerate(zip(names, values.tolist(), strict=True)):
         middle = top + (place + 0.5) * _ROW - line_height(SMALL_SIZE) / 2
@@ -115,13 +91,7 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float, room
         parts.append(f"pale: not certain, corrected for {len(result.sets)} tests")
     if (rho := result.rank_correlation) is not None:
         parts.append(f"rank correlation of the gradient’s estimate: ρ = {signed(rho)}")
-    lines = page.ruler.wrap("; ".join(parts), room, SMALL_SIZE)
-    return page.write(left, top + tall + 0.04, lines, color=theme().muted, points=SMALL_SIZE)
-
-
-def _limits(ends: Tensor) -> tuple[float, float]:
-    low, high = float(ends.min()), float(ends.max())
-    return (low, high) if low < high else (0.0, 1.0)
+    return page.paragraph(left, top + tall + 0.04, "; ".join(parts), room)
 
 
 def _caption(result: AblationResult) -> list[str]:

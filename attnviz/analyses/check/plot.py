@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from matplotlib.cm import ScalarMappable
@@ -12,19 +11,19 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from attnviz.analyses.check.result import CheckResult
+from attnviz.figures import figure
 from attnviz.figures.cells import decimals, draw_cells, frame, write_numbers
-from attnviz.figures.layout import CaptionLength, Page, color_bar
+from attnviz.figures.head_grid import number_axes
+from attnviz.figures.layout import CaptionLength, Page, color_bar, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
     BAR_ROOM,
     BAR_WIDTH,
     FULL_WIDTH,
     GAP,
-    MM,
     SMALL_SIZE,
     TEXT_SIZE,
     power,
-    style,
     theme,
     weight_colors,
 )
@@ -36,6 +35,7 @@ _WRITTEN_CELL = 0.3  # inches: wider cells have room for their number
 _TALLEST = 7.0  # inches of all layers
 
 
+@figure
 def check(
     result: CheckResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
@@ -47,16 +47,6 @@ def check(
     ----------
     result : CheckResult
         From `attnviz.check`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -66,14 +56,19 @@ def check(
     >>> weights[2, [1, 5]] = weights[2, [5, 1]]  # two heads exchanged
     >>> figure = attnviz.plot.check(attnviz.check(weights, result))
     """
-    with style([source(result.provenance), *result.hints]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [source(result.provenance), *result.hints]) as page:
         top = page.heading(_title(result))
         for line in _below_title(result):
-            lines = page.ruler.wrap(line, page.right - page.left, TEXT_SIZE)
-            top = page.write(page.left, top, lines, points=TEXT_SIZE, color=theme().muted)
+            top = page.paragraph(page.left, top, line, page.room, points=TEXT_SIZE)
         bottom = _draw_heads(page, result, top + GAP)
-        return page.finish_with_caption(bottom + GAP, _caption(result), result.checked_agreement)
+        parts = [
+            f"another tool's weights beside attnviz's own, which have the verdict below, on "
+            f"{source(result.provenance)}",
+            "blank: the head agrees",
+            "color: the largest difference of a weight, on a logarithmic scale from what rounding "
+            "explains in two runs",
+        ]
+        return page.finish_with_caption(bottom + GAP, parts, result.checked_agreement)
 
 
 def _title(result: CheckResult) -> str:
@@ -83,7 +78,7 @@ def _title(result: CheckResult) -> str:
             return f"No difference found in {heads}"
         largest = _largest(result)
         return f"All {heads} agree{f', to {largest:.0e}' if largest else ' exactly'}"
-    of_first = result.differences[_place(result)].item()
+    of_first = result.differences[~result.agree][0].item()
     where = f"Layer {result.first.layer}, head {result.first.head} is the first that differs"
     return f"{where}: by {of_first:.2g}" if math.isfinite(of_first) else where
 
@@ -102,16 +97,6 @@ def _below_title(result: CheckResult) -> Iterator[str]:
         yield f"{note[0].upper()}{note[1:]}."
 
 
-def _caption(result: CheckResult) -> list[str]:
-    return [
-        f"another tool's weights beside attnviz's own, which have the verdict below, on "
-        f"{source(result.provenance)}",
-        "blank: the head agrees",
-        "color: the largest difference of a weight, on a logarithmic scale from what rounding "
-        "explains in two runs",
-    ]
-
-
 def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
     """Draw a cell for each head, with a color bar if any differs; return the lower edge."""
     layers, heads = [*dict.fromkeys(result.layers)], 1 + max(result.heads)
@@ -126,13 +111,12 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
         if not agrees:
             finite = math.isfinite(value)
             table[layers.index(layer), head] = max(value, low) if finite else 2 * most
-    room = page.right - page.left - AXIS_ROOM - BAR_ROOM
+    room = page.room - AXIS_ROOM - BAR_ROOM
     across = min(_SMALL_CELL if result.agrees else _LARGEST_CELL, room / heads)
     down = min(across, _TALLEST / len(layers))
     ax = page.axes(page.left + AXIS_ROOM, top, across * heads, down * len(layers))
     colors = weight_colors().with_extremes(over=theme().alarm)
-    look: dict[str, Any] = {"edgecolors": theme().faint, "linewidth": 0.6}
-    mesh = draw_cells(ax, table, colors, norm, **look)
+    mesh = draw_cells(ax, table, colors, norm, edgecolors=theme().faint, linewidth=0.6)
     if across >= _WRITTEN_CELL:
 
         def say(value: float) -> str:
@@ -144,22 +128,8 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
         left = page.left + AXIS_ROOM + across * heads + GAP
         bar = page.axes(left, top, BAR_WIDTH, min(1.5, down * len(layers)))
         color_bar(ScalarMappable(norm, weight_colors()), bar, "", say=lambda x, _: power(x))
-    for axis, names, cell in ((ax.xaxis, range(heads), across), (ax.yaxis, layers, down)):
-        every = math.ceil(1.6 * SMALL_SIZE / 72 / cell)
-        axis.set_ticks(
-            [number + 0.5 for number in range(0, len(names), every)],
-            [str(name) for name in names[::every]],
-            fontsize=SMALL_SIZE,
-        )
-    ax.tick_params(length=0)
-    ax.set_xlabel("head", color=theme().muted)
-    ax.set_ylabel("layer", color=theme().muted)
+    number_axes(ax, {"head": range(heads), "layer": layers}, (across, down))
     return top + down * len(layers) + AXIS_ROOM
-
-
-def _place(result: CheckResult) -> int:
-    """Return the place of the first head that differs."""
-    return int(result.agree.logical_not().nonzero()[0])
 
 
 def _largest(result: CheckResult) -> float:

@@ -18,15 +18,14 @@ from attnviz.analyses.compare.result import CheckpointsResult, CompareResult, Tu
 from attnviz.analyses.survey.plot import Panel, grid_of, head_panels
 from attnviz.analyses.survey.result import SURE
 from attnviz.analyses.survey.statistics import STATISTICS, TITLES
-from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures import figure
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
     CAPTION_GAP,
     FULL_WIDTH,
-    MM,
     SMALL_SIZE,
     WIDE,
-    style,
     theme,
     weight_colors,
 )
@@ -47,6 +46,7 @@ _MOST_INK = 30  # gray lines that are drawn fully opaque
 _NO_LIMIT = {one.name for one in STATISTICS if one.limit is not None}
 
 
+@figure
 def compare(
     result: CompareResult | CheckpointsResult,
     *,
@@ -62,16 +62,6 @@ def compare(
     ----------
     result : CompareResult or CheckpointsResult
         From `attnviz.compare`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -83,8 +73,7 @@ def compare(
     if isinstance(result, CheckpointsResult):
         return _draw_checkpoints(result, width, caption)
     names = _names(result)
-    with style([*names, *result.statistics]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [*names, *result.statistics]) as page:
         top = page.heading(_finding(result)) + 0.06
         nothing = torch.zeros(len(result.heads), dtype=torch.bool, device="cpu")
         panels = [Panel("how far apart the maps are", "apart", result.apart, unsure=nothing)]
@@ -148,13 +137,12 @@ def _caption(result: CompareResult) -> list[str]:
 def _draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionLength) -> Figure:
     """Draw the paths of all heads on the statistic that changes most; the five longest in color."""
     labels = [literal(label, _LONGEST_LABEL) for label in result.checkpoints]
-    with style([*labels, *result.statistics]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [*labels, *result.statistics]) as page:
         turns = result.turns()
         finding = f"No head changed significantly over {len(labels)} checkpoints"
         top = page.heading(result.describe(turns[0]) if turns else finding) + 0.06
         statistic = turns[0].statistic if turns else 0
-        inner, is_wide = page.right - page.left, page.width > WIDE
+        inner, is_wide = page.room, page.width > WIDE
         counts = _count_roles(result)
         beside = is_wide and bool(counts)
         room = _SHARE * inner if beside else inner
@@ -163,7 +151,9 @@ def _draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionL
             left, start = (page.left + room + _GAP, top) if beside else (page.left, bottom + 0.1)
             bottom = max(bottom, _draw_roles(page, counts, labels, (left, start)))
         return page.finish_with_caption(
-            bottom + CAPTION_GAP, _caption_of_steps(result, turns, labels), result.checked_agreement
+            bottom + CAPTION_GAP,
+            _caption_of_checkpoints(result, turns, labels),
+            result.checked_agreement,
         )
 
 
@@ -219,11 +209,8 @@ def _longest(result: CheckpointsResult, statistic: int) -> list[Turn]:
     turns = result.turns(statistic)[:_COLORED]
     paths = result.mean[:, [turn.head for turn in turns], statistic]
     lengths = (paths.amax(0) - paths.amin(0)).tolist()
-    return [
-        turn
-        for turn, length in zip(turns, lengths, strict=True)
-        if length >= _SHORTEST * lengths[0]
-    ]
+    pairs = zip(turns, lengths, strict=True)
+    return [turn for turn, length in pairs if length >= _SHORTEST * lengths[0]]
 
 
 def _apart(heights: Any, least: float, bottom: float) -> list[float]:
@@ -258,10 +245,7 @@ def _count_roles(result: CheckpointsResult) -> dict[str, list[int]]:
 
 
 def _draw_roles(
-    page: Page,
-    counts: dict[str, list[int]],
-    labels: Sequence[str],
-    place: tuple[float, float],
+    page: Page, counts: dict[str, list[int]], labels: Sequence[str], place: tuple[float, float]
 ) -> float:
     """Draw how many heads have each role in each checkpoint; return the lower edge."""
     left, top = place
@@ -286,7 +270,7 @@ def _draw_roles(
     return top + down + _LABELS
 
 
-def _caption_of_steps(
+def _caption_of_checkpoints(
     result: CheckpointsResult, turns: Sequence[Turn], labels: Sequence[str]
 ) -> list[str]:
     parts = [
@@ -313,8 +297,5 @@ def _caption_of_steps(
         "roles as in a survey: on half of the texts, confirmed on the other half",
         *result.notes,
     ]
-    others = [
-        f"{label}: {report.summary()}"
-        for label, report in zip(labels, result.agreements, strict=True)
-    ]
-    return [*parts, *others]
+    agreements = zip(labels, result.agreements, strict=True)
+    return [*parts, *(f"{label}: {report.summary()}" for label, report in agreements)]

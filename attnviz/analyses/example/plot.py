@@ -18,16 +18,15 @@ from attnviz.analyses.example.result import (
     Matrix,
     ReplayedStage,
 )
+from attnviz.figures import figure
 from attnviz.figures.cells import draw_cells, frame, write_numbers
-from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import (
     FULL_WIDTH,
-    MM,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
     WIDE,
-    style,
     theme,
     weight_colors,
 )
@@ -42,6 +41,7 @@ _LINES = {DIFFERS: 1.3, _INHERITED: 0.5, ROUNDED: 0.8}  # points
 _DARKEST = 0.38  # of the colors, so that all numbers are legible
 
 
+@figure
 def example(
     worked: ExampleResult | str, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
@@ -54,16 +54,6 @@ def example(
     ----------
     worked : ExampleResult or str
         From `attnviz.example`, or the name of a bundled example.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Raises
     ------
@@ -77,11 +67,10 @@ def example(
     """
     worked = replay(worked) if isinstance(worked, str) else worked
     notes = [note for stage in worked.stages for note in stage.notes]
-    with style([worked.title, *worked.tokens, *notes]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [worked.title, *worked.tokens, *notes]) as page:
         top = page.heading(worked.finding())
-        lines = page.ruler.wrap(literal(worked.title, 120), page.right - page.left, TEXT_SIZE)
-        top = page.write(page.left, top, lines, points=TEXT_SIZE, color=theme().muted)
+        title = literal(worked.title, 120)
+        top = page.paragraph(page.left, top, title, page.room, points=TEXT_SIZE)
         top = _draw_legend(page, top, worked) + _BELOW
         given = [
             Matrix(f"{m.key}, given", m.values, m.texts, m.rows, m.columns) for m in worked.given
@@ -141,7 +130,7 @@ def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
 def _draw_row(page: Page, row: Sequence[Matrix | list[str]], top: float) -> float:
     """Draw the texts and the matrices of a stage beside each other; return the lower edge."""
     slots = 4 if page.width >= WIDE else 2
-    width = (page.right - page.left + _GAP) / slots - _GAP
+    width = (page.room + _GAP) / slots - _GAP
     for start in range(0, len(row), slots):
         items = row[start : start + slots]
         headings = [
@@ -158,8 +147,7 @@ def _draw_row(page: Page, row: Sequence[Matrix | list[str]], top: float) -> floa
             else:
                 edge = page.subtitle(left, top, literal(item[0], 120), width)
                 for text in item[1:]:
-                    lines = page.ruler.wrap(literal(text, 400), width, SMALL_SIZE)
-                    edge = page.write(left, edge + 0.02, lines, color=theme().muted)
+                    edge = page.paragraph(left, edge + 0.02, literal(text, 400), width)
                 edges.append(edge)
         top = max(edges) + _BELOW
     return top

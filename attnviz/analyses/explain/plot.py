@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,19 +17,18 @@ from matplotlib.patches import FancyBboxPatch
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
 from attnviz.attribution.heads import HeadEffects
 from attnviz.attribution.lens import LogitLens
-from attnviz.figures.head_grid import draw_effects
-from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures import figure
+from attnviz.figures.head_grid import draw_effects, number_axis
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.scale import signed_norm
 from attnviz.figures.style import (
     AXIS_ROOM,
     CAPTION_GAP,
     FULL_WIDTH,
-    MM,
     NUMBER_SIZE,
     SMALL_SIZE,
     TEXT_SIZE,
     power,
-    style,
     theme,
     value_colors,
     weight_colors,
@@ -47,13 +48,13 @@ _GAP = 0.14
 _KEY = 0.5  # the color key
 _LENS, _WIDEST = 0.55, 0.4  # the height of the logit lens, and the widest of its columns
 _NAMED = 2  # heads that the title names
+# A word: its index, or None for the target, its text, its left edge, its top and its width.
+_PlacedWord: TypeAlias = tuple[int | None, str, float, float, float]
 
 
+@figure
 def explain(
-    result: ExplainResult,
-    *,
-    width: float = FULL_WIDTH,
-    caption: CaptionLength = "short",
+    result: ExplainResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
     """Draw the text of a prediction, shaded by what each word contributed to it.
 
@@ -65,16 +66,6 @@ def explain(
     ----------
     result : ExplainResult
         From `attnviz.explain`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -83,12 +74,10 @@ def explain(
     >>> why = attnviz.explain(text, target="Paris", against="London", model="smollm2")
     >>> figure = attnviz.plot.explain(why)
     """
-    with style([*result.words, result.target, result.against or "", "→−"]):
-        page = Page(width * MM, caption)
-        room = page.right - page.left
-        top = page.heading(result.headline) + 0.02
-        lines = page.ruler.wrap(result.finding, room, TEXT_SIZE)
-        top = page.write(page.left, top, lines, points=TEXT_SIZE) + _GAP
+    with new_page(
+        width, caption, [*result.words, result.target, result.against or "", "→−"]
+    ) as page:
+        top = page.lead(page.heading(result.headline) + 0.02, result.finding) + _GAP
         top = _draw_text(page, result, top) + _GAP
         top = _draw_table(page, result, top)
         if result.heads is not None:
@@ -139,13 +128,11 @@ def _caption_parts(result: ExplainResult) -> list[str]:
 def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
     """Write the text with a shaded box behind each word; return the lower edge."""
     credit = result.credit.tolist()
-    scale = signed_norm(
-        [credit[index] for index, special in enumerate(result.special) if not special]
-    )
+    scale = signed_norm(itertools.compress(credit, [not special for special in result.special]))
     tall, step = line_height(_WORDS) + 2 * _PAD, line_height(_WORDS) + 2 * _PAD + _LEADING
     sides = sorted(set(result.stacks))
     indent = page.ruler.widest(sides, SMALL_SIZE) + 0.08 if sides else 0.0
-    places, downs = _place_words(page, result, page.right - page.left - indent, step)
+    places, downs = _place_words(page, result, page.room - indent, step)
     height = places[-1][3] + tall
     for side, down in zip(sides, downs, strict=True):
         middle = top + down + (tall - line_height(SMALL_SIZE)) / 2
@@ -176,11 +163,8 @@ def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
 
 def _place_words(
     page: Page, result: ExplainResult, room: float, step: float
-) -> tuple[list[tuple[int | None, str, float, float, float]], list[float]]:
-    """Return each word with its place, and where each stack begins; None is the target.
-
-    A word has its left edge, its top and its width. The target of an encoder–decoder begins a line.
-    """
+) -> tuple[list[_PlacedWord], list[float]]:
+    """Return each word with its place, and where each stack begins."""
     masked = result.kind == "masked token"
     target = f"{result.target} {result.share}"
     sides = result.stacks or ("",) * len(result.words)
@@ -192,7 +176,7 @@ def _place_words(
             rows[side].append((index, literal(word, 60)))
     if not masked:
         rows[sides[-1]].append((None, f"→ {target}"))
-    places: list[tuple[int | None, str, float, float, float]] = []
+    places: list[_PlacedWord] = []
     downs, down = [], 0.0
     for words in rows.values():
         down += step if places else 0.0
@@ -216,7 +200,7 @@ def _draw_key(page: Page, result: ExplainResult, scale: Normalize, top: float) -
         f"lowers “{literal(result.target, 20)}”{other}, \N{MINUS SIGN}{scale.vmax:.2g}",
         f"raises it, {scale.vmax:.2g} {result.unit}",
     )
-    room = page.right - page.left
+    room = page.room
     low = page.ruler.clip(low, room - _KEY - 0.06, SMALL_SIZE)
     page.write(page.left, top, [low], color=theme().muted)
     left = page.left + page.ruler.width(low, SMALL_SIZE) + 0.06
@@ -315,30 +299,25 @@ def _write_words(
 
 def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: float) -> float:
     """Draw what the number loses without each head; return the lower edge."""
-    room = page.right - page.left
+    room = page.room
     named = [f"head {name} by {-lost:.2g}" for name, lost in result.strongest_heads[:_NAMED]]
     title = f"{result.quantity[0].upper()}{result.quantity[1:]} changes without "
     title += " and without ".join(named).replace("-", "\N{MINUS SIGN}") if named else "no head"
-    top = page.subtitle(page.left, top, title, room) + 0.03
+    place = page.left, page.subtitle(page.left, top, title, room) + 0.03
     return draw_effects(
-        page,
-        effects.best,
-        (page.left, top),
-        room,
-        unit=result.unit,
-        raises="the head raises it",
+        page, effects.best, place, room, unit=result.unit, raises="the head raises it",
         estimated=~effects.is_exact,
-    )
+    )  # fmt: skip
 
 
 def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -> float:
     """Write the most probable token after each layer, shaded by its probability."""
-    room, tall = page.right - page.left - AXIS_ROOM, _LENS
+    room, tall = page.room - AXIS_ROOM, _LENS
     first = next((n for n in range(len(lens.ids)) if (lens.ids[n:, 0] == lens.ids[-1, 0]).all()), 0)
     labels = [literal(line[0].strip() or "↵", 20) for line in lens.tokens]
     place = f"from layer {first} on" if first < len(labels) - 1 else "only after the last"
     title = f"What each layer would predict: “{labels[-1]}” {place}"
-    top = page.subtitle(page.left, top, title, page.right - page.left) + 0.03
+    top = page.subtitle(page.left, top, title, page.room) + 0.03
     every = math.ceil(len(lens.tokens) * line_height(SMALL_SIZE) / room)
     shown = range((len(lens.tokens) - 1) % every, len(lens.tokens), every)
     across = min(_WIDEST, room / len(shown))
@@ -352,9 +331,7 @@ def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -
             column + 0.5, 0.5, text, rotation=90, ha="center", va="center", fontsize=SMALL_SIZE,
             color=theme().readable_on(fill),
         )  # fmt: skip
-    few = max(1, math.ceil(1.6 * SMALL_SIZE / 72 / across))
-    numbers = range(0, len(shown), few)
-    ax.set_xticks([n + 0.5 for n in numbers], [str(shown[n]) for n in numbers], fontsize=SMALL_SIZE)
+    number_axis(ax.xaxis, shown, across)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     key = "after layer; shade: probability, 0 to 1"

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import head_maps
-from attnviz.analyses.maps.finding import SIGNED, head_families, of_heads, where_heads_look
-from attnviz.analyses.maps.head_summary import draw_head_summary
+from attnviz.analyses.maps.finding import (
+    OTHER_WORDS,
+    SIGNED,
+    head_families,
+    of_heads,
+    where_heads_look,
+)
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import refuse_given
-from attnviz.figures.cells import CellImage, Ticks, fit_ticks
+from attnviz.figures import figure
+from attnviz.figures.cells import CellImage, Ticks, fit_ticks, frame
 from attnviz.figures.head_grid import HeadGrid
-from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar
+from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
 from attnviz.figures.scale import WeightScale, bytes_of, is_logarithmic, pool_largest
 from attnviz.figures.style import (
     AXIS_ROOM,
     FULL_WIDTH,
     GAP,
     IMAGE_COLORS,
-    MM,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
-    style,
     theme,
 )
 from attnviz.results import AttentionResult, Special
@@ -48,8 +53,15 @@ _LOWEST_TILE = 0.2  # inches of a tile at least
 _LOW = 0.4  # the height of a summary beside a map, as a share of its width, at most
 _MOST_TILES = 200  # more heads are summarized
 _TILE = 64  # cells a side at most; longer maps are pooled for display
+_LARGEST_CELL = 0.3  # inches
+_TALLEST = 2.0  # the height of a cell, in its widths
+_LIGHTEST = 0.12  # the share of its color that a cell has at least
+_LINED = 0.08  # inches of a cell with room for lines around it
+_APART = 0.14  # inches between the entries of the key
+_Looks: TypeAlias = Sequence[tuple[str, float]]  # what each head attends to, and how much
 
 
+@figure
 def heads(
     result: AttentionResult | HeadMaps,
     *,
@@ -71,16 +83,6 @@ def heads(
         Whether to merge word pieces into words.
     special : {"keep", "hide", "remove"}
         Whether to keep special tokens, to hide them, or to remove them and renormalize the rows.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Raises
     ------
@@ -94,17 +96,12 @@ def heads(
     >>> figure = attnviz.plot.heads(result, layer=2)
     """
     if isinstance(result, HeadMaps):
-        refuse_given(
-            "the maps are already computed. Give it to head_maps, or draw the result of attend.",
-            layer=layer,
-            words=not words,
-            special=special != "keep",
-        )
+        why = "the maps are already computed. Give it to head_maps, or draw the result of attend."
+        refuse_given(why, layer=layer, words=not words, special=special != "keep")
         maps = result
     else:
         maps = head_maps(result, layer=layer, words=words, special=special)
-    with style([source(maps.provenance)]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [source(maps.provenance)]) as page:
         top = page.heading(of_heads(maps)) + 0.02
         place = page.left, page.right
         parts = [source(maps.provenance)]
@@ -132,11 +129,7 @@ def summaries(maps: HeadMaps) -> list[tuple[str, float]] | None:
 
 
 def _draw_examples(
-    page: Page,
-    maps: HeadMaps,
-    looks: Sequence[tuple[str, float]],
-    place: tuple[float, float],
-    top: float,
+    page: Page, maps: HeadMaps, looks: _Looks, place: tuple[float, float], top: float
 ) -> float:
     """Draw the map of the head that gives most to each of the things heads attend to."""
     names = list(dict.fromkeys(name for name, _ in looks))
@@ -147,9 +140,8 @@ def _draw_examples(
         maps, weights=maps.weights.flatten(0, 1)[numbers][None], layers=maps.layers[:1], heads=()
     )
     titles = [f"{maps.layers[n // count]}.{maps.numbers[n % count]}" for n in numbers]
-    title = "The clearest head of each kind (layer.head)"
+    title, families = "The clearest head of each kind (layer.head)", [looks[n][0] for n in numbers]
     top = page.subtitle(place[0], top, title, place[1] - place[0])
-    families = [looks[n][0] for n in numbers]
     return draw_head_grid(page, shown, place, top, names=families, titles=titles)
 
 
@@ -224,12 +216,9 @@ def draw_head_grid(
         for number, (x, y) in enumerate(corners):
             ax.text(x, y - 0.04, titles[number], fontsize=SMALL_SIZE, color=theme().muted)
             if is_named:
-                look: dict[str, Any] = {
-                    "fontsize": SMALL_SIZE,
-                    "color": theme().accent,
-                    "ha": "right",
-                }
-                ax.text(x + wide, y - 0.04, names[number], **look)
+                place_of = x + wide, y - 0.04
+                color = theme().accent
+                ax.text(*place_of, names[number], fontsize=SMALL_SIZE, color=color, ha="right")
         if words is None:
             ax.set_axis_off()
         else:
@@ -370,3 +359,85 @@ def draw_overview(
             page, maps, looks, place, top + 0.04, marked=heads, tallest=tallest
         )
     return draw_head_grid(page, maps, place, top, ratios=ratios, marked=marked)
+
+
+def draw_head_summary(
+    page: Page,
+    maps: HeadMaps,
+    looks: _Looks,
+    place: tuple[float, float],
+    top: float,
+    *,
+    marked: Sequence[tuple[int, int]] = (),
+    tallest: float = math.inf,
+) -> float:
+    """Draw a cell for each head with a key of the colors; return the lower edge.
+
+    place : the left and right edge in inches. marked : the indices of layer and head of the cells
+    to frame. tallest : inches at most.
+    """
+    grid = HeadGrid(maps.layers, maps.numbers)
+    left, right = place[0] + AXIS_ROOM, place[1]
+    across = min(_LARGEST_CELL, (right - left) / grid.columns)
+    room = (right - left) / grid.rows / 2  # no taller than half of its width
+    down = min(_LARGEST_CELL, max(across, min(_TALLEST * across, room)), tallest / grid.rows)
+    ax = page.axes(left, top, across * grid.columns, down * grid.rows)
+    colors = _colors()
+    cells = np.empty((grid.rows, grid.columns, 3))
+    for number, (name, share) in enumerate(looks):
+        column, row = grid.place(*divmod(number, len(grid.heads)))
+        cells[row, column] = _shade(colors[name], share)
+    extent = (0, grid.columns, grid.rows, 0)
+    ax.imshow(cells, aspect="auto", origin="upper", interpolation="nearest", extent=extent)
+    if across >= _LINED:
+        line: dict[str, Any] = {"color": theme().ground, "linewidth": 0.6}
+        ax.hlines(range(1, grid.rows), 0, grid.columns, **line)
+        ax.vlines(range(1, grid.columns), 0, grid.rows, **line)
+    for place_of in marked:
+        frame(ax, grid.place(*place_of), (1, 1), linewidth=1.4)
+    ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
+    ax.spines[:].set_visible(False)
+    grid.number_sides(ax, (across, down))
+    bottom = top + down * grid.rows + AXIS_ROOM + 0.06
+    return _draw_key(page, Counter(name for name, _ in looks), colors, place, bottom)
+
+
+def _colors() -> dict[str, str]:
+    """Return the color of what heads attend to."""
+    blue, red, orange, green, _, purple = theme().cycle[:6]
+    return {
+        "previous": blue, "next": purple, "itself": orange, "same": red, "first": theme().gray,
+        "special": theme().muted, OTHER_WORDS: green,
+    }  # fmt: skip
+
+
+def _shade(color: str, share: float) -> NDArray[np.float64]:
+    """Return a color between the background and `color`, which stands for all of the attention."""
+    mix = _LIGHTEST + (1 - _LIGHTEST) * min(max(share, 0.0), 1.0)
+    return (1 - mix) * np.array(to_rgb(theme().ground)) + mix * np.array(to_rgb(color))
+
+
+def _draw_key(
+    page: Page,
+    counts: Mapping[str, int],
+    colors: Mapping[str, str],
+    place: tuple[float, float],
+    top: float,
+) -> float:
+    """Write the name and the number of heads beside each color; return the lower edge."""
+    left, right = place
+    x = left
+    for name, color in colors.items():
+        if not counts[name]:
+            continue
+        word = " word" if name in ("first", "same") else ""
+        text = f"{name}{word} ({counts[name]})"
+        room = 0.12 + page.ruler.width(text, SMALL_SIZE) + _APART
+        if x > left and x + room - _APART > right:
+            x, top = left, top + line_height(SMALL_SIZE) + 0.03
+        page.write(x, top, ["■"], color=color)
+        page.write(x + 0.12, top, [text])
+        x += room
+    top += line_height(SMALL_SIZE) + 0.03
+    note = "The darker a head, the more of its attention goes there."
+    return page.paragraph(left, top, note, right - left)

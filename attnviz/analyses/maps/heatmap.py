@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
+import matplotlib as mpl
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -32,24 +34,19 @@ from attnviz.analyses.maps.compute import (
 )
 from attnviz.analyses.maps.finding import SIGNED, Finding, cell_of, of_map
 from attnviz.analyses.maps.head_grid import draw_overview
-from attnviz.analyses.maps.image_map import (
-    Patch,
-    draw_image_page,
-    draw_over_image,
-    find_query,
-    query_name,
-    times,
-)
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadMatches, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, frame, write_numbers
-from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height
+from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
 from attnviz.figures.scale import Look, WeightScale, pool_largest
 from attnviz.figures.style import (
     BAR_ROOM,
     BAR_WIDTH,
     FULL_WIDTH,
     GAP,
+    IMAGE_COLORS,
+    LIGHT,
+    LUMINANCE,
     MARGIN,
     MM,
     SMALL_SIZE,
@@ -61,7 +58,7 @@ from attnviz.figures.style import (
     theme,
     theme_on,
 )
-from attnviz.results import AttentionResult, Special
+from attnviz.results import AttentionResult, AxisGeometry, Special
 from attnviz.results.axis import literal, source
 
 _LABEL = 0.18  # inches of the name of an axis
@@ -81,6 +78,13 @@ _TWO_BARS = 1.0  # inches of a map with room for two color bars
 _HATCH = "//////"
 _WRITTEN_SHARE = 0.1  # of the largest signed weight, from which on a number is written
 _MOST_CELLS = 500  # along a side; more would be too small for print
+Patch: TypeAlias = tuple[int, int] | str
+
+_LARGEST_IMAGE = 3.2  # inches of a side of the image
+_SHADE = 0.4  # of black where the image is black: more would hide the colors
+_BRIGHTENED = 0.7  # the exponent of the brightness of the image
+_FINE = 25  # patches along a side: the frames around smaller ones are larger than they are
+_MOST_DOUBLINGS = 5.0  # at which colors end
 
 
 def heatmap(
@@ -186,84 +190,44 @@ def heatmap(
     >>> axes = attnviz.plot.heatmap(result, layer=2, head=8, special="remove", width=120)
     """
     look = Look(vmin, vmax, norm, cmap, annot, cbar, cbar_ax, title, pcolormesh)
+    part: dict[str, Any] = {"words": words, "special": special, "rows": rows, "columns": columns}
     if heads is not None:
         if not heads:
             raise InputError("The list of heads is empty. Name pairs of a layer and a head.")
         refuse_given(
             "heads draws their maps side by side in a new figure. Leave heads out, or this.",
-            layer=layer,
-            head=head,
-            patch=patch,
-            matrix=matrix,
-            overview=overview,
-            ax=ax,
+            layer=layer, head=head, patch=patch, matrix=matrix, overview=overview, ax=ax,
             cbar_ax=cbar_ax,
-        )
+        )  # fmt: skip
         if isinstance(result, AttentionMap):
             raise InputError("heads are of a result of attend, not of one map. Leave heads out.")
-        maps = [
-            attention_map(
-                result,
-                layer=one,
-                head=two,
-                words=words,
-                special=special,
-                rows=rows,
-                columns=columns,
-            )
-            for one, two in heads
-        ]
+        maps = [attention_map(result, layer=one, head=two, **part) for one, two in heads]
         return draw_side_by_side(maps, look, width=width, caption=caption)
     if ax is not None:
-        refuse_given(
-            "ax is drawn into as it is. Leave ax out for a page of its own, or leave this out.",
-            overview=overview,
-            width=width != FULL_WIDTH,
-            caption=caption != "short",
-        )
+        why = "ax is drawn into as it is. Leave ax out for a page of its own, or leave this out."
+        refuse_given(why, overview=overview, width=width != FULL_WIDTH, caption=caption != "short")
     if isinstance(result, AttentionMap):
-        refuse_given(
-            "the map is already computed. Give it to attention_map, or draw the result of attend.",
-            layer=layer,
-            head=head,
-            words=not words,
-            special=special != "keep",
-            rows=rows,
-            columns=columns,
-        )
+        changes = part | {"words": not words, "special": special != "keep"}
+        why = "the map is already computed. Give it to attention_map, or draw the result of attend."
+        refuse_given(why, layer=layer, head=head, **changes)
         if overview is True:
             raise InputError(
                 "One map does not hold the other heads. Give theirs: overview=head_maps(result)."
             )
-        selected = SelectedMap(
-            result,
-            find_query(result, patch, matrix=matrix),
-            overview if isinstance(overview, HeadMaps) else None,
-        )
+        beside = overview if isinstance(overview, HeadMaps) else None
+        selected = SelectedMap(result, find_query(result, patch, matrix=matrix), beside)
     else:
+        shown = False if overview is None and ax is not None else overview
         selected = select_map(
-            result,
-            layer=layer,
-            head=head,
-            patch=patch,
-            matrix=matrix,
-            words=words,
-            special=special,
-            rows=rows,
-            columns=columns,
-            overview=False if overview is None and ax is not None else overview,
+            result, layer=layer, head=head, patch=patch, matrix=matrix, overview=shown, **part
         )
     if isinstance(overview, HeadMaps):
-        _expect_same(selected.map, overview)
+        drawn = selected.map
+        first, second = ((maps.provenance, maps.stack) for maps in (drawn, overview))
+        missing = {*drawn.layers} - {*overview.layers} or {*drawn.heads} - {*overview.numbers}
+        if first != second or missing:
+            raise InputError("overview is of other heads. Give head_maps of the same result.")
     return draw_heatmap(selected, look, width=width, caption=caption, ax=ax)
-
-
-def _expect_same(drawn: AttentionMap, overview: HeadMaps) -> None:
-    """Raise InputError for an overview that does not have the map."""
-    of_map, of_maps = ((maps.provenance, maps.stack) for maps in (drawn, overview))
-    missing = {*drawn.layers} - {*overview.layers} or {*drawn.heads} - {*overview.numbers}
-    if of_map != of_maps or missing:
-        raise InputError("overview is of other heads. Give head_maps of the same result.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,15 +291,9 @@ def select_map(
     if attend_again and result.streamed and layer is None and (rows or columns):
         exact = attend_again(layers, heads)
     drawn = attention_map(
-        exact,
-        layer=layers,
-        head=heads,
-        words=words,
-        special=special,
-        rows=rows,
-        columns=columns,
+        exact, layer=layers, head=heads, words=words, special=special, rows=rows, columns=columns,
         notes=reason,
-    )
+    )  # fmt: skip
     query = find_query(drawn, patch, matrix=matrix)
     if overview is True:
         overview = head_maps(result, words=words, special=special)
@@ -378,8 +336,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     where = drawn.where
     if query is None:
         _fit_into_place(ax, drawn, look, ruler)
-        scale = _scale_of(drawn, look)
-        _draw_matrix(ax, drawn, scale, ruler, look=look)
+        _draw_matrix(ax, drawn, WeightScale.of(drawn).with_look(look), ruler, look=look)
         mappable: ScalarMappable = ax.collections[0]
         label, say = "weight", None
     else:
@@ -390,15 +347,9 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     lines = [where, ruler.longest((model, verdict), room, TEXT_SIZE)]
     title = "\n".join(lines) if look.title is None else look.title
     ax.set_title(title, loc="left", fontsize=TEXT_SIZE, parse_math=False)
-    if look.cbar_ax is not None:
-        color_bar(mappable, look.cbar_ax, label, say=say)
-    elif look.cbar:
-        color_bar(mappable, ax, label, beside=True, say=say)
+    if look.cbar:
+        color_bar(mappable, look.cbar_ax or ax, label, beside=look.cbar_ax is None, say=say)
     return ax
-
-
-def _scale_of(drawn: AttentionMap, look: Look) -> WeightScale:
-    return WeightScale.of(drawn).with_look(look)
 
 
 def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> None:
@@ -413,30 +364,21 @@ def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> 
     right = _BAR_LABELS if look.cbar and look.cbar_ax is None else 0.0
     room = rows.room + _LABEL, right, columns.room + _LABEL, 2.5 * line_height(TEXT_SIZE)
     left, right, below, above = (max(0.0, inches - _BETWEEN) for inches in room)
-    ax.set_position(
-        (
-            box.x0 + left / wide,
-            box.y0 + below / high,
-            max(0.2 * box.width, box.width - (left + right) / wide),
-            max(0.2 * box.height, box.height - (below + above) / high),
-        )
-    )
+    across = max(0.2 * box.width, box.width - (left + right) / wide)
+    tall = max(0.2 * box.height, box.height - (below + above) / high)
+    ax.set_position((box.x0 + left / wide, box.y0 + below / high, across, tall))
 
 
 def draw_side_by_side(
-    maps: Sequence[AttentionMap],
-    look: Look,
-    *,
-    width: float = FULL_WIDTH,
-    caption: CaptionLength = "short",
+    maps: Sequence[AttentionMap], look: Look, *, width: float, caption: CaptionLength
 ) -> list[Axes]:
     """Draw several maps of one result on one scale, side by side on a new page."""
     first = maps[0]
     if len({drawn.weights.shape for drawn in maps}) > 1:
         raise InputError("The layers differ in their positions. Draw their heads one by one.")
-    with style([*first.rows, *first.columns, source(first.provenance)]):
-        page = Page(width * MM, caption, shown=True)
-        ruler, inner = page.ruler, page.right - page.left
+    texts = [*first.rows, *first.columns, source(first.provenance)]
+    with new_page(width, caption, texts, shown=True) as page:
+        ruler, inner = page.ruler, page.room
         across = min(len(maps), max(1, int(inner / _NARROWEST)))
         weights = torch.stack([drawn.weights.float() for drawn in maps])
         scale = WeightScale.of(first, weights).with_look(look)
@@ -453,7 +395,10 @@ def draw_side_by_side(
         drawn_axes, bottom = [], top
         for start in range(0, len(maps), across):
             row = maps[start : start + across]
-            heads = [_panel_lines(drawn, ruler, room) for drawn in row]
+            heads = [
+                [one.where, *(ruler.wrap(found.title, room, SMALL_SIZE) if found else ())]
+                for one, found in zip(row, map(of_map, row), strict=True)
+            ]
             below_titles = top + max(map(len, heads)) * line_height(SMALL_SIZE) + 0.04
             for number, (drawn, lines) in enumerate(zip(row, heads, strict=True)):
                 place = left + number * (room + GAP)
@@ -476,30 +421,20 @@ def draw_side_by_side(
         return drawn_axes
 
 
-def _panel_lines(drawn: AttentionMap, ruler: Ruler, room: float) -> list[str]:
-    """Return which head a map is of, and what it shows."""
-    finding = of_map(drawn)
-    lines = [drawn.where]
-    return lines + ([] if finding is None else ruler.wrap(finding.title, room, SMALL_SIZE))
-
-
 def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     """Draw title, map, overview and caption."""
     drawn, overview, finding = selected.map, selected.overview, selected.finding
-    ruler, inner = page.ruler, page.right - page.left
+    ruler, inner = page.ruler, page.room
     two_columns = overview is not None and page.width > WIDE
     room = inner * (_share_of_map(drawn, inner) if two_columns else 1.0)
     where = drawn.where
     title = where if finding is None else finding.title
     top = page.heading(title if look.title is None else look.title)
     if finding is not None or look.title is not None:
-        lines = ruler.wrap(where, inner, TEXT_SIZE)
-        top = page.write(MARGIN, top, lines, points=TEXT_SIZE, color=theme().muted)
-    top += GAP / 2
-    start = top
-    longest = _LONGEST * room
+        top = page.paragraph(MARGIN, top, where, inner, points=TEXT_SIZE)
+    start = top = top + GAP / 2
+    longest, left = _LONGEST * room, MARGIN + _LABEL
     largest = _LARGEST_CELL if overview else _LARGEST_ALONE
-    left = MARGIN + _LABEL
     for _ in range(3):  # the size of cells and the room of labels depend on each other
         across, down = _cell_size(drawn, MARGIN + room - left - BAR_ROOM, largest)
         labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
@@ -511,12 +446,11 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     if overview is None and not is_beside:
         across, down = _cell_size(drawn, space, _LARGEST_FILLING)
     ax = page.axes(left, top, across * n, down * m)
-    scale = _scale_of(drawn, look)
+    scale = WeightScale.of(drawn).with_look(look)
     below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
     if finding is not None and finding.cell is not None:
         frame(ax, finding.cell[::-1], (1, 1))
-    if finding is not None:
-        _name_cells(ax, drawn, scale, finding.examples)
+    _name_cells(ax, drawn, scale, () if finding is None else finding.examples)
     if finding is not None and finding.reach is not None:
         for offset in (-finding.reach, finding.reach):  # the distance that the title names
             ax.plot(
@@ -565,15 +499,10 @@ def _name_cells(
         is_right = column > len(drawn.columns) / 2
         text = ax.annotate(
             f"{literal(drawn.rows[row])} → {literal(drawn.columns[column])} {weight:.0%}",
-            (column + 0.5, row + 0.5),
-            (-5 if is_right else 5, 0),
-            textcoords="offset points",
-            ha="right" if is_right else "left",
-            va="center",
-            fontsize=SMALL_SIZE,
-            color=theme().accent,
-            parse_math=False,
-        )
+            (column + 0.5, row + 0.5), (-5 if is_right else 5, 0), textcoords="offset points",
+            ha="right" if is_right else "left", va="center", fontsize=SMALL_SIZE,
+            color=theme().accent, parse_math=False,
+        )  # fmt: skip
         text.set_path_effects([withStroke(linewidth=2, foreground=theme().ground)])
 
 
@@ -678,14 +607,244 @@ def _hatch(ax: Axes, masked: Tensor) -> None:
             if is_masked:
                 boxes.append(Rectangle((start, row), width, 1))
             start += width
-    ax.add_collection(
-        PatchCollection(
-            boxes,
-            facecolor=theme().masked,
-            edgecolor=theme().ground,
-            linewidth=0.0,
-            hatch=_HATCH,
-            zorder=1.5,
-        ),
-        autolim=False,
+    hatched = PatchCollection(
+        boxes, facecolor=theme().masked, edgecolor=theme().ground, linewidth=0.0, hatch=_HATCH,
+        zorder=1.5,
+    )  # fmt: skip
+    ax.add_collection(hatched, autolim=False)
+
+
+def find_query(
+    drawn: AttentionMap, patch: Patch | None = None, *, matrix: bool = False
+) -> int | None:
+    """Return the row of a map to draw over the image; None if it is drawn as a matrix."""
+    patches = drawn.sides[0].patches or (None,) * len(drawn.rows)
+    key_patches = drawn.sides[1].patches
+    over_image = drawn.image is not None and key_patches is not None and any(key_patches)
+    if not over_image:
+        why = "it is drawn as queries and keys anyway, not over an image. Leave it out."
+        refuse_given(why, matrix=matrix)
+    if matrix or not over_image:
+        if patch is None:
+            return None
+        raise InputError(
+            f"The patch {patch!r} cannot be used for a matrix of queries and keys, only for "
+            "weights that are drawn over an image. Leave it out."
+        )
+    if patch is None:
+        return _default_query(drawn, patches)
+    for row, (label, place) in enumerate(zip(drawn.rows, patches, strict=True)):
+        if patch == place or (isinstance(patch, str) and patch.casefold() == label.casefold()):
+            return row
+    tokens = [label for label, place in zip(drawn.rows, patches, strict=True) if place is None]
+    choices = [*dict.fromkeys(tokens)][:8]
+    if any(patches):
+        rows, columns = _grid_size(drawn.sides[0])
+        choices.append(f"a patch as (row, column) from (0, 0) to ({rows - 1}, {columns - 1})")
+    raise InputError(f"{patch!r} is not a query of the map. Choose {' or '.join(choices)}.")
+
+
+def _default_query(drawn: AttentionMap, patches: Sequence[tuple[int, int] | None]) -> int:
+    """Return the last word of a text; else the row of [CLS], or of the patch in the middle."""
+    special = drawn.special_rows or (False,) * len(drawn.rows)
+    words = [n for n, patch in enumerate(patches) if patch is None and not special[n]]
+    if words:
+        return words[-1]
+    if "[CLS]" in drawn.rows:
+        return drawn.rows.index("[CLS]")
+    rows, columns = _grid_size(drawn.sides[0])
+    return patches.index((rows // 2, columns // 2)) if any(patches) else len(patches) - 1
+
+
+def draw_image_page(
+    page: Page, drawn: AttentionMap, query: int, overview: HeadMaps | None, look: Look
+) -> Axes:
+    """Draw the image, the map over it, an overview and a caption."""
+    image, ruler = drawn.image, page.ruler
+    assert image is not None
+    inner = page.room
+    is_beside = overview is not None and page.width > WIDE
+    # A tall overview is beside two pictures one below the other, a wide one beside both.
+    is_stacked = overview is not None and is_beside and len(overview.layers) > len(overview.numbers)
+    share = (0.5 if is_stacked else 0.62) if is_beside else 1.0
+    side = (inner * share - BAR_ROOM - GAP) / (1 if is_stacked else 2)
+    side = min(_LARGEST_IMAGE, side)
+    tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST_IMAGE)
+
+    where = f"{drawn.where}, {query_name(drawn, query)}"
+    title = _finding(drawn, query) if look.title is None else look.title
+    top = page.heading(title)
+    top = page.paragraph(page.left, top, where, inner, points=TEXT_SIZE) + GAP / 2
+    under_name = line_height(SMALL_SIZE) + 0.02
+    first, second = (MARGIN, top), (MARGIN + side + GAP, top)
+    if is_stacked:
+        second = MARGIN, top + under_name + tall + GAP
+    names = "image, as the model reads it", "weight ÷ even (framed: most)"
+    for (left, above), name in zip((first, second), names, strict=True):
+        page.write(left, above, ruler.wrap(name, side, SMALL_SIZE)[:1], color=theme().muted)
+    image_axes = page.axes(first[0], first[1] + under_name, side, tall)
+    rows, columns = _grid_size(drawn.sides[1])
+    image_axes.imshow(image.numpy(), extent=(0, columns, rows, 0), aspect="auto", origin="upper")
+    _outline(image_axes, drawn, query)
+    left, below = second[0], second[1] + under_name
+    ax = page.axes(left, below, side, tall)
+    mappable = draw_over_image(ax, drawn, query, look)
+    row, column = _most_read(drawn, query)
+    frame(ax, (column, row), (1, 1), LIGHT.ink)
+    if look.cbar:
+        beside = (left + side + GAP / 2, below, BAR_WIDTH, min(tall, 1.5))
+        bar = page.axes(*beside) if look.cbar_ax is None else look.cbar_ax
+        label = ruler.longest(("weight ÷ even weight", "÷ even", ""), beside[-1], TEXT_SIZE)
+        color_bar(mappable, bar, label, say=times)
+
+    bottom = below + tall
+    if overview is not None:
+        keys = len(drawn.columns)
+        _, limit = _doublings(_times_even(drawn, query), look)
+        of_heads = _on_grid(overview.weights[..., query, :], overview.sides[1])
+        of_heads, _ = _doublings(keys * of_heads, look)
+        ratios = (of_heads / limit).clamp(-1, 1)
+        place, start = (page.left, page.right), bottom + GAP
+        if is_beside:
+            place, start = (left + side + BAR_ROOM + GAP, page.right), top
+        end = draw_overview(page, overview, place, start, ratios=ratios, marked=drawn)
+        bottom = max(bottom, end)
+    parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
+    page.finish_with_caption(bottom + GAP, parts, drawn.checked_agreement)
+    return ax
+
+
+def _grid_size(side: AxisGeometry) -> tuple[int, int]:
+    """Return how many rows and columns of patches there are."""
+    rows, columns = zip(*filter(None, side.patches or [(0, 0)]), strict=True)
+    return 1 + max(rows), 1 + max(columns)
+
+
+def _on_grid(weights: Tensor, side: AxisGeometry) -> Tensor:
+    """Arrange the last dimension of weights (…, n) like the image: (…, rows, columns)."""
+    assert side.patches is not None
+    image = weights.new_zeros((*weights.shape[:-1], *_grid_size(side)))
+    keys = [n for n, patch in enumerate(side.patches) if patch is not None]
+    rows, columns = zip(*(side.patches[n] for n in keys), strict=True)
+    image[..., list(rows), list(columns)] = weights[..., keys]
+    return image
+
+
+def times(doublings: float, _: object = None) -> str:
+    """Return a ratio from its logarithm, for a color bar.
+
+    >>> times(3.0), times(-2.0)
+    ('8×', '1/4×')
+    """
+    ratio = 2 ** abs(doublings)
+    return f"{ratio:.3g}×" if doublings >= 0 else f"1/{ratio:.3g}×"
+
+
+def query_name(drawn: AttentionMap, query: int) -> str:
+    """Return where the weights that are drawn over an image come from."""
+    patch = _patch_of(drawn, query)
+    if patch is not None:
+        return f"from the patch in row {patch[0]}, column {patch[1]}"
+    label = literal(drawn.rows[query])
+    is_special = bool(drawn.special_rows) and drawn.special_rows[query]
+    return f"from {label}" if is_special else f"from “{label}”"
+
+
+def _patch_of(drawn: AttentionMap, query: int) -> tuple[int, int] | None:
+    """Return the row and the column of the patch of a query; None if it is none."""
+    patches = drawn.sides[0].patches
+    return patches[query] if patches else None
+
+
+def _share_note(drawn: AttentionMap, query: int) -> str:
+    """Return a note on the share of a row that goes to tokens outside of the image."""
+    if None not in (drawn.sides[1].patches or ()):
+        return "each cell is one patch"
+    row = drawn.weights[query]
+    on_image = float(_on_grid(row, drawn.sides[1]).sum())
+    share = 1 - on_image / max(float(row.sum()), 1e-12)
+    percent = f"{share:.0%}" if share >= 0.01 else "less than 1%"
+    return f"each cell is one patch; {percent} of the weight goes to other tokens"
+
+
+def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> ScalarMappable:
+    """Draw how each patch's weight compares with even weights, shaded by the image.
+
+    Colors are those of the logarithm of the ratio, white at even weights. The image lies over them
+    as a shadow, so that its details stay visible. Returns the source of the color bar.
+    """
+    assert drawn.image is not None
+    why = "colors over an image are shaded by it. Leave it out, or draw matrix=True."
+    refuse_given(why, annot=look.annot, **look.mesh)
+    doublings, limit = _doublings(_times_even(drawn, query), look)
+    colors = IMAGE_COLORS if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
+    mesh = ax.pcolormesh(
+        doublings.numpy(), cmap=colors, norm=Normalize(-limit, limit), linewidth=0, rasterized=True
     )
+    rows, columns = _grid_size(drawn.sides[1])
+    brightness = (drawn.image.numpy() @ np.array(LUMINANCE) / 255) ** _BRIGHTENED
+    shade, extent = np.zeros((*brightness.shape, 3)), (0, columns, rows, 0)
+    alpha = _SHADE * (1 - brightness)
+    ax.imshow(shade, alpha=alpha, extent=extent, aspect="auto", origin="upper", zorder=2)
+    _outline(ax, drawn, query)
+    return mesh
+
+
+def _times_even(drawn: AttentionMap, query: int) -> Tensor:
+    """Return the weights of the patches, divided by even weights of all keys, (rows, columns)."""
+    readable = len(drawn.columns)
+    if drawn.masked is not None:
+        readable = int((~drawn.masked[query]).sum())
+    return _on_grid(drawn.weights[query].float(), drawn.sides[1]) * readable
+
+
+def _doublings(ratio: Tensor, look: Look) -> tuple[Tensor, float]:
+    """Return the logarithm of ratios to even weights, base 2, and where their colors end.
+
+    Ratios that are smaller than any that has a color of its own are clipped.
+    """
+    doublings = ratio.clamp(min=2.0**-_MOST_DOUBLINGS).log2()
+    if look.vmin is not None or look.norm is not None:
+        raise InputError(
+            "The colors over an image are symmetric around even weight, so vmin and norm cannot be "
+            "set. Set vmax: 8 means from an eighth of even weight to eight times as much."
+        )
+    if look.vmax is not None:
+        if not 1 < look.vmax < math.inf:
+            raise InputError(
+                f"vmax over an image is a multiple of even weight above 1, not {look.vmax:g}."
+            )
+        return doublings, math.log2(look.vmax)
+    return doublings, min(_MOST_DOUBLINGS, max(1.0, float(doublings.max())))
+
+
+def _most_read(drawn: AttentionMap, query: int) -> tuple[int, int]:
+    """Return the row and column of the patch that a query gives the most weight."""
+    ratio = _times_even(drawn, query)
+    return divmod(int(ratio.argmax()), ratio.shape[1])
+
+
+def _finding(drawn: AttentionMap, query: int) -> str:
+    """Return which patch a query gives the most weight."""
+    ratio = _times_even(drawn, query)
+    row, column = _most_read(drawn, query)
+    query_patch = _patch_of(drawn, query)
+    query_label = literal(drawn.rows[query])
+    name = query_label if query_patch is None else f"The framed patch {query_patch}"
+    to = "itself" if query_patch == (row, column) else f"patch ({row}, {column})"
+    return f"{name} attends most to {to}: {float(ratio.max()):.1f} × even weight"
+
+
+def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
+    """Frame the patch of the query, and hide the axes."""
+    rows, columns = _grid_size(drawn.sides[1])
+    ax.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
+    ax.spines[:].set_visible(False)
+    if (patch := _patch_of(drawn, query)) is not None:
+        size = max(1.0, max(rows, columns) / _FINE)
+        corner = patch[1] + (1 - size) / 2, patch[0] + (1 - size) / 2
+        box = Rectangle(
+            corner, size, size, fill=False, edgecolor=theme().accent, linewidth=1.4, zorder=3
+        )
+        box.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
+        ax.add_patch(box)

@@ -15,17 +15,16 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
-from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures import figure
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
     CAPTION_GAP,
     FULL_WIDTH,
-    MM,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
     WIDE,
-    style,
     theme,
 )
 from attnviz.results.axis import literal
@@ -50,6 +49,7 @@ _SHORTER = {"other words alone": "others alone", "without context": "no context"
 _SHORTEST = {"other words alone": "others", "without context": "word", "chance": "guess"}
 
 
+@figure
 def senses(
     result: SensesResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
@@ -65,16 +65,6 @@ def senses(
     ----------
     result : SensesResult
         From `attnviz.senses`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -82,17 +72,17 @@ def senses(
     >>> figure = attnviz.plot.senses(attnviz.senses("bank"))
     """
     words = [occurrence.sentence for occurrence in result.occurrences]
-    with style([*result.senses, result.word, *words, result.provenance.model]):
-        page = Page(width * MM, caption)
+    with new_page(
+        width, caption, [*result.senses, result.word, *words, result.provenance.model]
+    ) as page:
         top = page.heading(result.headline) + 0.02
-        room, is_wide = page.right - page.left, page.width >= WIDE
-        details = page.ruler.wrap(" ".join(result.details), room, TEXT_SIZE)
-        top = page.write(page.left, top, details, points=TEXT_SIZE) + 0.06
+        room, is_wide = page.room, page.width >= WIDE
+        top = page.lead(top, " ".join(result.details)) + 0.06
         top = _draw_legend(page, result, top)
-        listed = listed_sentences(page, result)
-        shown = shown_states(result)
-        size = _plane_size(room, len(shown), is_wide=is_wide)
-        end = _draw_planes(page, result, shown, listed, size, top)
+        listed, shown = _listed_sentences(page, result), shown_states(result)
+        columns = min(len(shown), max(1, int((room + _GAP) / (_SMALLEST + _GAP))))
+        size = _LARGEST if is_wide else min((room - (columns - 1) * _GAP) / columns, _LARGEST)
+        end = _draw_planes(page, result, listed, size, top)
         if is_wide:
             left = page.left + len(shown) * (size + _GAP) - _GAP + _BESIDE
             below = page.subtitle(left, top, "Right in each layer", page.right - left)
@@ -112,19 +102,22 @@ def shown_states(result: SensesResult) -> list[int]:
     return sorted({0, result.best, len(result.scores) - 1})
 
 
-def listed_sentences(page: Page, result: SensesResult) -> list[int]:
+def _listed_sentences(page: Page, result: SensesResult) -> list[int]:
     """Return the occurrences whose sentences are written: the first of each sense that fit.
 
-    If occurrences of a sense are nearer to another one in the best layer, the first of them is the
-    last of its sense.
+    The first that is nearer to another sense in the best layer is the last of its sense.
     """
     count = max(1, _LISTED // len(result.senses))
     right = result.right[result.best] > 0.5
     room = _column(page, result)
     listed = []
     for sense in result.senses:
-        indices = [n for n, one in enumerate(result.occurrences) if one.sense == sense]
-        fitting = [n for n in indices if _fits(page, result.occurrences[n], room)] or indices[:1]
+        of_sense = {n: one for n, one in enumerate(result.occurrences) if one.sense == sense}
+        fitting = [
+            n
+            for n, one in of_sense.items()
+            if len(page.ruler.wrap(_written(one), room, SMALL_SIZE)) <= _LINES
+        ] or [*of_sense][:1]
         wrong = [n for n in fitting if not right[n]][:1]
         others = [n for n in fitting if n not in wrong][: count - len(wrong)]
         listed += [*others, *wrong]
@@ -134,15 +127,11 @@ def listed_sentences(page: Page, result: SensesResult) -> list[int]:
 def _column(page: Page, result: SensesResult) -> float:
     """Return the width of a sentence: the senses are side by side, if there is room."""
     columns = _columns(page, result)
-    return (page.right - page.left - (columns - 1) * 2 * _GAP) / columns - _INDENT
+    return (page.room - (columns - 1) * 2 * _GAP) / columns - _INDENT
 
 
 def _columns(page: Page, result: SensesResult) -> int:
     return min(len(result.senses), 3) if page.width >= WIDE else 1
-
-
-def _fits(page: Page, occurrence: Occurrence, room: float) -> bool:
-    return len(page.ruler.wrap(_written(occurrence), room, SMALL_SIZE)) <= _LINES
 
 
 def _written(occurrence: Occurrence) -> str:
@@ -151,11 +140,9 @@ def _written(occurrence: Occurrence) -> str:
 
 def _styles(result: SensesResult) -> dict[str, tuple[str, str]]:
     """Return the color and the marker of each sense. Senses differ in both."""
+    cycle = theme().cycle
     return {
-        sense: (
-            theme().cycle[n % len(theme().cycle)],
-            _MARKERS[(n + n // len(theme().cycle)) % len(_MARKERS)],
-        )
+        sense: (cycle[n % len(cycle)], _MARKERS[(n + n // len(cycle)) % len(_MARKERS)])
         for n, sense in enumerate(result.senses)
     }
 
@@ -168,7 +155,7 @@ def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
         _, (_, marker) = next(iter(_styles(result).items()))
         entries.append((f"hollow: {_HOLLOW}", theme().ground, theme().muted, marker))
     for name, face, edge, marker in entries:
-        shown = page.ruler.clip(literal(name, 40), page.right - page.left - 0.2, TEXT_SIZE)
+        shown = page.ruler.clip(literal(name, 40), page.room - 0.2, TEXT_SIZE)
         width = 0.14 + page.ruler.width(shown, TEXT_SIZE) + 0.16
         if left > page.left and left + width > page.right:
             left, top = page.left, top + line
@@ -181,31 +168,23 @@ def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
     return top + line + 0.08
 
 
-def _plane_size(room: float, count: int, *, is_wide: bool) -> float:
-    if is_wide:
-        return _LARGEST
-    columns = min(count, max(1, int((room + _GAP) / (_SMALLEST + _GAP))))
-    return min((room - (columns - 1) * _GAP) / columns, _LARGEST)
-
-
 def _draw_planes(
-    page: Page,
-    result: SensesResult,
-    shown: Sequence[int],
-    listed: Sequence[int],
-    size: float,
-    top: float,
+    page: Page, result: SensesResult, listed: Sequence[int], size: float, top: float
 ) -> float:
     """Draw the occurrences in the plane of some states, in rows; return the lower edge."""
-    columns = max(1, int((page.right - page.left + _GAP + 1e-9) / (size + _GAP)))
-    edge = top
+    columns = max(1, int((page.room + _GAP + 1e-9) / (size + _GAP)))
+    shown, edge = shown_states(result), top
     for number, state in enumerate(shown):
         if number % columns == 0:
             top = edge + (_BETWEEN if number else 0)
-            row = shown[number : number + columns]
-            below = max(_title_plane(page, result, each, 0, 0, size, dry=True) for each in row)
+            below = 0.0  # the tallest title of the row
+            for title, share in (_title_of(result, s) for s in shown[number : number + columns]):
+                tall = line_height(TEXT_SIZE) * len(page.ruler.wrap(title, size, TEXT_SIZE, "bold"))
+                lines = page.ruler.wrap(share, size, SMALL_SIZE)
+                below = max(below, tall + line_height(SMALL_SIZE) * len(lines))
         x = page.left + number % columns * (size + _GAP)
-        _title_plane(page, result, state, x, top, size)
+        title, share = _title_of(result, state)
+        page.paragraph(x, page.subtitle(x, top, title, size), share, size)
         ax = page.axes(x, top + below + 0.03, size, size)
         _draw_dots(ax, result, state, size, listed)
         ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
@@ -213,17 +192,8 @@ def _draw_planes(
     return edge
 
 
-def _title_plane(
-    page: Page,
-    result: SensesResult,
-    state: int,
-    left: float,
-    top: float,
-    room: float,
-    *,
-    dry: bool = False,
-) -> float:
-    """Write the name and the accuracy of a state; return the lower edge. dry : only measure."""
+def _title_of(result: SensesResult, state: int) -> tuple[str, str]:
+    """Return the name and the accuracy of a state."""
     name = result.state_name(state)
     name = f"{name[0].upper()}{name[1:]}" if state else "Without context"
     share = f"{result.scores[state].accuracy:.0%} right"
@@ -231,22 +201,13 @@ def _title_plane(
         as_good = [str(each) for each in result.as_good if each != len(result.scores) - 1]
         share += ", best" if not result.as_good else ", the first of the best"
         share += f" (also {', '.join(as_good)})" if as_good else ""
-    lines = page.ruler.wrap(share, room, SMALL_SIZE)
-    if dry:
-        return line_height(TEXT_SIZE) * len(
-            page.ruler.wrap(name, room, TEXT_SIZE, "bold")
-        ) + line_height(SMALL_SIZE) * len(lines)
-    top = page.subtitle(left, top, name, room)
-    return page.write(left, top, lines, color=theme().muted)
+    return name, share
 
 
 def _draw_dots(
     ax: Axes, result: SensesResult, state: int, size: float, listed: Sequence[int]
 ) -> None:
-    """Draw the occurrences in the plane of a state, with equal units on both axes.
-
-    size : the size of the axes in inches. listed : the occurrences that have a number.
-    """
+    """Draw the occurrences in the plane of a state, with equal units on axes `size` inches long."""
     places = result.plane[state].numpy()
     right = result.right[state].numpy() > 0.5
     ax.axhline(0, color=theme().faint, linewidth=0.4, zorder=0)
@@ -263,16 +224,11 @@ def _draw_dots(
         color, marker = styles[occurrence.sense]
         x, y = places[index].tolist()
         is_numbered = index in numbered
+        face, edge = (color, theme().ground) if right[index] else (theme().ground, color)
         ax.scatter(
-            x,
-            y,
-            s=_NUMBERED_DOT if is_numbered else _DOT,
-            marker=marker,
-            facecolor=color if right[index] else theme().ground,
-            edgecolor=theme().ground if right[index] else color,
-            linewidth=0.4 if right[index] else 0.8,
-            zorder=3 if is_numbered else 2,
-        )
+            x, y, s=_NUMBERED_DOT if is_numbered else _DOT, marker=marker, facecolor=face,
+            edgecolor=edge, linewidth=0.4 if right[index] else 0.8, zorder=3 if is_numbered else 2,
+        )  # fmt: skip
         if is_numbered:
             ax.text(
                 x, y, str(numbered[index]), fontsize=SMALLEST_SIZE, ha="center",
@@ -286,7 +242,7 @@ def _draw_dots(
 def _write_sentences(page: Page, result: SensesResult, listed: Sequence[int], top: float) -> float:
     """Write some sentences, sense by sense, with the most attended word in color."""
     title = "The numbered sentences, with the word that each attends to most"
-    top = page.subtitle(page.left, top, title, page.right - page.left) + 0.03
+    top = page.subtitle(page.left, top, title, page.room) + 0.03
     columns, room = _columns(page, result), _column(page, result)
     edge = top
     for number, sense in enumerate(result.senses):
@@ -294,25 +250,20 @@ def _write_sentences(page: Page, result: SensesResult, listed: Sequence[int], to
             top = edge + 0.06 * bool(number)
         left = page.left + number % columns * (room + _INDENT + 2 * _GAP)
         below = top
-        for index in (n for n in listed if result.occurrences[n].sense == sense):
-            below = _write_sentence(page, result, listed, index, left, below, room) + 0.03
+        for place, index in enumerate(listed, start=1):
+            occurrence = result.occurrences[index]
+            if occurrence.sense == sense:
+                page.write(left, below, [str(place)], color=_styles(result)[sense][0])
+                below = _write_sentence(page, result, occurrence, left, below, room) + 0.03
         edge = max(edge, below)
     return edge
 
 
 def _write_sentence(
-    page: Page,
-    result: SensesResult,
-    listed: Sequence[int],
-    index: int,
-    left: float,
-    top: float,
-    room: float,
+    page: Page, result: SensesResult, occurrence: Occurrence, left: float, top: float, room: float
 ) -> float:
-    """Write one sentence with its number; return the lower edge."""
-    occurrence = result.occurrences[index]
+    """Write one sentence; return the lower edge."""
     color, _ = _styles(result)[occurrence.sense]
-    page.write(left, top, [str(listed.index(index) + 1)], color=color)
     text = _written(occurrence)
     attended = _find_attended(occurrence)
     looks = [(theme().muted, "normal")] * len(text)
@@ -376,10 +327,7 @@ def _find_attended(occurrence: Occurrence) -> tuple[int, int]:
 def _draw_accuracy(
     page: Page, result: SensesResult, left: float, top: float, height: float
 ) -> None:
-    """Draw the accuracy in every layer, each line labeled at its end.
-
-    left, top, height : the place in inches, with all labels, up to the right edge of the page.
-    """
+    """Draw the accuracy in every layer up to the right edge, each line labeled at its end."""
     scores, last = result.scores, len(result.scores) - 1
     values = {
         "output": scores[-1].accuracy,

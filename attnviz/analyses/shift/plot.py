@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-import textalloc
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
-from attnviz.analyses.shift.details import details_caption, draw_details
 from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
-from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures import figure
+from attnviz.figures.cells import Ticks, draw_values, fit_ticks, range_of
+from attnviz.figures.layout import (
+    CaptionLength,
+    Page,
+    color_bar,
+    label_points,
+    line_height,
+    new_page,
+)
 from attnviz.figures.style import (
     AXIS_ROOM,
+    BAR_GAP,
+    BAR_ROOM,
+    BAR_WIDTH,
     CAPTION_GAP,
     FULL_WIDTH,
-    MM,
     NUMBER_SIZE,
     SMALL_SIZE,
     TEXT_SIZE,
     WIDE,
     power,
     sign_colors,
-    style,
     theme,
 )
 from attnviz.results.axis import literal, source, source_and_notes
@@ -45,8 +57,21 @@ _NUMBER = 0.1  # above or below a bar
 _HIGHEST = 0.8, 1.3  # the bars below one line of words at most; also beside the path
 _ROW_GAP = 0.08  # between lines of words
 _TALLEST = 3.6  # all lines of words at most
+_MARKERS = {"mask": "o", "replace": "s", "knock-out": "^", "delete": "D"}
+_SIGNS = {"mask": "○", "replace": "□", "knock-out": "△", "delete": "◇"}
+_LINED = 60  # words between which a map has lines
+_UNIT = "units of the hidden state"
+# Inches.
+_GAP, _ROW = 0.22, 0.17  # between panels, and of a word
+_RIGHT = 0.1  # half of a number at the right end of an axis
+_LAYER = 0.16  # from one number of a layer to the next
+_ALL_WORDS = 1.9, 2.9  # all words at most, in one column of a journal and in two
+_LONGEST = 0.9  # the label of a word at most
+_NARROW = 2.6  # narrower figures have one column, without interventions
+_SMALL = 0.85, 1.25  # the height of a panel without words, likewise
 
 
+@figure
 def shift(
     result: ShiftResult,
     *,
@@ -60,19 +85,9 @@ def shift(
     ----------
     result : ShiftResult
         From `attnviz.shift`.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
     details : bool, default False
         Draw instead the contributions by layer and by head, the residual stream, and the effect of
         each intervention.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -81,27 +96,25 @@ def shift(
     >>> figure = attnviz.plot.shift(moved)
     """
     texts = [*result.words, *result.replaced, *result.regions, result.reference]
-    with style([*texts, source(result.provenance), "○□△◇■↑↓←→"]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [*texts, source(result.provenance), "○□△◇■↑↓←→"]) as page:
         top = page.heading(result.headline) + 0.02
-        finding = page.ruler.wrap(" ".join(result.details), page.right - page.left, TEXT_SIZE)
-        top = page.write(page.left, top, finding, points=TEXT_SIZE) + 0.1
+        top = page.lead(top, " ".join(result.details)) + 0.1
         path: Axes | None = None
         if details:
-            end = draw_details(page, result, top)
+            end = _draw_small_panels(page, result, _draw_words(page, result, top) + 0.12)
         else:
             end, path = _draw_panels(page, result, top)
-        figure = page.finish_with_caption(
+        drawn = page.finish_with_caption(
             end + CAPTION_GAP, _caption_parts(result, details=details), result.checked_agreement
         )
         if path is not None:
             _label_path(path, result)
-        return figure
+        return drawn
 
 
 def _draw_panels(page: Page, result: ShiftResult, top: float) -> tuple[float, Axes | None]:
     """Draw the path and the sentence; return the lower edge and the axes of the path."""
-    room, plane = page.right - page.left, result.plane
+    room, plane = page.room, result.plane
     if plane is None:
         return _draw_sentence(page, result, page.left, top), None
     if page.width < WIDE:
@@ -125,7 +138,7 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
         many = f" ({', '.join(result.causal)}: mean and range)" if len(result.causal) > 1 else ""
         parts.append(f"{result.changing}: what is lost in a separate run{many}")
     if details:
-        return [*parts, *details_caption(result), *notes]
+        return [*parts, *_details_caption(result), *notes]
     if result.regions:
         first, second = map(literal, result.regions)
         parts.append(f"colored dots: the ends of the texts of {second} and {first}")
@@ -159,16 +172,13 @@ def _draw_path(
         ax.axvline(place, color=theme().faint, linewidth=0.8, zorder=0)
     for ends, color in zip(plane.region_ends, sign_colors(), strict=False):
         ax.plot(*ends.T.numpy(), "o", color=color, ms=2.5, mew=0, alpha=0.75)
-    for path, color, width in (
-        (plane.reference_path, theme().gray, 0.9),
-        (plane.path, theme().ink, 1.3),
-    ):
+    paths = (plane.reference_path, theme().gray, 0.9), (plane.path, theme().ink, 1.3)
+    for path, color, width in paths:
         xs, ys = path.T.tolist()
         ax.plot(xs[:-1], ys[:-1], "o-", color=color, linewidth=width, ms=2.2, mew=0)
         arrow = {"arrowstyle": "-|>", "mutation_scale": 7, "color": color, "linewidth": width}
-        ax.annotate(
-            "", (xs[-1], ys[-1]), (xs[-2], ys[-2]), arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0}
-        )
+        arrow |= {"shrinkA": 0, "shrinkB": 0}
+        ax.annotate("", (xs[-1], ys[-1]), (xs[-2], ys[-2]), arrowprops=arrow)
         ax.plot(xs[-1], ys[-1], "o", color=color, ms=0.01)  # within the limits
     ax.margins(x=0.12, y=0.12)
     ax.set_yticks([])
@@ -204,32 +214,18 @@ def _label_path(ax: Axes, result: ShiftResult) -> None:
     layers = [layer for layer in range(1, last) if layer % every == 0]
     labels = {"static": (path[0], theme().muted), "here": (path[-1], theme().ink)}
     labels[result.without] = (reference[-1], theme().muted)
-    for region, ends, color in zip(
-        result.regions, result.plane.region_ends, sign_colors(), strict=False
-    ):
+    ends_of = result.plane.region_ends
+    for region, ends, color in zip(result.regions, ends_of, sign_colors(), strict=False):
         labels[literal(region, 20)] = (ends[0].numpy(), color)
     labels |= {f"layer {n}" if n == layers[0] else str(n): (path[n], theme().ink) for n in layers}
     places = np.array([place for place, _ in labels.values()])
-    anchors = np.concatenate([path, reference, *(e.numpy() for e in result.plane.region_ends)])
-    textalloc.allocate(
-        ax,
-        places[:, 0],
-        places[:, 1],
-        list(labels),
-        x_scatter=anchors[:, 0],
-        y_scatter=anchors[:, 1],
-        x_lines=[path[:, 0], reference[:, 0]],
-        y_lines=[path[:, 1], reference[:, 1]],
-        textsize=SMALL_SIZE,
-        textcolor=[color for _, color in labels.values()],
-        linecolor=theme().faint,
-        linewidth=0.5,
-        min_distance=0.015,
-        max_distance=0.2,
-        margin=0.006,
+    anchors = np.concatenate([path, reference, *(ends.numpy() for ends in ends_of)])
+    x_lines, y_lines = zip(path.T, reference.T, strict=True)
+    label_points(
+        ax, places, list(labels), anchors, textcolor=[color for _, color in labels.values()],
+        x_lines=[*x_lines], y_lines=[*y_lines], min_distance=0.015, max_distance=0.2, margin=0.006,
         nbr_candidates=400,
-        draw_all=False,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -252,25 +248,32 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
     top = page.subtitle(left, top, _sentence_title(result), room) + 0.02
     top = _draw_key(page, result, left, top, room) + 0.08
     contributions = [result.share(number) for number in result.contributions[1]]
-    effects = (
-        [float("nan")] * len(contributions)
-        if result.effect is None
-        else [result.share(number) for number in result.effect]
-    )
+    effects = [math.nan] * len(contributions)
+    if result.effect is not None:
+        effects = [result.share(number) for number in result.effect]
     numbered = _numbered(contributions) | _numbered(effects)
     lines = _break_lines(page, result, contributions, numbered, room)
     extents = [_extent(result, line, contributions, effects) for line in lines]
     span = max(high - low for low, high in extents) or 1.0
     fixed = line_height(TEXT_SIZE) + _ROW_GAP
     numbers = [_NUMBER * ((low < 0) + (high > 0)) for low, high in extents]
-    kept = _longest_lines(lines, contributions, int(_TALLEST / (fixed + 2 * _NUMBER)))
+    # The lines with the largest contributions, if there are more than fit.
+    largest = [max(abs(contributions[word.index]) for word in line) for line in lines]
+    most = max(1, int(_TALLEST / (fixed + 2 * _NUMBER)))
+    kept = set(sorted(range(len(lines)), key=lambda line: -largest[line])[:most])
     free = _TALLEST - sum(fixed + numbers[n] for n in kept)
     bars = sum(extents[n][1] - extents[n][0] for n in kept) or 1.0
     scale = span / min(_HIGHEST[left > page.left], free * span / bars)
     for number, (line, (low, high)) in enumerate(zip(lines, extents, strict=True)):
         if number not in kept:
             if number - 1 in kept or number == 0:
-                top = _skip(page, lines, kept, number, contributions, left, top)
+                until = min((kept_one for kept_one in kept if kept_one > number), default=None)
+                skipped = [
+                    contributions[word.index] for each in lines[number:until] for word in each
+                ]
+                total = f"{sum(skipped):.2f}".replace("-", "\N{MINUS SIGN}")
+                text = f"… {len(skipped)} words, together {total} …"
+                top = page.write(left, top, [text], color=theme().muted) + _ROW_GAP
             continue
         for word in line:
             _write_word(page, result, word, left, top)
@@ -279,7 +282,7 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
         ax = page.axes(left, top + line_height(TEXT_SIZE), room, tall)
         ax.set(xlim=(0, room), ylim=(limits[0], limits[0] + tall * scale))
         ax.axis("off")
-        _draw_bars(ax, result, line, contributions, effects, scale)
+        _draw_bars(ax, result, line, [contributions, effects], scale)
         top += fixed + tall
     return top
 
@@ -310,14 +313,15 @@ def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: fl
         entries.append((theme().ground, theme().ink, f"lost by {result.changing_it}"))
     line, x = line_height(SMALL_SIZE), left
     for face, edge, label in entries:
-        if x > left and x + 0.11 + page.ruler.width(label, SMALL_SIZE) > left + room:
+        wide = page.ruler.width(label, SMALL_SIZE)
+        if x > left and x + 0.11 + wide > left + room:
             x, top = left, top + line
         ax = page.axes(x, top + 0.02, 0.07, line - 0.04)
         ax.axis("off")
         ax.set(xlim=(0, 1), ylim=(0, 1))
         ax.bar(0.5, 1, width=1, color=face, edgecolor=edge, linewidth=0.6, clip_on=False)
         page.write(x + 0.11, top, [label])
-        x += 0.11 + page.ruler.width(label, SMALL_SIZE) + 0.15
+        x += 0.11 + wide + 0.15
     start, end = _ends(result)
     names = [(f"↑ toward {end}", first), (f"↓ toward {start}", second)]
     if not result.regions:
@@ -340,11 +344,7 @@ def _numbered(shares: Sequence[float]) -> set[int]:
 
 
 def _break_lines(
-    page: Page,
-    result: ShiftResult,
-    contributions: Sequence[float],
-    numbered: set[int],
-    room: float,
+    page: Page, result: ShiftResult, contributions: Sequence[float], numbered: set[int], room: float
 ) -> list[list[_Word]]:
     """Return the words in lines of about the same length, each word with room for its bars."""
     largest = max(map(abs, contributions))
@@ -382,61 +382,25 @@ def _weight(result: ShiftResult, index: int, text: str) -> str:
     return "bold" if index == result.at and text.isascii() else "normal"
 
 
-def _longest_lines(
-    lines: Sequence[Sequence[_Word]], contributions: Sequence[float], most: int
-) -> set[int]:
-    """Return the lines with the largest contributions, if there are more lines than fit."""
-    largest = [max(abs(contributions[word.index]) for word in line) for line in lines]
-    order = sorted(range(len(lines)), key=lambda line: -largest[line])
-    return set(order[: max(1, most)])
-
-
-def _skip(
-    page: Page,
-    lines: Sequence[Sequence[_Word]],
-    kept: set[int],
-    first: int,
-    contributions: Sequence[float],
-    left: float,
-    top: float,
-) -> float:
-    """Write how many words are left out from a line on, and their sum; return the lower edge."""
-    end = min((line for line in kept if line > first), default=len(lines))
-    words = [word.index for line in lines[first:end] for word in line]
-    total = f"{sum(contributions[n] for n in words):.2f}".replace("-", "\N{MINUS SIGN}")
-    text = f"… {len(words)} words, together {total} …"
-    return page.write(left, top, [text], color=theme().muted) + _ROW_GAP
-
-
 def _write_word(page: Page, result: ShiftResult, word: _Word, left: float, top: float) -> None:
     color = theme().muted if result.special[word.index] else theme().ink
     weight = _weight(result, word.index, word.text)
     wide = page.ruler.width(word.text, TEXT_SIZE, weight)
     middle = left + word.middle
-    page.write(
-        middle, top, [word.text], points=TEXT_SIZE, color=color, weight=weight, align="center"
-    )
+    look: dict[str, Any] = {"points": TEXT_SIZE, "color": color, "weight": weight}
+    page.write(middle, top, [word.text], align="center", **look)
     if word.index == result.at:
         under = top + 0.9 * line_height(TEXT_SIZE)
         page.line([(middle - wide / 2, under), (middle + wide / 2, under)])
 
 
 def _draw_bars(
-    ax: Axes,
-    result: ShiftResult,
-    line: Sequence[_Word],
-    contributions: Sequence[float],
-    effects: Sequence[float],
-    scale: float,
+    ax: Axes, result: ShiftResult, line: Sequence[_Word], shares: list[list[float]], scale: float
 ) -> None:
     """Draw two bars for each word of a line. scale : of the axis, per inch."""
-    ax.plot(
-        [line[0].left, line[-1].left + line[-1].width],
-        [0, 0],
-        color=theme().muted,
-        linewidth=0.5,
-        clip_on=False,
-    )
+    contributions, effects = shares
+    ends = line[0].left, line[-1].left + line[-1].width
+    ax.plot(ends, [0, 0], color=theme().muted, linewidth=0.5, clip_on=False)
     with_numbers = _numbered(contributions), _numbered(effects)
     is_one = all(effect != effect for effect in effects)
     for word in line:
@@ -445,7 +409,8 @@ def _draw_bars(
         color = sign_colors()[brought <= 0]
         ax.bar(place, brought, width=_BAR, color=color, linewidth=0)
         if word.index in with_numbers[0]:
-            _write_number(ax, place, brought, scale, color, -1 if place < word.middle else 0)
+            side = -1 if place < word.middle else 0
+            _write_number(ax, place, brought, scale, color, side, brought)
         if lost != lost:
             continue
         place = word.middle + _APART
@@ -455,25 +420,246 @@ def _draw_bars(
         if len(several) > 1:
             ax.plot([place, place], [low, high], color=theme().ink, linewidth=0.6)
         if word.index in with_numbers[1]:
-            _write_number(ax, place, lost, scale, theme().ink, 1, end=high if lost > 0 else low)
+            _write_number(ax, place, lost, scale, theme().ink, 1, high if lost > 0 else low)
 
 
 def _write_number(
-    ax: Axes,
-    place: float,
-    share: float,
-    scale: float,
-    color: Any,
-    side: int,
-    end: float | None = None,
+    ax: Axes, place: float, share: float, scale: float, color: Any, side: int, end: float
 ) -> None:
-    """Write a number at the end of its bar.
-
-    side : -1 to the left of the middle, 1 to the right. end : of what is drawn; by default the bar.
-    """
+    """Write a number at the end of what is drawn, on a side of its middle: -1 is left, 1 right."""
     text = "\N{MINUS SIGN}" * (share < 0) + f"{abs(share):.2f}".removeprefix("0")
-    tip = (share if end is None else end) + 0.015 * scale * (1 if share > 0 else -1)
+    tip = end + 0.015 * scale * (1 if share > 0 else -1)
     ax.text(
         place - side * _BAR / 2, tip, text, fontsize=NUMBER_SIZE, color=color,
         ha={-1: "right", 0: "center", 1: "left"}[side], va="bottom" if share > 0 else "top",
     )  # fmt: skip
+
+
+def _details_caption(result: ShiftResult) -> list[str]:
+    """Return what the caption says about the details."""
+    split, stream = result.decomposition, result.residual_stream
+    name, contributions = result.contributions
+    error = split.credit_error if name == "all paths" else split.error
+    rho = "; ρ: rank correlation of both (Spearman)" if result.rank_correlations else ""
+    parts = [
+        f"gray bars: contributions, which sum to {contributions.sum():.2f} (completeness error "
+        f"{power(error)}); marks: effects of changing a word{rho}",
+        "by layer and by head: direct contributions to the word itself, because the values of "
+        "others differ (value) or because it attends to them more or less (routing); completeness "
+        f"error {power(split.error)}",
+        f"residual stream: from the static vector to the end, {stream.total:.2f} (completeness "
+        f"error {power(stream.error)}); own is the static vector after the norms, minus itself",
+    ]
+    if result.head_effects:
+        parts.append(
+            "dots: one head each, patched with its output in the other run, in both directions. "
+            "Direct effect: only at the word, all other attention fixed, so that it agrees with "
+            "the contribution nearly by construction"
+        )
+    if result.total_effect is not None:
+        parts.append("total effect: at all positions, with everything after it recomputed")
+    return parts
+
+
+def _draw_words(page: Page, result: ShiftResult, top: float) -> float:
+    """Draw the panels that have a row for every word; return their lower edge."""
+    width = page.room
+    row = min(_ROW, _ALL_WORDS[width > WIDE] / len(result.words))
+    words = [literal(word) for word in result.words]
+    longest = min(_LONGEST, width / 5)
+    labels = fit_ticks(words, row, page.ruler, axis="y", longest=longest, named=result.at)
+    left, tall, right = page.left + labels.room, row * len(words), page.right
+    is_wide = width > _NARROW
+    room = (right - left) * 0.4 if is_wide else right - left - _RIGHT
+    is_all = result.contributions[0] == "all paths"
+    title = "Over all paths" if is_all else "Directly, by word"
+    below = page.subtitle(left, top, title, room) + 0.04
+    ax = page.axes(left, below, room, tall)
+    _draw_interventions(ax, result)
+    labels.apply(ax, "y")
+    ax.set_xlabel(page.ruler.longest([_UNIT, "units"], room, TEXT_SIZE), color=theme().muted)
+    end = page.write(left, below + tall + AXIS_ROOM, _key(result), color=theme().muted)
+    if not is_wide:
+        return _draw_map(page, result, labels, left, end + 0.1, tall)
+    return max(end, _draw_map(page, result, labels, left + room + _GAP + labels.room, top, tall))
+
+
+def _draw_interventions(ax: Axes, result: ShiftResult) -> None:
+    """Draw the contribution of each word as a bar, and the effects of changing it as marks."""
+    _, contributions = result.contributions
+    _draw_sideways_bars(ax, contributions.tolist(), [0.0] * len(contributions), theme().faint)
+    count = len(result.causal)
+    spread = np.linspace(-0.24, 0.24, count) if count > 1 else [0.0] * count
+    for offset, (name, effect) in zip(spread, result.causal.items(), strict=True):
+        measured = ~effect.isnan()
+        rows = np.flatnonzero(measured.numpy()) + 0.5 + offset
+        look: dict[str, Any] = {"mfc": theme().ground, "mec": theme().ink, "ms": 3.0, "mew": 0.7}
+        ax.plot(effect[measured].tolist(), rows, _MARKERS[name], **look)
+    _style_rows(ax, len(contributions))
+
+
+def _key(result: ShiftResult) -> list[str]:
+    """Return the legend of the interventions, with their rank correlations."""
+    ranks = result.rank_correlations
+    lines = []
+    for name in [*result.causal, *(["consensus"] if "consensus" in ranks else [])]:
+        rho = f", {_rho(ranks[name])}" if name in ranks else ""
+        lines.append(f"{_SIGNS.get(name, '')} {name}{rho}".strip())
+    return lines
+
+
+def _rho(rho: float) -> str:
+    return f"ρ {rho:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _draw_map(
+    page: Page, result: ShiftResult, labels: Ticks, left: float, top: float, tall: float
+) -> float:
+    """Draw the direct contribution of each word in each layer; return the lower edge."""
+    right = page.right - BAR_ROOM
+    below = page.subtitle(left, top, "By word and layer", right - left) + 0.04
+    ax = page.axes(left, below, right - left, tall)
+    table = result.by_word(result.decomposition.table.sum(1)).T  # (W, L)
+    others = table[[index for index in range(len(table)) if index != result.at]]
+    # The word itself often contributes most.
+    largest = range_of(others) if others.abs().sum() > 0 else None
+    mesh = draw_values(ax, table, largest=largest, lines=len(table) <= _LINED)
+    labels.apply(ax, "y")
+    every = math.ceil(_LAYER * table.shape[1] / (right - left))
+    shown = np.arange(0, table.shape[1], every)
+    ax.set_xticks(shown + 0.5, [str(layer) for layer in shown])
+    ax.tick_params(axis="x", length=0)
+    ax.set_xlabel("layer", color=theme().muted)
+    _draw_color_bar(page, mesh, right, below, min(tall, 1.2))
+    return below + tall + AXIS_ROOM
+
+
+def _draw_small_panels(page: Page, result: ShiftResult, top: float) -> float:
+    """Draw the panels without words, side by side; return their lower edge."""
+    # The title, what is drawn, and the inches for the labels on its left.
+    panels: list[tuple[str, Callable[[Axes, ShiftResult], QuadMesh | None], float]] = [
+        ("Directly, by head", _draw_by_head, 0.3),
+        ("Directly, by layer", _draw_value_and_routing, 0.3),
+        ("Residual stream", _draw_residual_stream, 0.55),
+    ]
+    if result.path is not None:
+        panels.append(("Between the regions", _draw_axis, 0.3))
+    for name in result.head_effects:
+        panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
+    width = page.room
+    columns, tall = (2 if width > _NARROW else 1), _SMALL[width > WIDE]
+    if width > WIDE:
+        columns = 3 if len(panels) > 4 else len(panels)
+    room = (width - _GAP * (columns - 1)) / columns
+    for number, (title, draw, labels) in enumerate(panels):
+        if number and number % columns == 0:
+            top += tall + 0.2 + AXIS_ROOM + 0.2
+        left = page.left + (number % columns) * (room + _GAP) + labels
+        across = room - labels - (BAR_ROOM if draw is _draw_by_head else _RIGHT)
+        below = page.subtitle(left, top, title, room - labels) + 0.04
+        ax = page.axes(left, below, across, tall)
+        mesh = draw(ax, result)
+        unit = page.ruler.longest([_UNIT, "units"], across, TEXT_SIZE)
+        ax.set_xlabel(ax.get_xlabel() or unit, color=theme().muted)
+        if mesh is not None:
+            _draw_color_bar(page, mesh, left + across, below, tall)
+        if draw is _draw_value_and_routing:
+            key = below + tall + AXIS_ROOM
+            page.write(left, key, ["■ value"], color=theme().cycle[3])
+            page.write(left + 0.6, key, ["■ routing"], color=theme().cycle[2])
+    return top + 0.2 + tall + AXIS_ROOM + 0.15
+
+
+def _draw_by_head(ax: Axes, result: ShiftResult) -> QuadMesh:
+    """Draw the direct contribution of each head: layers down, heads across."""
+    table = result.decomposition.table.sum(-1)
+    mesh = draw_values(ax, table, lines=True)
+    layers, heads = (np.arange(0, count, max(1, count // 6)) for count in table.shape)
+    ax.set_yticks(layers + 0.5, [str(layer) for layer in layers])
+    ax.set_xticks(heads + 0.5, [str(head) for head in heads])
+    ax.set_ylabel("layer", color=theme().muted)
+    ax.set_xlabel("head", color=theme().muted)
+    ax.tick_params(length=0)
+    return mesh
+
+
+def _draw_value_and_routing(ax: Axes, result: ShiftResult) -> None:
+    """Draw the value and the routing part of each layer as two bars."""
+    split = result.decomposition
+    rows = np.arange(len(split.value))
+    ax.barh(rows + 0.3, split.value.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[3])
+    ax.barh(rows + 0.7, split.routing.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[2])
+    _style_rows(ax, len(rows))
+    ax.set_yticks(rows + 0.5, [str(layer) for layer in rows])
+    ax.set_ylabel("layer", color=theme().muted)
+
+
+def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
+    """Draw what was added to the residual stream, from the static to the contextual vector."""
+    stream = result.residual_stream
+    added = {"attention": stream.attention.sum().item(), "MLPs": stream.mlp.sum().item()}
+    parts = added | {"biases": stream.bias, "own": stream.own}
+    starts = np.cumsum([0.0, *parts.values()])
+    _draw_sideways_bars(ax, list(parts.values()), starts[:-1].tolist())
+    ax.axvline(stream.total, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
+    _style_rows(ax, len(parts))
+    ax.set_yticks(np.arange(len(parts)) + 0.5, list(parts))
+
+
+def _draw_axis(ax: Axes, result: ShiftResult) -> None:
+    """Draw the place of the word between the regions, as it enters each layer and at the end."""
+    assert result.path is not None
+    layers = np.arange(len(result.path))
+    for place, name in zip((1, 0), result.regions, strict=True):
+        ax.axhline(place, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
+        ax.annotate(
+            name, (1, place), xycoords=("axes fraction", "data"), xytext=(-1, 1.5),
+            textcoords="offset points", ha="right", va="bottom", color=theme().muted,
+            fontsize=SMALL_SIZE, parse_math=False,
+        )  # fmt: skip
+    ax.plot(layers, result.path.tolist(), "o-", color=theme().accent, linewidth=1.0, ms=2.5)
+    ax.margins(y=0.18)
+    ax.set_xticks(layers, [*map(str, layers[:-1]), "end"])
+    ax.set_xlabel("entering layer", color=theme().muted)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
+    """Draw the direct or the total effect of patching each head against its contribution."""
+    split = result.decomposition.table.sum(-1).flatten().tolist()
+    effects = result.head_effects[name].flatten().tolist()
+    ax.axline((0, 0), slope=1, color=theme().muted, linewidth=0.5, zorder=0)
+    ax.plot(split, effects, "o", color=theme().cycle[0], mec=theme().ground, ms=2.8, mew=0.3)
+    ax.set_xlabel("its contribution", color=theme().muted)
+    ax.set_ylabel("patching one head", color=theme().muted)
+    if name in (ranks := result.head_rank_correlations):
+        ax.annotate(
+            _rho(ranks[name]), (0, 1), xycoords="axes fraction", xytext=(3, -1),
+            textcoords="offset points", va="top", color=theme().muted,
+            fontsize=SMALL_SIZE,
+        )  # fmt: skip
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_sideways_bars(
+    ax: Axes, lengths: list[float], starts: list[float], color: str | None = None
+) -> None:
+    """Draw horizontal bars, colored by sign unless a color is given."""
+    signed = [sign_colors()[length <= 0] for length in lengths]
+    rows = np.arange(len(lengths)) + 0.5
+    ax.barh(rows, lengths, left=starts, height=0.62, color=color or signed)
+
+
+def _style_rows(ax: Axes, rows: int) -> None:
+    ax.axvline(0, color=theme().muted, linewidth=0.5)
+    ax.set_ylim(rows, 0)
+    ax.set_yticks([])
+    ax.spines[["left", "top", "right"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    ax.locator_params(axis="x", nbins=4)
+    ax.use_sticky_edges = False
+    ax.margins(x=0.05)
+
+
+def _draw_color_bar(page: Page, mesh: ScalarMappable, left: float, top: float, tall: float) -> None:
+    color_bar(mesh, page.axes(left + BAR_GAP, top, BAR_WIDTH, tall), "contribution")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from matplotlib.cm import ScalarMappable
@@ -16,6 +17,7 @@ from torch import Tensor
 from attnviz.analyses.steps.compute import steps as compute_steps
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError, refuse_given
+from attnviz.figures import figure
 from attnviz.figures.cells import (
     Ticks,
     decimals,
@@ -27,7 +29,7 @@ from attnviz.figures.cells import (
     range_of,
     write_numbers,
 )
-from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, range_bar
+from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, new_page, range_bar
 from attnviz.figures.style import (
     BAR_GAP,
     BAR_ROOM,
@@ -41,7 +43,6 @@ from attnviz.figures.style import (
     WIDE,
     as_math,
     power,
-    style,
     theme,
     value_colors,
     weight_colors,
@@ -73,6 +74,7 @@ _TITLES = {
 _SIGNED_TITLES = {"V": "Values V", "weights": "Matrix M", "A": "Outputs y"}
 
 
+@figure
 def steps(
     result: AttentionResult | StepsResult,
     *,
@@ -95,16 +97,6 @@ def steps(
         The head, both counted from 0. By default as in `attnviz.steps`.
     word : str or int, optional
         The word to follow, or the position of a token. By default the first content word.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Raises
     ------
@@ -123,8 +115,9 @@ def steps(
             f"The width must be at least {_NARROWEST:g} mm for all stages, not {width:g}. "
             "A column of a journal is 89 mm wide."
         )
-    with style([*result.queries, *result.keys, source(result.provenance)]):
-        page = Page(width * MM, caption)
+    with new_page(
+        width, caption, [*result.queries, *result.keys, source(result.provenance)]
+    ) as page:
         top = _draw_heading(page, result)
         for names in _rows_of_stages(result, wide=width * MM >= WIDE):
             if names:
@@ -145,6 +138,7 @@ def steps(
         return page.finish_with_caption(top, parts, result.checked_agreement)
 
 
+@figure
 def attention_vector(
     result: AttentionResult | StepsResult,
     *,
@@ -167,16 +161,6 @@ def attention_vector(
         The head, both counted from 0. By default as in `attnviz.steps`.
     word : str or int, optional
         The word to follow, or the position of a token. By default the first content word.
-    width : float, default 183
-        The width of the figure in mm.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Raises
     ------
@@ -190,8 +174,7 @@ def attention_vector(
     >>> figure = attnviz.plot.attention_vector(result, layer=5, head=3, word="train")
     """
     result = _as_steps(result, layer, head, word)
-    with style([*result.keys, result.word, source(result.provenance)]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [*result.keys, result.word, source(result.provenance)]) as page:
         top = _draw_heading(page, result)
         end = _draw_attention_vector(page, result, top)
         parts = [
@@ -287,12 +270,6 @@ class _Panel:
         return self.stage.name == "A" if self.signed else self.stage.name not in _FROM_X
 
     @property
-    def title(self) -> str:
-        """What it shows."""
-        name = self.stage.name
-        return _SIGNED_TITLES.get(name, name) if self.signed else _TITLES[name]
-
-    @property
     def high(self) -> float:
         return self.down * len(self.stage.values)
 
@@ -341,15 +318,12 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
     before = None
     for stage in stages:
         labels = result.queries if stage.rows == "query" else result.keys
-        ticks.append(
-            fit_ticks(labels, down, page.ruler, axis="y", longest=_LONGEST, named=result.row)
-            if labels != before
-            else None
-        )
+        fitted = fit_ticks(labels, down, page.ruler, axis="y", longest=_LONGEST, named=result.row)
+        ticks.append(fitted if labels != before else None)
         before = labels
     used = sum(tick.room for tick in ticks if tick) + _GAP * (len(stages) - 1) + BAR_ROOM
     shares = [_WIDER if stage.values.shape[1] > _MANY else 1.0 for stage in stages]
-    unit = (page.right - page.left - used) / sum(shares)
+    unit = (page.room - used) / sum(shares)
     if stages[0].over_keys:
         n = len(result.keys)
         unit = min(_CELL * n, unit)
@@ -366,7 +340,9 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
 def _draw_header(page: Page, panel: _Panel, top: float) -> None:
     """Write name, formula, shape and the difference from the model above a panel."""
     ruler, stage, left, room = page.ruler, panel.stage, panel.left, panel.across + _GAP - 0.05
-    title = ruler.clip(literal(panel.title), room, TEXT_SIZE)
+    name = stage.name
+    name = _SIGNED_TITLES.get(name, name) if panel.signed else _TITLES[name]
+    title = ruler.clip(literal(name), room, TEXT_SIZE)
     top = page.write(left, top, [title], points=TEXT_SIZE, weight="bold")
     size = stage.size
     if not panel.is_weights:  # they have a color bar
@@ -382,12 +358,10 @@ def _draw_header(page: Page, panel: _Panel, top: float) -> None:
     shown = formula if fits else ruler.clip(stage.formula, room, points)
     page.write(left, top, [shown], points=points, color=theme().muted, math=fits)
     top = page.write(left, top + line_height(SMALL_SIZE) + 0.01, [size], color=theme().muted)
-    verdict, color = "not compared", theme().muted
+    verdict, is_wrong = "not compared", stage.difference is not None and not stage.passed
     if stage.difference is not None:
-        verdict = "agrees to" if stage.passed else "DIFFERS by"
-        verdict = f"{verdict} {power(stage.difference)}"
-        color = theme().muted if stage.passed else theme().alarm
-    page.write(left, top, [verdict], color=color)
+        verdict = f"{'DIFFERS by' if is_wrong else 'agrees to'} {power(stage.difference)}"
+    page.write(left, top, [verdict], color=theme().alarm if is_wrong else theme().muted)
 
 
 def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> float:
@@ -431,10 +405,7 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     bars, strips = room * 0.2, room * 0.4
     top = page.write(left, top, ["Attention vector a"], points=TEXT_SIZE, weight="bold")
     subtitle = f"of “{literal(result.word)}”: every value times its weight, added up"
-    top = (
-        page.write(left, top, ruler.wrap(subtitle, right - left, SMALL_SIZE), color=theme().muted)
-        + 0.04
-    )
+    top = page.paragraph(left, top, subtitle, right - left) + 0.04
     at_bars = left + indent
     at_values = at_bars + bars + _NUMBER_ROOM + _BETWEEN
     at_products = at_values + strips + _BETWEEN
@@ -453,25 +424,18 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
 
     high = _VECTOR_ROW * len(labels)
     ax = page.axes(at_bars, top, bars, high)
-    ax.barh(
-        [i + 0.5 for i in range(len(labels))], weights.tolist(), height=0.7, color=theme().cycle[0]
-    )
+    middles = [row + 0.5 for row in range(len(labels))]
+    ax.barh(middles, weights.tolist(), height=0.7, color=theme().cycle[0])
     ax.set_ylim(len(labels), 0)
     ax.set_xlim(min(float(weights.min()), 0.0), max(float(weights.max()), 1e-12))
     ax.set_xticks([])
-    ax.set_yticks([i + 0.5 for i in range(len(labels))], labels, parse_math=False)
+    ax.set_yticks(middles, labels, parse_math=False)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     say = partial(_signed_number, range_of(weights)) if result.signed else decimals
-    for row, weight in enumerate(weights.tolist()):
-        ax.text(
-            max(weight, 0.0),
-            row + 0.5,
-            f" {say(weight)}",
-            va="center",
-            fontsize=SMALL_SIZE,
-            color=theme().muted,
-        )
+    look: dict[str, Any] = {"va": "center", "fontsize": SMALL_SIZE, "color": theme().muted}
+    for middle, weight in zip(middles, weights.tolist(), strict=True):
+        ax.text(max(weight, 0.0), middle, f" {say(weight)}", **look)
     draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
     range_bar(page.axes(right - BAR_ROOM + BAR_GAP, top, BAR_WIDTH, min(high, 0.9)))
     draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
@@ -481,9 +445,8 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
         page.write(at_shares, top + row * _VECTOR_ROW + middle, [percent], color=theme().muted)
     top += high + 0.06
     draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
-    page.write(
-        at_products - 0.06, top + middle, [as_math("a = Σ_j α_j v_j")], align="right", math=True
-    )
+    formula = [as_math("a = Σ_j α_j v_j")]
+    page.write(at_products - 0.06, top + middle, formula, align="right", math=True)
     page.write(at_shares, top + middle, ["100%"], color=theme().muted)
     return top + _VECTOR_ROW
 
@@ -498,9 +461,8 @@ def _vector_rows(result: StepsResult) -> tuple[list[str], Tensor, Tensor, Tensor
     rest = torch.ones(len(weights), dtype=torch.bool, device="cpu")
     rest[largest_keys] = False
     labels = [*(result.keys[i] for i in largest_keys), f"{int(rest.sum())} others"]
-    if result.signed:  # whose weights may sum to 0
-        mean = values[rest].mean(0)
-    else:
+    mean = values[rest].mean(0)
+    if not result.signed:  # signed weights may sum to 0
         mean = products[rest].sum(0) / weights[rest].sum().clamp(min=1e-300)
     values = torch.cat([values[largest_keys], mean.unsqueeze(0)])
     weights, products, shares = (

@@ -26,15 +26,14 @@ from attnviz.analyses.survey.statistics import (
     SIGNED_TITLES,
     HeadStatistic,
 )
+from attnviz.figures import figure
 from attnviz.figures.head_grid import HeadGrid
-from attnviz.figures.layout import CaptionLength, Page, line_height
+from attnviz.figures.layout import CaptionLength, Page, label_points, line_height, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
     FULL_WIDTH,
-    MM,
     SMALL_SIZE,
     WIDE,
-    style,
     theme,
     value_colors,
     weight_colors,
@@ -59,6 +58,7 @@ _LOWEST_PANEL = 0.4  # inches of a panel at least
 _ZERO = 1e-9  # smaller values count as 0, and their scale ends at 1
 
 
+@figure
 def survey(
     result: SurveyResult,
     *,
@@ -74,16 +74,6 @@ def survey(
         From `attnviz.survey`.
     details : bool, default False
         Whether to draw the heads in a plane too, by how alike their maps are.
-    width : float, default 183
-        The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-    caption : {"short", "full"}
-        Whether the caption has two lines, or also says how everything was measured. The file always
-        says so in its metadata.
-
-    Returns
-    -------
-    Figure
-        A new figure.
 
     Examples
     --------
@@ -91,8 +81,7 @@ def survey(
     >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
     >>> figure = attnviz.plot.survey(attnviz.survey(texts))
     """
-    with style([result.provenance.model, *result.statistics]):
-        page = Page(width * MM, caption)
+    with new_page(width, caption, [result.provenance.model, *result.statistics]) as page:
         top = _draw_roles(page, result, page.heading(_title(result)) + 0.06)
         if any(one.random_accuracies for one in result.confirmations):
             top = _draw_confirmations(page, result, top) + _GAP
@@ -100,28 +89,24 @@ def survey(
         p_values = torch.where(result.even.isnan(), result.p_shuffled, result.p_even)
         titles = {**TITLES, **SIGNED_TITLES}
         panels = [
-            Panel(
-                titles.get(name, name),
-                name,
-                result.mean[:, column],
-                p_values[:, column] >= SURE,
-                signed=bool((result.mean[:, column] < 0).any()),
+            Panel(titles.get(name, name), name, mean, p_value >= SURE, bool((mean < 0).any()))
+            for name, mean, p_value, count in zip(
+                result.statistics, result.mean.T, p_values.T, result.count.T, strict=True
             )
-            for column, name in enumerate(result.statistics)
-            if result.count[:, column].any()
+            if count.any()
         ]
         directions = grid_of(result.heads)[0].directions
         of_what = " of signed weights" * result.signed
         title = f"Each statistic{of_what}: {directions}, from 0 to the largest; faint: unsure"
-        top = page.subtitle(page.left, top, title, page.right - page.left) + 0.06
+        top = page.subtitle(page.left, top, title, page.room) + 0.06
         top = head_panels(page, result.heads, panels, top)
         if not details:
             return page.finish_with_caption(top, _caption(result), result.checked_agreement)
         places = _plane_of(result.distances)
         top, plane = _draw_plane(page, result, places, top)
-        figure = page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
+        drawn = page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
         _label_plane(plane, result, places)
-        return figure
+        return drawn
 
 
 def grid_of(heads: Sequence[HeadName]) -> tuple[HeadGrid, list[tuple[int, int]]]:
@@ -134,10 +119,7 @@ def grid_of(heads: Sequence[HeadName]) -> tuple[HeadGrid, list[tuple[int, int]]]
 def _title(result: SurveyResult) -> str:
     """Return how many heads have which role."""
     roles = Counter(role for role in result.roles if role)
-    model, texts = (
-        literal(result.provenance.model, _LONGEST_NAME),
-        f"on {result.read}",
-    )
+    model, texts = (literal(result.provenance.model, _LONGEST_NAME), f"on {result.read}")
     if not roles:
         return f"No head of {model} has a confirmed role {texts}"
     if sure := [one for one in result.confirmations if one.confirmed]:
@@ -169,7 +151,7 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
     """Draw the role of each head in a grid, and beside it the heads with a role, by name."""
     colors = _colors(result)
     grid, places = grid_of(result.heads)
-    inner = page.right - page.left
+    inner = page.room
     is_wide = page.width > WIDE
     room = (0.5 if is_wide else 1.0) * inner - AXIS_ROOM
     across = min(room / grid.columns, _LARGEST_CELL)
@@ -187,19 +169,14 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
         page.write(page.left + AXIS_ROOM, bottom, ["■"], color=color)
         bottom = page.write(page.left + AXIS_ROOM + 0.12, bottom, [result.name_of(role)])
     if not is_wide:
-        return _draw_named(page, result, colors, (page.left, page.right), bottom + _GAP) + _GAP
+        return _draw_named(page, result, (page.left, page.right), bottom + _GAP) + _GAP
     left = page.left + 0.5 * inner + _GAP
-    return max(bottom, _draw_named(page, result, colors, (left, page.right), top)) + _GAP
+    return max(bottom, _draw_named(page, result, (left, page.right), top)) + _GAP
 
 
-def _draw_named(
-    page: Page,
-    result: SurveyResult,
-    colors: Mapping[str, str],
-    place: tuple[float, float],
-    top: float,
-) -> float:
+def _draw_named(page: Page, result: SurveyResult, place: tuple[float, float], top: float) -> float:
     """Draw the heads with a role: their mean weight with its interval, beside even weights."""
+    colors = _colors(result)
     known: Mapping[str, HeadStatistic] = ROLES
     if result.signed or result.kind != "text":
         declared = SIGNED_STATISTICS if result.signed else statistics_of(result.kind)
@@ -225,7 +202,7 @@ def _draw_named(
     for y, n in enumerate(shown):
         column = columns[result.roles[n]]
         low, high, even = (
-            float(numbers[n, column]) for numbers in (result.low, result.high, result.even)
+            float(each[n, column]) for each in (result.low, result.high, result.even)
         )
         ax.barh(y, mean[n], height=0.7, color=colors[result.roles[n]])
         ax.plot([low, high], [y, y], color=theme().ink, linewidth=0.8)
@@ -246,7 +223,7 @@ def _draw_named(
 def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
     """Draw how often the answers of a probe are right without the heads of each role."""
     shown = [one for one in result.confirmations if one.random_accuracies]
-    inner, colors = page.right - page.left, _colors(result)
+    inner, colors = page.room, _colors(result)
     behaviors = dict.fromkeys(one.behavior for one in shown)
     title = f"{', '.join(behaviors).capitalize()}: right without the heads of a role"
     top = page.subtitle(page.left, top, title, inner) + 0.02
@@ -273,15 +250,14 @@ def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
     ax.tick_params(labelsize=SMALL_SIZE)
     whole = ", ".join(dict.fromkeys(f"{one.accuracy:.0%}" for one in shown))
     key = f"dashed: the whole model, {whole}; ticks: without as many random heads"
-    lines = page.ruler.wrap(key, inner, SMALL_SIZE)
-    return page.write(page.left, top + height + 0.2, lines, color=theme().muted)
+    return page.paragraph(page.left, top + height + 0.2, key, inner)
 
 
 def _draw_plane(
     page: Page, result: SurveyResult, places: NDArray[np.float64], top: float
 ) -> tuple[float, Axes]:
     """Draw the heads in a plane, with a key of their roles; return the lower edge and the axes."""
-    inner = page.right - page.left
+    inner = page.room
     top = page.subtitle(page.left, top, "Heads with similar maps stand together", inner) + 0.03
     colors = _colors(result)
     roles = [*colors, ""]
@@ -297,13 +273,9 @@ def _draw_plane(
         with_role = np.array([other == role for other in result.roles])
         if not with_role.any():
             continue
-        look: dict[str, Any] = {
-            "s": 16,
-            "marker": _MARKERS[number % len(_MARKERS)] if role else "o",
-            "color": colors.get(role, theme().faint),
-            "linewidth": 0.3,
-            "edgecolor": theme().ink,
-        }
+        look: dict[str, Any] = {"s": 16, "linewidth": 0.3, "edgecolor": theme().ink}
+        look["marker"] = _MARKERS[number % len(_MARKERS)] if role else "o"
+        look["color"] = colors.get(role, theme().faint)
         ax.scatter(*places[with_role].T, zorder=2 if role else 1, **look)
         dot = page.axes(page.right - key + 0.1, y, 0.12, line_height(SMALL_SIZE))
         dot.axis("off")
@@ -330,24 +302,10 @@ def _plane_of(distances: Tensor) -> NDArray[np.float64]:
 
 def _label_plane(ax: Axes, result: SurveyResult, places: NDArray[np.float64]) -> None:
     """Name heads with a role other than resting, where there is room."""
-    import textalloc
-
     named = [n for n, role in enumerate(result.roles) if role and not role.startswith("rests")]
-    if not named:
-        return
-    textalloc.allocate(
-        ax,
-        places[named, 0],
-        places[named, 1],
-        [str(result.heads[n]) for n in named],
-        x_scatter=places[:, 0],
-        y_scatter=places[:, 1],
-        textsize=SMALL_SIZE,
-        textcolor=theme().ink,
-        linecolor=theme().faint,
-        linewidth=0.5,
-        draw_all=False,
-    )
+    if named:
+        names = [str(result.heads[n]) for n in named]
+        label_points(ax, places[named], names, places, textcolor=theme().ink)
 
 
 def _caption(result: SurveyResult) -> list[str]:
@@ -413,7 +371,7 @@ def head_panels(
 
     Unsure heads have faint colors, or none in a signed panel. Titles say where colors end.
     """
-    inner = page.right - page.left
+    inner = page.room
     least = _PANEL if page.width > WIDE else _NARROW_PANEL
     columns = max(1, int((inner + _GAP) / (least + _GAP)))
     across = (inner - (columns - 1) * _GAP) / columns - _NUMBERS
@@ -425,7 +383,8 @@ def head_panels(
     for number, panel in enumerate(panels):
         x = page.left + number % columns * (across + _NUMBERS + _GAP) + _NUMBERS
         y = top + number // columns * step
-        end = _end_of(panel.values)
+        largest = float(np.nanmax(panel.values.double().abs().numpy(), initial=0.0))
+        end = _rounded_up(largest) if largest > _ZERO else 1.0
         limit = f"{'±' * panel.signed}{end:g}"
         room = across - page.ruler.width(limit, SMALL_SIZE) - 0.06
         title = page.ruler.longest((panel.title, panel.name), _BOLD * room, SMALL_SIZE)
@@ -443,23 +402,13 @@ def head_panels(
     return top + math.ceil(len(panels) / columns) * step
 
 
-def _end_of(values: Tensor) -> float:
-    """Return where the colors of a panel end: the largest absolute number, to one digit."""
-    end = float(np.nanmax(values.double().abs().numpy(), initial=0.0))
-    return _rounded_up(end) if end > _ZERO else 1.0
-
-
 def _draw_panel(ax: Axes, values: Tensor, unsure: Tensor, end: float, *, signed: bool) -> None:
     """Draw numbers (rows, columns), the unsure ones faint, or blank in a signed panel."""
     ax.imshow(
-        values.numpy(),
-        value_colors() if signed else weight_colors(),
-        aspect="auto",
-        origin="upper",
-        interpolation="nearest",
-        norm=Normalize(-end if signed else 0.0, end),
+        values.numpy(), value_colors() if signed else weight_colors(), aspect="auto",
+        origin="upper", interpolation="nearest", norm=Normalize(-end if signed else 0.0, end),
         alpha=np.where(unsure.numpy(), 0.0 if signed else _FAINT_OPACITY, 1.0),
-    )
+    )  # fmt: skip
     rows, columns = values.shape
     ax.set_xticks(range(0, columns, max(1, columns // 4)))
     ax.set_yticks(range(0, rows, math.ceil(rows / 4)))
