@@ -18,7 +18,7 @@ from attnviz.inputs import (
     Inputs,
     TextSource,
     TokenIds,
-    encode_inputs,
+    encode,
     expect_one_text,
     parse_inputs,
     spelled,
@@ -86,7 +86,7 @@ def read(
     bos: int | None = None
     if decoder is not None:
         inputs = source = replace(inputs, targets=[decoder])
-        batch = encode_inputs(model.checkpoint, inputs, truncate=truncate)
+        batch = encode(model.checkpoint, inputs, truncate=truncate)
         sink, notes = _sink_of_source(batch)
         notes = (*_notes_on(inputs, batch), *notes)
     else:
@@ -94,7 +94,7 @@ def read(
         tensors, bos, sink, notes = encode_causal(model, inputs, truncate=truncate)
         if bos is not None or more:
             inputs = _as_ids(inputs, tensors, after=more)
-        batch = encode_inputs(model.checkpoint, inputs, truncate=truncate)
+        batch = encode(model.checkpoint, inputs, truncate=truncate)
     with silence_logs():
         (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
     axes = [batch.axes[kind][0] for kind in batch.axes]
@@ -124,7 +124,7 @@ def encode_causal(
 ) -> tuple[Mapping[str, Tensor], int | None, int | None, tuple[str, ...]]:
     """Return the inputs of a text, and the `bos`, `sink` and `notes` of its `Reading`."""
     source = text if isinstance(text, Inputs) else parse_inputs(text)
-    batch = encode_inputs(model.checkpoint, source, truncate=truncate)
+    batch = encode(model.checkpoint, source, truncate=truncate)
     _expect_tokens(batch)
     bos = sink = None
     notes = _notes_on(source, batch)
@@ -201,11 +201,11 @@ def encode_after(
 ) -> Batch:
     """Return an encoded text, with the token `bos` before it if there is one."""
     source = text if isinstance(text, Inputs) else parse_inputs(text)
-    batch = encode_inputs(model.checkpoint, source, truncate=truncate)
+    batch = encode(model.checkpoint, source, truncate=truncate)
     if bos is None:
         return batch
     begun = _as_ids(source, batch.inputs, bos=bos)
-    return encode_inputs(model.checkpoint, begun, truncate=truncate)
+    return encode(model.checkpoint, begun, truncate=truncate)
 
 
 def encode_like(model: Model, text: TextSource, reading: Reading | None) -> Batch:

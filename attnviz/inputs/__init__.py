@@ -7,7 +7,6 @@ from attnviz.inputs.batch import (
     Inputs,
     Many,
     encode,
-    encode_inputs,
     expect_one_text,
     parse_inputs,
 )
@@ -50,7 +49,6 @@ __all__ = [
     "changed_batch",
     "continue_axis",
     "encode",
-    "encode_inputs",
     "encode_prefix",
     "expect_labels_fit",
     "expect_one_text",

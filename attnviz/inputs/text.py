@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import AttnvizWarning, InputError
+from attnviz.errors import InputError, expect_unicode
 from attnviz.inputs.spelling import align, covered, decode, read_labels, unknown_id
 from attnviz.inputs.tokens import Chat, TokenIds, special_flags
 from attnviz.models.pretrained import forward_parameters
@@ -35,8 +34,6 @@ TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 # 165 bytes for each byte of English were measured.
 _MEMORY_PER_BYTE = 16
 _SEGMENTS = re.compile("token_type|seg")  # in the names of parameters
-_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_ARGUMENTS = ("input_ids", "attention_mask", "token_type_ids")
 _LISTED = 5  # characters or words in a message
 _SMALL = 2**20  # bytes of text that always fit; asking for free memory takes longer
 
@@ -202,7 +199,7 @@ def tokenize(
         if (size := sum(map(len, filter(None, (source, pair))))) > _SMALL:
             _input_memory(checkpoint).expect(_MEMORY_PER_BYTE * size)
         for string in filter(None, (source, pair)):
-            _expect_unicode(string)
+            expect_unicode(string, "The text")
         options = {"of_decoder": of_decoder, "literal": checkpoint.special_tokens == "split"}
         encoded = _encode(tokenizer, source, pair, **options)
     length = len(encoded.ids)
@@ -219,16 +216,6 @@ def tokenize(
     if isinstance(source, str):
         encoded = _encode(tokenizer, source, pair, cut=longest, **options)
     return encoded.until(longest, cut_from=length)
-
-
-def _expect_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        invalid = text[error.start : error.start + 20]
-        raise InputError(
-            f"The text is not valid Unicode: remove {invalid!a} at character {error.start:,}."
-        ) from error
 
 
 def _call(
@@ -421,15 +408,6 @@ def _listed(what: str, parts: Collection[str], option: str = "") -> list[str]:
     return [f"{what}: {', '.join(listed)}{way}"] if parts else []
 
 
-def _warn_of_dropped(checkpoint: Checkpoint, pair: TextPair, read: str) -> None:
-    """Warn of control characters that no token holds; what is beside them may be joined."""
-    controls = set(_CONTROLS.findall("".join(filter(None, pair))))
-    if controls and (dropped := controls.difference(read)):
-        listed = ", ".join(f"U+{ord(control):04X}" for control in sorted(dropped)[:_LISTED])
-        message = f"The tokenizer of {checkpoint.name} drops control characters of the text"
-        warnings.warn(f"{message}: {listed}.", AttnvizWarning, stacklevel=2)
-
-
 def pad_texts(
     checkpoint: Checkpoint,
     encodings: Sequence[Mapping[str, Sequence[int]]],
@@ -442,7 +420,7 @@ def pad_texts(
     """
     tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
     module = checkpoint.module
-    arguments = {*forward_parameters(module), *_ARGUMENTS}
+    arguments = {*forward_parameters(module), "input_ids", "attention_mask", "token_type_ids"}
     names = arguments.intersection(*encodings)
     if not any(_SEGMENTS.search(name) for name, _ in module.named_parameters()):
         names.discard("token_type_ids")

@@ -74,9 +74,7 @@ class Subject:
     @property
     def batch(self) -> Batch:
         """The encoded input."""
-        inputs = parse_inputs(**self.arguments)
-        image = inputs.pictures[0] if inputs.pictures else None
-        return encode(self.model.checkpoint, inputs.texts, targets=inputs.targets, image=image)
+        return encode(self.model.checkpoint, parse_inputs(**self.arguments))
 
     def output_in_float64(self) -> Any:
         """Return the output of a copy in float64, under the same attention implementation.

@@ -38,7 +38,7 @@ from attnviz.inputs import (
     Inputs,
     TextSource,
     TokenIds,
-    encode_inputs,
+    encode,
     encode_prefix,
     expect_one_text,
     expect_tokens_left,
@@ -378,7 +378,7 @@ def _begin(
     expect_tokens_left(model.checkpoint, len(prefix.ids), count)
     if count == 1:
         return prefix, _Written()
-    batch = encode_inputs(model.checkpoint, replace(source, targets=[prefix]), truncate=truncate)
+    batch = encode(model.checkpoint, replace(source, targets=[prefix]), truncate=truncate)
     written = _generate(model, batch.inputs, prefix.ids, count)
     return TokenIds((*prefix.ids, *written.ids), shifted=True), replace(written, ids=())
 

@@ -43,7 +43,7 @@ from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Target
 from attnviz.capture import BatchedAttention, capture_batch
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs import encode_inputs
+from attnviz.inputs import encode
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult
 from attnviz.results.arguments import checked_scalars
@@ -303,7 +303,7 @@ def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
 def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int], Tensor]], Tensor]:
     """Return a function from outputs of heads at some positions to the change of logits, (H, V)."""
     module = model.module
-    inputs = encode_inputs(model.checkpoint, inputs_of([text]), truncate=True).inputs
+    inputs = encode(model.checkpoint, inputs_of([text]), truncate=True).inputs
     stored = StoredRun(base_of(module))
     with torch.no_grad(), stored.record():
         logits = module(**inputs)[0][0]

@@ -19,7 +19,7 @@ from attnviz.inputs import (
     Inputs,
     TextSource,
     TokenIds,
-    encode_inputs,
+    encode,
     max_tokens,
     spelled,
     tokenize,
@@ -438,7 +438,7 @@ def inputs_of(texts: Sequence[Text]) -> Inputs:
 def _encoded(model: Model, text: Text, *, truncate: bool) -> TokenizedText:
     """Return ids or messages with their tokens."""
     assert text.source is not None
-    batch = encode_inputs(model.checkpoint, inputs_of([text]), truncate=truncate)
+    batch = encode(model.checkpoint, inputs_of([text]), truncate=truncate)
     encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}
     encoding["special_tokens_mask"] = list(map(int, batch.axes["text"][0].special))
     words, cut = spelled(model.checkpoint, text.source)[0], batch.cut_from[0] is not None
