@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnviz.capture import MovedKeys
-from attnviz.inputs import UNITS
+from attnviz.capture.positions import UNITS
 from attnviz.results import AttentionRecord, PositionCheck
 
 # Rounding in batches of different rows, relative to the longest key: changed tokens move by 0.1.

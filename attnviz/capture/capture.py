@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,14 +26,12 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from attnviz.capture.linear import LinearMixing
-from attnviz.capture.own_numbers import OwnNumbers
+from attnviz.capture.linear import LinearMixing, notes_on_unshown
 from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall, record_runs
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.arrange import Attention
-from attnviz.capture.unshown import unshown_mixers
 from attnviz.capture.watch import (
     Output,
     Outputs,
@@ -110,8 +109,8 @@ def capture(
     between = _between_runs(calls, again)
     compared = outputs_beside(model, forward, outputs[0], between_runs=between, inputs=inputs)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
-    unshown = unshown_mixers(model, minimal_run(model, inputs), shown)
-    notes = (*first_run.notes, *notes_on_unshown(unshown))
+    unshown = notes_on_unshown(model, minimal_run(model, inputs), shown)
+    notes = (*first_run.notes, *unshown)
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
         return [
@@ -214,15 +213,6 @@ def hidden_states(
 def _executed(calls: Sequence[AttentionCall]) -> list[str]:
     """Return what two runs must have in common: the modules and the sizes of their attentions."""
     return [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
-
-
-def notes_on_unshown(unshown: Mapping[str, int]) -> tuple[str, ...]:
-    """Return how many layers mix tokens in a way that is not shown, by the class of a module."""
-    return tuple(
-        f"not shown: {count} layer{'s' * (count > 1)} with {name}, which mix{'es' * (count == 1)} "
-        "tokens by no softmax and by no function that is linear in its values"
-        for name, count in unshown.items()
-    )
 
 
 def _mixed(mixtures: Sequence[LinearMixing]) -> list[str]:
@@ -388,6 +378,50 @@ def _to_reference(call: AttentionCall, text_index: int) -> Reference:
 def _of_text(tensor: Tensor, text_index: int) -> Tensor:
     """Return the part of one text; a batch may share one."""
     return tensor[text_index if len(tensor) > 1 else 0]
+
+
+class OwnNumbers:
+    """Copies the tensors in records that share memory with the weights or buffers of a model.
+
+    Later steps of an optimizer must not change what a figure shows. The records of several texts
+    share one copy.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        tensors = (*model.parameters(), *model.buffers())
+        self._storages = {_storage(tensor) for tensor in tensors if not tensor.is_meta}
+        self._copies: dict[tuple[Any, ...], Tensor] = {}
+
+    def copy(self, value: Any) -> Any:
+        """Return a record, or a tuple of them, without memory of the model."""
+        copied = value
+        if isinstance(value, Tensor):
+            copied = self._of_tensor(value)
+        elif isinstance(value, tuple):
+            copies = tuple(map(self.copy, value))
+            copied = value if all(map(is_, copies, value)) else copies
+        elif is_dataclass(value) and not isinstance(value, Axis | type):
+            members = {field.name: getattr(value, field.name) for field in fields(value)}
+            named = {name: self.copy(member) for name, member in members.items()}
+            changed = {name: copy for name, copy in named.items() if copy is not members[name]}
+            copied = replace(value, **changed) if changed else value
+        return copied
+
+    def _of_tensor(self, tensor: Tensor) -> Tensor:
+        if (storage := _storage(tensor)) is None or storage not in self._storages:
+            return tensor
+        layout = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+        if layout not in self._copies:
+            self._copies[layout] = tensor.detach().clone()
+        return self._copies[layout]
+
+
+def _storage(tensor: Tensor) -> tuple[str, int] | None:
+    """Return where the memory of a tensor begins; None for a tensor that wraps others."""
+    try:
+        return str(tensor.device), tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return None
 
 
 # ------------------------------------------------------------------------- steps of a generation

@@ -14,13 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import AttentionCallArgs
-from attnviz.capture.capture import notes_on_unshown, to_linear_record, to_linear_reference
+from attnviz.capture.capture import OwnNumbers, to_linear_record, to_linear_reference
 from attnviz.capture.function_calls import FunctionCall, watching_functions
-from attnviz.capture.linear import LinearCalls, LinearMixing, read_mixing
-from attnviz.capture.own_numbers import OwnNumbers
+from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown, read_mixing
 from attnviz.capture.recorder import record_runs
 from attnviz.capture.stacks import StackCounter
-from attnviz.capture.unshown import unshown_mixers
 from attnviz.capture.watch import ModuleWatcher, expect_same, minimal_run, model_lock, watch
 from attnviz.errors import ModelError
 from attnviz.results import Axis, LinearAttention, LinearReference
@@ -59,7 +57,7 @@ def linear_calls(model: nn.Module, inputs: Mapping[str, Tensor]) -> LinearLayers
         modules=tuple(mixing.module for mixing in recording.linear),
         heads=sum(mixing.values.shape[1] for mixing in recording.linear),
         is_all=not (recording.calls or supports_fused_attention(model)),
-        notes=notes_on_unshown(unshown_mixers(model, run, shown)),
+        notes=notes_on_unshown(model, run, shown),
     )
 
 

@@ -17,7 +17,6 @@ from attnviz.inputs.decoder import (
     generated_text,
 )
 from attnviz.inputs.image import ImageSource, Picture
-from attnviz.inputs.places import UNITS, UnknownPlacesError, changed_batch
 from attnviz.inputs.spelling import pieces_in, read_labels
 from attnviz.inputs.text import (
     EncodingCheck,
@@ -31,7 +30,6 @@ from attnviz.inputs.text import (
 from attnviz.inputs.tokens import Chat, TextSource, TokenIds, TokensSource
 
 __all__ = [
-    "UNITS",
     "ArgumentSource",
     "AudioSource",
     "Batch",
@@ -45,8 +43,6 @@ __all__ = [
     "TextSource",
     "TokenIds",
     "TokensSource",
-    "UnknownPlacesError",
-    "changed_batch",
     "continue_axis",
     "encode",
     "encode_prefix",

@@ -31,6 +31,7 @@ from attnviz.models.named import NAMED, bundled_folder
 from attnviz.models.pretrained import (
     VOCABULARY_FILES,
     Processors,
+    embedding_of,
     embedding_rows,
     expect_processors,
     find_weights,
@@ -48,7 +49,6 @@ from attnviz.models.pretrained import (
     quiet,
     translate,
 )
-from attnviz.models.vocabulary import fits_embeddings
 from attnviz.models.wrappers import unwrap
 from attnviz.runtime.compat import write_count
 
@@ -113,7 +113,7 @@ class Checkpoint:
         if self.tokenizer is None:
             return None
         try:
-            return fits_embeddings(self.module, self.tokenizer)
+            return _fits_embeddings(self.module, self.tokenizer)
         except Exception:  # a tokenizer or a model of the user may lack any method
             return None
 
@@ -481,6 +481,61 @@ def _sha256_of_files(files: Sequence[Path]) -> str:
 def _joined(*digests: str) -> str:
     """Return the SHA-256 of digests that are joined."""
     return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+# --- whether the vocabulary of a tokenizer is that of the embeddings
+
+
+_SHORTEST = 4  # letters of a token that another one continues
+_LONGEST = 2  # letters of its ending
+_FEWEST, _MOST = 50, 2000  # pairs
+_SURE = 5  # standard errors
+_SPREAD = 2  # times that of norms in an embedding that was drawn at random
+
+
+def _fits_embeddings(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> bool | None:
+    """Return whether tokens that are spelled alike ("walk", "walks") have similar embeddings.
+
+    They have in a trained model. If the tokenizer numbers its tokens in another way, they are as
+    different as any two tokens. None if there is nothing to learn from it: the model was not
+    trained, or has no table of tokens, or few tokens are spelled alike.
+    """
+    if (embedding := embedding_of(module)) is None:
+        return None
+    weight = embedding.weight
+    pairs = [pair for pair in _spelled_alike(tokenizer) if max(pair) < len(weight)]
+    if len(pairs) < _FEWEST or weight.is_meta:
+        return None
+    first, second = (weight.detach()[list(ids)].double().cpu() for ids in zip(*pairs, strict=True))
+    if not _is_trained(first):
+        return None
+    others = second.roll(len(second) // 2, 0)  # the partners of other pairs
+    cosine = torch.nn.functional.cosine_similarity
+    gains = cosine(first, second) - cosine(first, others)
+    return bool(gains.mean() > _SURE * gains.std() / len(gains) ** 0.5)
+
+
+def _spelled_alike(tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
+    """Return the ids of tokens of which one is the other with an ending of one or two letters."""
+    vocabulary = tokenizer.get_vocab()
+    pairs = [
+        (vocabulary[token[:-length]], number)
+        for token, number in vocabulary.items()
+        if len(token) > _SHORTEST
+        for length in range(1, _LONGEST + 1)
+        if token[:-length] in vocabulary
+        and len(token) >= _SHORTEST + length
+        and token[-length:].isalpha()
+    ]
+    step = max(1, -(-len(pairs) // _MOST))
+    return sorted(pairs)[::step]
+
+
+def _is_trained(vectors: Tensor) -> bool:
+    """Return whether norms vary more than those of vectors drawn from a normal distribution."""
+    norms = vectors.norm(dim=1)
+    at_random = (2 * vectors.shape[1]) ** -0.5  # the standard deviation, relative to the mean
+    return bool(norms.std() > _SPREAD * at_random * norms.mean())
 
 
 # --- where a checkpoint is

@@ -445,13 +445,19 @@ def expect_finite(name: str, module: PreTrainedModel) -> None:
             )
 
 
-def embedding_rows(module: PreTrainedModel) -> int | None:
-    """Return the number of rows of the input embedding; None where the model has no such table."""
+def embedding_of(module: PreTrainedModel) -> torch.nn.Embedding | None:
+    """Return the input embedding; None where the model has no such table."""
     try:
         embedding = module.get_input_embeddings()
     except NotImplementedError:
         return None
-    return len(embedding.weight) if isinstance(embedding, torch.nn.Embedding) else None
+    return embedding if isinstance(embedding, torch.nn.Embedding) else None
+
+
+def embedding_rows(module: PreTrainedModel) -> int | None:
+    """Return the number of rows of the input embedding; None where the model has no such table."""
+    embedding = embedding_of(module)
+    return None if embedding is None else len(embedding.weight)
 
 
 # --- inputs and their processors

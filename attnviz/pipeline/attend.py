@@ -51,8 +51,8 @@ Loadable: TypeAlias = (
 )
 
 
-class _Options(TypedDict, total=False):
-    """The keywords of `attend` that are the same for one text and for several."""
+class _Reading(TypedDict, total=False):
+    """The keywords of `attend` that all analyses take."""
 
     sampling_rate: int | None
     inputs: ArgumentSource | None
@@ -60,6 +60,11 @@ class _Options(TypedDict, total=False):
     keys: Sequence[str] | None
     truncate: bool
     special_tokens: SpecialTokens | None
+
+
+class _Options(_Reading, total=False):
+    """The keywords of `attend` that are the same for one text and for several."""
+
     generate: int | None
     mode: Mode
     layers: int | Sequence[int] | None
@@ -88,18 +93,12 @@ class SeveralInputs(_Options, total=False):
     target: Many[str] | Many[TokensSource] | None
 
 
-class Source(TypedDict, total=False):
+class Source(_Reading, total=False):
     """The inputs of `attend` in analyses, where `target` may be what is explained."""
 
     image: ImageSource | Many[ImageSource] | None
     audio: AudioSource | Many[AudioSource] | None
-    sampling_rate: int | None
     pair: str | Many[str] | None
-    inputs: ArgumentSource | None
-    queries: Sequence[str] | None
-    keys: Sequence[str] | None
-    truncate: bool
-    special_tokens: SpecialTokens | None
 
 
 def load(
@@ -430,13 +429,7 @@ def verify(
     True
     """
     if isinstance(text, AttentionResult):
-        options = {"model": model, **inputs}
-        if given := [name for name, value in options.items() if value is not None]:
-            raise InputError(
-                f"{given[0]} does not apply to a result: it is recomputed, and no model runs. "
-                "Leave it out, or give the text."
-            )
-        return verify_saved(text)
+        return verify_saved(attended(text, model, inputs))
     return attend(text, model=model, **inputs).agreement
 
 

@@ -69,8 +69,6 @@ def from_weights(
     >>> result.agreement.summary()
     'weights given by the user, not verified'
     """
-    if not isinstance(model, str):
-        raise InputError(f"model is a name for captions, not {type(model).__name__}.")
     by_layer, how = weights_by_layer(weights, None if keys is None else "cross")
     layers = {layer: _widened(array) for layer, array in by_layer.items()}
     rows = parse_labels(tokens, "tokens") or ()

@@ -36,12 +36,12 @@ from attnviz.capture import (
     place_windows,
     read_computation,
 )
+from attnviz.capture.positions import UnknownPlacesError
 from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
 from attnviz.inputs import (
     Batch,
     Inputs,
     Sound,
-    UnknownPlacesError,
     continue_axis,
     encode,
     expect_labels_fit,
@@ -101,24 +101,21 @@ class AttendOptions:
     def parse(
         cls,
         *,
-        truncate: bool,
-        mode: Mode,
         layers: int | Sequence[int] | None,
         heads: int | Sequence[int] | None,
-        cells: int | None,
-        top: int,
         exact: int | Sequence[int] | None,
-        positions: Positions,
+        **others: Any,
     ) -> AttendOptions:
         """Return checked options; raise InputError for a value that no model allows."""
-        if positions not in ("sample", "all"):
-            raise InputError(f"positions must be sample or all, not {positions!r}.")
-        if mode not in ("auto", "full", "streamed"):
-            raise InputError(f"mode must be auto, full or streamed, not {mode!r}.")
-        if cells is not None and cells < 1:
-            raise InputError(f"cells must be at least 1, not {cells}.")
-        if not 0 <= top <= _MOST_TOP_KEYS:
-            raise InputError(f"top must be from 0 to {_MOST_TOP_KEYS} keys, not {top}.")
+        options = cls(**others)
+        if options.positions not in ("sample", "all"):
+            raise InputError(f"positions must be sample or all, not {options.positions!r}.")
+        if options.mode not in ("auto", "full", "streamed"):
+            raise InputError(f"mode must be auto, full or streamed, not {options.mode!r}.")
+        if options.cells is not None and options.cells < 1:
+            raise InputError(f"cells must be at least 1, not {options.cells}.")
+        if not 0 <= options.top <= _MOST_TOP_KEYS:
+            raise InputError(f"top must be from 0 to {_MOST_TOP_KEYS} keys, not {options.top}.")
         given = {"layer": layers, "head": heads, "exact layer": exact}
         stored, stored_heads, exact_layers = (
             None if value is None else whole_numbers(value, what) for what, value in given.items()
@@ -129,7 +126,8 @@ class AttendOptions:
                 f"{', '.join(map(str, stored))}. Name it in layers too."
             )
         whole = not any(isinstance(value, IfStreamed) for value in given.values())
-        return cls(truncate, mode, stored, stored_heads, cells, top, exact_layers, positions, whole)
+        chosen = {"layers": stored, "heads": stored_heads, "exact": exact_layers}
+        return replace(options, selects_whole=whole, **chosen)
 
     @property
     def are_for_reduced_maps(self) -> bool:
