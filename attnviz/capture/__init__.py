@@ -9,7 +9,6 @@ from attnviz.capture.capture import (
     hidden_states,
 )
 from attnviz.capture.computation import read_computation
-from attnviz.capture.pooled import LinearLayers, capture_pooled, linear_calls
 from attnviz.capture.positions import (
     MovedKeys,
     change_by_code,
@@ -18,10 +17,13 @@ from attnviz.capture.positions import (
 )
 from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
+    LinearLayers,
     ReducedAttention,
     ReductionOptions,
     Sample,
+    capture_pooled,
     capture_streamed,
+    linear_calls,
     outputs_of_start,
 )
 from attnviz.capture.watch import Output, Outputs, memory_budget, model_lock, restoring

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line
-from attnviz.models import adapters
 from attnviz.models.devices import (
     DeviceMap,
     device_map_options,
@@ -49,7 +48,7 @@ from attnviz.models.pretrained import (
     quiet,
     translate,
 )
-from attnviz.models.wrappers import unwrap
+from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap
 from attnviz.runtime.compat import write_count
 
 Location = str | os.PathLike[str]
@@ -57,16 +56,12 @@ SpecialTokens: TypeAlias = Literal["split", "parse"]
 BUNDLED = "all-MiniLM-L6-v2"
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _TOKENIZER_FILES = (*VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
-_MODEL_FILES = (*_TOKENIZER_FILES, "model*.safetensors", adapters.WEIGHTS)
+_MODEL_FILES = (*_TOKENIZER_FILES, "model*.safetensors", ADAPTER)
 _DTYPES = {
-    "float32": torch.float32,
-    "fp32": torch.float32,
-    "float16": torch.float16,
-    "fp16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "bf16": torch.bfloat16,
+    "float32": torch.float32, "fp32": torch.float32, "float16": torch.float16,
+    "fp16": torch.float16, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
     "float64": torch.float64,
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,10 +249,10 @@ def expect_heads(
 
 def _base_of(name: str, folder: Path) -> str | None:
     """Return the base model of a folder that holds only an adapter; None for any other folder."""
-    if (base := adapters.base_of(name, folder)) is None:
+    if (base := base_of_adapter(name, folder)) is None:
         return None
     try:
-        is_adapter = adapters.base_of(*_locate(base, _MODEL_FILES)) is not None
+        is_adapter = base_of_adapter(*_locate(base, _MODEL_FILES)) is not None
     except ModelError as error:
         raise ModelError(f"{name} is an adapter of {base!r:.200}: {error}") from error
     if is_adapter:
@@ -270,8 +265,8 @@ def _with_adapter(
 ) -> Checkpoint:
     """Return a checkpoint with the adapter in a folder, which may have a tokenizer of its own."""
     with translate(name, "the adapter"):
-        sha256 = _sha256_of_files([folder / adapters.WEIGHTS])
-    module = adapters.add_adapter(name, folder, checkpoint.module)
+        sha256 = _sha256_of_files([folder / ADAPTER])
+    module = add_adapter(name, folder, checkpoint.module)
     processors = checkpoint.processors
     if own_tokenizer and has_vocabulary(folder):
         processors = replace(processors, tokenizer=load_tokenizer(name, folder))

@@ -13,10 +13,11 @@ from attnviz.capture.projections.find import (
     angles,
     find_attention_modules,
     layouts,
+    linear_child,
     norms,
+    plain_linear,
     read_inputs,
 )
-from attnviz.capture.projections.linear import linear_child, plain_linear
 from attnviz.errors import ModelError
 from attnviz.formula.projection import rotary_angles
 from attnviz.inputs import encode

@@ -19,8 +19,8 @@ from attnviz.capture.projections.find import (
     gates,
     layouts,
     norms,
+    plain_linear,
 )
-from attnviz.capture.projections.linear import plain_linear
 from attnviz.formula.attention import HIDDEN, repeat_heads
 from attnviz.results import (
     AttentionRecord,
