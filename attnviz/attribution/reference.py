@@ -13,17 +13,9 @@ from attnviz.attribution.readout import base_of
 from attnviz.attribution.stacks import Stacks, token_ids, with_token_ids
 from attnviz.attribution.target import Target
 from attnviz.errors import InputError, did_you_mean
-from attnviz.inputs import (
-    Batch,
-    Inputs,
-    TextSource,
-    TokenIds,
-    encode,
-    expect_one_text,
-    parse_inputs,
-    spelled,
-)
-from attnviz.inputs.tokens import special_flags
+from attnviz.inputs.batch import Batch, Inputs, encode, expect_one_text, parse_inputs
+from attnviz.inputs.text import spelled
+from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
 from attnviz.pipeline.attend import Model
 from attnviz.pipeline.run import AttendOptions, run
 from attnviz.results import AttentionResult

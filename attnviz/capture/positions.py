@@ -34,7 +34,7 @@ from attnviz.capture.watch import (
     restoring,
     watch,
 )
-from attnviz.inputs import Batch
+from attnviz.inputs.batch import Batch
 from attnviz.results import AttentionRecord, Axis
 
 Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its attention

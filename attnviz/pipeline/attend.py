@@ -12,16 +12,11 @@ import torch
 
 from attnviz.agreement import verify_saved
 from attnviz.errors import InputError, true_or_false
-from attnviz.inputs import (
-    ArgumentSource,
-    AudioSource,
-    ImageSource,
-    Inputs,
-    Many,
-    TextSource,
-    TokensSource,
-    parse_inputs,
-)
+from attnviz.inputs.arguments import ArgumentSource
+from attnviz.inputs.audio import AudioSource
+from attnviz.inputs.batch import Inputs, Many, parse_inputs
+from attnviz.inputs.image import ImageSource
+from attnviz.inputs.tokens import TextSource, TokensSource
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import AttendOptions, Mode, Positions, run

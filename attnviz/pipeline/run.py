@@ -15,40 +15,33 @@ import torch
 from torch import Tensor
 
 from attnviz import agreement
-from attnviz.capture import (
-    Capture,
-    LinearLayers,
+from attnviz.capture.capture import Capture, capture, capture_generation, generate_greedily
+from attnviz.capture.computation import read_computation
+from attnviz.capture.positions import (
     MovedKeys,
-    ReducedAttention,
-    ReductionOptions,
-    Sample,
-    capture,
-    capture_generation,
-    capture_pooled,
-    capture_streamed,
+    UnknownPlacesError,
     change_by_code,
     change_every_position,
     change_some_positions,
-    generate_greedily,
+)
+from attnviz.capture.stacks import place_windows
+from attnviz.capture.streamed import (
+    LinearLayers,
+    ReducedAttention,
+    ReductionOptions,
+    Sample,
+    capture_pooled,
+    capture_streamed,
     linear_calls,
-    memory_budget,
     outputs_of_start,
-    place_windows,
-    read_computation,
 )
-from attnviz.capture.positions import UnknownPlacesError
+from attnviz.capture.watch import memory_budget
 from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
-from attnviz.inputs import (
-    Batch,
-    Inputs,
-    Sound,
-    continue_axis,
-    encode,
-    expect_labels_fit,
-    expect_tokens_left,
-    generated_text,
-    spelled,
-)
+from attnviz.inputs.arguments import expect_labels_fit
+from attnviz.inputs.audio import Sound
+from attnviz.inputs.batch import Batch, Inputs, encode
+from attnviz.inputs.decoder import continue_axis, expect_tokens_left, generated_text
+from attnviz.inputs.text import spelled
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.next_tokens import next_tokens

@@ -27,8 +27,10 @@ from attnviz.attribution.ranking import consensus, spearman
 from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.target import Score
-from attnviz.capture import restoring
-from attnviz.inputs import encode, pieces_in, token_spans
+from attnviz.capture.watch import restoring
+from attnviz.inputs.batch import encode
+from attnviz.inputs.spelling import pieces_in
+from attnviz.inputs.text import token_spans
 from attnviz.results.axis import token_groups
 from faithfulness.methods import compute_all
 

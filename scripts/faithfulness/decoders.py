@@ -33,7 +33,7 @@ from attnviz.attribution.ranking import consensus, spearman, sum_pieces
 from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import Reading, gate_of, make_reference, read
 from attnviz.attribution.target import Score, Target
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 from faithfulness.peers import installed
 
 DATA = Path(__file__).parents[2] / "tests" / "data"

@@ -12,7 +12,7 @@ from attnviz.attribution.lens import logit_lens
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.attribution.stored_run import StoredRun
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 import attnviz
-from attnviz.capture import capture
+from attnviz.capture.capture import capture
 from attnviz.capture.projections.find import (
     Sizes,
     angles,
@@ -20,7 +20,7 @@ from attnviz.capture.projections.find import (
 )
 from attnviz.errors import ModelError
 from attnviz.formula.projection import rotary_angles
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.results import (
     HeadProjection,
     Linear,

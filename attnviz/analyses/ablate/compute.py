@@ -36,9 +36,11 @@ from attnviz.attribution.readout import Readout
 from attnviz.attribution.reference import Reading, encode_like
 from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.target import Target
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 from attnviz.errors import InputError
-from attnviz.inputs import Inputs, Many, TextSource, parse_inputs, spelled
+from attnviz.inputs.batch import Inputs, Many, parse_inputs
+from attnviz.inputs.text import spelled
+from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport
 from attnviz.results.arguments import checked_scalars

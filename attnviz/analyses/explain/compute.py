@@ -32,20 +32,12 @@ from attnviz.attribution.ranking import sum_pieces
 from attnviz.attribution.reference import Reading, encode_causal, make_reference, read
 from attnviz.attribution.stacks import token_ids
 from attnviz.attribution.target import Score, Target
-from attnviz.capture import generate_greedily, restoring
+from attnviz.capture.capture import generate_greedily
+from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, expect_words, positive_number
-from attnviz.inputs import (
-    Inputs,
-    TextSource,
-    TokenIds,
-    encode,
-    encode_prefix,
-    expect_one_text,
-    expect_tokens_left,
-    generated_text,
-    parse_inputs,
-)
-from attnviz.inputs.tokens import parse_text
+from attnviz.inputs.batch import Inputs, encode, expect_one_text, parse_inputs
+from attnviz.inputs.decoder import encode_prefix, expect_tokens_left, generated_text
+from attnviz.inputs.tokens import TextSource, TokenIds, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck

@@ -13,9 +13,11 @@ from attnviz.analyses.explain.result import ExplainResult
 from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.reference import Reading, encode_causal
 from attnviz.attribution.target import Target
-from attnviz.capture import generate_greedily, restoring
+from attnviz.capture.capture import generate_greedily
+from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, positive_number
-from attnviz.inputs import encode, expect_one_text, expect_tokens_left
+from attnviz.inputs.batch import encode, expect_one_text
+from attnviz.inputs.decoder import expect_tokens_left
 from attnviz.inputs.tokens import TokenIds
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results.arguments import checked_scalars

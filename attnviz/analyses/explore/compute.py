@@ -41,9 +41,9 @@ from attnviz.attribution.readout import base_of, unembedding_of
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.stored_run import StoredRun
 from attnviz.attribution.target import Target
-from attnviz.capture import BatchedAttention, capture_batch
+from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult
 from attnviz.results.arguments import checked_scalars

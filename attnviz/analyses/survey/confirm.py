@@ -22,7 +22,7 @@ from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.readout import unembedding_of
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 from attnviz.pipeline.attend import Model
 from attnviz.results import AnalysisCheck
 from attnviz.runtime.progress import part

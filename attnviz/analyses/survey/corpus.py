@@ -14,18 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 
 from attnviz.errors import InputError, first_line, refuse_given, true_or_false
-from attnviz.inputs import (
-    Chat,
-    Inputs,
-    TextSource,
-    TokenIds,
-    encode,
-    max_tokens,
-    spelled,
-    tokenize,
-)
-from attnviz.inputs.text import translate
-from attnviz.inputs.tokens import parse_text
+from attnviz.inputs.batch import Inputs, encode
+from attnviz.inputs.text import max_tokens, spelled, tokenize, translate
+from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
 from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Model, Source, load

@@ -24,7 +24,7 @@ from attnviz.analyses.survey.statistics import (
     key_order,
     shuffle,
 )
-from attnviz.capture import capture_matrices
+from attnviz.capture.batched import capture_matrices
 from attnviz.errors import InputError
 from attnviz.results import AttentionRecord, AttentionResult, LinearAttention, row_shares
 

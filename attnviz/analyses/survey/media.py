@@ -25,10 +25,10 @@ from attnviz.analyses.survey.corpus import (
 from attnviz.analyses.survey.result import NOUNS, HeadName
 from attnviz.analyses.survey.statistics import STATISTICS, HeadStatistic, TextStatistics, key_order
 from attnviz.analyses.survey.statistics import TITLES as TITLES_OF_TEXTS
-from attnviz.capture import BatchedAttention, capture_batch
+from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError, ModelError, refuse_given
-from attnviz.inputs import Batch, Inputs, encode
 from attnviz.inputs.audio import Sound, read_sound
+from attnviz.inputs.batch import Batch, Inputs, encode
 from attnviz.inputs.image import Picture, read_image
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, attend, load

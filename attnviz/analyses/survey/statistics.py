@@ -22,8 +22,8 @@ from torch.nn.functional import pad
 
 from attnviz.analyses.survey.corpus import Encoding, TokenizedText, batches
 from attnviz.analyses.survey.result import HeadName
-from attnviz.capture import BatchedAttention, capture_batch
-from attnviz.inputs import pad_texts, padded
+from attnviz.capture.batched import BatchedAttention, capture_batch
+from attnviz.inputs.text import pad_texts, padded
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import AttentionRecord
 from attnviz.runtime.libraries import release_unused
