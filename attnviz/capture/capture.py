@@ -556,10 +556,7 @@ def _caches_keys_only(model: Any) -> bool:
 def _expect_no_later_keys(
     model: Any, weights: Iterable[tuple[AttentionRecord, Tensor]], generation: Generation
 ) -> None:
-    """Raise ModelError if a token attends to one that was written after it.
-
-    weights : records, and their weights (H, m, n) in one pass over the whole text.
-    """
+    """Raise ModelError if a token attends to one written later; weights : of one whole pass."""
     stacks = ("decoder",) if model.config.is_encoder_decoder else ("encoder", "decoder", LINEAR)
     for maps in (maps for record, maps in weights if record.stack in stacks):
         later = torch.ones_like(maps[0]).triu(1)

@@ -323,10 +323,7 @@ class _Reach:
         ]
 
     def one_to_one(self, leaf: int, tokens: int, features: int) -> Tensor | None:
-        """Return the feature that alone reaches each feature of the result, and no other.
-
-        Each number of a feature is read from its binary digits: one derivative for each digit.
-        """
+        """Return the feature that alone reaches each of the result, read digit by binary digit."""
         count = self.result.shape[features]
         index = torch.arange(count, device=self.result.device)
         shape = [count if dim == features else 1 for dim in range(self.result.dim())]

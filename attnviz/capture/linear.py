@@ -136,10 +136,7 @@ class LinearCalls:
 def _test(
     call: Call, result: Tensor, name: str, texts: int, dims: Collection[int]
 ) -> Layout | None:
-    """Return how values lie in an argument, if the result of a call is linear in it.
-
-    dims : the dimensions that may hold the positions.
-    """
+    """Return how values lie in an argument in which a call is linear; dims : may be positions."""
     values = call.tensors[name]
     generator = torch.Generator("cpu").manual_seed(0)
     noise = torch.randn(values.shape, generator=generator, device="cpu").to(values)
@@ -205,10 +202,7 @@ def _width(mixed: Tensor, features: int, heads: int) -> int:
 
 
 def _spreads(call: Call, name: str, noise: Tensor, dim: int) -> bool:
-    """Whether values at the first index of a dimension reach results at others.
-
-    Where there are more or fewer results than values, they reach several.
-    """
+    """Whether values at the first index of a dimension reach results at others, or several."""
     if noise.shape[dim] < 2:
         return False
     values = torch.zeros_like(noise)

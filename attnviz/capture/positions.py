@@ -165,10 +165,7 @@ def _attentions_to(kind: str, batch: Batch, records: Sequence[AttentionRecord]) 
 
 
 def _some_of(axis: Axis, count: int) -> Tensor:
-    """Return some positions that are not special, one for each of P runs, (P, T).
-
-    They are random, but the same in every run.
-    """
+    """Return ordinary positions, one for each of P runs, (P, T); the same each time."""
     ordinary = (~torch.tensor(axis.special, device="cpu")).nonzero().flatten()
     generator = torch.Generator("cpu").manual_seed(len(axis))
     order = torch.randperm(len(ordinary), generator=generator, device="cpu")

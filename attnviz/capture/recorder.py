@@ -144,10 +144,7 @@ class _Recorder(ModuleWatcher):
                 self._read_mixing(self.innermost_module(), call, layout, result)
 
     def _on_module(self, run: ModuleRun) -> None:
-        """Record what the code of a module mixes linearly between its submodules.
-
-        Not in a block with softmax attention, nor of a module that holds another mixture.
-        """
+        """Record what a module mixes linearly; not beside softmax, nor around a mixture."""
         path, attending = self.paths[run.module], self._attending()
         mixing = {one.path for one in self._linear} | attending
         if any(one == path or one.startswith(f"{path}.") for one in mixing):
@@ -402,10 +399,9 @@ class _Recorder(ModuleWatcher):
 def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attention | None:
     """Return an attention in which the rows of another one of its module take the place of some.
 
-    So it is for tokens with global attention in a model with windows: they have their own queries,
-    keys and values, which are put beside those of the others (a query is 0 in the features that are
-    not its own). Where the module returns a result of the other one shows which rows these are;
-    None if it does nowhere.
+    Tokens with global attention in a model with windows have their own queries, keys and values,
+    which are put beside the others (a query is 0 in features that are not its own). What the module
+    returns shows which rows these are; None if it does not.
     """
     N, H, m, n = main.weights.shape
     terms = ("sinks", "soft_cap", "capped_bias", "bias")

@@ -286,10 +286,7 @@ class _StreamedRun(ModuleWatcher):
         return hidden.reshape(self._length, -1)[self._rows].clone()
 
     def _take(self, path: str, args: AttentionCallArgs, softmax: Softmax, output: Tensor) -> Sample:
-        """Return the sampled rows of an attention, with its reduced maps if its layer is asked for.
-
-        output : (1, m, H, d_v), by the function that the model calls.
-        """
+        """Return some rows of an attention, output (1, m, H, d_v), maybe with its reduced maps."""
         n, sinks, inputs = args.shape[2], args.sinks, self.inputs_of(args.module)
         gated = sinks is not None and softmax.weights.shape[-1] == n
         # In blocks the output comes from the function that made the rows: no reference.

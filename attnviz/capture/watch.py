@@ -106,10 +106,7 @@ def _buffers(model: nn.Module) -> list[Tensor]:
 
 @contextmanager
 def _random_numbers(used: Iterable[torch.device], seed: int) -> Iterator[None]:
-    """Seed the random generators of the CPU and of the GPUs that are used, and restore them.
-
-    `torch.manual_seed` would seed those of all devices, which a training run may be using.
-    """
+    """Seed the generators of the CPU and of the used GPUs, and no others; restore them."""
     gpus = sorted({device.index or 0 for device in used if device.type == "cuda"})
     generators = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
     states = [generator.get_state() for generator in generators]

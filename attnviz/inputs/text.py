@@ -244,10 +244,7 @@ def _encode(
     literal: bool = False,
     **options: Any,
 ) -> Encoded:
-    """Return a text or a pair as the tokenizer encodes it, with the place of each token.
-
-    literal : whether special tokens that are typed in the text are plain text.
-    """
+    """Return a text or a pair as encoded; literal : special tokens typed in it are plain text."""
     if literal and tokenizer.is_fast:
         options["split_special_tokens"] = True
     encoding = _call(

@@ -537,10 +537,7 @@ def _is_trained(vectors: Tensor) -> bool:
 
 
 def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Path]:
-    """Return name and folder of a checkpoint; of a hub name, `patterns` are the files to fetch.
-
-    A source that is neither a folder nor looks like a path is a hub name.
-    """
+    """Return name and folder of a checkpoint; `patterns` are the files to fetch from the hub."""
     if source is None:
         folder = bundled_folder()
         if folder is None:
@@ -592,11 +589,7 @@ def _of_a_file(file: Path) -> str:
 
 
 def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
-    """Return the local copy of a hub repository, brought up to date if the hub answers.
-
-    One listing shows whether the hub answers; transformers, file by file, retries for 23 seconds
-    before it reports that there is no network.
-    """
+    """Return the local copy of a hub repository, brought up to date if the hub answers."""
     from huggingface_hub import errors, snapshot_download, try_to_load_from_cache
 
     similar = did_you_mean(name, list(NAMED))

@@ -370,11 +370,7 @@ def _weights_memory(name: str, device: torch.device) -> MemoryBudget:
 
 
 def _expect_complete(name: str, module: Any, report: dict[str, Any]) -> PreTrainedModel:
-    """Refuse random weights and lost layers; return the module whose weights were all loaded.
-
-    A file that holds nothing of the declared head (sentence-transformers writes such files) gives
-    the model below the head.
-    """
+    """Refuse random weights and lost layers; return the model, or what is below a lost head."""
     prefix = f"{module.base_model_prefix}."
     names, missing = set(module.state_dict()), set(report["missing_keys"])
     problems = [

@@ -403,10 +403,7 @@ class _Run:
         return self._result(0, (), report, computation, notes, streamed=streamed)
 
     def _moved_keys(self, captures: Sequence[Capture]) -> dict[str, list[MovedKeys]]:
-        """Return how far the keys of each input moved when it was changed, by its kind.
-
-        Empty if a kind cannot be changed; InputError where all positions are asked for.
-        """
+        """Return how far keys moved when each input was changed, by kind; {} if none can be."""
         module, batch, inputs = self.checkpoint.module, self.batch, self.inputs
         every, records = self.options.positions == "all", captures[0].records
 

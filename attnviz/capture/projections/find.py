@@ -351,10 +351,7 @@ def rounding_linear(child: Any) -> Linear | None:
 
 
 def _adapted(child: Any) -> Linear | None:
-    """Return W + Σ A B · scaling over the active adapters of a layer of PEFT.
-
-    Merged adapters are in W already. A variant of LoRA (DoRA) computes something else: None.
-    """
+    """Return W + Σ A B · scaling over active, not merged adapters; None for variants (DoRA)."""
     linear = plain_linear(child.base_layer)
     if linear is None or child.merged or child.disable_adapters:
         is_base = not (child.merged and child.disable_adapters)  # which the run would unmerge
@@ -378,10 +375,7 @@ def _adapted(child: Any) -> Linear | None:
 
 
 def _numbers(child: nn.Module) -> Tensor | None:
-    """Return the weight of a module as it multiplies by it; None where it has none.
-
-    A module that rounds its input too does more than multiply.
-    """
+    """Return the weight that a module multiplies by; None if it also rounds its input."""
     weight = getattr(child, "weight", None)
     if not isinstance(weight, Tensor):
         return None
@@ -471,10 +465,7 @@ def angles(rotation: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def _are_swapped(cos: Tensor, sin: Tensor) -> bool:
-    """Return whether the sines come first: position 0 has sines 0 and cosines 1.
-
-    Of a single position, the slowest pair shows it, which has hardly turned.
-    """
+    """Return whether the sines come first: at position 0 they are 0; alone, in the slowest pair."""
     if cos.dim() > 1 and cos.shape[-2] == 1:
         return bool((cos[..., -1].abs() < sin[..., -1].abs()).all())
     return bool(((cos == 0) & (sin == 1)).all(-1).any())

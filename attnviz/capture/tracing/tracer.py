@@ -153,10 +153,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         result: Any,
         before: Tensor | None,
     ) -> None:
-        """Follow the numbers of an operator's arguments to its result.
-
-        before : what the first argument held, where the operator overwrites a score.
-        """
+        """Follow numbers to an operator's result; before : a score that it overwrites."""
         reduces = name in _ROW_REDUCTIONS and len(args) > 1
         if reduces and self.provenance.get(args[0], "score") is not None:
             dim = args[1][0] if isinstance(args[1], list) else args[1]
@@ -200,10 +197,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             self._compute(name, args, values, kwargs, result)
 
     def _note_derived(self, name: str, args: tuple[Any, ...], result: Any) -> None:
-        """Note what is computed of weights, and whether an activation is multiplied by it.
-
-        Moving or copying weights is no use of them.
-        """
+        """Note what is computed of weights, but for copies, and if an activation is multiplied."""
         flat = [item for arg in args for item in (arg if isinstance(arg, list | tuple) else [arg])]
         tensors = [t for t in flat if isinstance(t, Tensor) and t.is_floating_point()]
         derived = [self._derived.of(tensor) for tensor in tensors]
