@@ -10,8 +10,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, fields, is_dataclass, replace
-from operator import is_
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +36,7 @@ from attnviz.capture.watch import (
     Output,
     Outputs,
     expect_same,
+    map_tensors,
     minimal_run,
     model_errors,
     output_of,
@@ -91,9 +92,7 @@ def capture(
     texts = max(map(len, axes.values()), default=texts) if axes else texts
 
     outputs: list[Output] = []
-
-    def forward() -> object:
-        return model(**inputs)
+    forward = partial(model, **inputs)
 
     def keep_output() -> None:
         outputs.append(output_of(model, forward))
@@ -150,9 +149,7 @@ def capture_generation(
     read = generation.ids[:-1]
     whole, axes = _full_inputs(model, inputs, read[None]), axes_of(read)
     outputs: list[Output] = []
-
-    def forward() -> object:
-        return model(**whole)
+    forward = partial(model, **whole)
 
     def in_one_pass() -> None:
         outputs.append(output_of(model, forward))
@@ -165,9 +162,7 @@ def capture_generation(
         note = "the maps are those of one pass over the text and what the model wrote"
         return replace(captured, notes=(*generation.notes, note, *captured.notes)), generation
 
-    def by_steps() -> None:
-        _read_again(model, inputs, generation)
-
+    by_steps = partial(_read_again, model, inputs, generation)
     runs = record_runs(model, 1, by_steps, by_steps)
     calls, again = (_join_steps(run.calls) for run in runs)
     of_path = {call.path: call.attention.weights[0] for call in one_pass.calls}
@@ -394,18 +389,7 @@ class OwnNumbers:
 
     def copy(self, value: Any) -> Any:
         """Return a record, or a tuple of them, without memory of the model."""
-        copied = value
-        if isinstance(value, Tensor):
-            copied = self._of_tensor(value)
-        elif isinstance(value, tuple):
-            copies = tuple(map(self.copy, value))
-            copied = value if all(map(is_, copies, value)) else copies
-        elif is_dataclass(value) and not isinstance(value, Axis | type):
-            members = {field.name: getattr(value, field.name) for field in fields(value)}
-            named = {name: self.copy(member) for name, member in members.items()}
-            changed = {name: copy for name, copy in named.items() if copy is not members[name]}
-            copied = replace(value, **changed) if changed else value
-        return copied
+        return map_tensors(value, self._of_tensor)
 
     def _of_tensor(self, tensor: Tensor) -> Tensor:
         if (storage := _storage(tensor)) is None or storage not in self._storages:
@@ -608,12 +592,9 @@ def _join(steps: Sequence[AttentionCall]) -> AttentionCall:
     capped_bias = None
     if last.attention.capped_bias is not None:
         capped_bias = _join_terms(attentions, "capped_bias", 0.0)
-    joined = Attention(
+    joined = replace(
+        last.attention,
         query=torch.cat([attention.query for attention in attentions], dim=-2),
-        key=key,
-        value=last.attention.value,
-        scale=last.attention.scale,
-        soft_cap=last.attention.soft_cap,
         capped_bias=capped_bias,
         bias=_join_terms(attentions, "bias", 0.0),
         mask=_join_terms(attentions, "mask", low),
@@ -621,7 +602,6 @@ def _join(steps: Sequence[AttentionCall]) -> AttentionCall:
         scores=torch.cat([_pad_keys(a.scores, n, -torch.inf) for a in attentions], dim=-2),
         weights=torch.cat([_pad_keys(a.weights, n, 0.0) for a in attentions], dim=-2),
         head_output=_stack_rows([attention.head_output for attention in attentions]),
-        log_softmax=last.attention.log_softmax,
     )
     return replace(
         last,

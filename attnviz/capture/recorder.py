@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from attnviz.capture.projections.find import AttentionModule, ModuleInputs
 from attnviz.capture.tracing.arrange import Attention, NotExpressibleError, arrange
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
-from attnviz.capture.watch import ModuleWatcher, memory_budget, model_lock, watch
+from attnviz.capture.watch import ModuleWatcher, map_tensors, memory_budget, model_lock, watch
 from attnviz.errors import ModelError
 from attnviz.models.devices import devices
 from attnviz.runtime.compat import outside_dispatch_modes
@@ -245,7 +245,7 @@ class _Recorder(ModuleWatcher):
                 recorded.through_interface,
                 *self._output_of(path, number, recorded.attention),
             )
-            calls.append(_to(call, device))
+            calls.append(map_tensors(call, lambda tensor: tensor.to(device)))
         by_entry: dict[tuple[str, int], list[AttentionCall]] = defaultdict(list)
         for recorded, call in zip(self._recorded, calls, strict=True):
             by_entry[recorded.path, recorded.entry].append(call)
@@ -477,15 +477,3 @@ def _block(path: str) -> str:
     names = path.split(".")
     last = max((index for index, name in enumerate(names) if name.isdigit()), default=-1)
     return ".".join(names[: last + 1])
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    """Return an attention call with all tensors on one device."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, tuple):
-        return tuple(_to(item, device) for item in value)
-    if isinstance(value, AttentionCall | Attention | ModuleInputs):
-        names = [field.name for field in fields(value)]
-        return replace(value, **{name: _to(getattr(value, name), device) for name in names})
-    return value

@@ -11,7 +11,8 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from operator import is_
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -32,6 +33,7 @@ from attnviz.capture.projections.find import (
 )
 from attnviz.errors import ModelError
 from attnviz.models.devices import devices, held_whole
+from attnviz.results import Axis
 from attnviz.runtime.compat import (
     attention_configs,
     attention_implementation,
@@ -307,6 +309,21 @@ def floats(output: object) -> tuple[Tensor, ...]:
     return tuple(tensor for tensor in tensors if tensor.is_floating_point())
 
 
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a value with all tensors in it changed: a tensor, a tuple, a dataclass; or itself."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        changed = tuple(map_tensors(item, change) for item in value)
+        return value if all(map(is_, changed, value)) else changed
+    if not is_dataclass(value) or isinstance(value, Axis | type):
+        return value
+    members = {one.name: getattr(value, one.name) for one in fields(value)}
+    named = {name: map_tensors(member, change) for name, member in members.items()}
+    named = {name: member for name, member in named.items() if member is not members[name]}
+    return replace(value, **named) if named else value
+
+
 def expect_same(model: nn.Module, paths: Sequence[str], expected: Sequence[str]) -> None:
     """Raise ModelError unless two runs executed attentions of the same modules, in this order."""
     if list(paths) != list(expected):
@@ -337,35 +354,6 @@ class AttentionWatcher:
 
     def finish(self) -> None:
         """Complete what was taken, after the run; raise ModelError if something is missing."""
-
-
-class RepeatedRun(AttentionWatcher):
-    """Watcher of a run whose attentions are known from an earlier one.
-
-    expected : the paths of their modules. on_known : takes the arguments and the number of an
-    attention, in the place of its function.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        expected: Sequence[str],
-        on_known: Callable[[AttentionCallArgs, int], Any],
-    ) -> None:
-        super().__init__(model)
-        self._expected, self._on_known = expected, on_known
-        self._executed: list[str] = []
-
-    def on_call(self, args: AttentionCallArgs) -> Any:
-        """Pass on an attention; raise ModelError if another one is expected."""
-        number = len(self._executed)
-        self._executed.append(self.paths[args.module])
-        expect_same(self.model, self._executed, self._expected[: number + 1])
-        return self._on_known(args, number)
-
-    def finish(self) -> None:
-        """Raise ModelError unless all attentions were executed."""
-        expect_same(self.model, self._executed, self._expected)
 
 
 Watcher = TypeVar("Watcher", bound=AttentionWatcher)

@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,7 +92,7 @@ class Encoded:
     fields : the entries of each token by name, such as input_ids and special_tokens_mask, and what
         else the tokenizer gives.
     segments : 0, or 1 for the second text of a pair.
-    spans : where each token stands in its text; (0, 0) for a special one.
+    spans : where each token stands in its text; (0, 0) for a special one. Empty if not known.
     texts : the text, and the second one of a pair.
     cut_from : how many tokens there were before the text was cut; None where it was not.
     """
@@ -107,7 +107,7 @@ class Encoded:
         """Return the tokens before `end`."""
         fields = {name: values[:end] for name, values in self.fields.items()}
         segments, spans = self.segments[:end], self.spans[:end]
-        return Encoded(fields, segments, spans, self.texts, cut_from)
+        return replace(self, fields=fields, segments=segments, spans=spans, cut_from=cut_from)
 
     @property
     def ids(self) -> list[int]:
@@ -121,14 +121,16 @@ class Encoded:
 
     def axis(self, tokenizer: PreTrainedTokenizerBase, length: int) -> Axis:
         """Return the axis of the tokens, padded on the right to `length`."""
-        return text_axis(
-            tokenizer,
-            self.ids,
-            special=self.special,
-            offsets=self.spans,
-            segments=self.segments,
+        padding, unknown = length - len(self.ids), unknown_id(tokenizer)
+        return make_axis(
+            labels=[*read_labels(self.ids, tokenizer), *["[PAD]"] * padding],
+            offsets=[*self.spans, *[(0, 0)] * padding] if self.spans else None,
+            special=[*self.special, *[True] * padding],
+            padding=[*[False] * len(self.ids), *[True] * padding],
+            segments=[*self.segments, *[0] * padding],
             texts=(self.texts[0], self.texts[1] or ""),
-            length=length,
+            whole_words=_is_word_level(tokenizer),
+            unknown=[*[token == unknown for token in self.ids], *[False] * padding],
         )
 
 
@@ -476,30 +478,6 @@ def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
     """Return the span of characters of each token of a text; (0, 0) for special tokens."""
     with translate(checkpoint):
         return tokenize(checkpoint, text).spans
-
-
-def text_axis(
-    tokenizer: PreTrainedTokenizerBase,
-    ids: Sequence[int],
-    *,
-    special: Sequence[int],
-    offsets: Sequence[Span] | None,
-    segments: Sequence[int],
-    texts: tuple[str, str],
-    length: int,
-) -> Axis:
-    """Return the axis of an encoded text, padded on the right to `length`."""
-    padding, unknown = length - len(ids), unknown_id(tokenizer)
-    return make_axis(
-        labels=[*read_labels(ids, tokenizer), *["[PAD]"] * padding],
-        offsets=None if offsets is None else [*offsets, *[(0, 0)] * padding],
-        special=[*map(bool, special), *[True] * padding],
-        padding=[*[False] * len(ids), *[True] * padding],
-        segments=[*segments, *[0] * padding],
-        texts=texts,
-        whole_words=_is_word_level(tokenizer),
-        unknown=[*[token == unknown for token in ids], *[False] * padding],
-    )
 
 
 def _is_word_level(tokenizer: PreTrainedTokenizerBase) -> bool:
