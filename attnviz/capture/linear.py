@@ -226,11 +226,6 @@ class LinearCall:
     layout: Layout
     cell: int = 1
 
-    @classmethod
-    def of(cls, call: Call, layout: Layout, cell: int = 1) -> LinearCall:
-        """Return a call with arguments of float32, in which rounding hides less."""
-        return cls(call.wide(), layout, cell)
-
     @property
     def _values(self) -> Tensor:
         return self.call.tensors[self.layout.value]
@@ -367,7 +362,8 @@ def read_mixing(
 
     cell : as in `LinearCall`; of several positions the result is that of the mean values.
     """
-    wide, own = LinearCall.of(call, layout, cell), LinearCall(call, layout, cell)
+    # In float32 rounding hides less.
+    wide, own = LinearCall(call.wide(), layout, cell), LinearCall(call, layout, cell)
     values = wide.values
     columns = min(max(values.shape[3], _FEWEST_PROBES), _MOST_PROBES)
     generator = torch.Generator("cpu").manual_seed(0)

@@ -122,13 +122,11 @@ class _Recorder(ModuleWatcher):
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        functions = watching_functions(self.model, self._position, self._on_function)
-        with self._tracer, functions:
-            yield
+        def position() -> tuple[int, int]:
+            return len(self._recorded), len(self._linear)
 
-    def _position(self) -> tuple[int, int]:
-        """Return how many attentions, and how many linear mixtures, were recorded."""
-        return len(self._recorded), len(self._linear)
+        with self._tracer, watching_functions(self.model, position, self._on_function):
+            yield
 
     def _on_function(self, call: FunctionCall, result: Tensor, before: tuple[int, int]) -> None:
         """Record a call that mixes values linearly, in place of those that it made itself."""

@@ -74,7 +74,12 @@ def restoring(
     kernel = sdpa_kernel(SDPBackend.MATH) if attention == "eager" else nullcontext()
     with model_lock:
         states = [(state, state.copy()) for module in model.modules() for state in state_of(module)]
-        buffers = [(buffer, write_count(buffer), buffer.clone()) for buffer in _buffers(model)]
+        # Those that a run may write.
+        buffers = [
+            (buffer, write_count(buffer), buffer.clone())
+            for buffer in model.buffers()
+            if not (buffer.is_meta or buffer.is_inference())
+        ]
         configs = attention_configs(model)
         states += [(vars(config), vars(config).copy()) for config in configs]
         implementations = [attention_implementation(config) for config in configs]
@@ -99,11 +104,6 @@ def restoring(
                 for buffer, writes, values in buffers:
                     if write_count(buffer) != writes:
                         buffer.copy_(values)
-
-
-def _buffers(model: nn.Module) -> list[Tensor]:
-    """Return the buffers that a run may write."""
-    return [buffer for buffer in model.buffers() if not (buffer.is_meta or buffer.is_inference())]
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from attnviz.inputs.audio import (
     time_steps,
     waveform,
 )
-from attnviz.inputs.decoder import continue_axis, encode_target, own_decoder_ids
 from attnviz.inputs.image import (
     ImageSource,
     Picture,
@@ -38,7 +37,15 @@ from attnviz.inputs.image import (
     read_image,
 )
 from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
-from attnviz.inputs.text import EncodingCheck, TextPair, encode_texts, translate
+from attnviz.inputs.text import (
+    EncodingCheck,
+    TextPair,
+    continue_axis,
+    encode_target,
+    encode_texts,
+    own_decoder_ids,
+    translate,
+)
 from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
 from attnviz.models.pretrained import (
     embedding_rows,

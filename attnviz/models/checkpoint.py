@@ -315,7 +315,12 @@ def _processors(
         processors = (
             Processors() if folder is None else pretrained.load_processors(name, folder, kinds)
         )
-    pretrained.expect_processors(name, processors, kinds, is_object=is_object)
+    for kind in kinds:
+        if kind != "text" and getattr(processors, kind) is None:
+            raise (InputError if is_object else ModelError)(
+                f"{name}: there is no processor that reads {kind}. Pass processor= "
+                "(a processor, image processor or feature extractor, its folder or its hub name)."
+            )
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         return replace(processors, tokenizer=tokenizer)
     if tokenizer is not None:

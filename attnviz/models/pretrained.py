@@ -556,18 +556,6 @@ def load_processors(name: str, folder: Path, kinds: tuple[str, ...]) -> Processo
     return processors
 
 
-def expect_processors(
-    name: str, processors: Processors, kinds: tuple[str, ...], *, is_object: bool
-) -> None:
-    """Raise an error if an image or a sound that the model takes has no processor."""
-    for kind in kinds:
-        if kind != "text" and getattr(processors, kind) is None:
-            raise (InputError if is_object else ModelError)(
-                f"{name}: there is no processor that reads {kind}. Pass processor= "
-                "(a processor, image processor or feature extractor, its folder or its hub name)."
-            )
-
-
 def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of `folder`; without a vocabulary transformers would make one up."""
     no_vocabulary = ModelError(

@@ -70,7 +70,10 @@ def from_weights(
     'weights given by the user, not verified'
     """
     by_layer, how = weights_by_layer(weights, None if keys is None else "cross")
-    layers = {layer: _widened(array) for layer, array in by_layer.items()}
+    layers = {
+        layer: array.to(torch.promote_types(array.dtype, torch.float32))
+        for layer, array in by_layer.items()
+    }
     rows = parse_labels(tokens, "tokens") or ()
     columns = parse_labels(keys, "keys") or rows
     for layer, array in layers.items():
@@ -78,7 +81,7 @@ def from_weights(
         _expect_weights(array, layer)
     axes = Axis.of_labels(rows), Axis.of_labels(columns)
     stack = "self-attention" if keys is None else "cross"
-    text, target = (" ".join(_words(axis)) for axis in reversed(axes))
+    text, target = (" ".join(map(literal, axis.word_labels)) for axis in reversed(axes))
     provenance = Provenance(
         model=model,
         weights_sha256="",
@@ -243,10 +246,6 @@ def _tensor(values: Any) -> Tensor:
     return tensor.to("cpu", dtype, copy=True)
 
 
-def _widened(array: Tensor) -> Tensor:
-    return array.to(torch.promote_types(array.dtype, torch.float32))
-
-
 def _refuse_shape(array: Tensor) -> NoReturn:
     raise InputError(f"Weights of shape {tuple(array.shape)} cannot be read. Give {_SHAPES}.")
 
@@ -285,7 +284,3 @@ def _notes_on_sums(layers: Sequence[Tensor]) -> tuple[str, ...]:
     if bool(((sums - 1).abs() <= _ROUNDING).all()):
         return ()
     return (f"rows sum to {sums.min().item():.4g} to {sums.max().item():.4g}, not to 1",)
-
-
-def _words(axis: Axis) -> list[str]:
-    return [literal(word) for word in axis.word_labels]

@@ -40,8 +40,7 @@ from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
 from attnviz.inputs.arguments import expect_labels_fit
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.batch import Batch, Inputs, encode
-from attnviz.inputs.decoder import continue_axis, expect_tokens_left, generated_text
-from attnviz.inputs.text import spelled
+from attnviz.inputs.text import continue_axis, expect_tokens_left, generated_text, spelled
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.next_tokens import next_tokens

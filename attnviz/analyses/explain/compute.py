@@ -36,7 +36,7 @@ from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, expect_words, positive_number
 from attnviz.inputs.batch import Inputs, encode, expect_one_text, parse_inputs
-from attnviz.inputs.decoder import encode_prefix, expect_tokens_left, generated_text
+from attnviz.inputs.text import encode_prefix, expect_tokens_left, generated_text
 from attnviz.inputs.tokens import TextSource, TokenIds, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source

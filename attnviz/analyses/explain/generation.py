@@ -17,7 +17,7 @@ from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, positive_number
 from attnviz.inputs.batch import encode, expect_one_text
-from attnviz.inputs.decoder import expect_tokens_left
+from attnviz.inputs.text import expect_tokens_left
 from attnviz.inputs.tokens import TokenIds
 from attnviz.pipeline.attend import Loadable, Model, load
 from attnviz.results.arguments import checked_scalars
