@@ -346,12 +346,9 @@ class _Reach:
 
 
 def _in_order(sources: Tensor, numbers: Tensor, count: int, size: int) -> Tensor | None:
-    """Return which features are the values, by the number of a feature of the result.
+    """Return which of `size` features reach each of `count` results; `sources` reach `numbers`.
 
     Those of a result that is 0 at all positions, as behind a rectifier, lie as the next ones do.
-
-    sources, numbers : which feature reaches which. count, size : how many of the result there are,
-    and among which the values are.
     """
     known = sources.new_full((count,), -1)
     if len(numbers) * _FEWEST_REACHED < count or int(numbers.max()) >= count:

@@ -240,8 +240,7 @@ def _joined(parts: Sequence[MovedKeys]) -> MovedKeys:
 class _Keys(AttentionWatcher):
     """Takes how far the keys of some attentions moved, and ends the run after the last of them.
 
-    spans : the rows of each input, the first of which is unchanged. coded : whether the other rows
-    go on with its attention.
+    spans : the rows of each input, the first unchanged. coded : if others go on with its attention.
     """
 
     def __init__(

@@ -455,11 +455,7 @@ def _has_own_code(module: nn.Module) -> bool:
 
 
 def _mixing_tokens(found: Sequence[LinearMixing], attentions: set[str]) -> list[LinearMixing]:
-    """Return the mixtures that take the place of attention in their block.
-
-    A rotation of queries mixes features inside an attention module. A convolution with fixed
-    weights prepares values, unless nothing else in its block mixes tokens.
-    """
+    """Return the mixtures in place of attention: no rotation in it, no convolution beside it."""
     mixing = [one for one in found if one.path not in attentions]
     paths = [*attentions, *(one.path for one in mixing if one.arguments)]
     blocks = {_block(path) for path in paths}
@@ -467,11 +463,7 @@ def _mixing_tokens(found: Sequence[LinearMixing], attentions: set[str]) -> list[
 
 
 def _block(path: str) -> str:
-    """Return the path of the block of a model that a module is in.
-
-    >>> _block("model.layers.3.self_attn.k_conv")
-    'model.layers.3'
-    """
+    """Return the path of a module's block: "layers.3" of "layers.3.self_attn.k_conv"."""
     names = path.split(".")
     last = max((index for index, name in enumerate(names) if name.isdigit()), default=-1)
     return ".".join(names[: last + 1])

@@ -251,9 +251,8 @@ def outputs_beside(
 def _moved_by_attention(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, float]:
     """Return how much the output moves, relative to its norm, if heads in a module change sign.
 
-    Each module has a row of a batch in which W^O reads other heads. Its text is the start of the
-    first one. Of other inputs there is only one more row, for all modules. Empty where the model
-    does not run on such a batch.
+    Each module has a row of a batch, of the start of a text, in which W^O reads other heads. Other
+    inputs have one more row, for all modules. Empty where the model does not run on it.
     """
     attentions = find_attention_modules(model)
     tensors = {name: t[:1] for name, t in inputs.items() if isinstance(t, Tensor) and t.dim()}

@@ -383,8 +383,7 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     """Return what changes when a tensor is written; cheaper than a hash.
 
     Of each tensor: its address, how often it was written, and the sum of the bytes in its first row
-    and its first column, because `.data` and numpy write without being counted. Tensors that are
-    offloaded differ after each run, and packed ones never change.
+    and column, because `.data` and numpy write without being counted. Packed ones never change.
     """
     values = [*module.state_dict().values(), *_unsaved_buffers(module).values()]
     parts = [part for value in values if isinstance(value, Tensor) for part in _parts(value)]
@@ -487,9 +486,8 @@ _SPREAD = 2  # times that of norms in an embedding that was drawn at random
 def _fits_embeddings(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> bool | None:
     """Return whether tokens that are spelled alike ("walk", "walks") have similar embeddings.
 
-    They have in a trained model. If the tokenizer numbers its tokens in another way, they are as
-    different as any two tokens. None if there is nothing to learn from it: the model was not
-    trained, or has no table of tokens, or few tokens are spelled alike.
+    Not if the tokenizer numbers them in another way. None for a model that was not trained, or has
+    no table of tokens, or where few tokens are spelled alike.
     """
     if (embedding := pretrained.embedding_of(module)) is None:
         return None

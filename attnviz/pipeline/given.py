@@ -157,11 +157,7 @@ def weights_by_layer(
 
 
 def _of_steps(steps: Sequence[Sequence[Any]]) -> dict[int, Tensor]:
-    """Return the weights by layer of a generation, which reads the text, then token by token.
-
-    A step has the keys up to its last query. A cache may have dropped the first of them, or have
-    places for later ones.
-    """
+    """Return the weights by layer of a generation; a cache may drop keys, or have later places."""
     if len({len(step) for step in steps}) > 1:
         raise InputError("The steps have different numbers of layers. Give all layers of each.")
     layers = {}

@@ -363,11 +363,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self.provenance.set(result, computed.with_fields(fields))
 
     def _rank(self, score: Provenance) -> tuple[int, bool, int]:
-        """Rank the content product of two products that are added over the position product.
-
-        The content product has two activations, and is whole; the product for relative positions
-        has a side that is the same for every input, or is cut from a larger product.
-        """
+        """Rank the content product (two activations, whole) over one for relative positions."""
         origin, span = score.origin, _span(score.origin)
         if not span:
             return 0, False, 0
