@@ -143,7 +143,10 @@ class _Recorder(ModuleWatcher):
 
     def _on_module(self, run: ModuleRun) -> None:
         """Record what a module mixes linearly; not beside softmax, nor around a mixture."""
-        path, attending = self.paths[run.module], self._attending()
+        # Not the softmaxes whose weights were multiplied by no values.
+        unmixed = [recorded for recorded, softmax, _ in self._pending if not softmax.mixtures]
+        attending = {one.path for one in self._recorded if one not in unmixed}
+        path = self.paths[run.module]
         mixing = {one.path for one in self._linear} | attending
         if any(one == path or one.startswith(f"{path}.") for one in mixing):
             return
@@ -152,11 +155,6 @@ class _Recorder(ModuleWatcher):
         with self._replaying():
             for call, layout in self._linear_calls.inline(run, self._count_heads() or 0):
                 self._read_mixing(run.module, call, layout, call.result)
-
-    def _attending(self) -> set[str]:
-        """Return the paths of the modules whose weights were multiplied by values."""
-        unmixed = [recorded for recorded, softmax, _ in self._pending if not softmax.mixtures]
-        return {recorded.path for recorded in self._recorded if recorded not in unmixed}
 
     def _read_mixing(self, module: nn.Module, call: Call, layout: Layout, result: Tensor) -> None:
         self._linear.append(

@@ -50,11 +50,6 @@ class Arguments:
     keys: tuple[str, ...] | None = None
 
     @property
-    def note(self) -> str:
-        """What a reader should know."""
-        return f"read as arguments of the model: {self.summary}"
-
-    @property
     def summary(self) -> str:
         """The names and shapes: "past_values (1 × 32 × 1)"."""
         shapes = {

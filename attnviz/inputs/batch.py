@@ -154,10 +154,13 @@ def parse_inputs(
     if generate is not None and target is not None:
         raise InputError("A target and a number of tokens to generate exclude each other.")
     texts, several_texts = _read_texts(text, prompted=generate is not None)
+    targets, _ = _read_texts(target, "target")
+    if any(isinstance(one, Chat) for one in targets or ()):
+        raise InputError("The target is a chat. Give the text of its answer.")
     parsed = Inputs(
         texts=texts,
         pairs=_read_texts(pair, "pair", ids=False)[0],
-        targets=_read_targets(target),
+        targets=targets,
         pictures=_map(image, read_image),
         sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
         several=several_texts or any(isinstance(value, list | tuple) for value in (image, audio)),
@@ -214,16 +217,6 @@ def _read_texts(
         subject = f"{kind.capitalize()} {number:,} of {len(value):,}"
         texts += parse(item, subject) or [expect_words(item, subject)]
     return texts, True
-
-
-def _read_targets(value: Any) -> list[str | TokenIds] | None:
-    """Return the texts of the decoder, as strings or as the ids of a tokenizer's call."""
-    if value is None:
-        return None
-    given = [value] if isinstance(value, TokenIds) else _read_texts(value, "target")[0]
-    if any(isinstance(target, Chat) for target in given or ()):
-        raise InputError("The target is a chat. Give the text of its answer.")
-    return given  # type: ignore[return-value]
 
 
 def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
@@ -384,7 +377,7 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
         axes,
         cut_from=(None,) * count,
         image=pixels,
-        notes=((arguments.note, *own),) * count,
+        notes=((f"read as arguments of the model: {arguments.summary}", *own),) * count,
         input_check=(EncodingCheck(InputCheck(True)),) * count,
         texts=texts,
     )

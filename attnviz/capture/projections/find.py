@@ -82,16 +82,14 @@ def find_attention_modules(model: nn.Module) -> dict[str, AttentionModule]:
         path: AttentionModule(
             module,
             find_output(modules, path),
-            known if _is_of_transformers(module) else frozenset(),
+            # The code of transformers, and not a class or forward of the user.
+            known
+            if type(module).__module__.startswith("transformers.") and "forward" not in vars(module)
+            else frozenset(),
         )
         for path, module in modules.items()
         if _has_projections(module)
     }
-
-
-def _is_of_transformers(module: nn.Module) -> bool:
-    """Whether a module runs the code of transformers, and not a class or forward of the user."""
-    return type(module).__module__.startswith("transformers.") and "forward" not in vars(module)
 
 
 def find_output(modules: Mapping[str, nn.Module], path: str) -> nn.Module | None:

@@ -227,7 +227,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             return
         for weights, values, output in ((left, right, result), (right.mT, left.mT, result.mT)):
             if (weight := self.provenance.get(weights, "weight")) is not None:
-                softmaxes = self._softmaxes_of(weight.origin)
+                span = _span(weight.origin)
+                softmaxes = [one for one in self._traced if _overlap(one.span, span)]
                 values, output = values.detach(), output.clone()
                 for softmax in softmaxes:
                     exact = len(softmaxes) == 1 and softmax.has_weights(weights, weight.origin)
@@ -375,11 +376,6 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         """Return the products that scores are made of."""
         span = _span(score.origin)
         return [product for product in self._products if _overlap(product.span, span)]
-
-    def _softmaxes_of(self, elements: Tensor) -> list[Softmax]:
-        """Return the softmaxes that these elements belong to; -1 belongs to none."""
-        span = _span(elements)
-        return [softmax for softmax in self._traced if _overlap(softmax.span, span)]
 
 
 def _span(elements: Tensor) -> range:
