@@ -100,16 +100,11 @@ def capture(
     first_run, second_run = record_runs(model, texts, keep_output, forward)
     calls, again = first_run.calls, second_run.calls
     mixtures, mixed_again = first_run.linear, second_run.linear
-    expect_same(
-        model,
-        [*_executed(again), *_mixed(mixed_again)],
-        [*_executed(calls), *_mixed(mixtures)],
-    )
+    expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
     between = _between_runs(calls, again)
     compared = outputs_beside(model, forward, outputs[0], between_runs=between, inputs=inputs)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
-    unshown = notes_on_unshown(model, minimal_run(model, inputs), shown)
-    notes = (*first_run.notes, *unshown)
+    notes = (*first_run.notes, *notes_on_unshown(model, minimal_run(model, inputs), shown))
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
         return [
@@ -205,14 +200,10 @@ def hidden_states(
     return tuple(states)
 
 
-def _executed(calls: Sequence[AttentionCall]) -> list[str]:
+def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing] = ()) -> list[str]:
     """Return what two runs must have in common: the modules and the sizes of their attentions."""
-    return [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
-
-
-def _mixed(mixtures: Sequence[LinearMixing]) -> list[str]:
-    """Return what two runs must have in common: the linear mixtures and their sizes."""
-    return [f"{mixing.path} {mixing.function} {tuple(mixing.result.shape)}" for mixing in mixtures]
+    names = [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
+    return names + [f"{one.path} {one.function} {tuple(one.result.shape)}" for one in mixtures]
 
 
 def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]) -> float:
