@@ -88,7 +88,7 @@ class Inputs:
     """
 
     texts: Sequence[str | TokenIds | Chat] | None = None
-    pairs: Sequence[str] | None = None
+    pairs: Many[str] | None = None
     targets: Sequence[str | TokenIds] | None = None
     pictures: list[Picture] | None = None
     sounds: list[Sound] | None = None
@@ -272,7 +272,7 @@ class Batch:
 def encode(
     checkpoint: Checkpoint,
     inputs: Inputs | Sequence[str | TokenIds | Chat],
-    pairs: Sequence[str] | None = None,
+    pairs: Many[str] | None = None,
     targets: Sequence[str | TokenIds] | None = None,
     *,
     truncate: bool = False,
@@ -313,7 +313,8 @@ def encode(
             tensors, axis, check = encode_multimodal(checkpoint, str(texts[0]), image, sound)
             axes["text"], checks = (axis,), [check]
         elif texts is not None:
-            text_pairs = list(zip(texts, inputs.pairs or [None] * len(texts), strict=True))
+            seconds: Sequence[str | None] = inputs.pairs or [None] * len(texts)
+            text_pairs = list(zip(texts, seconds, strict=True))
             tensors, axes["text"], cut_from, checks = encode_texts(
                 checkpoint, text_pairs, truncate=truncate
             )

@@ -96,10 +96,10 @@ class AttendOptions:
         layers: int | Sequence[int] | None,
         heads: int | Sequence[int] | None,
         exact: int | Sequence[int] | None,
-        **others: Any,
+        **more: Any,
     ) -> AttendOptions:
         """Return checked options; raise InputError for a value that no model allows."""
-        options = cls(**others)
+        options = cls(**more)
         if options.positions not in ("sample", "all"):
             raise InputError(f"positions must be sample or all, not {options.positions!r}.")
         if options.mode not in ("auto", "full", "streamed"):
@@ -118,7 +118,7 @@ class AttendOptions:
                 f"{', '.join(map(str, stored))}. Name it in layers too."
             )
         whole = not any(isinstance(value, IfStreamed) for value in given.values())
-        chosen = {"layers": stored, "heads": stored_heads, "exact": exact_layers}
+        chosen: dict[str, Any] = {"layers": stored, "heads": stored_heads, "exact": exact_layers}
         return replace(options, selects_whole=whole, **chosen)
 
     @property
