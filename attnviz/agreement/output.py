@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnviz.agreement.verdict import SMALLEST
-from attnviz.capture import Output, Outputs
+from attnviz.capture.watch import Output, Outputs
 from attnviz.results import AgreementReport, AnalysisCheck, Axis, OutputCheck
 
 # What rounding adds in a layer, relative to the norm of the output: at least 1e-5, and 8 rounding

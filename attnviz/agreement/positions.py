@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from attnviz.capture import MovedKeys
-from attnviz.inputs import UNITS
+from attnviz.capture.positions import UNITS, MovedKeys
 from attnviz.results import AttentionRecord, PositionCheck
 
 # Rounding in batches of different rows, relative to the longest key: changed tokens move by 0.1.

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from attnviz.agreement.compare import Proof, compare, model_values, prove, stages_not_compared
 from attnviz.agreement.verdict import SMALLEST, bounded_check, copy_to_cpu, largest_by_head
-from attnviz.capture import ReducedAttention
+from attnviz.capture.streamed import ReducedAttention
 from attnviz.results import AttentionRecord, Reference, cell_sizes
 
 _PROJECTED = ("query", "key", "value")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnviz.attribution.reference import Reading, is_causal
 from attnviz.attribution.target import Readout, base_of
 from attnviz.attribution.tracing import blocks_of, expect_gradients
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean
 from attnviz.pipeline.attend import Model
 

@@ -11,17 +11,9 @@ from torch import Tensor
 
 from attnviz.attribution.target import Stacks, Target, base_of, token_ids, with_token_ids
 from attnviz.errors import InputError, did_you_mean
-from attnviz.inputs import (
-    Batch,
-    Inputs,
-    TextSource,
-    TokenIds,
-    encode_inputs,
-    expect_one_text,
-    parse_inputs,
-    spelled,
-)
-from attnviz.inputs.tokens import special_flags
+from attnviz.inputs.batch import Batch, Inputs, encode, expect_one_text, parse_inputs
+from attnviz.inputs.text import spelled
+from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
 from attnviz.pipeline.attend import Model
 from attnviz.pipeline.run import AttendOptions, run
 from attnviz.results import AttentionResult
@@ -84,7 +76,7 @@ def read(
     bos: int | None = None
     if decoder is not None:
         inputs = source = replace(inputs, targets=[decoder])
-        batch = encode_inputs(model.checkpoint, inputs, truncate=truncate)
+        batch = encode(model.checkpoint, inputs, truncate=truncate)
         sink, notes = _sink_of_source(batch)
         notes = (*_notes_on(inputs, batch), *notes)
     else:
@@ -92,7 +84,7 @@ def read(
         tensors, bos, sink, notes = encode_causal(model, inputs, truncate=truncate)
         if bos is not None or more:
             inputs = _as_ids(inputs, tensors, after=more)
-        batch = encode_inputs(model.checkpoint, inputs, truncate=truncate)
+        batch = encode(model.checkpoint, inputs, truncate=truncate)
     with silence_logs():
         (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
     axes = [batch.axes[kind][0] for kind in batch.axes]
@@ -122,7 +114,7 @@ def encode_causal(
 ) -> tuple[Mapping[str, Tensor], int | None, int | None, tuple[str, ...]]:
     """Return the inputs of a text, and the `bos`, `sink` and `notes` of its `Reading`."""
     source = text if isinstance(text, Inputs) else parse_inputs(text)
-    batch = encode_inputs(model.checkpoint, source, truncate=truncate)
+    batch = encode(model.checkpoint, source, truncate=truncate)
     _expect_tokens(batch)
     bos = sink = None
     notes = _notes_on(source, batch)
@@ -199,11 +191,11 @@ def encode_after(
 ) -> Batch:
     """Return an encoded text, with the token `bos` before it if there is one."""
     source = text if isinstance(text, Inputs) else parse_inputs(text)
-    batch = encode_inputs(model.checkpoint, source, truncate=truncate)
+    batch = encode(model.checkpoint, source, truncate=truncate)
     if bos is None:
         return batch
     begun = _as_ids(source, batch.inputs, bos=bos)
-    return encode_inputs(model.checkpoint, begun, truncate=truncate)
+    return encode(model.checkpoint, begun, truncate=truncate)
 
 
 def encode_like(model: Model, text: TextSource, reading: Reading | None) -> Batch:

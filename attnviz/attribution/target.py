@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionRecord, AttentionResult

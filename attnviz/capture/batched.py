@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import AttentionCallArgs, additive_mask
 from attnviz.capture.recorder import AttentionCall, record_runs
-from attnviz.capture.watch import EndRunError, RepeatedRun, expect_same, minimal_run, watch
+from attnviz.capture.watch import (
+    AttentionWatcher,
+    EndRunError,
+    expect_same,
+    minimal_run,
+    watch,
+)
 from attnviz.errors import ModelError
 from attnviz.formula.attention import HIDDEN
 from attnviz.results import AttentionRecord, Axis, LinearAttention, MaskRule
@@ -113,14 +119,23 @@ def capture_batch(
             pass_on(_from_call(call, record, texts))
         return
 
-    def on_known(args: AttentionCallArgs, number: int) -> Any:
-        pass_on(_from_arguments(args, known[number]))
-        if number + 1 == len(known):
-            raise EndRunError  # nothing after the last attention is needed
-        return args.output(), None
+    class KnownRun(AttentionWatcher):
+        executed: tuple[str, ...] = ()
+
+        def on_call(self, args: AttentionCallArgs) -> Any:
+            number = len(self.executed)
+            self.executed = (*self.executed, self.paths[args.module])
+            expect_same(model, self.executed, paths[: number + 1])
+            pass_on(_from_arguments(args, known[number]))
+            if number + 1 == len(known):
+                raise EndRunError  # nothing after the last attention is needed
+            return args.output(), None
+
+        def finish(self) -> None:
+            expect_same(model, self.executed, paths)
 
     fused = length > _SHORT and supports_fused_attention(model)
-    watch(model, run, lambda _: RepeatedRun(model, paths, on_known), fused=fused)
+    watch(model, run, KnownRun, fused=fused)
 
 
 @torch.no_grad()

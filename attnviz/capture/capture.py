@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,18 +26,17 @@ from transformers import (
 )
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from attnviz.capture.linear import LinearMixing
-from attnviz.capture.own_numbers import OwnNumbers
+from attnviz.capture.linear import LinearMixing, notes_on_unshown
 from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall, record_runs
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.arrange import Attention
-from attnviz.capture.unshown import unshown_mixers
 from attnviz.capture.watch import (
     Output,
     Outputs,
     expect_same,
+    map_tensors,
     minimal_run,
     model_errors,
     output_of,
@@ -92,9 +92,7 @@ def capture(
     texts = max(map(len, axes.values()), default=texts) if axes else texts
 
     outputs: list[Output] = []
-
-    def forward() -> object:
-        return model(**inputs)
+    forward = partial(model, **inputs)
 
     def keep_output() -> None:
         outputs.append(output_of(model, forward))
@@ -102,16 +100,11 @@ def capture(
     first_run, second_run = record_runs(model, texts, keep_output, forward)
     calls, again = first_run.calls, second_run.calls
     mixtures, mixed_again = first_run.linear, second_run.linear
-    expect_same(
-        model,
-        [*_executed(again), *_mixed(mixed_again)],
-        [*_executed(calls), *_mixed(mixtures)],
-    )
+    expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
     between = _between_runs(calls, again)
     compared = outputs_beside(model, forward, outputs[0], between_runs=between, inputs=inputs)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
-    unshown = unshown_mixers(model, minimal_run(model, inputs), shown)
-    notes = (*first_run.notes, *notes_on_unshown(unshown))
+    notes = (*first_run.notes, *notes_on_unshown(model, minimal_run(model, inputs), shown))
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
         return [
@@ -151,9 +144,7 @@ def capture_generation(
     read = generation.ids[:-1]
     whole, axes = _full_inputs(model, inputs, read[None]), axes_of(read)
     outputs: list[Output] = []
-
-    def forward() -> object:
-        return model(**whole)
+    forward = partial(model, **whole)
 
     def in_one_pass() -> None:
         outputs.append(output_of(model, forward))
@@ -166,9 +157,7 @@ def capture_generation(
         note = "the maps are those of one pass over the text and what the model wrote"
         return replace(captured, notes=(*generation.notes, note, *captured.notes)), generation
 
-    def by_steps() -> None:
-        _read_again(model, inputs, generation)
-
+    by_steps = partial(_read_again, model, inputs, generation)
     runs = record_runs(model, 1, by_steps, by_steps)
     calls, again = (_join_steps(run.calls) for run in runs)
     of_path = {call.path: call.attention.weights[0] for call in one_pass.calls}
@@ -211,23 +200,10 @@ def hidden_states(
     return tuple(states)
 
 
-def _executed(calls: Sequence[AttentionCall]) -> list[str]:
+def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing] = ()) -> list[str]:
     """Return what two runs must have in common: the modules and the sizes of their attentions."""
-    return [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
-
-
-def notes_on_unshown(unshown: Mapping[str, int]) -> tuple[str, ...]:
-    """Return how many layers mix tokens in a way that is not shown, by the class of a module."""
-    return tuple(
-        f"not shown: {count} layer{'s' * (count > 1)} with {name}, which mix{'es' * (count == 1)} "
-        "tokens by no softmax and by no function that is linear in its values"
-        for name, count in unshown.items()
-    )
-
-
-def _mixed(mixtures: Sequence[LinearMixing]) -> list[str]:
-    """Return what two runs must have in common: the linear mixtures and their sizes."""
-    return [f"{mixing.path} {mixing.function} {tuple(mixing.result.shape)}" for mixing in mixtures]
+    names = [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
+    return names + [f"{one.path} {one.function} {tuple(one.result.shape)}" for one in mixtures]
 
 
 def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]) -> float:
@@ -390,6 +366,39 @@ def _of_text(tensor: Tensor, text_index: int) -> Tensor:
     return tensor[text_index if len(tensor) > 1 else 0]
 
 
+class OwnNumbers:
+    """Copies the tensors in records that share memory with the weights or buffers of a model.
+
+    Later steps of an optimizer must not change what a figure shows. The records of several texts
+    share one copy.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        tensors = (*model.parameters(), *model.buffers())
+        self._storages = {_storage(tensor) for tensor in tensors if not tensor.is_meta}
+        self._copies: dict[tuple[Any, ...], Tensor] = {}
+
+    def copy(self, value: Any) -> Any:
+        """Return a record, or a tuple of them, without memory of the model."""
+        return map_tensors(value, self._of_tensor)
+
+    def _of_tensor(self, tensor: Tensor) -> Tensor:
+        if (storage := _storage(tensor)) is None or storage not in self._storages:
+            return tensor
+        layout = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+        if layout not in self._copies:
+            self._copies[layout] = tensor.detach().clone()
+        return self._copies[layout]
+
+
+def _storage(tensor: Tensor) -> tuple[str, int] | None:
+    """Return where the memory of a tensor begins; None for a tensor that wraps others."""
+    try:
+        return str(tensor.device), tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        return None
+
+
 # ------------------------------------------------------------------------- steps of a generation
 
 
@@ -522,10 +531,7 @@ def _caches_keys_only(model: Any) -> bool:
 def _expect_no_later_keys(
     model: Any, weights: Iterable[tuple[AttentionRecord, Tensor]], generation: Generation
 ) -> None:
-    """Raise ModelError if a token attends to one that was written after it.
-
-    weights : records, and their weights (H, m, n) in one pass over the whole text.
-    """
+    """Raise ModelError if a token attends to one written later; weights : of one whole pass."""
     stacks = ("decoder",) if model.config.is_encoder_decoder else ("encoder", "decoder", LINEAR)
     for maps in (maps for record, maps in weights if record.stack in stacks):
         later = torch.ones_like(maps[0]).triu(1)
@@ -577,12 +583,9 @@ def _join(steps: Sequence[AttentionCall]) -> AttentionCall:
     capped_bias = None
     if last.attention.capped_bias is not None:
         capped_bias = _join_terms(attentions, "capped_bias", 0.0)
-    joined = Attention(
+    joined = replace(
+        last.attention,
         query=torch.cat([attention.query for attention in attentions], dim=-2),
-        key=key,
-        value=last.attention.value,
-        scale=last.attention.scale,
-        soft_cap=last.attention.soft_cap,
         capped_bias=capped_bias,
         bias=_join_terms(attentions, "bias", 0.0),
         mask=_join_terms(attentions, "mask", low),
@@ -590,7 +593,6 @@ def _join(steps: Sequence[AttentionCall]) -> AttentionCall:
         scores=torch.cat([_pad_keys(a.scores, n, -torch.inf) for a in attentions], dim=-2),
         weights=torch.cat([_pad_keys(a.weights, n, 0.0) for a in attentions], dim=-2),
         head_output=_stack_rows([attention.head_output for attention in attentions]),
-        log_softmax=last.attention.log_softmax,
     )
     return replace(
         last,

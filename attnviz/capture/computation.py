@@ -65,10 +65,7 @@ def read_computation(model: PreTrainedModel) -> Computation:
 
 
 def _origin(function: Any) -> tuple[str, str]:
-    """Return the module and the qualified name of where a function is defined.
-
-    Those of its code: a decorator (functools.wraps) copies the names of the decorated function.
-    """
+    """Return module and qualified name of a function's code, which decorators do not copy."""
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "__func__", function)
@@ -106,11 +103,7 @@ def _quantization(module: nn.Module) -> str | None:
 
 
 def _config_changes(config: Any) -> dict[str, tuple[str, str]]:
-    """Return the fields that differ from config.json, with its value and the present one.
-
-    config.json is that of the folder, or of the hub's cache, that the model was loaded from; none
-    differs if there is none, or if it is that of a larger model.
-    """
+    """Return fields that differ from config.json, if that is known: its value, the present one."""
     name = str(config.name_or_path)
     try:
         settings, _ = PreTrainedConfig.get_config_dict(name, local_files_only=True)

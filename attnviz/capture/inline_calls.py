@@ -323,10 +323,7 @@ class _Reach:
         ]
 
     def one_to_one(self, leaf: int, tokens: int, features: int) -> Tensor | None:
-        """Return the feature that alone reaches each feature of the result, and no other.
-
-        Each number of a feature is read from its binary digits: one derivative for each digit.
-        """
+        """Return the feature that alone reaches each of the result, read digit by binary digit."""
         count = self.result.shape[features]
         index = torch.arange(count, device=self.result.device)
         shape = [count if dim == features else 1 for dim in range(self.result.dim())]
@@ -349,12 +346,9 @@ class _Reach:
 
 
 def _in_order(sources: Tensor, numbers: Tensor, count: int, size: int) -> Tensor | None:
-    """Return which features are the values, by the number of a feature of the result.
+    """Return which of `size` features reach each of `count` results; `sources` reach `numbers`.
 
     Those of a result that is 0 at all positions, as behind a rectifier, lie as the next ones do.
-
-    sources, numbers : which feature reaches which. count, size : how many of the result there are,
-    and among which the values are.
     """
     known = sources.new_full((count,), -1)
     if len(numbers) * _FEWEST_REACHED < count or int(numbers.max()) >= count:

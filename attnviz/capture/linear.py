@@ -9,14 +9,16 @@ the result of the same call with the identity in the place of the values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attnviz.capture.function_calls import FunctionCall
+from attnviz.capture.function_calls import FunctionCall, first_tensor
 from attnviz.capture.inline_calls import (
     VALUES,
     InlineCall,
@@ -25,6 +27,7 @@ from attnviz.capture.inline_calls import (
     find_spans,
     split_heads,
 )
+from attnviz.capture.watch import model_errors, restoring
 from attnviz.runtime.compat import storage_id
 
 _ROUNDING = 1e-4  # of a sum of two results, relative to the largest number; 100 times in bfloat16
@@ -133,10 +136,7 @@ class LinearCalls:
 def _test(
     call: Call, result: Tensor, name: str, texts: int, dims: Collection[int]
 ) -> Layout | None:
-    """Return how values lie in an argument, if the result of a call is linear in it.
-
-    dims : the dimensions that may hold the positions.
-    """
+    """Return how values lie in an argument in which a call is linear; dims : may be positions."""
     values = call.tensors[name]
     generator = torch.Generator("cpu").manual_seed(0)
     noise = torch.randn(values.shape, generator=generator, device="cpu").to(values)
@@ -202,10 +202,7 @@ def _width(mixed: Tensor, features: int, heads: int) -> int:
 
 
 def _spreads(call: Call, name: str, noise: Tensor, dim: int) -> bool:
-    """Whether values at the first index of a dimension reach results at others.
-
-    Where there are more or fewer results than values, they reach several.
-    """
+    """Whether values at the first index of a dimension reach results at others, or several."""
     if noise.shape[dim] < 2:
         return False
     values = torch.zeros_like(noise)
@@ -228,11 +225,6 @@ class LinearCall:
     call: Call
     layout: Layout
     cell: int = 1
-
-    @classmethod
-    def of(cls, call: Call, layout: Layout, cell: int = 1) -> LinearCall:
-        """Return a call with arguments of float32, in which rounding hides less."""
-        return cls(call.wide(), layout, cell)
 
     @property
     def _values(self) -> Tensor:
@@ -370,7 +362,8 @@ def read_mixing(
 
     cell : as in `LinearCall`; of several positions the result is that of the mean values.
     """
-    wide, own = LinearCall.of(call, layout, cell), LinearCall(call, layout, cell)
+    # In float32 rounding hides less.
+    wide, own = LinearCall(call.wide(), layout, cell), LinearCall(call, layout, cell)
     values = wide.values
     columns = min(max(values.shape[3], _FEWEST_PROBES), _MOST_PROBES)
     generator = torch.Generator("cpu").manual_seed(0)
@@ -416,3 +409,72 @@ def _share(change: Tensor, difference: Tensor) -> Tensor:
     """Return how much of a change (N, …) is in a difference, (N,)."""
     change, difference = change.double().flatten(1), difference.double().flatten(1)
     return (change * difference).sum(1) / change.square().sum(1).clamp(min=torch.finfo().tiny)
+
+
+# ------------------------------------------------------------ layers that mix tokens, not shown
+
+
+def notes_on_unshown(
+    model: nn.Module, run: Callable[[], object], shown: Collection[str]
+) -> tuple[str, ...]:
+    """Return how many layers mix tokens in a way that is not shown, by the class of a module.
+
+    They are neither a softmax nor linear in their values. They are found by what they do: when the
+    first token of their input changes, so does their output at others.
+
+    run : runs the model, without a cache. shown : the paths of the modules whose attention is
+    shown. Only layers in a list with others that are shown are searched.
+    """
+    candidates: list[nn.Module] = []
+    for path, layers in model.named_modules():
+        if isinstance(layers, nn.ModuleList):
+            children = layers.named_children()
+            blocks = {f"{path}.{name}".lstrip("."): block for name, block in children}
+            hidden = [
+                block
+                for name, block in blocks.items()
+                if not any(one == name or one.startswith(f"{name}.") for one in shown)
+            ]
+            if len(hidden) < len(blocks):
+                candidates += [child for block in hidden for child in block.children()]
+    if not candidates:
+        return ()
+    found: Counter[str] = Counter()
+
+    def test(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
+    ) -> None:
+        if _mixes_tokens(module, args, kwargs, output):
+            found[type(module).__name__] += 1
+
+    with restoring(model), torch.no_grad(), model_errors(model):
+        for module in dict.fromkeys(candidates):
+            module.register_forward_hook(test, with_kwargs=True)
+        run()
+    return tuple(
+        f"not shown: {count} layer{'s' * (count > 1)} with {name}, which mix{'es' * (count == 1)} "
+        "tokens by no softmax and by no function that is linear in its values"
+        for name, count in found.items()
+    )
+
+
+def _mixes_tokens(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
+) -> bool:
+    """Whether another first token changes the output of a module at other positions."""
+    given = [*args, *kwargs.values()]
+    states = next((one for one in given if isinstance(one, Tensor) and one.dim() == 3), None)
+    before = first_tensor(output)
+    if states is None or before is None or before.shape[:2] != states.shape[:2]:
+        return False
+    changed = states.clone()
+    changed[:, 0] += 1 + changed[:, 0].abs()
+    try:
+        other = module.forward(
+            *(changed if one is states else one for one in args),
+            **{name: changed if one is states else one for name, one in kwargs.items()},
+        )
+    except Exception:  # a module that cannot run twice on its input is not judged
+        return False
+    after = first_tensor(other)
+    return after is not None and not torch.equal(after[:, 1:], before[:, 1:])

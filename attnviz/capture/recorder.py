@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from attnviz.capture.projections.find import AttentionModule, ModuleInputs
 from attnviz.capture.tracing.arrange import Attention, NotExpressibleError, arrange
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
-from attnviz.capture.watch import ModuleWatcher, memory_budget, model_lock, watch
+from attnviz.capture.watch import ModuleWatcher, map_tensors, memory_budget, model_lock, watch
 from attnviz.errors import ModelError
 from attnviz.models.devices import devices
 from attnviz.runtime.compat import outside_dispatch_modes
@@ -122,13 +122,11 @@ class _Recorder(ModuleWatcher):
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        functions = watching_functions(self.model, self._position, self._on_function)
-        with self._tracer, functions:
-            yield
+        def position() -> tuple[int, int]:
+            return len(self._recorded), len(self._linear)
 
-    def _position(self) -> tuple[int, int]:
-        """Return how many attentions, and how many linear mixtures, were recorded."""
-        return len(self._recorded), len(self._linear)
+        with self._tracer, watching_functions(self.model, position, self._on_function):
+            yield
 
     def _on_function(self, call: FunctionCall, result: Tensor, before: tuple[int, int]) -> None:
         """Record a call that mixes values linearly, in place of those that it made itself."""
@@ -144,11 +142,11 @@ class _Recorder(ModuleWatcher):
                 self._read_mixing(self.innermost_module(), call, layout, result)
 
     def _on_module(self, run: ModuleRun) -> None:
-        """Record what the code of a module mixes linearly between its submodules.
-
-        Not in a block with softmax attention, nor of a module that holds another mixture.
-        """
-        path, attending = self.paths[run.module], self._attending()
+        """Record what a module mixes linearly; not beside softmax, nor around a mixture."""
+        # Not the softmaxes whose weights were multiplied by no values.
+        unmixed = [recorded for recorded, softmax, _ in self._pending if not softmax.mixtures]
+        attending = {one.path for one in self._recorded if one not in unmixed}
+        path = self.paths[run.module]
         mixing = {one.path for one in self._linear} | attending
         if any(one == path or one.startswith(f"{path}.") for one in mixing):
             return
@@ -157,11 +155,6 @@ class _Recorder(ModuleWatcher):
         with self._replaying():
             for call, layout in self._linear_calls.inline(run, self._count_heads() or 0):
                 self._read_mixing(run.module, call, layout, call.result)
-
-    def _attending(self) -> set[str]:
-        """Return the paths of the modules whose weights were multiplied by values."""
-        unmixed = [recorded for recorded, softmax, _ in self._pending if not softmax.mixtures]
-        return {recorded.path for recorded in self._recorded if recorded not in unmixed}
 
     def _read_mixing(self, module: nn.Module, call: Call, layout: Layout, result: Tensor) -> None:
         self._linear.append(
@@ -248,7 +241,7 @@ class _Recorder(ModuleWatcher):
                 recorded.through_interface,
                 *self._output_of(path, number, recorded.attention),
             )
-            calls.append(_to(call, device))
+            calls.append(map_tensors(call, lambda tensor: tensor.to(device)))
         by_entry: dict[tuple[str, int], list[AttentionCall]] = defaultdict(list)
         for recorded, call in zip(self._recorded, calls, strict=True):
             by_entry[recorded.path, recorded.entry].append(call)
@@ -402,10 +395,9 @@ class _Recorder(ModuleWatcher):
 def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attention | None:
     """Return an attention in which the rows of another one of its module take the place of some.
 
-    So it is for tokens with global attention in a model with windows: they have their own queries,
-    keys and values, which are put beside those of the others (a query is 0 in the features that are
-    not its own). Where the module returns a result of the other one shows which rows these are;
-    None if it does nowhere.
+    Tokens with global attention in a model with windows have their own queries, keys and values,
+    which are put beside the others (a query is 0 in features that are not its own). What the module
+    returns shows which rows these are; None if it does not.
     """
     N, H, m, n = main.weights.shape
     terms = ("sinks", "soft_cap", "capped_bias", "bias")
@@ -461,11 +453,7 @@ def _has_own_code(module: nn.Module) -> bool:
 
 
 def _mixing_tokens(found: Sequence[LinearMixing], attentions: set[str]) -> list[LinearMixing]:
-    """Return the mixtures that take the place of attention in their block.
-
-    A rotation of queries mixes features inside an attention module. A convolution with fixed
-    weights prepares values, unless nothing else in its block mixes tokens.
-    """
+    """Return the mixtures in place of attention: no rotation in it, no convolution beside it."""
     mixing = [one for one in found if one.path not in attentions]
     paths = [*attentions, *(one.path for one in mixing if one.arguments)]
     blocks = {_block(path) for path in paths}
@@ -473,23 +461,7 @@ def _mixing_tokens(found: Sequence[LinearMixing], attentions: set[str]) -> list[
 
 
 def _block(path: str) -> str:
-    """Return the path of the block of a model that a module is in.
-
-    >>> _block("model.layers.3.self_attn.k_conv")
-    'model.layers.3'
-    """
+    """Return the path of a module's block: "layers.3" of "layers.3.self_attn.k_conv"."""
     names = path.split(".")
     last = max((index for index, name in enumerate(names) if name.isdigit()), default=-1)
     return ".".join(names[: last + 1])
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    """Return an attention call with all tensors on one device."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, tuple):
-        return tuple(_to(item, device) for item in value)
-    if isinstance(value, AttentionCall | Attention | ModuleInputs):
-        names = [field.name for field in fields(value)]
-        return replace(value, **{name: _to(getattr(value, name), device) for name in names})
-    return value

@@ -11,7 +11,8 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from operator import is_
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -32,6 +33,7 @@ from attnviz.capture.projections.find import (
 )
 from attnviz.errors import ModelError
 from attnviz.models.devices import devices, held_whole
+from attnviz.results import Axis
 from attnviz.runtime.compat import (
     attention_configs,
     attention_implementation,
@@ -72,7 +74,12 @@ def restoring(
     kernel = sdpa_kernel(SDPBackend.MATH) if attention == "eager" else nullcontext()
     with model_lock:
         states = [(state, state.copy()) for module in model.modules() for state in state_of(module)]
-        buffers = [(buffer, write_count(buffer), buffer.clone()) for buffer in _buffers(model)]
+        # Those that a run may write.
+        buffers = [
+            (buffer, write_count(buffer), buffer.clone())
+            for buffer in model.buffers()
+            if not (buffer.is_meta or buffer.is_inference())
+        ]
         configs = attention_configs(model)
         states += [(vars(config), vars(config).copy()) for config in configs]
         implementations = [attention_implementation(config) for config in configs]
@@ -99,17 +106,9 @@ def restoring(
                         buffer.copy_(values)
 
 
-def _buffers(model: nn.Module) -> list[Tensor]:
-    """Return the buffers that a run may write."""
-    return [buffer for buffer in model.buffers() if not (buffer.is_meta or buffer.is_inference())]
-
-
 @contextmanager
 def _random_numbers(used: Iterable[torch.device], seed: int) -> Iterator[None]:
-    """Seed the random generators of the CPU and of the GPUs that are used, and restore them.
-
-    `torch.manual_seed` would seed those of all devices, which a training run may be using.
-    """
+    """Seed the generators of the CPU and of the used GPUs, and no others; restore them."""
     gpus = sorted({device.index or 0 for device in used if device.type == "cuda"})
     generators = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
     states = [generator.get_state() for generator in generators]
@@ -252,9 +251,8 @@ def outputs_beside(
 def _moved_by_attention(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, float]:
     """Return how much the output moves, relative to its norm, if heads in a module change sign.
 
-    Each module has a row of a batch in which W^O reads other heads. Its text is the start of the
-    first one. Of other inputs there is only one more row, for all modules. Empty where the model
-    does not run on such a batch.
+    Each module has a row of a batch, of the start of a text, in which W^O reads other heads. Other
+    inputs have one more row, for all modules. Empty where the model does not run on it.
     """
     attentions = find_attention_modules(model)
     tensors = {name: t[:1] for name, t in inputs.items() if isinstance(t, Tensor) and t.dim()}
@@ -310,6 +308,21 @@ def floats(output: object) -> tuple[Tensor, ...]:
     return tuple(tensor for tensor in tensors if tensor.is_floating_point())
 
 
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a value with all tensors in it changed: a tensor, a tuple, a dataclass; or itself."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple):
+        changed = tuple(map_tensors(item, change) for item in value)
+        return value if all(map(is_, changed, value)) else changed
+    if not is_dataclass(value) or isinstance(value, Axis | type):
+        return value
+    members = {one.name: getattr(value, one.name) for one in fields(value)}
+    named = {name: map_tensors(member, change) for name, member in members.items()}
+    named = {name: member for name, member in named.items() if member is not members[name]}
+    return replace(value, **named) if named else value
+
+
 def expect_same(model: nn.Module, paths: Sequence[str], expected: Sequence[str]) -> None:
     """Raise ModelError unless two runs executed attentions of the same modules, in this order."""
     if list(paths) != list(expected):
@@ -340,35 +353,6 @@ class AttentionWatcher:
 
     def finish(self) -> None:
         """Complete what was taken, after the run; raise ModelError if something is missing."""
-
-
-class RepeatedRun(AttentionWatcher):
-    """Watcher of a run whose attentions are known from an earlier one.
-
-    expected : the paths of their modules. on_known : takes the arguments and the number of an
-    attention, in the place of its function.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        expected: Sequence[str],
-        on_known: Callable[[AttentionCallArgs, int], Any],
-    ) -> None:
-        super().__init__(model)
-        self._expected, self._on_known = expected, on_known
-        self._executed: list[str] = []
-
-    def on_call(self, args: AttentionCallArgs) -> Any:
-        """Pass on an attention; raise ModelError if another one is expected."""
-        number = len(self._executed)
-        self._executed.append(self.paths[args.module])
-        expect_same(self.model, self._executed, self._expected[: number + 1])
-        return self._on_known(args, number)
-
-    def finish(self) -> None:
-        """Raise ModelError unless all attentions were executed."""
-        expect_same(self.model, self._executed, self._expected)
 
 
 Watcher = TypeVar("Watcher", bound=AttentionWatcher)

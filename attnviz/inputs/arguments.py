@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError, did_you_mean
-from attnviz.inputs.decoder import continue_axis
 from attnviz.inputs.image import image_axis
 from attnviz.inputs.multimodal import fill_placeholders, fills_placeholders
-from attnviz.inputs.text import TextPair, encode_ids
+from attnviz.inputs.text import TextPair, continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.models.pretrained import forward_parameters, input_kinds
 from attnviz.results import Axis
@@ -49,11 +48,6 @@ class Arguments:
     values: dict[str, Any]
     queries: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
-
-    @property
-    def note(self) -> str:
-        """What a reader should know."""
-        return f"read as arguments of the model: {self.summary}"
 
     @property
     def summary(self) -> str:

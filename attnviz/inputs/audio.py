@@ -134,10 +134,7 @@ def read_sound(source: AudioSource, sampling_rate: int | None = None) -> Sound:
 
 
 def _samples_first(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Return an array as (samples, channels), and how it was read; InputError if that is unclear.
-
-    The longer side is time.
-    """
+    """Return an array as (samples, channels), and how it was read; InputError if unclear."""
     is_sound = array.ndim in (1, 2) and array.dtype.kind in "fi"
     short, long = min(array.shape, default=0), max(array.shape, default=0)
     if not is_sound or (array.ndim == 2 and (short > _MOST_CHANNELS or short == long)):

@@ -28,7 +28,6 @@ from attnviz.inputs.audio import (
     time_steps,
     waveform,
 )
-from attnviz.inputs.decoder import continue_axis, encode_target, own_decoder_ids
 from attnviz.inputs.image import (
     ImageSource,
     Picture,
@@ -39,7 +38,15 @@ from attnviz.inputs.image import (
     read_image,
 )
 from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
-from attnviz.inputs.text import EncodingCheck, TextPair, encode_texts, translate
+from attnviz.inputs.text import (
+    EncodingCheck,
+    TextPair,
+    continue_axis,
+    encode_target,
+    encode_texts,
+    own_decoder_ids,
+    translate,
+)
 from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
 from attnviz.models.pretrained import (
     embedding_rows,
@@ -81,12 +88,12 @@ class Inputs:
         Arguments of the model's forward; then no other kind is given.
     """
 
-    texts: list[str | TokenIds | Chat] | None
-    pairs: list[str] | None
-    targets: list[str | TokenIds] | None
-    pictures: list[Picture] | None
-    sounds: list[Sound] | None
-    several: bool
+    texts: Sequence[str | TokenIds | Chat] | None = None
+    pairs: Many[str] | None = None
+    targets: Sequence[str | TokenIds] | None = None
+    pictures: list[Picture] | None = None
+    sounds: list[Sound] | None = None
+    several: bool = False
     generate: int | None = None
     arguments: Arguments | None = None
 
@@ -139,7 +146,7 @@ def parse_inputs(
             )
         arguments = parse_arguments(inputs, queries, keys)
         if queries or keys or not is_text(arguments.values):
-            return Inputs(None, None, None, None, None, False, generate, arguments)
+            return Inputs(generate=generate, arguments=arguments)
         text = arguments.values
     elif queries is not None or keys is not None:
         raise InputError("queries and keys are labels of inputs=. Leave them out.")
@@ -148,10 +155,13 @@ def parse_inputs(
     if generate is not None and target is not None:
         raise InputError("A target and a number of tokens to generate exclude each other.")
     texts, several_texts = _read_texts(text, prompted=generate is not None)
+    targets, _ = _read_texts(target, "target")
+    if any(isinstance(one, Chat) for one in targets or ()):
+        raise InputError("The target is a chat. Give the text of its answer.")
     parsed = Inputs(
         texts=texts,
-        pairs=_check_texts(pair, "pair"),
-        targets=_read_targets(target),
+        pairs=_read_texts(pair, "pair", ids=False)[0],
+        targets=targets,
         pictures=_map(image, read_image),
         sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
         several=several_texts or any(isinstance(value, list | tuple) for value in (image, audio)),
@@ -189,60 +199,31 @@ def _are_arguments(value: Any) -> bool:
 
 
 def _read_texts(
-    value: Any, kind: str = "text", *, prompted: bool = False
-) -> tuple[list[str | TokenIds | Chat] | None, bool]:
+    value: Any, kind: str = "text", *, ids: bool = True, prompted: bool = False
+) -> tuple[list[Any] | None, bool]:
     """Return the texts, as strings, ids or messages, and whether there may be several."""
-    value = _listed(value)
-    one = parse_text(value, f"The {kind}", prompted=prompted)
-    if one is not None:
-        return list(one), len(one) > 1
-    if not isinstance(value, list | tuple):
-        return (None if value is None else [_check_text(value, f"The {kind}")]), False
-    texts: list[str | TokenIds | Chat] = []
+    if not isinstance(value, Tensor) and hasattr(value, "tolist"):  # a column of a table, an array
+        value = value.tolist() if str(value.dtype) in ("object", "str", "string") else value
+
+    def parse(item: Any, subject: str) -> list[TokenIds | Chat] | None:
+        return parse_text(item, subject, prompted=prompted) if ids else None
+
+    if value is None:
+        return None, False
+    if (one := parse(value, f"The {kind}")) is not None or not isinstance(value, list | tuple):
+        texts: list[Any] = one or [expect_words(value, f"The {kind}")]
+        return texts, len(texts) > 1
+    texts = []
     for number, item in enumerate(value, start=1):
         subject = f"{kind.capitalize()} {number:,} of {len(value):,}"
-        ids = parse_text(item, subject, prompted=prompted)
-        texts += [_check_text(item, subject)] if ids is None else ids
+        texts += parse(item, subject) or [expect_words(item, subject)]
     return texts, True
-
-
-def _read_targets(value: Any) -> list[str | TokenIds] | None:
-    """Return the texts of the decoder, as strings or as the ids of a tokenizer's call."""
-    if value is None:
-        return None
-    given = [value] if isinstance(value, TokenIds) else _read_texts(value, "target")[0]
-    if any(isinstance(target, Chat) for target in given or ()):
-        raise InputError("The target is a chat. Give the text of its answer.")
-    return given  # type: ignore[return-value]
 
 
 def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
     if value is None:
         return None
     return [read(item) for item in (value if isinstance(value, list | tuple) else [value])]
-
-
-def _listed(value: Any) -> Any:
-    """Return a list in place of a column of a table, or an array, of texts."""
-    is_column = not isinstance(value, Tensor) and hasattr(value, "tolist")
-    return (
-        value.tolist() if is_column and str(value.dtype) in ("object", "str", "string") else value
-    )
-
-
-def _check_texts(value: Any, kind: str) -> list[str] | None:
-    value = _listed(value)
-    if not isinstance(value, list | tuple):
-        return _map(value, lambda text: _check_text(text, f"The {kind}"))
-    count = len(value)
-    return [
-        _check_text(text, f"{kind.capitalize()} {number:,} of {count:,}")
-        for number, text in enumerate(value, start=1)
-    ]
-
-
-def _check_text(text: Any, subject: str) -> str:
-    return expect_words(text, subject)
 
 
 # --- encoding
@@ -291,35 +272,37 @@ class Batch:
 
 def encode(
     checkpoint: Checkpoint,
-    texts: Sequence[str | TokenIds | Chat] | None = None,
-    pairs: Sequence[str] | None = None,
+    inputs: Inputs | Sequence[str | TokenIds | Chat],
+    pairs: Many[str] | None = None,
     targets: Sequence[str | TokenIds] | None = None,
     *,
-    image: Picture | None = None,
-    sound: Sound | None = None,
-    arguments: Arguments | None = None,
     truncate: bool = False,
-    generating: bool = False,
 ) -> Batch:
-    """Turn inputs into the tensors that the model takes, and describe their positions.
+    """Turn inputs that run at once into the tensors of the model, and describe their positions.
 
     Texts are padded on the right: position tables count from the left, so every text stays as it
     would be by itself. A special token that is typed in a text is plain text, unless the checkpoint
     parses them. An image or a sound comes with at most one text and one target, so that nothing is
     padded.
 
-    `targets` are the texts of the decoder of an encoder–decoder, unless it is `generating` them.
-    With `truncate` an input that is too long for the model is cut; otherwise it is an error.
+    inputs : from `parse_inputs`, or texts. targets : the texts of the decoder of an encoder–decoder
+    that does not generate them. truncate : cut an input that is too long for the model; otherwise
+    it is an error.
     """
     module = checkpoint.module
-    if arguments is not None:
-        return _encode_arguments(checkpoint, arguments, generating=generating)
+    if not isinstance(inputs, Inputs):
+        inputs = Inputs(inputs, pairs, targets)
+    generating, texts, targets = inputs.generate is not None, inputs.texts, inputs.targets
+    if inputs.arguments is not None:
+        return _encode_arguments(checkpoint, inputs.arguments, generating=generating)
+    image = inputs.pictures[0] if inputs.pictures else None
+    sound = inputs.sounds[0] if inputs.sounds else None
     sources = {"text": texts, "image": image, "audio": sound, "target": targets}
     kinds = [kind for kind, value in sources.items() if value is not None]
     _expect_kinds(checkpoint, kinds, generating=generating)
     if sound is not None and checkpoint.processors.audio is not None:
         sound = resample(sound, int(checkpoint.processors.audio.sampling_rate))
-    inputs: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     axes: dict[str, tuple[Axis, ...]] = {}
     cut_from: tuple[int | None, ...] = (None,)
     checks: Sequence[EncodingCheck] = [EncodingCheck()] * len(texts or (None,))
@@ -328,43 +311,42 @@ def encode(
     with translate(checkpoint):
         filled = [k for k in kinds if k != "text" and fills_placeholders(checkpoint, k)]
         if filled and texts is not None:
-            inputs, axis, check = encode_multimodal(checkpoint, str(texts[0]), image, sound)
+            tensors, axis, check = encode_multimodal(checkpoint, str(texts[0]), image, sound)
             axes["text"], checks = (axis,), [check]
         elif texts is not None:
-            seconds = [None] * len(texts) if pairs is None else pairs
+            seconds: Sequence[str | None] = inputs.pairs or [None] * len(texts)
             text_pairs = list(zip(texts, seconds, strict=True))
-            inputs, axes["text"], cut_from, checks = encode_texts(
+            tensors, axes["text"], cut_from, checks = encode_texts(
                 checkpoint, text_pairs, truncate=truncate
             )
         if image is not None:
             if "image" not in filled:
-                inputs |= encode_image(checkpoint, image)
-            if (axis_of_image := image_axis(module, inputs)) is not None:
+                tensors |= encode_image(checkpoint, image)
+            if (axis_of_image := image_axis(module, tensors)) is not None:
                 axes["image"] = (axis_of_image,)
         if sound is not None:
             if "audio" not in filled:
                 encoded, note = encode_sound(checkpoint, sound, truncate=truncate)
-                inputs |= encoded
+                tensors |= encoded
                 more += [note] if note else []
-            if (steps := time_steps(checkpoint, sound, inputs)) is not None:
-                axes["audio"] = (sound_axis(checkpoint, sound, steps, inputs),)
+            if (steps := time_steps(checkpoint, sound, tensors)) is not None:
+                axes["audio"] = (sound_axis(checkpoint, sound, steps, tensors),)
         if targets is not None:
             encoded, axes["target"], of_target = encode_target(
                 checkpoint, targets, truncate=truncate
             )
-            inputs |= encoded
+            tensors |= encoded
             checks = [one + other for one, other in zip(checks, of_target, strict=True)]
         if image is not None:
-            pixels = processed_image(checkpoint, image, inputs)
+            pixels = processed_image(checkpoint, image, tensors)
     if image is None and sound is None:  # their placeholders have no row in the embedding
-        _expect_rows(checkpoint, inputs)
+        _expect_rows(checkpoint, tensors)
     names = forward_parameters(module)
-    tensors = _placed(checkpoint, {name: t for name, t in inputs.items() if name in names})
+    tensors = _placed(checkpoint, {name: t for name, t in tensors.items() if name in names})
     if image is not None:
         axes |= feature_map_axes(module, tensors)
     axes, own = _own_target(checkpoint, tensors, axes, generating=generating)
-    unfilled = unfilled_note(checkpoint, list(tensors))
-    more += [*own, *unfilled]
+    more += [*own, *unfilled_note(checkpoint, list(tensors))]
     if reads_choices(module):
         tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
     return Batch(
@@ -377,21 +359,6 @@ def encode(
         steps=steps,
         notes=tuple((*more, *check.notes) for check in checks),
         input_check=tuple(checks),
-    )
-
-
-def encode_inputs(checkpoint: Checkpoint, inputs: Inputs, *, truncate: bool = False) -> Batch:
-    """Return the batch of inputs that run at once: see `encode`."""
-    return encode(
-        checkpoint,
-        inputs.texts,
-        inputs.pairs,
-        inputs.targets,
-        image=inputs.pictures[0] if inputs.pictures else None,
-        sound=inputs.sounds[0] if inputs.sounds else None,
-        arguments=inputs.arguments,
-        truncate=truncate,
-        generating=inputs.generate is not None,
     )
 
 
@@ -414,7 +381,7 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
         axes,
         cut_from=(None,) * count,
         image=pixels,
-        notes=((arguments.note, *own),) * count,
+        notes=((f"read as arguments of the model: {arguments.summary}", *own),) * count,
         input_check=(EncodingCheck(InputCheck(True)),) * count,
         texts=texts,
     )

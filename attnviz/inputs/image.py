@@ -89,10 +89,7 @@ def read_image(source: ImageSource) -> Picture:
 
 
 def _pixels_of(array: NDArray[Any]) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
-    """Return an array as (H, W, 3) or (H, W) of uint8, and how it was read where that is no other.
-
-    Raises InputError where the array is no image, or may be one in several ways.
-    """
+    """Return an array as (H, W[, 3]) of uint8, and how it was read; InputError if unclear."""
     pixels, read = array, list[str]()
     if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3):
         pixels = array.transpose(1, 2, 0)
@@ -227,10 +224,7 @@ def _patch_layer(module: nn.Module) -> tuple[str, nn.Conv2d | None]:
 
 
 def _specials(module: nn.Module) -> tuple[list[str], list[str]]:
-    """Return the labels of the special tokens before and after the patches.
-
-    They are parameters of the module that holds the patch layer, or of one above it.
-    """
+    """Return the labels of special tokens, which are parameters, before and after the patches."""
     parents = _patch_layer(module)[0].split(".")
     for depth in range(len(parents) - 1, -1, -1):
         owner = module.get_submodule(".".join(parents[:depth]))

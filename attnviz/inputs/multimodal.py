@@ -10,7 +10,7 @@ from torch import Tensor
 from attnviz.errors import InputError
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.image import Grid, Picture, find_grid, patch_label
-from attnviz.inputs.text import EncodingCheck, max_tokens, text_axis
+from attnviz.inputs.text import Encoded, EncodingCheck, max_tokens
 from attnviz.results import Axis, InputCheck
 
 if TYPE_CHECKING:
@@ -105,18 +105,13 @@ def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[s
     placeholders = [_token(checkpoint, kind) for kind in _KINDS]
     placeholder_ids = {placeholder[1] for placeholder in placeholders if placeholder is not None}
     token_ids = ids.tolist()
-    return text_axis(
-        tokenizer,
-        token_ids,
-        special=[
-            int(token_id in placeholder_ids or (special is not None and bool(special[0, n])))
-            for n, token_id in enumerate(token_ids)
-        ],
-        offsets=[(start, end) for start, end in offsets[0].tolist()] if has_offsets else None,
-        segments=[0] * len(ids),
-        texts=(expanded, ""),
-        length=len(ids),
-    )
+    is_special = [
+        int(token_id in placeholder_ids or (special is not None and bool(special[0, n])))
+        for n, token_id in enumerate(token_ids)
+    ]
+    fields = {"input_ids": token_ids, "special_tokens_mask": is_special}
+    spans = [(start, end) for start, end in offsets[0].tolist()] if has_offsets else []
+    return Encoded(fields, [0] * len(ids), spans, (expanded, None)).axis(tokenizer, len(ids))
 
 
 def fill_placeholders(

@@ -90,10 +90,7 @@ def _letters(text: str) -> str:
 def _groups(
     tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]
 ) -> Iterator[tuple[int, int, str | None]]:
-    """Join tokens that are parts of a character: yield start, end and letters of each group.
-
-    The letters of an unknown token, and of one that cannot be decoded, are None.
-    """
+    """Yield start, end and letters of tokens that are one character; None for unknown letters."""
     alone = {token_id: decode(tokenizer, [token_id]) for token_id in set(ids)}
     unknown, start = unknown_id(tokenizer), 0
     while start < len(ids):
@@ -207,11 +204,7 @@ def covered(
 def _places(
     tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], spans: Sequence[Span]
 ) -> Iterator[tuple[Span, str, Sequence[int]]]:
-    """Yield places in a text, and the letters and the ids of the tokens that stand there.
-
-    Tokens of which one stands within the other are parts of one character. Unknown ones have no
-    letters.
-    """
+    """Yield places in a text, with the letters, if known, and the ids of the tokens of each."""
     groups = list(_groups(tokenizer, ids))
     start = 0
     while start < len(groups):

@@ -1,24 +1,23 @@
-"""Text: token ids in a padded batch, and the axis of each text."""
+"""Text of an encoder or a decoder: token ids in a padded batch, and the axis of each text."""
 
 from __future__ import annotations
 
 import copy
 import re
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import AttnvizWarning, InputError
+from attnviz.errors import InputError, expect_unicode
 from attnviz.inputs.spelling import align, covered, decode, read_labels, unknown_id
 from attnviz.inputs.tokens import Chat, TokenIds, special_flags
-from attnviz.models.pretrained import forward_parameters
+from attnviz.models.pretrained import forward_parameters, has_text_decoder
 from attnviz.results import Axis, InputCheck
-from attnviz.results.axis import Span, literal, make_axis
+from attnviz.results.axis import Span, join_axes, literal, make_axis
 from attnviz.runtime import libraries
 from attnviz.runtime.libraries import MemoryBudget
 from attnviz.runtime.stderr import silence_rust
@@ -35,8 +34,6 @@ TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 # 165 bytes for each byte of English were measured.
 _MEMORY_PER_BYTE = 16
 _SEGMENTS = re.compile("token_type|seg")  # in the names of parameters
-_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-_ARGUMENTS = ("input_ids", "attention_mask", "token_type_ids")
 _LISTED = 5  # characters or words in a message
 _SMALL = 2**20  # bytes of text that always fit; asking for free memory takes longer
 
@@ -95,7 +92,7 @@ class Encoded:
     fields : the entries of each token by name, such as input_ids and special_tokens_mask, and what
         else the tokenizer gives.
     segments : 0, or 1 for the second text of a pair.
-    spans : where each token stands in its text; (0, 0) for a special one.
+    spans : where each token stands in its text; (0, 0) for a special one. Empty if not known.
     texts : the text, and the second one of a pair.
     cut_from : how many tokens there were before the text was cut; None where it was not.
     """
@@ -110,7 +107,7 @@ class Encoded:
         """Return the tokens before `end`."""
         fields = {name: values[:end] for name, values in self.fields.items()}
         segments, spans = self.segments[:end], self.spans[:end]
-        return Encoded(fields, segments, spans, self.texts, cut_from)
+        return replace(self, fields=fields, segments=segments, spans=spans, cut_from=cut_from)
 
     @property
     def ids(self) -> list[int]:
@@ -124,14 +121,16 @@ class Encoded:
 
     def axis(self, tokenizer: PreTrainedTokenizerBase, length: int) -> Axis:
         """Return the axis of the tokens, padded on the right to `length`."""
-        return text_axis(
-            tokenizer,
-            self.ids,
-            special=self.special,
-            offsets=self.spans,
-            segments=self.segments,
+        padding, unknown = length - len(self.ids), unknown_id(tokenizer)
+        return make_axis(
+            labels=[*read_labels(self.ids, tokenizer), *["[PAD]"] * padding],
+            offsets=[*self.spans, *[(0, 0)] * padding] if self.spans else None,
+            special=[*self.special, *[True] * padding],
+            padding=[*[False] * len(self.ids), *[True] * padding],
+            segments=[*self.segments, *[0] * padding],
             texts=(self.texts[0], self.texts[1] or ""),
-            length=length,
+            whole_words=_is_word_level(tokenizer),
+            unknown=[*[token == unknown for token in self.ids], *[False] * padding],
         )
 
 
@@ -202,7 +201,7 @@ def tokenize(
         if (size := sum(map(len, filter(None, (source, pair))))) > _SMALL:
             _input_memory(checkpoint).expect(_MEMORY_PER_BYTE * size)
         for string in filter(None, (source, pair)):
-            _expect_unicode(string)
+            expect_unicode(string, "The text")
         options = {"of_decoder": of_decoder, "literal": checkpoint.special_tokens == "split"}
         encoded = _encode(tokenizer, source, pair, **options)
     length = len(encoded.ids)
@@ -219,16 +218,6 @@ def tokenize(
     if isinstance(source, str):
         encoded = _encode(tokenizer, source, pair, cut=longest, **options)
     return encoded.until(longest, cut_from=length)
-
-
-def _expect_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        invalid = text[error.start : error.start + 20]
-        raise InputError(
-            f"The text is not valid Unicode: remove {invalid!a} at character {error.start:,}."
-        ) from error
 
 
 def _call(
@@ -257,10 +246,7 @@ def _encode(
     literal: bool = False,
     **options: Any,
 ) -> Encoded:
-    """Return a text or a pair as the tokenizer encodes it, with the place of each token.
-
-    literal : whether special tokens that are typed in the text are plain text.
-    """
+    """Return a text or a pair as encoded; literal : special tokens typed in it are plain text."""
     if literal and tokenizer.is_fast:
         options["split_special_tokens"] = True
     encoding = _call(
@@ -421,15 +407,6 @@ def _listed(what: str, parts: Collection[str], option: str = "") -> list[str]:
     return [f"{what}: {', '.join(listed)}{way}"] if parts else []
 
 
-def _warn_of_dropped(checkpoint: Checkpoint, pair: TextPair, read: str) -> None:
-    """Warn of control characters that no token holds; what is beside them may be joined."""
-    controls = set(_CONTROLS.findall("".join(filter(None, pair))))
-    if controls and (dropped := controls.difference(read)):
-        listed = ", ".join(f"U+{ord(control):04X}" for control in sorted(dropped)[:_LISTED])
-        message = f"The tokenizer of {checkpoint.name} drops control characters of the text"
-        warnings.warn(f"{message}: {listed}.", AttnvizWarning, stacklevel=2)
-
-
 def pad_texts(
     checkpoint: Checkpoint,
     encodings: Sequence[Mapping[str, Sequence[int]]],
@@ -442,7 +419,7 @@ def pad_texts(
     """
     tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
     module = checkpoint.module
-    arguments = {*forward_parameters(module), *_ARGUMENTS}
+    arguments = {*forward_parameters(module), "input_ids", "attention_mask", "token_type_ids"}
     names = arguments.intersection(*encodings)
     if not any(_SEGMENTS.search(name) for name, _ in module.named_parameters()):
         names.discard("token_type_ids")
@@ -503,30 +480,6 @@ def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
         return tokenize(checkpoint, text).spans
 
 
-def text_axis(
-    tokenizer: PreTrainedTokenizerBase,
-    ids: Sequence[int],
-    *,
-    special: Sequence[int],
-    offsets: Sequence[Span] | None,
-    segments: Sequence[int],
-    texts: tuple[str, str],
-    length: int,
-) -> Axis:
-    """Return the axis of an encoded text, padded on the right to `length`."""
-    padding, unknown = length - len(ids), unknown_id(tokenizer)
-    return make_axis(
-        labels=[*read_labels(ids, tokenizer), *["[PAD]"] * padding],
-        offsets=None if offsets is None else [*offsets, *[(0, 0)] * padding],
-        special=[*map(bool, special), *[True] * padding],
-        padding=[*[False] * len(ids), *[True] * padding],
-        segments=[*segments, *[0] * padding],
-        texts=texts,
-        whole_words=_is_word_level(tokenizer),
-        unknown=[*[token == unknown for token in ids], *[False] * padding],
-    )
-
-
 def _is_word_level(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether the vocabulary holds whole words, as its author delimits them."""
     from tokenizers.models import WordLevel
@@ -537,3 +490,134 @@ def _is_word_level(tokenizer: PreTrainedTokenizerBase) -> bool:
     return isinstance(getattr(backend, "model", None), WordLevel) or (
         len(sought) >= len(tokenizer) and set(sought) >= set(tokenizer.get_vocab())
     )
+
+
+# --- the decoder's text: a target, shifted one position to the right
+
+
+def encode_target(
+    checkpoint: Checkpoint, targets: Sequence[str | TokenIds], *, truncate: bool
+) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodingCheck, ...]]:
+    """Tokenize the decoder's targets and shift them right: each position predicts the next token.
+
+    The tensors are (N, T), by the name of the model's argument; the axes are those of the targets,
+    and the checks compare their ids with the tokenizer's own call. Ids that are shifted already are
+    read alone, as they are.
+    """
+    module, tokenizer = checkpoint.module, checkpoint.target_tokenizer
+    first = targets[0]
+    if isinstance(first, TokenIds) and (first.shifted or tokenizer is None):
+        ids = torch.tensor([first.ids], device=checkpoint.device)
+        ids = ids if first.shifted else _shift(module, torch.cat([ids, ids[:, -1:]], dim=1))
+        inputs = {"decoder_input_ids": ids, "decoder_attention_mask": torch.ones_like(ids)}
+        return inputs, (continue_axis(tokenizer, None, ids[0]),), (EncodingCheck(),)
+    labels, axes, _, checks = encode_texts(
+        checkpoint, [(text, None) for text in targets], truncate=truncate, of_decoder=True
+    )
+    ids, mask = labels["input_ids"], labels["attention_mask"]
+    shifted = _shift(module, ids)
+    axes = tuple(axis.at(range(len(axis) - 1)) for axis in axes)
+    if torch.equal(shifted, ids):  # the tokenizer itself writes the decoder's first token
+        shifted, mask = ids[:, :-1], mask[:, :-1]
+    else:
+        start = Axis.plain(read_labels(shifted[0, :1].tolist(), tokenizer), special=[True])
+        axes = tuple(join_axes(start, axis) for axis in axes)
+        mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
+    return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes, checks
+
+
+def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
+    """Return what a decoder reads before the token that goes on a text, which may be empty.
+
+    The token that ends a target is left out.
+    """
+    encoded = tokenize(checkpoint, text, of_decoder=True, may_be_empty=True)
+    is_added = bool(encoded.ids) and encoded.special[-1] and encoded.spans[-1] == (0, 0)
+    ids = encoded.ids[:-1] if is_added else encoded.ids
+    # The shift drops the last label, whatever it is.
+    labels = torch.tensor([[*ids, 0]], device=checkpoint.device)
+    shifted = _shift(checkpoint.module, labels)
+    read = labels[0, :-1] if torch.equal(shifted, labels) else shifted[0]
+    return TokenIds(tuple(read.tolist()), shifted=True)
+
+
+def _shift(module: Any, ids: Tensor) -> Tensor:
+    """Return the decoder's input ids; unchanged if they already begin with the start token."""
+    owners = (module.config, module, getattr(module.config, "text_config", None))
+    starts = (getattr(owner, "decoder_start_token_id", None) for owner in owners)
+    start = next((start for start in starts if start is not None), None)
+    if start is not None and bool((ids[:, 0] == start).all()):
+        return ids
+    if hasattr(module, "prepare_decoder_input_ids_from_labels"):
+        shifted: Tensor = module.prepare_decoder_input_ids_from_labels(ids)
+        return shifted
+    if start is None:
+        raise InputError(
+            f"The config of {type(module).__name__} has no decoder_start_token_id, the token with "
+            "which its decoder begins. Set it."
+        )
+    return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)
+
+
+class _DecoderCalledError(Exception):
+    """Ends a run where the decoder begins."""
+
+
+def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
+    """Return the ids (N, T) that a decoder reads where the model makes them; None if it does not.
+
+    The model runs up to its decoder.
+    """
+    found: list[Tensor] = []
+
+    def keep(_: Any, args: Any, kwargs: Any) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        found.extend([ids] if isinstance(ids, Tensor) else [])
+        raise _DecoderCalledError
+
+    hook = module.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            module(**inputs)
+    except Exception:
+        pass  # the model fails without them, or ended here
+    finally:
+        hook.remove()
+    return found[0] if found else None
+
+
+# --- generated tokens
+
+
+def continue_axis(
+    tokenizer: PreTrainedTokenizerBase | None, axis: Axis | None, ids: Tensor
+) -> Axis:
+    """Return the axis of `ids` (T,), whose first positions `axis` describes already."""
+    if axis is None:  # the token with which a decoder begins
+        axis = Axis.plain(read_labels(ids[:1].tolist(), tokenizer), special=[True])
+    new: list[int] = ids[len(axis) :].tolist()
+    if tokenizer is None:
+        return join_axes(axis, Axis.plain(read_labels(new, None), special=[False] * len(new)))
+    return join_axes(axis, encode_ids(tokenizer, TokenIds(tuple(new))).axis(tokenizer, len(new)))
+
+
+def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None:
+    """Raise InputError if the model cannot read `tokens` more after an input of this length."""
+    module = checkpoint.module
+    of_decoder = has_text_decoder(module, module.config)
+    tokenizer = checkpoint.target_tokenizer if of_decoder else checkpoint.tokenizer
+    if tokenizer is None:
+        return
+    longest = max_tokens(module, tokenizer, of_decoder=of_decoder)
+    # The last token is generated and never read.
+    if longest is not None and length + tokens - 1 > longest:
+        raise InputError(
+            f"{checkpoint.name} can read {longest} tokens: after these {length} it can generate at "
+            f"most {max(longest - length + 1, 0)}, not {tokens}. Ask for fewer, or give a shorter "
+            "text."
+        )
+
+
+def generated_text(tokenizer: PreTrainedTokenizerBase, ids: Tensor) -> str:
+    """Return the text of generated tokens (T,)."""
+    return decode(tokenizer, ids.tolist(), skip_special_tokens=True).strip()

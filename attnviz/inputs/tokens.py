@@ -90,6 +90,8 @@ def parse_text(value: Any, subject: str, *, prompted: bool) -> list[TokenIds | C
 
     A tokenizer's output may hold several.
     """
+    if isinstance(value, TokenIds):
+        return [value]
     if isinstance(value, Mapping):
         return _of_encoding(value, subject)
     if isinstance(value, Tensor | np.ndarray):
@@ -111,12 +113,10 @@ def is_text(value: Mapping[str, Any]) -> bool:
     if "input_ids" not in value or set(value) - BOOKKEEPING - {"input_ids"}:
         return False
     mask = np.asarray(value.get("attention_mask", [1]))
-    return mask.ndim < 3 and all(_is_one_run(row) for row in np.atleast_2d(mask).tolist())
-
-
-def _is_one_run(row: list[Any]) -> bool:
-    """Return whether the ones of a mask follow each other."""
-    return set(row) <= {0, 1} and "10" not in "".join(map(str, map(int, row))).rstrip("0")
+    return mask.ndim < 3 and all(
+        set(row) <= {0, 1} and "10" not in "".join(map(str, map(int, row))).rstrip("0")
+        for row in np.atleast_2d(mask).tolist()
+    )
 
 
 def _of_encoding(value: Any, subject: str) -> list[TokenIds | Chat]:

@@ -26,7 +26,7 @@ from attnviz.results import AttentionResult, expect_vectors, one_result
 from attnviz.results.arguments import checked_scalars
 
 if TYPE_CHECKING:
-    from attnviz.inputs import TextSource
+    from attnviz.inputs.tokens import TextSource
     from attnviz.interactive.widget import AttentionWidget
 
 Show = Literal["grid", "head", "token", "steps"]

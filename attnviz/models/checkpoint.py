@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line
-from attnviz.models import adapters
+from attnviz.models import pretrained
 from attnviz.models.devices import (
     DeviceMap,
     device_map_options,
@@ -28,45 +28,21 @@ from attnviz.models.devices import (
     whole_weights,
 )
 from attnviz.models.named import NAMED, bundled_folder
-from attnviz.models.pretrained import (
-    VOCABULARY_FILES,
-    Processors,
-    embedding_rows,
-    expect_processors,
-    find_weights,
-    gguf_advice,
-    has_text_decoder,
-    has_vocabulary,
-    head_count,
-    input_kinds,
-    layer_count,
-    load_config,
-    load_model,
-    load_processors,
-    load_tokenizer,
-    move,
-    quiet,
-    translate,
-)
-from attnviz.models.vocabulary import fits_embeddings
-from attnviz.models.wrappers import unwrap
+from attnviz.models.pretrained import Processors
+from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap
 from attnviz.runtime.compat import write_count
 
 Location = str | os.PathLike[str]
 SpecialTokens: TypeAlias = Literal["split", "parse"]
 BUNDLED = "all-MiniLM-L6-v2"
 BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-_TOKENIZER_FILES = (*VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
-_MODEL_FILES = (*_TOKENIZER_FILES, "model*.safetensors", adapters.WEIGHTS)
+_TOKENIZER_FILES = (*pretrained.VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
+_MODEL_FILES = (*_TOKENIZER_FILES, "model*.safetensors", ADAPTER)
 _DTYPES = {
-    "float32": torch.float32,
-    "fp32": torch.float32,
-    "float16": torch.float16,
-    "fp16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "bf16": torch.bfloat16,
+    "float32": torch.float32, "fp32": torch.float32, "float16": torch.float16,
+    "fp16": torch.float16, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
     "float64": torch.float64,
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +89,7 @@ class Checkpoint:
         if self.tokenizer is None:
             return None
         try:
-            return fits_embeddings(self.module, self.tokenizer)
+            return _fits_embeddings(self.module, self.tokenizer)
         except Exception:  # a tokenizer or a model of the user may lack any method
             return None
 
@@ -127,14 +103,14 @@ class Checkpoint:
         """Return the same checkpoint with the tokenizer of its decoder; None: the same for both."""
         if tokenizer is None:
             return self
-        if not has_text_decoder(self.module, self.module.config):
+        if not pretrained.has_text_decoder(self.module, self.module.config):
             raise InputError(
                 f"{self.name} has no decoder that reads another text than its encoder. Leave "
                 "target_tokenizer= out."
             )
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            with quiet():
-                tokenizer = load_tokenizer(*_locate(tokenizer, _TOKENIZER_FILES))
+            with pretrained.quiet():
+                tokenizer = pretrained.load_tokenizer(*_locate(tokenizer, _TOKENIZER_FILES))
         _expect_vocabulary_fits(self.name, tokenizer, self.module.get_decoder())  # type: ignore[no-untyped-call]
         return replace(self, processors=replace(self.processors, decoder=tokenizer))
 
@@ -147,10 +123,12 @@ class Checkpoint:
     def target_tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The tokenizer of the decoder's text; None where its vocabulary is another, not given."""
         module = self.module
-        if self.processors.decoder is not None or not has_text_decoder(module, module.config):
+        if self.processors.decoder is not None or not pretrained.has_text_decoder(
+            module, module.config
+        ):
             return self.processors.decoder or self.tokenizer
         sides: Any = module.get_encoder, module.get_decoder
-        rows = [embedding_rows(side()) for side in sides]
+        rows = [pretrained.embedding_rows(side()) for side in sides]
         is_shared = None in rows or rows[0] == rows[1]
         # Some classes hold both vocabularies, and switch between them.
         switches = hasattr(self.tokenizer, "_switch_to_target_mode")
@@ -181,7 +159,7 @@ def load_checkpoint(
         raise InputError("python -OO removes docstrings, which transformers needs. Use python -O.")
     target, torch_dtype = one_device(device), _dtype(dtype)
     placement = device_map_options(device_map, offload_folder, device)
-    with quiet():
+    with pretrained.quiet():
         unwrapped = unwrap(source)
         source = unwrapped.source
         if isinstance(source, PreTrainedModel):
@@ -209,9 +187,9 @@ def load_checkpoint(
                 base, tokenizer=tokenizer, processor=processor, device=device, dtype=dtype
             )
             return _with_adapter(checkpoint, name, folder, own_tokenizer=tokenizer is None)
-        config, model_class = load_config(name, folder)
-        files = find_weights(name, folder, getattr(type(config), "extra_files", ()))
-        with translate(name, "the weights"):
+        config, model_class = pretrained.load_config(name, folder)
+        files = pretrained.find_weights(name, folder, getattr(type(config), "extra_files", ()))
+        with pretrained.translate(name, "the weights"):
             sha256 = _sha256_of_files(files)
         if source is None and sha256 != BUNDLED_SHA256:
             raise ModelError(
@@ -220,10 +198,12 @@ def load_checkpoint(
             )
         name = _title(name, folder, sha256)
         processors = _processors((model_class, config), name, folder, tokenizer, processor)
-        module = load_model(name, folder, config, model_class, files, torch_dtype, placement)
+        module = pretrained.load_model(
+            name, folder, config, model_class, files, torch_dtype, placement
+        )
         _expect_vocabulary_fits(name, processors.tokenizer, module)
         if not placement:
-            module = move(name, module, target)
+            module = pretrained.move(name, module, target)
         return Checkpoint(name, module, processors, sha256, _versions(module))
 
 
@@ -234,16 +214,16 @@ def expect_heads(
 
     No weights are read.
     """
-    with quiet():
+    with pretrained.quiet():
         name, folder = _locate(source, _MODEL_FILES)
         if (base := _base_of(name, folder)) is not None:
             name, folder = _locate(base, _MODEL_FILES)
-        config = load_config(name, folder)[0]
+        config = pretrained.load_config(name, folder)[0]
     model = NAMED.get(name)
     title = model.title if model is not None and model.folder == folder else name
     for kind, numbers, count in (
-        ("layer", layers, layer_count(config)),
-        ("head", heads, head_count(config)),
+        ("layer", layers, pretrained.layer_count(config)),
+        ("head", heads, pretrained.head_count(config)),
     ):
         for number in numbers:
             if count is not None and not 0 <= number < count:
@@ -254,10 +234,10 @@ def expect_heads(
 
 def _base_of(name: str, folder: Path) -> str | None:
     """Return the base model of a folder that holds only an adapter; None for any other folder."""
-    if (base := adapters.base_of(name, folder)) is None:
+    if (base := base_of_adapter(name, folder)) is None:
         return None
     try:
-        is_adapter = adapters.base_of(*_locate(base, _MODEL_FILES)) is not None
+        is_adapter = base_of_adapter(*_locate(base, _MODEL_FILES)) is not None
     except ModelError as error:
         raise ModelError(f"{name} is an adapter of {base!r:.200}: {error}") from error
     if is_adapter:
@@ -269,12 +249,12 @@ def _with_adapter(
     checkpoint: Checkpoint, name: str, folder: Path, *, own_tokenizer: bool
 ) -> Checkpoint:
     """Return a checkpoint with the adapter in a folder, which may have a tokenizer of its own."""
-    with translate(name, "the adapter"):
-        sha256 = _sha256_of_files([folder / adapters.WEIGHTS])
-    module = adapters.add_adapter(name, folder, checkpoint.module)
+    with pretrained.translate(name, "the adapter"):
+        sha256 = _sha256_of_files([folder / ADAPTER])
+    module = add_adapter(name, folder, checkpoint.module)
     processors = checkpoint.processors
-    if own_tokenizer and has_vocabulary(folder):
-        processors = replace(processors, tokenizer=load_tokenizer(name, folder))
+    if own_tokenizer and pretrained.has_vocabulary(folder):
+        processors = replace(processors, tokenizer=pretrained.load_tokenizer(name, folder))
     _expect_vocabulary_fits(name, processors.tokenizer, module)
     return replace(
         checkpoint,
@@ -326,32 +306,43 @@ def _processors(
     processor: Any,
 ) -> Processors:
     """Return the processors of a model (its class or itself, and its config)."""
-    kinds, is_object = input_kinds(model[0]), isinstance(model[0], PreTrainedModel)
+    kinds, is_object = pretrained.input_kinds(model[0]), isinstance(model[0], PreTrainedModel)
     if isinstance(processor, str | os.PathLike):
-        processors = load_processors(*_locate(processor, _MODEL_FILES), kinds)
+        processors = pretrained.load_processors(*_locate(processor, _MODEL_FILES), kinds)
     elif processor is not None:
         processors = Processors.of(processor)
     else:
-        processors = Processors() if folder is None else load_processors(name, folder, kinds)
-    expect_processors(name, processors, kinds, is_object=is_object)
+        processors = (
+            Processors() if folder is None else pretrained.load_processors(name, folder, kinds)
+        )
+    for kind in kinds:
+        if kind != "text" and getattr(processors, kind) is None:
+            raise (InputError if is_object else ModelError)(
+                f"{name}: there is no processor that reads {kind}. Pass processor= "
+                "(a processor, image processor or feature extractor, its folder or its hub name)."
+            )
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         return replace(processors, tokenizer=tokenizer)
     if tokenizer is not None:
-        return replace(processors, tokenizer=load_tokenizer(*_locate(tokenizer, _TOKENIZER_FILES)))
-    if processors.tokenizer is not None or not ("text" in kinds or has_text_decoder(*model)):
+        return replace(
+            processors, tokenizer=pretrained.load_tokenizer(*_locate(tokenizer, _TOKENIZER_FILES))
+        )
+    if processors.tokenizer is not None or not (
+        "text" in kinds or pretrained.has_text_decoder(*model)
+    ):
         return processors
-    if folder is None or (is_object and not has_vocabulary(folder)):
+    if folder is None or (is_object and not pretrained.has_vocabulary(folder)):
         raise InputError(
             f"{name}: this model object comes without a tokenizer. "
             "Pass tokenizer= (a tokenizer, its folder or its hub name)."
         )
-    return replace(processors, tokenizer=load_tokenizer(name, folder))
+    return replace(processors, tokenizer=pretrained.load_tokenizer(name, folder))
 
 
 def _expect_vocabulary_fits(
     name: str, tokenizer: PreTrainedTokenizerBase | None, module: PreTrainedModel
 ) -> None:
-    rows = embedding_rows(module)
+    rows = pretrained.embedding_rows(module)
     if tokenizer is not None and rows is not None and len(tokenizer) > rows:
         raise ModelError(
             f"{name}: the tokenizer has {len(tokenizer)} entries, and the embedding only {rows} "
@@ -392,8 +383,7 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     """Return what changes when a tensor is written; cheaper than a hash.
 
     Of each tensor: its address, how often it was written, and the sum of the bytes in its first row
-    and its first column, because `.data` and numpy write without being counted. Tensors that are
-    offloaded differ after each run, and packed ones never change.
+    and column, because `.data` and numpy write without being counted. Packed ones never change.
     """
     values = [*module.state_dict().values(), *_unsaved_buffers(module).values()]
     parts = [part for value in values if isinstance(value, Tensor) for part in _parts(value)]
@@ -483,14 +473,65 @@ def _joined(*digests: str) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
+# --- whether the vocabulary of a tokenizer is that of the embeddings
+
+
+_SHORTEST = 4  # letters of a token that another one continues
+_LONGEST = 2  # letters of its ending
+_FEWEST, _MOST = 50, 2000  # pairs
+_SURE = 5  # standard errors
+_SPREAD = 2  # times that of norms in an embedding that was drawn at random
+
+
+def _fits_embeddings(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> bool | None:
+    """Return whether tokens that are spelled alike ("walk", "walks") have similar embeddings.
+
+    Not if the tokenizer numbers them in another way. None for a model that was not trained, or has
+    no table of tokens, or where few tokens are spelled alike.
+    """
+    if (embedding := pretrained.embedding_of(module)) is None:
+        return None
+    weight = embedding.weight
+    pairs = [pair for pair in _spelled_alike(tokenizer) if max(pair) < len(weight)]
+    if len(pairs) < _FEWEST or weight.is_meta:
+        return None
+    first, second = (weight.detach()[list(ids)].double().cpu() for ids in zip(*pairs, strict=True))
+    if not _is_trained(first):
+        return None
+    others = second.roll(len(second) // 2, 0)  # the partners of other pairs
+    cosine = torch.nn.functional.cosine_similarity
+    gains = cosine(first, second) - cosine(first, others)
+    return bool(gains.mean() > _SURE * gains.std() / len(gains) ** 0.5)
+
+
+def _spelled_alike(tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
+    """Return the ids of tokens of which one is the other with an ending of one or two letters."""
+    vocabulary = tokenizer.get_vocab()
+    pairs = [
+        (vocabulary[token[:-length]], number)
+        for token, number in vocabulary.items()
+        if len(token) > _SHORTEST
+        for length in range(1, _LONGEST + 1)
+        if token[:-length] in vocabulary
+        and len(token) >= _SHORTEST + length
+        and token[-length:].isalpha()
+    ]
+    step = max(1, -(-len(pairs) // _MOST))
+    return sorted(pairs)[::step]
+
+
+def _is_trained(vectors: Tensor) -> bool:
+    """Return whether norms vary more than those of vectors drawn from a normal distribution."""
+    norms = vectors.norm(dim=1)
+    at_random = (2 * vectors.shape[1]) ** -0.5  # the standard deviation, relative to the mean
+    return bool(norms.std() > _SPREAD * at_random * norms.mean())
+
+
 # --- where a checkpoint is
 
 
 def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Path]:
-    """Return name and folder of a checkpoint; of a hub name, `patterns` are the files to fetch.
-
-    A source that is neither a folder nor looks like a path is a hub name.
-    """
+    """Return name and folder of a checkpoint; `patterns` are the files to fetch from the hub."""
     if source is None:
         folder = bundled_folder()
         if folder is None:
@@ -529,7 +570,7 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
 def _of_a_file(file: Path) -> str:
     """Return what to give in place of a file."""
     if file.suffix == ".gguf":
-        return f" of llama.cpp. {gguf_advice(file)}"
+        return f" of llama.cpp. {pretrained.gguf_advice(file)}"
     if (file.parent / "config.json").is_file() or "tokenizer" in file.name:
         return ": give the folder that it lies in."
     load = "torch.load({}, weights_only=True)"
@@ -542,11 +583,7 @@ def _of_a_file(file: Path) -> str:
 
 
 def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
-    """Return the local copy of a hub repository, brought up to date if the hub answers.
-
-    One listing shows whether the hub answers; transformers, file by file, retries for 23 seconds
-    before it reports that there is no network.
-    """
+    """Return the local copy of a hub repository, brought up to date if the hub answers."""
     from huggingface_hub import errors, snapshot_download, try_to_load_from_cache
 
     similar = did_you_mean(name, list(NAMED))

@@ -97,10 +97,7 @@ def device_map_options(
 
 
 def _place(place: Any, *others: str) -> str | int:
-    """Return a device or "disk" in accelerate's terms: GPUs have numbers.
-
-    others : what a refusal names beside devices and the disk.
-    """
+    """Return a device, GPUs by number, or "disk"; others : what a refusal names beside these."""
     if place == "disk":
         return "disk"
     try:

@@ -370,11 +370,7 @@ def _weights_memory(name: str, device: torch.device) -> MemoryBudget:
 
 
 def _expect_complete(name: str, module: Any, report: dict[str, Any]) -> PreTrainedModel:
-    """Refuse random weights and lost layers; return the module whose weights were all loaded.
-
-    A file that holds nothing of the declared head (sentence-transformers writes such files) gives
-    the model below the head.
-    """
+    """Refuse random weights and lost layers; return the model, or what is below a lost head."""
     prefix = f"{module.base_model_prefix}."
     names, missing = set(module.state_dict()), set(report["missing_keys"])
     problems = [
@@ -445,13 +441,19 @@ def expect_finite(name: str, module: PreTrainedModel) -> None:
             )
 
 
-def embedding_rows(module: PreTrainedModel) -> int | None:
-    """Return the number of rows of the input embedding; None where the model has no such table."""
+def embedding_of(module: PreTrainedModel) -> torch.nn.Embedding | None:
+    """Return the input embedding; None where the model has no such table."""
     try:
         embedding = module.get_input_embeddings()
     except NotImplementedError:
         return None
-    return len(embedding.weight) if isinstance(embedding, torch.nn.Embedding) else None
+    return embedding if isinstance(embedding, torch.nn.Embedding) else None
+
+
+def embedding_rows(module: PreTrainedModel) -> int | None:
+    """Return the number of rows of the input embedding; None where the model has no such table."""
+    embedding = embedding_of(module)
+    return None if embedding is None else len(embedding.weight)
 
 
 # --- inputs and their processors
@@ -552,18 +554,6 @@ def load_processors(name: str, folder: Path, kinds: tuple[str, ...]) -> Processo
     if "audio" in kinds and processors.audio is None:
         processors = replace(processors, audio=load(transformers.AutoFeatureExtractor))
     return processors
-
-
-def expect_processors(
-    name: str, processors: Processors, kinds: tuple[str, ...], *, is_object: bool
-) -> None:
-    """Raise an error if an image or a sound that the model takes has no processor."""
-    for kind in kinds:
-        if kind != "text" and getattr(processors, kind) is None:
-            raise (InputError if is_object else ModelError)(
-                f"{name}: there is no processor that reads {kind}. Pass processor= "
-                "(a processor, image processor or feature extractor, its folder or its hub name)."
-            )
 
 
 def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:

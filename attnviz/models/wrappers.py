@@ -1,6 +1,8 @@
 """Objects around a model of transformers: compiled, with adapters, parallel, in a pipeline.
 
-Whatever holds exactly one model is taken apart; none of its libraries is imported.
+Whatever holds exactly one model is taken apart; none of its libraries is imported. A folder of
+PEFT, a LoRA adapter without its base model, is loaded with it: from safetensors only, and all of
+its weights must fit.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -21,8 +24,13 @@ from transformers import (
 )
 from transformers.image_processing_utils import BaseImageProcessor
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, ModelError
+from attnviz.models.pretrained import expect_finite, read_json, translate
 
+_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
+_VIRTUAL_TOKENS = (
+    "PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT",
+)  # fmt: skip
 _PROCESSORS = (
     "tokenizer", "processing_class", "processor", "image_processor", "feature_extractor",
 )  # fmt: skip
@@ -173,6 +181,69 @@ def _members(owner: Any) -> Iterator[Any]:
     yield from getattr(owner, "__dict__", {}).values()
 
 
+def _first(members: list[Any], kind: Any) -> Any:
+    return next((member for member in members if isinstance(member, kind)), None)
+
+
+# --- adapters of PEFT
+
+
+def base_of_adapter(name: str, folder: Path) -> str | None:
+    """Return the base model of a folder that holds only an adapter; None for any other folder.
+
+    Raises
+    ------
+    ModelError
+        Another kind of adapter than LoRA, or one without weights or without the name of its base.
+    """
+    if not (folder / _CONFIG).is_file() or any(folder.glob("model*.safetensors*")):
+        return None
+    settings = read_json(name, folder / _CONFIG)
+    kind, base = settings.get("peft_type"), settings.get("base_model_name_or_path")
+    if kind in _VIRTUAL_TOKENS:
+        raise ModelError(
+            f"{name}: {_CONFIG} is of kind {kind!r:.40}: trained vectors before every text, which "
+            f"attnviz does not read. Give the model without them: {base!r:.200}."
+        )
+    if kind != "LORA":
+        raise ModelError(
+            f"{name}: {_CONFIG} is of kind {kind!r:.40}, and folders of LORA are read. Load the "
+            "model with peft, and pass it in Python: attnviz.load(model, tokenizer=tokenizer)."
+        )
+    if not isinstance(base, str) or not base:
+        raise ModelError(f"{name}: {_CONFIG} names no base model. Add base_model_name_or_path.")
+    if not (folder / ADAPTER).is_file():
+        raise ModelError(
+            f"{name}: there is no {ADAPTER}, and attnviz reads no pickles. Convert an adapter that "
+            "you trust: peft.PeftModel.from_pretrained(base_model, old).save_pretrained(new)."
+        )
+    return base
+
+
+def add_adapter(name: str, folder: Path, base: PreTrainedModel) -> PreTrainedModel:
+    """Return a model with the adapter in a folder; its layers are replaced in place."""
+    try:
+        import peft
+    except ImportError:
+        raise ModelError(
+            f"{name} is a LoRA adapter, which needs peft. Install it: pip install peft."
+        ) from None
+    with translate(name, "the adapter"):
+        config = peft.PeftConfig.from_pretrained(str(folder))
+        config.inference_mode = True
+        config.megatron_config = None  # would import a module that the file names
+        adapted = peft.PeftModel(base, config)
+        report = adapted.load_adapter(str(folder), "default", torch_device=str(base.device))
+    if lost := [*report.missing_keys, *report.unexpected_keys]:
+        raise ModelError(
+            f"{name}: the adapter does not fit {base.config.name_or_path}: {lost[0]:.100} is in "
+            "one of them only. Use the base model that it was trained on."
+        )
+    module: Any = adapted.get_base_model()
+    expect_finite(name, module)
+    return module.eval().requires_grad_(False)  # type: ignore[no-any-return]
+
+
 def adapters(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the adapters of PEFT that a model runs with, of any kind."""
     names: set[str] = set()
@@ -190,7 +261,3 @@ def adapters(model: nn.Module) -> tuple[str, ...]:
 def is_adapted(module: Any) -> bool:
     """Return whether a module is a layer of PEFT: a base layer with LoRA adapters."""
     return all(hasattr(module, name) for name in ("base_layer", "lora_A", "lora_B", "scaling"))
-
-
-def _first(members: list[Any], kind: Any) -> Any:
-    return next((member for member in members if isinstance(member, kind)), None)

@@ -12,16 +12,11 @@ import torch
 
 from attnviz.agreement import verify_saved
 from attnviz.errors import InputError, true_or_false
-from attnviz.inputs import (
-    ArgumentSource,
-    AudioSource,
-    ImageSource,
-    Inputs,
-    Many,
-    TextSource,
-    TokensSource,
-    parse_inputs,
-)
+from attnviz.inputs.arguments import ArgumentSource
+from attnviz.inputs.audio import AudioSource
+from attnviz.inputs.batch import Inputs, Many, parse_inputs
+from attnviz.inputs.image import ImageSource
+from attnviz.inputs.tokens import TextSource, TokensSource
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import AttendOptions, Mode, Positions, run
@@ -51,8 +46,8 @@ Loadable: TypeAlias = (
 )
 
 
-class _Options(TypedDict, total=False):
-    """The keywords of `attend` that are the same for one text and for several."""
+class _Reading(TypedDict, total=False):
+    """The keywords of `attend` that all analyses take."""
 
     sampling_rate: int | None
     inputs: ArgumentSource | None
@@ -60,6 +55,11 @@ class _Options(TypedDict, total=False):
     keys: Sequence[str] | None
     truncate: bool
     special_tokens: SpecialTokens | None
+
+
+class _Options(_Reading, total=False):
+    """The keywords of `attend` that are the same for one text and for several."""
+
     generate: int | None
     mode: Mode
     layers: int | Sequence[int] | None
@@ -88,18 +88,12 @@ class SeveralInputs(_Options, total=False):
     target: Many[str] | Many[TokensSource] | None
 
 
-class Source(TypedDict, total=False):
+class Source(_Reading, total=False):
     """The inputs of `attend` in analyses, where `target` may be what is explained."""
 
     image: ImageSource | Many[ImageSource] | None
     audio: AudioSource | Many[AudioSource] | None
-    sampling_rate: int | None
     pair: str | Many[str] | None
-    inputs: ArgumentSource | None
-    queries: Sequence[str] | None
-    keys: Sequence[str] | None
-    truncate: bool
-    special_tokens: SpecialTokens | None
 
 
 def load(
@@ -430,13 +424,7 @@ def verify(
     True
     """
     if isinstance(text, AttentionResult):
-        options = {"model": model, **inputs}
-        if given := [name for name, value in options.items() if value is not None]:
-            raise InputError(
-                f"{given[0]} does not apply to a result: it is recomputed, and no model runs. "
-                "Leave it out, or give the text."
-            )
-        return verify_saved(text)
+        return verify_saved(attended(text, model, inputs))
     return attend(text, model=model, **inputs).agreement
 
 

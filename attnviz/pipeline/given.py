@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.errors import InputError, whole_number
-from attnviz.inputs import parse_labels
+from attnviz.inputs.arguments import parse_labels
 from attnviz.pipeline.run import package_versions
 from attnviz.results import AgreementReport, AttentionResult, Axis, GivenAttention, Provenance
 from attnviz.results.arguments import checked_scalars
@@ -69,10 +69,11 @@ def from_weights(
     >>> result.agreement.summary()
     'weights given by the user, not verified'
     """
-    if not isinstance(model, str):
-        raise InputError(f"model is a name for captions, not {type(model).__name__}.")
     by_layer, how = weights_by_layer(weights, None if keys is None else "cross")
-    layers = {layer: _widened(array) for layer, array in by_layer.items()}
+    layers = {
+        layer: array.to(torch.promote_types(array.dtype, torch.float32))
+        for layer, array in by_layer.items()
+    }
     rows = parse_labels(tokens, "tokens") or ()
     columns = parse_labels(keys, "keys") or rows
     for layer, array in layers.items():
@@ -80,7 +81,7 @@ def from_weights(
         _expect_weights(array, layer)
     axes = Axis.of_labels(rows), Axis.of_labels(columns)
     stack = "self-attention" if keys is None else "cross"
-    text, target = (" ".join(_words(axis)) for axis in reversed(axes))
+    text, target = (" ".join(map(literal, axis.word_labels)) for axis in reversed(axes))
     provenance = Provenance(
         model=model,
         weights_sha256="",
@@ -156,11 +157,7 @@ def weights_by_layer(
 
 
 def _of_steps(steps: Sequence[Sequence[Any]]) -> dict[int, Tensor]:
-    """Return the weights by layer of a generation, which reads the text, then token by token.
-
-    A step has the keys up to its last query. A cache may have dropped the first of them, or have
-    places for later ones.
-    """
+    """Return the weights by layer of a generation; a cache may drop keys, or have later places."""
     if len({len(step) for step in steps}) > 1:
         raise InputError("The steps have different numbers of layers. Give all layers of each.")
     layers = {}
@@ -245,10 +242,6 @@ def _tensor(values: Any) -> Tensor:
     return tensor.to("cpu", dtype, copy=True)
 
 
-def _widened(array: Tensor) -> Tensor:
-    return array.to(torch.promote_types(array.dtype, torch.float32))
-
-
 def _refuse_shape(array: Tensor) -> NoReturn:
     raise InputError(f"Weights of shape {tuple(array.shape)} cannot be read. Give {_SHAPES}.")
 
@@ -287,7 +280,3 @@ def _notes_on_sums(layers: Sequence[Tensor]) -> tuple[str, ...]:
     if bool(((sums - 1).abs() <= _ROUNDING).all()):
         return ()
     return (f"rows sum to {sums.min().item():.4g} to {sums.max().item():.4g}, not to 1",)
-
-
-def _words(axis: Axis) -> list[str]:
-    return [literal(word) for word in axis.word_labels]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from attnviz.inputs import read_labels
+from attnviz.inputs.spelling import read_labels
 from attnviz.results import AttentionRecord, Axis, NextTokens
 
 if TYPE_CHECKING:

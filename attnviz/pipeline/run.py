@@ -15,40 +15,31 @@ import torch
 from torch import Tensor
 
 from attnviz import agreement
-from attnviz.capture import (
-    Capture,
-    LinearLayers,
+from attnviz.capture.capture import Capture, capture, capture_generation, generate_greedily
+from attnviz.capture.computation import read_computation
+from attnviz.capture.positions import (
     MovedKeys,
+    UnknownPlacesError,
+    change_by_code,
+    change_one_by_one,
+)
+from attnviz.capture.stacks import place_windows
+from attnviz.capture.streamed import (
+    LinearLayers,
     ReducedAttention,
     ReductionOptions,
     Sample,
-    capture,
-    capture_generation,
     capture_pooled,
     capture_streamed,
-    change_by_code,
-    change_one_by_one,
-    generate_greedily,
     linear_calls,
-    memory_budget,
     outputs_of_start,
-    place_windows,
-    read_computation,
 )
+from attnviz.capture.watch import memory_budget
 from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
-from attnviz.inputs import (
-    Batch,
-    Inputs,
-    Sound,
-    UnknownPlacesError,
-    continue_axis,
-    encode,
-    encode_inputs,
-    expect_labels_fit,
-    expect_tokens_left,
-    generated_text,
-    spelled,
-)
+from attnviz.inputs.arguments import expect_labels_fit
+from attnviz.inputs.audio import Sound
+from attnviz.inputs.batch import Batch, Inputs, encode
+from attnviz.inputs.text import continue_axis, expect_tokens_left, generated_text, spelled
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.next_tokens import next_tokens
@@ -101,24 +92,21 @@ class AttendOptions:
     def parse(
         cls,
         *,
-        truncate: bool,
-        mode: Mode,
         layers: int | Sequence[int] | None,
         heads: int | Sequence[int] | None,
-        cells: int | None,
-        top: int,
         exact: int | Sequence[int] | None,
-        positions: Positions,
+        **more: Any,
     ) -> AttendOptions:
         """Return checked options; raise InputError for a value that no model allows."""
-        if positions not in ("sample", "all"):
-            raise InputError(f"positions must be sample or all, not {positions!r}.")
-        if mode not in ("auto", "full", "streamed"):
-            raise InputError(f"mode must be auto, full or streamed, not {mode!r}.")
-        if cells is not None and cells < 1:
-            raise InputError(f"cells must be at least 1, not {cells}.")
-        if not 0 <= top <= _MOST_TOP_KEYS:
-            raise InputError(f"top must be from 0 to {_MOST_TOP_KEYS} keys, not {top}.")
+        options = cls(**more)
+        if options.positions not in ("sample", "all"):
+            raise InputError(f"positions must be sample or all, not {options.positions!r}.")
+        if options.mode not in ("auto", "full", "streamed"):
+            raise InputError(f"mode must be auto, full or streamed, not {options.mode!r}.")
+        if options.cells is not None and options.cells < 1:
+            raise InputError(f"cells must be at least 1, not {options.cells}.")
+        if not 0 <= options.top <= _MOST_TOP_KEYS:
+            raise InputError(f"top must be from 0 to {_MOST_TOP_KEYS} keys, not {options.top}.")
         given = {"layer": layers, "head": heads, "exact layer": exact}
         stored, stored_heads, exact_layers = (
             None if value is None else whole_numbers(value, what) for what, value in given.items()
@@ -129,7 +117,8 @@ class AttendOptions:
                 f"{', '.join(map(str, stored))}. Name it in layers too."
             )
         whole = not any(isinstance(value, IfStreamed) for value in given.values())
-        return cls(truncate, mode, stored, stored_heads, cells, top, exact_layers, positions, whole)
+        chosen: dict[str, Any] = {"layers": stored, "heads": stored_heads, "exact": exact_layers}
+        return replace(options, selects_whole=whole, **chosen)
 
     @property
     def are_for_reduced_maps(self) -> bool:
@@ -171,10 +160,16 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             results = run(checkpoint, replace(inputs, targets=[transcript]), options)
             notes = ("the target is the model's own transcript", *notes)
             return [replace(result, notes=(*notes, *result.notes)) for result in results]
+
+        def encoded(inputs: Inputs) -> _Run:
+            batch = encode(checkpoint, inputs, truncate=options.truncate)
+            return _Run(checkpoint, inputs, batch, options)
+
         if options.mode != "streamed" and not options.are_for_reduced_maps:
-            batch = encode_inputs(checkpoint, inputs, truncate=options.truncate)
+            all_at_once = encoded(inputs)
+            batch = all_at_once.batch
             if not can_stream:
-                return _whole_results(checkpoint, inputs, batch, options)
+                return all_at_once.whole()
             layers, heads = _head_counts(checkpoint)
             length = max(len(axis) for axis in batch.axes["text"])
             if options.mode == "full" or layers * heads * length**2 <= _MOST_WHOLE_WEIGHTS:
@@ -182,18 +177,10 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
                 # for all layers when the first has run.
                 texts, length = len(batch.axes["text"]), batch.inputs["input_ids"].shape[-1]
                 budget.expect(2 * texts * heads * length**2 * module.dtype.itemsize)
-                return _whole_results(checkpoint, inputs, batch, options)
+                return all_at_once.whole()
             if len(batch.axes["text"]) == 1:
-                return [_streamed_result(checkpoint, inputs, batch, options)]
-        return [
-            _streamed_result(
-                checkpoint,
-                single,
-                encode_inputs(checkpoint, single, truncate=options.truncate),
-                options,
-            )
-            for single in inputs.one_by_one()
-        ]
+                return [all_at_once.streamed()]
+        return [encoded(single).streamed() for single in inputs.one_by_one()]
 
 
 def _lacks_transcript(checkpoint: Checkpoint, inputs: Inputs) -> bool:
@@ -213,7 +200,7 @@ def transcript_of(
     checkpoint: Checkpoint, sound: Sound, *, truncate: bool = False
 ) -> tuple[str, tuple[str, ...]]:
     """Return the text that the model writes for a sound, and notes; InputError if it is empty."""
-    batch = encode(checkpoint, sound=sound, truncate=truncate, generating=True)
+    batch = encode(checkpoint, Inputs(sounds=[sound], generate=1), truncate=truncate)
     tokenizer = checkpoint.target_tokenizer
     assert tokenizer is not None  # no model that writes text is loaded without one
     written = generate_greedily(checkpoint.module, batch.inputs, tokenizer=tokenizer)
@@ -235,144 +222,275 @@ def _head_counts(checkpoint: Checkpoint) -> tuple[int, int]:
     return layers, heads
 
 
-def _whole_results(
-    checkpoint: Checkpoint, inputs: Inputs, batch: Batch, options: AttendOptions
-) -> list[AttentionResult]:
-    """Return the results of a batch, with records from which the whole maps follow."""
-    if options.selects_whole:
-        why = "whole maps hold all heads, exactly. Leave it out."
-        refuse_given(why, heads=options.heads, exact=options.exact)
-    sha256, module = checkpoint.current_sha256(), checkpoint.module
-    computation = read_computation(module)
-    if inputs.generate is None:
-        captures, generated = capture(module, batch.inputs, batch.axes), None
-    else:
-        captured, generated = _capture_generation(checkpoint, batch, inputs.generate)
-        captures = [captured]
-    first, axes = captures[0], {} if inputs.generate is not None else batch.axes
-    logits: Tensor | list[None] | None = first.outputs.recorded.logits
-    if logits is None or len(logits) != len(captures):
-        logits = [None] * len(captures)
-    layers = len({record.path for record in first.records})
-    outputs = agreement.check_output(first.outputs, axes, len(captures), layers)
-    if inputs.arguments is not None:
-        shapes = {(len(r.query_axis), len(r.key_axis)) for r in first.records}
-        expect_labels_fit(inputs.arguments, shapes)
-    moved = _moved_keys(checkpoint, inputs, batch, options, captures)
-    results = []
-    for n, (captured, output) in enumerate(zip(captures, outputs, strict=True)):
-        records = tuple(place_windows(module, batch.inputs, record) for record in captured.records)
-        notes = _notes(checkpoint, inputs, batch, n)
-        doubts = _label_notes(checkpoint, batch, n)
-        positions = PositionCheck(doubt=doubts[0]) if doubts else None
-        if moved and not doubts:
-            of_input = {kind: keys[n] for kind, keys in moved.items()}
-            every = options.positions == "all"
-            positions = agreement.check_positions(of_input, records, every=every)
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """The run of a model on one batch; its methods return the results by the kind of their maps."""
+
+    checkpoint: Checkpoint
+    inputs: Inputs
+    batch: Batch
+    options: AttendOptions
+
+    def whole(self) -> list[AttentionResult]:
+        """Return the results of a batch, with records from which the whole maps follow."""
+        checkpoint, inputs, batch, options = self.checkpoint, self.inputs, self.batch, self.options
+        if options.selects_whole:
+            why = "whole maps hold all heads, exactly. Leave it out."
+            refuse_given(why, heads=options.heads, exact=options.exact)
+        sha256, module = checkpoint.current_sha256(), checkpoint.module
+        computation = read_computation(module)
+        if inputs.generate is None:
+            captures, generated = capture(module, batch.inputs, batch.axes), None
+        else:
+            captured, generated = _capture_generation(checkpoint, batch, inputs.generate)
+            captures = [captured]
+        first, axes = captures[0], {} if inputs.generate is not None else batch.axes
+        logits: Tensor | list[None] | None = first.outputs.recorded.logits
+        if logits is None or len(logits) != len(captures):
+            logits = [None] * len(captures)
+        layers = len({record.path for record in first.records})
+        outputs = agreement.check_output(first.outputs, axes, len(captures), layers)
+        if inputs.arguments is not None:
+            shapes = {(len(r.query_axis), len(r.key_axis)) for r in first.records}
+            expect_labels_fit(inputs.arguments, shapes)
+        moved = self._moved_keys(captures)
+        results = []
+        for n, (captured, output) in enumerate(zip(captures, outputs, strict=True)):
+            records = tuple(place_windows(module, batch.inputs, one) for one in captured.records)
+            doubts = self._doubts(n)
+            positions = PositionCheck(doubt=doubts[0]) if doubts else None
+            if moved and not doubts:
+                of_input = {kind: keys[n] for kind, keys in moved.items()}
+                every = options.positions == "all"
+                positions = agreement.check_positions(of_input, records, every=every)
+            report = agreement.verify(
+                records,
+                captured.references,
+                in_one_pass=captured.in_one_pass,
+                output=output,
+                positions=positions,
+                input=batch.input_check[n].result,
+                versions=package_versions(),
+                weights_sha256=sha256,
+            )
+            result = self._result(
+                n,
+                records,
+                report,
+                computation,
+                (*captured.notes, *_linear_notes(records)),
+                generated=generated,
+                next_tokens=next_tokens(module, checkpoint.target_tokenizer, logits[n], records),
+            )
+            if options.layers is not None and options.selects_whole:
+                result = result.at(options.layers)
+            results.append(result)
+        return results
+
+    def pooled(self, known: LinearLayers) -> AttentionResult:
+        """Return the pooled maps of one text's linear attention."""
+        checkpoint, batch, options = self.checkpoint, self.batch, self.options
+        names = {"top": "top", "exact": "exact (--layer of view)"}
+        if softmax_only := [name for option, name in names.items() if getattr(options, option)]:
+            raise InputError(
+                f"{softmax_only[0]} is for a streamed text with softmax attention, but "
+                f"{checkpoint.name} has linear attention only: its long texts have pooled maps. "
+                "Leave it out."
+            )
+        module, axis = checkpoint.module, batch.axes["text"][0]
+        computation = read_computation(module)
+        cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // known.heads)))
+        cell = -(-len(axis) // cells)
+        records, references = capture_pooled(module, batch.inputs, axis, known.calls, cell)
+        outputs = outputs_of_start(module, batch.inputs)
+        (output,) = agreement.check_output(outputs, {}, 1, len(records))
         report = agreement.verify(
             records,
-            captured.references,
-            in_one_pass=captured.in_one_pass,
+            references,
             output=output,
-            positions=positions,
-            input=batch.input_check[n].result,
+            input=batch.input_check[0].result,
             versions=package_versions(),
-            weights_sha256=sha256,
+            weights_sha256=checkpoint.current_sha256(),
         )
-        source = _provenance(checkpoint, inputs, batch, n, report, computation, generated)
-        result = _result(
-            records,
-            report,
-            source,
-            batch.image,
-            notes=(*notes, *captured.notes, *_linear_notes(records)),
-            next_tokens=next_tokens(module, checkpoint.target_tokenizer, logits[n], records),
-            waveform=batch.waveform,
+        pooled = (
+            f"each cell joins {cell} × {cell} of the {len(axis):,} × {len(axis):,} weights "
+            "(columns summed with their signs, rows averaged)"
         )
-        if options.layers is not None and options.selects_whole:
-            result = result.at(options.layers)
-        results.append(result)
-    return results
+        notes = (*self._doubts(0), *known.notes, pooled)
+        result = self._result(0, records, report, computation, notes)
+        for head in options.heads or ():
+            for layer in options.layers or result.layers:
+                result.check_head(layer, head)
+        return result if options.layers is None else result.at(options.layers)
 
-
-def _result(*parts: Any, **more: Any) -> AttentionResult:
-    """Return a result; what was recorded must fit together."""
-    try:
-        return AttentionResult(*parts, **more)
-    except InputError as error:
-        raise ModelError(
-            f"{error}, and it was recorded otherwise. This is a bug in attnviz, not in your input. "
-            "Report it with the name of the model."
-        ) from error
-
-
-def _moved_keys(
-    checkpoint: Checkpoint,
-    inputs: Inputs,
-    batch: Batch,
-    options: AttendOptions,
-    captures: Sequence[Capture],
-) -> dict[str, list[MovedKeys]]:
-    """Return how far the keys of each input moved when it was changed, by its kind.
-
-    Empty if one of the kinds cannot be changed; InputError where all positions are asked for.
-    """
-    module, every = checkpoint.module, options.positions == "all"
-    records = captures[0].records
-
-    def moved(kind: str) -> list[MovedKeys]:
-        if not every and kind != "audio":  # whose frames overlap
-            by_code = change_by_code(module, batch, kind, records)
-            if all(map(agreement.can_be_told, by_code)):
-                return by_code
-        return change_one_by_one(module, batch, kind, records, None if every else _CHANGED)
-
-    given: dict[str, Any] = {
-        "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
-        "target": inputs.targets,
-    }  # fmt: skip
-    if inputs.arguments is not None:
-        given = {kind: batch.axes.get(kind) for kind in given}
-    try:
-        if inputs.generate is not None:
-            raise UnknownPlacesError("the model generates the tokens itself")
-        return {kind: moved(kind) for kind, sources in given.items() if sources is not None}
-    except UnknownPlacesError as reason:
-        if every:
+    def streamed(self) -> AttentionResult:
+        """Return the reduced attentions of one text, compared in some rows with the model's own."""
+        checkpoint, batch, options = self.checkpoint, self.batch, self.options
+        if options.positions == "all":
             raise InputError(
-                f"The positions of {checkpoint.name} cannot be checked: {reason}. Leave "
-                '--positions (positions="all") out.'
-            ) from reason
+                "The positions of a streamed text cannot be checked. Leave --positions "
+                '(positions="all") out, or ask for whole maps: --mode full (mode="full").'
+            )
+        known = linear_calls(checkpoint.module, batch.inputs)
+        if known is not None and known.is_all:
+            return self.pooled(known)
+        module, axis, device = checkpoint.module, batch.axes["text"][0], checkpoint.device
+        computation = read_computation(module)
+        layers, heads = _head_counts(checkpoint)
+        count = len(options.layers or range(layers)) * len(options.heads or range(heads))
+        cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // count)))
+        marked = content_positions(axis).to(device)
+        exact = (options.layers if options.exact is None else options.exact) or ()
+        reduction = ReductionOptions(
+            options.layers, options.heads, cells, options.top, marked, exact
+        )
+        rows = sampled_rows(len(axis), heads)
+        proofs: list[agreement.Proof] = []
+        attentions: list[StreamedAttention] = []
+        layers_of: Counter[str] = Counter()  # of each stack
+
+        def compare_and_store(attention: Sample) -> None:
+            """Compare some rows of an attention with the model's own; store its reduced maps."""
+            record = attention.record
+            own_rows = rows.to(record.query.device)
+            layers_of[record.stack] += 1
+            proofs.append(agreement.prove_rows(record, attention.reference, own_rows))
+            if not isinstance(attention, ReducedAttention):
+                return
+            proofs.append(agreement.prove_streamed(attention, own_rows, marked))
+            source = replace(record, input=None, rotation=None, projection=None)
+            attentions.append(
+                StreamedAttention(
+                    path=record.path,
+                    call=record.call,
+                    layer=record.layer,
+                    stack=record.stack,
+                    query_axis=record.query_axis,
+                    key_axis=record.key_axis,
+                    heads=record.heads,
+                    layers=0,  # known after the run
+                    kept=attention.heads,
+                    summary=attention.summary.cpu(),
+                    record=source if record.layer in exact else None,
+                )
+            )
+
+        capture_streamed(module, batch.inputs, batch.axes, rows, reduction, compare_and_store)
+        outputs = outputs_of_start(module, batch.inputs)
+        (output,) = agreement.check_output(outputs, {}, 1, layers)
+        streamed = tuple(replace(entry, layers=layers_of[entry.stack]) for entry in attentions)
+        report = agreement.report(
+            proofs,
+            str(module.dtype).removeprefix("torch."),
+            str(device),
+            versions=package_versions(),
+            weights_sha256=checkpoint.current_sha256(),
+            rows=(len(rows), len(axis)),
+            output=output,
+            input=batch.input_check[0].result,
+            digests=digests_of(streamed),
+        )
+        notes = self._doubts(0) if known is None else (*self._doubts(0), *known.notes)
+        if known is not None and (others := len(known.modules)):
+            shown, kinds = layers_of.total(), " and ".join(dict.fromkeys(known.modules))
+            notes += (
+                f"of a long text, only softmax attention is shown: {shown} of {shown + others} "
+                f"layers that mix tokens; the other {others} ({kinds}) "
+                f"{'are' if others > 1 else 'is'} linear attention",
+            )
+        return self._result(0, (), report, computation, notes, streamed=streamed)
+
+    def _moved_keys(self, captures: Sequence[Capture]) -> dict[str, list[MovedKeys]]:
+        """Return how far keys moved when each input was changed, by kind; {} if none can be."""
+        module, batch, inputs = self.checkpoint.module, self.batch, self.inputs
+        every, records = self.options.positions == "all", captures[0].records
+
+        def moved(kind: str) -> list[MovedKeys]:
+            if not every and kind != "audio":  # whose frames overlap
+                by_code = change_by_code(module, batch, kind, records)
+                if all(map(agreement.can_be_told, by_code)):
+                    return by_code
+            return change_one_by_one(module, batch, kind, records, None if every else _CHANGED)
+
+        given: dict[str, Any] = {
+            "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
+            "target": inputs.targets,
+        }  # fmt: skip
+        if inputs.arguments is not None:
+            given = {kind: batch.axes.get(kind) for kind in given}
+        try:
+            if inputs.generate is not None:
+                raise UnknownPlacesError("the model generates the tokens itself")
+            return {kind: moved(kind) for kind, sources in given.items() if sources is not None}
+        except UnknownPlacesError as reason:
+            if every:
+                raise InputError(
+                    f"The positions of {self.checkpoint.name} cannot be checked: {reason}. Leave "
+                    '--positions (positions="all") out.'
+                ) from reason
+        except ModelError:  # the model does not run on a batch of changed inputs
+            if every:
+                raise
         return {}
-    except ModelError:  # the model does not run on a batch of changed inputs
-        if every:
-            raise
-        return {}
 
+    def _doubts(self, n: int) -> tuple[str, ...]:
+        """Return notes where the labels of text n may not be its tokens."""
+        doubts = [] if (doubt := self.batch.input_check[n].doubt) is None else [doubt]
+        if "text" in self.batch.axes and self.checkpoint.fits_vocabulary is False:
+            doubts.append(
+                "tokens that are spelled alike have unrelated embeddings: this may be the "
+                "tokenizer of another model"
+            )
+        return tuple(doubts)
 
-def _label_notes(checkpoint: Checkpoint, batch: Batch, n: int) -> tuple[str, ...]:
-    """Return notes where the labels of text n may not be its tokens."""
-    doubt = batch.input_check[n].doubt
-    of_another_model = (
-        "tokens that are spelled alike have unrelated embeddings: this may be the tokenizer of "
-        "another model"
-    )
-    is_another = "text" in batch.axes and checkpoint.fits_vocabulary is False
-    return (*((doubt,) if doubt else ()), *((of_another_model,) if is_another else ()))
-
-
-def _notes(checkpoint: Checkpoint, inputs: Inputs, batch: Batch, n: int) -> tuple[str, ...]:
-    """Return what a reader should know of the model and of input n."""
-    source = inputs.texts[n] if inputs.texts else ""
-    how = () if isinstance(source, str) else (source.note,)
-    return (*batch.notes[n], *how, *checkpoint.notes)
+    def _result(
+        self,
+        n: int,
+        records: tuple[AttentionRecord, ...],
+        report: AgreementReport,
+        computation: Computation,
+        notes: tuple[str, ...],
+        *,
+        generated: str | None = None,
+        **more: Any,
+    ) -> AttentionResult:
+        """Return the result of input n with its provenance; what was recorded must fit together."""
+        checkpoint, inputs, batch = self.checkpoint, self.inputs, self.batch
+        text, second = spelled(checkpoint, inputs.texts[n]) if inputs.texts else (None, None)
+        if batch.texts:
+            text, second = batch.texts[n]
+        target = inputs.targets[n] if inputs.targets else ""
+        provenance = Provenance(
+            model=checkpoint.name,
+            weights_sha256=report.weights_sha256,
+            text=text,
+            pair=inputs.pairs[n] if inputs.pairs else second,
+            dtype=report.dtype,
+            device=report.device,
+            versions=report.versions,
+            target=spelled(checkpoint, target, of_decoder=True)[0] or None,
+            cut_from=batch.cut_from[n],
+            image=inputs.pictures[0].name if inputs.pictures else None,
+            audio=batch.sound,
+            generated=generated,
+            computation=computation,
+            inputs=None if inputs.arguments is None else inputs.arguments.summary,
+        )
+        source = inputs.texts[n] if inputs.texts else ""
+        how = () if isinstance(source, str) else (source.note,)
+        notes = (*batch.notes[n], *how, *checkpoint.notes, *notes)
+        more |= {"notes": notes, "waveform": batch.waveform}
+        try:
+            return AttentionResult(records, report, provenance, batch.image, **more)
+        except InputError as error:
+            raise ModelError(
+                f"{error}, and it was recorded otherwise. This is a bug in attnviz, not in your "
+                "input. Report it with the name of the model."
+            ) from error
 
 
 def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:
-    """Return how many layers mix tokens by a softmax, and how many without one, if there are any.
-
-    Nothing is said of models that have one kind only: the stack and the verdict do.
-    """
+    """Return how many layers mix tokens by a softmax, and how many without one, if both exist."""
     linear = [record for record in records if isinstance(record, LinearAttention)]
     if not linear or len(linear) == len(records):
         return ()
@@ -409,130 +527,6 @@ def _capture_generation(
     return captured, generated_text(tokenizer, written.ids[prompt_length:])
 
 
-def _pooled_result(
-    checkpoint: Checkpoint,
-    inputs: Inputs,
-    batch: Batch,
-    options: AttendOptions,
-    known: LinearLayers,
-) -> AttentionResult:
-    """Return the pooled maps of one text's linear attention."""
-    names = {"top": "top", "exact": "exact (--layer of view)"}
-    if softmax_only := [name for option, name in names.items() if getattr(options, option)]:
-        raise InputError(
-            f"{softmax_only[0]} is for a streamed text with softmax attention, but "
-            f"{checkpoint.name} has linear attention only: its long texts have pooled maps. Leave "
-            "it out."
-        )
-    module, axis = checkpoint.module, batch.axes["text"][0]
-    computation = read_computation(module)
-    cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // known.heads)))
-    cell = -(-len(axis) // cells)
-    records, references = capture_pooled(module, batch.inputs, axis, known.calls, cell)
-    outputs = outputs_of_start(module, batch.inputs)
-    (output,) = agreement.check_output(outputs, {}, 1, len(records))
-    report = agreement.verify(
-        records,
-        references,
-        output=output,
-        input=batch.input_check[0].result,
-        versions=package_versions(),
-        weights_sha256=checkpoint.current_sha256(),
-    )
-    source = _provenance(checkpoint, inputs, batch, 0, report, computation, None)
-    pooled = (
-        f"each cell joins {cell} × {cell} of the {len(axis):,} × {len(axis):,} weights (columns "
-        "summed with their signs, rows averaged)"
-    )
-    of_input = (*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0))
-    notes = (*of_input, *known.notes, pooled)
-    result = _result(records, report, source, notes=notes)
-    for head in options.heads or ():
-        for layer in options.layers or result.layers:
-            result.check_head(layer, head)
-    return result if options.layers is None else result.at(options.layers)
-
-
-def _streamed_result(
-    checkpoint: Checkpoint, inputs: Inputs, batch: Batch, options: AttendOptions
-) -> AttentionResult:
-    """Return the reduced attentions of one text, compared in some rows with the model's own."""
-    if options.positions == "all":
-        raise InputError(
-            "The positions of a streamed text cannot be checked. Leave --positions "
-            '(positions="all") out, or ask for whole maps: --mode full (mode="full").'
-        )
-    known = linear_calls(checkpoint.module, batch.inputs)
-    if known is not None and known.is_all:
-        return _pooled_result(checkpoint, inputs, batch, options, known)
-    module, axis, device = checkpoint.module, batch.axes["text"][0], checkpoint.device
-    computation = read_computation(module)
-    layers, heads = _head_counts(checkpoint)
-    count = len(options.layers or range(layers)) * len(options.heads or range(heads))
-    cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // count)))
-    marked = content_positions(axis).to(device)
-    exact = (options.layers if options.exact is None else options.exact) or ()
-    reduction = ReductionOptions(options.layers, options.heads, cells, options.top, marked, exact)
-    rows = sampled_rows(len(axis), heads)
-    proofs: list[agreement.Proof] = []
-    attentions: list[StreamedAttention] = []
-    layers_of: Counter[str] = Counter()  # of each stack
-
-    def compare_and_store(attention: Sample) -> None:
-        """Compare some rows of an attention with the model's own; store its reduced maps."""
-        record = attention.record
-        own_rows = rows.to(record.query.device)
-        layers_of[record.stack] += 1
-        proofs.append(agreement.prove_rows(record, attention.reference, own_rows))
-        if not isinstance(attention, ReducedAttention):
-            return
-        proofs.append(agreement.prove_streamed(attention, own_rows, marked))
-        source = replace(record, input=None, rotation=None, projection=None)
-        attentions.append(
-            StreamedAttention(
-                path=record.path,
-                call=record.call,
-                layer=record.layer,
-                stack=record.stack,
-                query_axis=record.query_axis,
-                key_axis=record.key_axis,
-                heads=record.heads,
-                layers=0,  # known after the run
-                kept=attention.heads,
-                summary=attention.summary.cpu(),
-                record=source if record.layer in exact else None,
-            )
-        )
-
-    capture_streamed(module, batch.inputs, batch.axes, rows, reduction, compare_and_store)
-    outputs = outputs_of_start(module, batch.inputs)
-    (output,) = agreement.check_output(outputs, {}, 1, layers)
-    streamed = tuple(replace(entry, layers=layers_of[entry.stack]) for entry in attentions)
-    report = agreement.report(
-        proofs,
-        str(module.dtype).removeprefix("torch."),
-        str(device),
-        versions=package_versions(),
-        weights_sha256=checkpoint.current_sha256(),
-        rows=(len(rows), len(axis)),
-        output=output,
-        input=batch.input_check[0].result,
-        digests=digests_of(streamed),
-    )
-    source = _provenance(checkpoint, inputs, batch, 0, report, computation, None)
-    notes = [*_notes(checkpoint, inputs, batch, 0), *_label_notes(checkpoint, batch, 0)]
-    if known is not None:
-        notes += known.notes
-    if known is not None and known.modules:
-        shown, kinds = sum(layers_of.values()), " and ".join(dict.fromkeys(known.modules))
-        notes.append(
-            f"of a long text, only softmax attention is shown: {shown} of "
-            f"{shown + len(known.modules)} layers that mix tokens; the other {len(known.modules)} "
-            f"({kinds}) {'are' if len(known.modules) > 1 else 'is'} linear attention"
-        )
-    return _result((), report, source, streamed=streamed, notes=tuple(notes))
-
-
 def sampled_rows(length: int, heads: int) -> Tensor:
     """Return the queries whose rows are compared with the model's own: the last, and random ones.
 
@@ -549,36 +543,3 @@ def sampled_rows(length: int, heads: int) -> Tensor:
 def package_versions() -> dict[str, str]:
     """Return the versions of attnviz, torch and transformers."""
     return {name: version_of(name) for name in ("attnviz", "torch", "transformers")}
-
-
-def _provenance(
-    checkpoint: Checkpoint,
-    inputs: Inputs,
-    batch: Batch,
-    n: int,
-    report: AgreementReport,
-    computation: Computation,
-    generated: str | None,
-) -> Provenance:
-    """Return the provenance of the result of input n of a batch."""
-    text, second = spelled(checkpoint, inputs.texts[n]) if inputs.texts else (None, None)
-    if batch.texts:
-        text, second = batch.texts[n]
-    return Provenance(
-        model=checkpoint.name,
-        weights_sha256=report.weights_sha256,
-        text=text,
-        pair=inputs.pairs[n] if inputs.pairs else second,
-        dtype=report.dtype,
-        device=report.device,
-        versions=report.versions,
-        target=spelled(checkpoint, inputs.targets[n], of_decoder=True)[0] or None
-        if inputs.targets
-        else None,
-        cut_from=batch.cut_from[n],
-        image=inputs.pictures[0].name if inputs.pictures else None,
-        audio=batch.sound,
-        generated=generated,
-        computation=computation,
-        inputs=None if inputs.arguments is None else inputs.arguments.summary,
-    )

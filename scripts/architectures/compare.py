@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from attnviz.agreement import check_output, verify
-from attnviz.capture import Capture, capture
+from attnviz.capture.capture import Capture, capture
 from attnviz.errors import ModelError
 from attnviz.results import AttentionRecord, Axis, OutputCheck, Reference
 from attnviz.results.projection import STAGES

@@ -15,12 +15,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from attnviz.agreement import Proof, prove_rows, prove_streamed
-from attnviz.capture import (
-    ReducedAttention,
-    ReductionOptions,
-    Sample,
-    capture_streamed,
-)
+from attnviz.capture.streamed import ReducedAttention, ReductionOptions, Sample, capture_streamed
 from attnviz.pipeline.run import sampled_rows
 from attnviz.results import Axis, MapSummary
 from attnviz.streaming import ScoreSpec, attend

@@ -25,7 +25,7 @@ from families import TEXTS, tiny
 from simulated_cuda import SimulatedCuda
 
 import attnviz
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.streaming import gpu as streaming_gpu
 
 _WIDE, _NARROW = 14336, 64  # of the MLP of Llama 3 8B, and of the model that is counted

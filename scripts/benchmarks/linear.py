@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from transformers import Mamba2Config, Mamba2Model
 
-from attnviz.capture import capture_pooled, linear_calls
+from attnviz.capture.streamed import capture_pooled, linear_calls
 from attnviz.results import Axis
 from benchmarks.measuring import alternate, console, grown, peak, show, show_setting
 

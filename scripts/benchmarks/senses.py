@@ -27,9 +27,9 @@ from wordnet_pairs import DATA, PAIRS, other_words, similarity
 import attnviz
 from attnviz.analyses.senses.compute import mean_of_others, word_pieces
 from attnviz.analyses.senses.sentences import Sentence
-from attnviz.capture import capture, hidden_states
+from attnviz.capture.capture import capture, hidden_states
 from attnviz.errors import ModelError
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.models.named import NAMED
 from attnviz.results import AgreementReport, AttentionRecord
 from benchmarks.measuring import console, show_setting, versions

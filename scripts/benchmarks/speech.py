@@ -27,7 +27,7 @@ from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 import attnviz
 from attnviz.analyses.senses.sentences import bundled
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 
 VOICES = ("en-us", "en-us+f3", "en-us+m3", "en-gb-x-rp", "en-gb-scotland+f2")
 SPEEDS = (140, 175, 210)  # words a minute

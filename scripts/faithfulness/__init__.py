@@ -26,8 +26,10 @@ from attnviz.attribution.interventions import ALL, intervene
 from attnviz.attribution.ranking import consensus, spearman
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.target import Readout, Score
-from attnviz.capture import restoring
-from attnviz.inputs import encode, pieces_in, token_spans
+from attnviz.capture.watch import restoring
+from attnviz.inputs.batch import encode
+from attnviz.inputs.spelling import pieces_in
+from attnviz.inputs.text import token_spans
 from attnviz.results.axis import token_groups
 from faithfulness.methods import compute_all
 

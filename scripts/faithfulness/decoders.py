@@ -32,7 +32,7 @@ from attnviz.attribution.methods import METHODS, Method, compute_methods
 from attnviz.attribution.ranking import consensus, spearman, sum_pieces
 from attnviz.attribution.reference import Reading, gate_of, make_reference, read
 from attnviz.attribution.target import Readout, Score, Target
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 from faithfulness.peers import installed
 
 DATA = Path(__file__).parents[2] / "tests" / "data"

@@ -17,7 +17,7 @@ from attnviz.attribution.methods.rollout import multiply_layers
 from attnviz.attribution.reference import make_reference
 from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.attribution.target import Score
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 
 
 def value_norms(target: Score) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from architectures.tiny_models import build
 
-from attnviz.capture import capture
+from attnviz.capture.capture import capture
 from attnviz.results import AttentionRecord, Rotation
 from planted.formula import changed, count_alarms, judge, outcomes
 from planted.rules import Accepted, StageValues, accepted_stages, values_of_stages

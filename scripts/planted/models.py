@@ -11,8 +11,7 @@ from unittest.mock import patch
 import torch
 
 from attnviz import agreement
-from attnviz.capture import Outputs
-from attnviz.capture.watch import floats
+from attnviz.capture.watch import Outputs, floats
 from attnviz.errors import InputError
 from attnviz.pipeline import run as pipeline
 from attnviz.results import AgreementReport, AttentionResult, Axis

@@ -19,8 +19,8 @@ from families import TEXTS, TWO_SIDED, tiny
 from media import picture, seeing
 
 import attnviz
-from attnviz.capture import Capture, capture
-from attnviz.inputs import Batch, encode, parse_inputs
+from attnviz.capture.capture import Capture, capture
+from attnviz.inputs.batch import Batch, encode, parse_inputs
 
 ROOT = Path(__file__).parents[2]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -74,9 +74,7 @@ class Subject:
     @property
     def batch(self) -> Batch:
         """The encoded input."""
-        inputs = parse_inputs(**self.arguments)
-        image = inputs.pictures[0] if inputs.pictures else None
-        return encode(self.model.checkpoint, inputs.texts, targets=inputs.targets, image=image)
+        return encode(self.model.checkpoint, parse_inputs(**self.arguments))
 
     def output_in_float64(self) -> Any:
         """Return the output of a copy in float64, under the same attention implementation.

@@ -12,7 +12,7 @@ from attnviz.attribution import heads as module_under_test
 from attnviz.attribution.heads import ablate_heads, head_effects
 from attnviz.attribution.interventions import HeadPatching
 from attnviz.attribution.target import Readout, Score
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError
 
 # The projection W^O of each layer, and whether its weight is stored as (in, out).

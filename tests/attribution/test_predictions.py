@@ -11,7 +11,7 @@ from attnviz.attribution.decomposition import decompose
 from attnviz.attribution.lens import StoredRun, logit_lens
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.residual_stream import decompose_residual_stream
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError
 
 

@@ -15,7 +15,7 @@ from transformers import (
 from transformers.models.bert import modeling_bert
 
 import attnviz
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 from attnviz.errors import ModelError
 
 

@@ -8,8 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _len_torch_dispatch_stack
 
 import attnviz
-from attnviz.capture import ReductionOptions, capture_streamed
-from attnviz.inputs import encode
+from attnviz.capture.streamed import ReductionOptions, capture_streamed
+from attnviz.inputs.batch import encode
 from attnviz.runtime.compat import outside_dispatch_modes
 
 PACKAGE = Path(attnviz.__file__).parent

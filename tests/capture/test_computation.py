@@ -17,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.bert.modeling_bert import BertSelfOutput
 
 import attnviz
-from attnviz.capture import read_computation
+from attnviz.capture.computation import read_computation
 
 TEXT = "the train left"
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from attnviz import agreement
-from attnviz.capture import capture
+from attnviz.capture.capture import capture
 from attnviz.errors import ModelError
 
 N, T, H, D = 2, 6, 4, 16

@@ -7,19 +7,20 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 import attnviz
-from attnviz.capture import capture
+from attnviz.capture.capture import capture
 from attnviz.capture.projections.find import (
     Sizes,
     angles,
     find_attention_modules,
     layouts,
+    linear_child,
     norms,
+    plain_linear,
     read_inputs,
 )
-from attnviz.capture.projections.linear import linear_child, plain_linear
 from attnviz.errors import ModelError
 from attnviz.formula.projection import rotary_angles
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.results import (
     HeadProjection,
     Linear,

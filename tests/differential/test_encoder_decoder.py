@@ -9,9 +9,9 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz import agreement
-from attnviz.capture import capture
+from attnviz.capture.capture import capture
 from attnviz.errors import InputError
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.results.projection import STAGES
 
 CASES = [

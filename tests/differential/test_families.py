@@ -6,7 +6,7 @@ from families import FAMILIES, FURTHER, GROUPED, OWN_CODE, TEXTS, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.results.projection import STAGES
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

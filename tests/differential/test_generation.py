@@ -13,9 +13,9 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz import agreement
-from attnviz.capture import capture, capture_generation
+from attnviz.capture.capture import capture, capture_generation
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.results import Axis
 
 FAMILIES = ["gpt2", "llama", "t5", "bart"]

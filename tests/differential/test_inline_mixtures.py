@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from attnviz.agreement import verify
-from attnviz.capture import Capture, capture
+from attnviz.capture.capture import Capture, capture
 from attnviz.results import LinearAttention
 
 

@@ -23,7 +23,7 @@ from attnviz.attribution.interventions import (
 )
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.target import Readout
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 
 DATA = Path(__file__).parent.parent / "data"
 TEXT = "The bank was full of unbelievably much cash."

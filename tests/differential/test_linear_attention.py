@@ -13,7 +13,7 @@ from transformers import Mamba2Model
 import attnviz
 from attnviz import InputError
 from attnviz.agreement import verify
-from attnviz.capture import capture
+from attnviz.capture.capture import capture
 from attnviz.results import LinearAttention, LinearReference
 
 FAMILIES = [*RECURRENCES]

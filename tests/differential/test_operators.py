@@ -6,8 +6,9 @@ from families import FAMILIES, OWN_CODE, TARGETS, TEXTS, TWO_SIDED, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.capture import capture, restoring
 from attnviz.capture import recorder as recording
+from attnviz.capture.capture import capture
+from attnviz.capture.watch import restoring
 from attnviz.formula.attention import repeat_heads
 
 DTYPES = [torch.float32, torch.bfloat16]

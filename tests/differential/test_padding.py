@@ -8,7 +8,7 @@ from families import FAMILIES, FURTHER, OWN_CODE, TEXTS, tiny
 from torch.testing import assert_close
 
 from attnviz import agreement
-from attnviz.capture import capture
+from attnviz.capture.capture import capture
 from attnviz.results import Axis
 
 # These families find word positions in padded text by themselves.

@@ -11,7 +11,7 @@ from linear_models import SaturatedSum, build, hybrid
 import attnviz
 from attnviz import InputError
 from attnviz.agreement import verify
-from attnviz.capture import capture_pooled, linear_calls
+from attnviz.capture.streamed import capture_pooled, linear_calls
 from attnviz.results import Axis
 
 TOKENS, CELL = 75, 8  # the last cell is smaller

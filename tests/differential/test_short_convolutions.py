@@ -7,7 +7,7 @@ import torch
 from linear_models import TOKENS, build
 from torch.nn import functional
 
-from attnviz.capture import capture
+from attnviz.capture.capture import capture
 
 
 @pytest.mark.parametrize("family", ["mamba", "mamba2", "qwen3_next"])

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.agreement import verify
-from attnviz.capture import capture
+from attnviz.capture.capture import capture
 
 TEXTS = ["the train left the old station on time and nobody noticed that it was early", "a text"]
 WINDOWS = [8, 4]

@@ -6,7 +6,7 @@ from families import TEXTS, tiny
 
 import attnviz
 from attnviz.agreement import verify
-from attnviz.capture import capture
+from attnviz.capture.capture import capture
 from attnviz.formula.attention import softmax_with_sink
 from attnviz.results import AttentionRecord, Reference
 

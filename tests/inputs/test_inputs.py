@@ -24,8 +24,9 @@ from transformers import Wav2Vec2FeatureExtractor
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.inputs import encode, parse_inputs, token_spans
 from attnviz.inputs.audio import Sound, read_sound, resample, waveform
+from attnviz.inputs.batch import encode, parse_inputs
+from attnviz.inputs.text import token_spans
 
 IMAGES = {
     "vit": ("encoder", ("[CLS]",)),

@@ -16,8 +16,8 @@ from vocabularies import ENGLISH, MAKERS, SCRIPTS, vocabulary
 
 import attnviz
 from attnviz.errors import InputError
-from attnviz.inputs import encode
 from attnviz.inputs.audio import read_sound
+from attnviz.inputs.batch import encode
 from attnviz.inputs.image import read_image
 
 KINDS = [kind for kind in MAKERS if kind not in ("canine", "esm")]  # ids below 30,000; any letter

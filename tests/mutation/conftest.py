@@ -8,8 +8,8 @@ from planting import MAIN_PLACES, NO_PROVENANCE, expect_caught, plant, prove_eac
 
 import attnviz
 from attnviz import agreement
-from attnviz.capture import capture
-from attnviz.inputs import encode
+from attnviz.capture.capture import capture
+from attnviz.inputs.batch import encode
 
 
 @pytest.fixture(scope="module")

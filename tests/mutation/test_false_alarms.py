@@ -11,8 +11,8 @@ from planting import DTYPES, NO_PROVENANCE, prove_each
 import attnviz
 from attnviz import agreement
 from attnviz.agreement.compare import model_values, prove
-from attnviz.capture import capture
-from attnviz.inputs import encode
+from attnviz.capture.capture import capture
+from attnviz.inputs.batch import encode
 
 TINY = ("bert", "gpt2", "llama", "t5", "reformer")
 

@@ -11,8 +11,9 @@ from attnviz.agreement import verify
 from attnviz.attribution import deeplift
 from attnviz.attribution.decomposition import decompose
 from attnviz.attribution.target import Readout
-from attnviz.capture import capture, restoring
-from attnviz.inputs import encode
+from attnviz.capture.capture import capture
+from attnviz.capture.watch import restoring
+from attnviz.inputs.batch import encode
 from attnviz.results import AttentionResult
 
 TEXT = "the train left the station on time"

@@ -13,9 +13,9 @@ from transformers import AlbertModel, BertModel, ElectraModel
 
 import attnviz
 from attnviz.agreement import compare
-from attnviz.capture import capture
+from attnviz.capture.capture import capture
 from attnviz.formula.attention import repeat_heads
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.results import AttentionRecord, projection
 
 

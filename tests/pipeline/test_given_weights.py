@@ -185,7 +185,7 @@ WRONG = {
     "no layer": ({"attention": SHARP}, {}, "'attention' names no layer"),
     "a layer twice": ({"0": SHARP, 0: SHARP}, {}, "Two arrays are named layer 0"),
     "no attentions": (Output(None), {}, "Run the model with output_attentions=True"),
-    "a model": (SHARP, {"model": 3}, "model is a name for captions, not int"),
+    "a model": (SHARP, {"model": 3}, "model must be a string, not 3"),
 }
 
 

@@ -11,7 +11,7 @@ from families import tiny
 import attnviz
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs import max_tokens
+from attnviz.inputs.text import max_tokens
 from attnviz.runtime import versions
 
 

@@ -12,7 +12,7 @@ from attnviz.attribution.ranking import spearman
 from attnviz.attribution.reference import gate_of, read
 from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.attribution.target import Readout, Score
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 
 pytestmark = pytest.mark.real
 

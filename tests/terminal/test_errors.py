@@ -145,7 +145,7 @@ def test_wrong_input_is_refused_before_weights_are_read(capsys, monkeypatch, arg
     def read(*_):
         raise AssertionError("the weights were read")
 
-    monkeypatch.setattr("attnviz.models.checkpoint.find_weights", read)
+    monkeypatch.setattr("attnviz.models.pretrained.find_weights", read)
     code, err = fails(capsys, *arguments)
     assert code == 2
     assert message in err

@@ -111,6 +111,6 @@ FUNCTION_CALLS = {
 
 @pytest.mark.parametrize(("call", "said"), FUNCTION_CALLS.values(), ids=FUNCTION_CALLS)
 def test_a_function_refuses_what_its_command_refuses(monkeypatch, call, said):
-    monkeypatch.setattr("attnviz.models.checkpoint.find_weights", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("attnviz.models.pretrained.find_weights", lambda *_: pytest.fail("read"))
     with pytest.raises(attnviz.InputError, match=said):
         call()

@@ -35,7 +35,9 @@ from attnviz.attribution.prediction import Prediction, logits_at
 from attnviz.attribution.reference import Reading, encode_like
 from attnviz.attribution.target import Readout, Target, token_ids
 from attnviz.errors import InputError
-from attnviz.inputs import Inputs, Many, TextSource, parse_inputs, spelled
+from attnviz.inputs.batch import Inputs, Many, parse_inputs
+from attnviz.inputs.text import spelled
+from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport
 from attnviz.results.arguments import checked_scalars

@@ -24,7 +24,7 @@ from attnviz.results.axis import ranges, shortened
 from attnviz.results.text import counted
 
 if TYPE_CHECKING:
-    from attnviz.inputs import TextSource
+    from attnviz.inputs.tokens import TextSource
 
 _LARGER = 2  # how far runs of two tools may be apart in a layer, in errors of one run
 _LISTED = 8  # heads in another order

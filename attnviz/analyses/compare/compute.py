@@ -59,7 +59,7 @@ from attnviz.analyses.survey.statistics import (
     WeightStatistics,
     batch_tokens,
 )
-from attnviz.capture import BatchedAttention, capture_batch
+from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError
 from attnviz.models.checkpoint import SpecialTokens, expect_heads
 from attnviz.pipeline.attend import Loadable, Model, Source

@@ -32,21 +32,12 @@ from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reading, encode_causal, make_reference, read
 from attnviz.attribution.target import Score, Target, token_ids
-from attnviz.capture import generate_greedily, restoring
+from attnviz.capture.capture import generate_greedily
+from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, expect_words, positive_number
-from attnviz.inputs import (
-    Inputs,
-    TextSource,
-    TokenIds,
-    encode,
-    encode_inputs,
-    encode_prefix,
-    expect_one_text,
-    expect_tokens_left,
-    generated_text,
-    parse_inputs,
-)
-from attnviz.inputs.tokens import parse_text
+from attnviz.inputs.batch import Inputs, encode, expect_one_text, parse_inputs
+from attnviz.inputs.text import encode_prefix, expect_tokens_left, generated_text
+from attnviz.inputs.tokens import TextSource, TokenIds, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
@@ -363,7 +354,7 @@ def _begin(
     expect_tokens_left(model.checkpoint, len(prefix.ids), count)
     if count == 1:
         return prefix, _Written()
-    batch = encode_inputs(model.checkpoint, replace(source, targets=[prefix]), truncate=truncate)
+    batch = encode(model.checkpoint, replace(source, targets=[prefix]), truncate=truncate)
     written = _generate(model, batch.inputs, prefix.ids, count)
     return TokenIds((*prefix.ids, *written.ids), shifted=True), replace(written, ids=())
 

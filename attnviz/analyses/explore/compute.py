@@ -39,9 +39,9 @@ from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target, base_of, unembedding_of
-from attnviz.capture import BatchedAttention, capture_batch
+from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs import encode_inputs
+from attnviz.inputs.batch import encode
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult
 from attnviz.results.arguments import checked_scalars
@@ -301,7 +301,7 @@ def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
 def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int], Tensor]], Tensor]:
     """Return a function from outputs of heads at some positions to the change of logits, (H, V)."""
     module = model.module
-    inputs = encode_inputs(model.checkpoint, inputs_of([text]), truncate=True).inputs
+    inputs = encode(model.checkpoint, inputs_of([text]), truncate=True).inputs
     stored = StoredRun(base_of(module))
     with torch.no_grad(), stored.record():
         logits = module(**inputs)[0][0]

@@ -17,7 +17,7 @@ from attnviz.analyses.survey.compute import survey_media
 from attnviz.analyses.survey.media import MediaCorpus, Medium
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.analyses.survey.statistics import Tokens
-from attnviz.capture import BatchedAttention
+from attnviz.capture.batched import BatchedAttention
 from attnviz.results import AttentionRecord, Axis
 from attnviz.results.axis import literal
 from attnviz.runtime.progress import part, say

@@ -18,9 +18,11 @@ from torch import Tensor
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
 from attnviz.analyses.senses.sentences import Sentence, read_sentences
-from attnviz.capture import hidden_states
+from attnviz.capture.capture import hidden_states
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs import encode, expect_one_text, pieces_in, token_spans
+from attnviz.inputs.batch import encode, expect_one_text
+from attnviz.inputs.spelling import pieces_in
+from attnviz.inputs.text import token_spans
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
 from attnviz.results.arguments import checked_scalars

@@ -36,7 +36,8 @@ from attnviz.attribution.reference import Reading, Reference, encode_after, make
 from attnviz.attribution.residual_stream import ResidualStream, decompose_residual_stream
 from attnviz.attribution.target import Readout, Score, Target
 from attnviz.attribution.tracing import trace_run
-from attnviz.capture import hidden_states, restoring
+from attnviz.capture.capture import hidden_states
+from attnviz.capture.watch import restoring
 from attnviz.errors import (
     AttnvizError,
     InputError,
@@ -45,7 +46,10 @@ from attnviz.errors import (
     expect_words,
     first_line,
 )
-from attnviz.inputs import Batch, Inputs, TextSource, pieces_in, token_spans
+from attnviz.inputs.batch import Batch, Inputs
+from attnviz.inputs.spelling import pieces_in
+from attnviz.inputs.text import token_spans
+from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.arguments import checked_scalars

@@ -12,7 +12,7 @@ from attnviz.analyses.maps.finding import SIGNED
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError, ModelError, whole_number
 from attnviz.formula.attention import merge_heads, repeat_heads, scores
-from attnviz.inputs import TextSource
+from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import (
     AttentionRecord,

@@ -22,7 +22,7 @@ from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target, unembedding_of
-from attnviz.capture import restoring
+from attnviz.capture.watch import restoring
 from attnviz.errors import ModelError
 from attnviz.pipeline.attend import Model
 from attnviz.results import AnalysisCheck

@@ -14,18 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 
 from attnviz.errors import InputError, first_line, refuse_given, true_or_false
-from attnviz.inputs import (
-    Chat,
-    Inputs,
-    TextSource,
-    TokenIds,
-    encode_inputs,
-    max_tokens,
-    spelled,
-    tokenize,
-)
-from attnviz.inputs.text import translate
-from attnviz.inputs.tokens import parse_text
+from attnviz.inputs.batch import Inputs, encode
+from attnviz.inputs.text import max_tokens, spelled, tokenize, translate
+from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
 from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Model, Source, load
@@ -440,7 +431,7 @@ def inputs_of(texts: Sequence[Text]) -> Inputs:
 def _encoded(model: Model, text: Text, *, truncate: bool) -> TokenizedText:
     """Return ids or messages with their tokens."""
     assert text.source is not None
-    batch = encode_inputs(model.checkpoint, inputs_of([text]), truncate=truncate)
+    batch = encode(model.checkpoint, inputs_of([text]), truncate=truncate)
     encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}
     encoding["special_tokens_mask"] = list(map(int, batch.axes["text"][0].special))
     words, cut = spelled(model.checkpoint, text.source)[0], batch.cut_from[0] is not None

@@ -33,10 +33,10 @@ from attnviz.analyses.survey.statistics import (
     largest_difference,
 )
 from attnviz.analyses.survey.statistics import TITLES as TITLES_OF_TEXTS
-from attnviz.capture import BatchedAttention, capture_batch
+from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError, ModelError, refuse_given
-from attnviz.inputs import Batch, encode
 from attnviz.inputs.audio import Sound, read_sound
+from attnviz.inputs.batch import Batch, Inputs, encode
 from attnviz.inputs.image import Picture, read_image
 from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder
@@ -196,7 +196,7 @@ class MediaCorpus:
         name = Path(source).name if isinstance(source, str | os.PathLike) else f"#{number + 1}"
         if self.kind == "image":
             picture: Picture = read_image(source)
-            return Medium(number, name, source, encode(checkpoint, image=picture))
+            return Medium(number, name, source, encode(checkpoint, Inputs(pictures=[picture])))
         sound: Sound = read_sound(source)
         target = None
         if has_text_decoder(self.model.module, self.model.module.config):
@@ -204,7 +204,8 @@ class MediaCorpus:
                 self._targets[number], _ = transcript_of(checkpoint, sound, truncate=self.truncate)
             target = self._targets[number]
         targets = None if target is None else [target]
-        batch = encode(checkpoint, targets=targets, sound=sound, truncate=self.truncate)
+        inputs = Inputs(targets=targets, sounds=[sound])
+        batch = encode(checkpoint, inputs, truncate=self.truncate)
         return Medium(number, name, source, batch, target)
 
     def verified_sample(self) -> tuple[list[Medium], list[AttentionResult]]:

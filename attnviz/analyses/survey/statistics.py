@@ -23,9 +23,9 @@ from torch.nn.functional import pad
 
 from attnviz.analyses.survey.corpus import Encoding, TokenizedText, batches, softmax_only
 from attnviz.analyses.survey.result import HeadName
-from attnviz.capture import BatchedAttention, capture_batch, capture_matrices
+from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
 from attnviz.errors import InputError
-from attnviz.inputs import pad_texts, padded
+from attnviz.inputs.text import pad_texts, padded
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import AttentionRecord, AttentionResult, LinearAttention, row_shares
 from attnviz.runtime.libraries import release_unused

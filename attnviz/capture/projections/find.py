@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -19,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.projections.linear import linear_child, rounding_linear
 from attnviz.models.architectures import last_check
+from attnviz.models.wrappers import is_adapted
 from attnviz.results import Gate, HeadProjection, Linear, Norm, Rounding
 
 STAGES = ("query", "key", "value")
@@ -81,16 +82,14 @@ def find_attention_modules(model: nn.Module) -> dict[str, AttentionModule]:
         path: AttentionModule(
             module,
             find_output(modules, path),
-            known if _is_of_transformers(module) else frozenset(),
+            # The code of transformers, and not a class or forward of the user.
+            known
+            if type(module).__module__.startswith("transformers.") and "forward" not in vars(module)
+            else frozenset(),
         )
         for path, module in modules.items()
         if _has_projections(module)
     }
-
-
-def _is_of_transformers(module: nn.Module) -> bool:
-    """Whether a module runs the code of transformers, and not a class or forward of the user."""
-    return type(module).__module__.startswith("transformers.") and "forward" not in vars(module)
 
 
 def find_output(modules: Mapping[str, nn.Module], path: str) -> nn.Module | None:
@@ -307,6 +306,92 @@ def _cut(linear: Linear, blocks: int, start: int, count: int, width: int) -> Hea
     )
 
 
+# ------------------------------------- a matrix: as it is, adapted by LoRA, or quantized
+
+
+def linear_child(module: nn.Module, *names: str) -> Linear | None:
+    """Return the first of these children that is a plain matrix (and a bias)."""
+    children = (plain_linear(getattr(module, name, None)) for name in names)
+    return next((linear for linear in children if linear is not None), None)
+
+
+@torch.no_grad()
+def plain_linear(child: Any) -> Linear | None:
+    """Return W (d_in, d_out) and b of a module that computes only X W + b, else None.
+
+    They are views of its own where possible. torch's Linear stores Wᵀ, transformers' Conv1D stores
+    W. LoRA adds B·A·scaling to W. Any other child with submodules does more than multiply.
+    """
+    if is_adapted(child):
+        return _adapted(child)
+    if not isinstance(child, nn.Module) or any(child.children()):
+        return None
+    weight, bias = _numbers(child), getattr(child, "bias", None)
+    if weight is None or weight.dim() != 2:
+        return None
+    stored_transposed = not hasattr(child, "nf")  # the width of a Conv1D
+    return Linear(
+        weight.mT if stored_transposed else weight,
+        bias.detach() if isinstance(bias, Tensor) else None,
+    )
+
+
+@torch.no_grad()
+def rounding_linear(child: Any) -> Linear | None:
+    """Return W and b of a layer of torch's dynamic quantization, which also rounds its input."""
+    kind = type(child)
+    if kind.__name__ != "Linear" or not kind.__module__.startswith("torch.ao.nn.quantized.dynamic"):
+        return None
+    weight, bias = child.weight(), child.bias()
+    if not weight.is_quantized:  # in float16
+        return None
+    return Linear(weight.dequantize().mT, None if bias is None else bias.detach())
+
+
+def _adapted(child: Any) -> Linear | None:
+    """Return W + Σ A B · scaling over active, not merged adapters; None for variants (DoRA)."""
+    linear = plain_linear(child.base_layer)
+    if linear is None or child.merged or child.disable_adapters:
+        is_base = not (child.merged and child.disable_adapters)  # which the run would unmerge
+        return linear if is_base else None
+    weight, bias = linear.weight, linear.bias
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    for name in child.active_adapters:
+        if name not in child.lora_A:
+            continue
+        down, up = plain_linear(child.lora_A[name]), plain_linear(child.lora_B[name])
+        is_variant = name in getattr(child, "lora_variant", {})
+        is_variant |= getattr(child, "use_dora", {}).get(name, False)
+        if is_variant or down is None or up is None:
+            return None
+        scaling = child.scaling[name]
+        weight = weight.to(wide) + down.weight.to(wide) @ up.weight.to(wide) * scaling
+        if up.bias is not None:
+            added = up.bias.to(wide) * scaling
+            bias = added if bias is None else bias.to(wide) + added
+    return Linear(weight, bias)
+
+
+def _numbers(child: nn.Module) -> Tensor | None:
+    """Return the weight that a module multiplies by; None if it also rounds its input."""
+    weight = getattr(child, "weight", None)
+    if not isinstance(weight, Tensor):
+        return None
+    weight = weight.detach()
+    if (state := getattr(child.weight, "quant_state", None)) is not None:  # bitsandbytes, 4 bit
+        computed: torch.dtype = getattr(child, "compute_dtype", None) or state.dtype
+        is_coarse = torch.finfo(computed).eps > torch.finfo(state.dtype).eps
+        if is_coarse or getattr(state, "packing_format_for_cpu", False):  # it reads no such packing
+            return None
+        functional: Any = sys.modules["bitsandbytes"].functional
+        numbers: Tensor = functional.dequantize_4bit(weight, state)
+        return numbers
+    if type(weight).dequantize is not Tensor.dequantize:  # torchao
+        rounds_input = getattr(weight, "act_quant_kwargs", None) is not None
+        return None if rounds_input else weight.dequantize()
+    return weight if weight.is_floating_point() else None
+
+
 # ------------------------------------------------------------------------------------ the inputs
 
 
@@ -378,10 +463,7 @@ def angles(rotation: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def _are_swapped(cos: Tensor, sin: Tensor) -> bool:
-    """Return whether the sines come first: position 0 has sines 0 and cosines 1.
-
-    Of a single position, the slowest pair shows it, which has hardly turned.
-    """
+    """Return whether the sines come first: at position 0 they are 0; alone, in the slowest pair."""
     if cos.dim() > 1 and cos.shape[-2] == 1:
         return bool((cos[..., -1].abs() < sin[..., -1].abs()).all())
     return bool(((cos == 0) & (sin == 1)).all(-1).any())

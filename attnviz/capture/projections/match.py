@@ -19,8 +19,8 @@ from attnviz.capture.projections.find import (
     gates,
     layouts,
     norms,
+    plain_linear,
 )
-from attnviz.capture.projections.linear import plain_linear
 from attnviz.formula.attention import HIDDEN, repeat_heads
 from attnviz.results import (
     AttentionRecord,
@@ -97,10 +97,7 @@ def _match_stage(
     batch: tuple[Tensor | None, Tensor | None],
     most: float,
 ) -> HeadProjection | None:
-    """Return the projection of one stage that is closest to the recorded values.
-
-    most : the relative distance from which on a candidate is too far away.
-    """
+    """Return the closest projection of one stage, at a relative distance of less than `most`."""
     X, recorded = source(record, stage), getattr(record, stage)
     if X is None:
         return None
@@ -126,11 +123,7 @@ def _match_stage(
 
 
 def _ignored(record: AttentionRecord, stage: str) -> Tensor | None:
-    """Return which rows of a stage have no meaning, (m,) or (n,); None if all have one.
-
-    Those are queries of padding and, among the operators, keys of padding and those that no query
-    reads, which some modules set to zero.
-    """
+    """Return which rows have no meaning: padding, keys that no query reads; None if none."""
     if stage != "query" and record.through_interface:
         return None
     padding = (record.query_axis if stage == "query" else record.key_axis).padding
@@ -224,10 +217,7 @@ def _distance(
 def _following_steps(
     module: nn.Module, stage: str, layout: HeadProjection, record: AttentionRecord
 ) -> Iterator[tuple[Step, ...]]:
-    """Yield the sequences of steps that may follow the projection, the likeliest first.
-
-    Most models norm, then clip, then rotate; some clip before they norm, some norm last.
-    """
+    """Yield steps that may follow the projection; most models norm, then clip, then rotate."""
     heads, _, width = layout.weight.shape
     factors = [*_factors(module, width)]
     if stage == "query":

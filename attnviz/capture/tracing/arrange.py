@@ -257,10 +257,7 @@ def _head_dims(inner: tuple[int, ...], rows: set[int], heads: int | None) -> tup
 
 
 def _uses(softmax: Softmax) -> list[list[Mixture]]:
-    """Return the products with values, grouped so that each weight enters one product of a group.
-
-    A group is one A·V: in one product, or chunk by chunk. Some models multiply A by several values.
-    """
+    """Return the products with values: a group, in one product or chunk by chunk, is one A·V."""
     if len(softmax.mixtures) == 1:
         return [softmax.mixtures]
     uses: list[tuple[Tensor, list[Mixture]]] = []
@@ -283,10 +280,7 @@ def _uses(softmax: Softmax) -> list[list[Mixture]]:
 
 
 class _Use:
-    """One A·V of a softmax.
-
-    row : (N, H, m, n), for each weight the row of `values` (R, d_v) that it multiplies, or -1.
-    """
+    """One A·V of a softmax; row (N, H, m, n) : the row of `values` of each weight, or -1."""
 
     def __init__(self, softmax: Softmax, mixtures: list[Mixture], layout: _Layout) -> None:
         self.softmax, self.mixtures, self.layout = softmax, mixtures, layout
@@ -311,10 +305,7 @@ class _Use:
         return bool(((number == _common(number, live, 2)) | ~live).all())
 
     def output(self) -> Tensor | None:
-        """Return A·V of each row, summed over the products of its chunks.
-
-        None where the model multiplies other weights than these with values.
-        """
+        """Return A·V of each row over all chunks; None where other weights are multiplied."""
         softmax = self.softmax
         if not all(mixture.exact_weights for mixture in self.mixtures):
             return None
@@ -333,10 +324,7 @@ class _Use:
 
 @dataclass(frozen=True, eq=False)
 class _Terms:
-    """The formula and value of every score, and its weight, each (N, H, m, n).
-
-    inner : what is added before the soft cap; None where nothing is.
-    """
+    """The formula, value and weight of every score, (N, H, m, n); inner : added before the cap."""
 
     factor: Tensor
     offset: Tensor
@@ -365,10 +353,7 @@ class _Terms:
 
     @cached_property
     def visible(self) -> Tensor:
-        """Which scores count: those with a weight, in a row with an unmasked key.
-
-        A row without one is uniform in the model, and has no meaning.
-        """
+        """Which scores count: those with a weight, in a row with an unmasked key."""
         return (self.weights != 0) & ~self.hidden.all(-1, keepdim=True)
 
 
@@ -404,10 +389,7 @@ def _by_key(k_place: Tensor, rows: list[Tensor], terms: _Terms) -> tuple[list[Te
 
 
 def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:
-    """Number the keys of all rows of a head; return the number of each score's key.
-
-    A masked score gets the number after the last, which is returned too.
-    """
+    """Return the number of each score's key in its head, and their count, also if masked."""
     if (visible & (k_place < 0)).any():
         raise NotExpressibleError(_NO_PRODUCT)
     # The second copy of a key in one row gets its own place, and so on.

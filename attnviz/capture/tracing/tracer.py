@@ -153,10 +153,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         result: Any,
         before: Tensor | None,
     ) -> None:
-        """Follow the numbers of an operator's arguments to its result.
-
-        before : what the first argument held, where the operator overwrites a score.
-        """
+        """Follow numbers to an operator's result; before : a score that it overwrites."""
         reduces = name in _ROW_REDUCTIONS and len(args) > 1
         if reduces and self.provenance.get(args[0], "score") is not None:
             dim = args[1][0] if isinstance(args[1], list) else args[1]
@@ -200,10 +197,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             self._compute(name, args, values, kwargs, result)
 
     def _note_derived(self, name: str, args: tuple[Any, ...], result: Any) -> None:
-        """Note what is computed of weights, and whether an activation is multiplied by it.
-
-        Moving or copying weights is no use of them.
-        """
+        """Note what is computed of weights, but for copies, and if an activation is multiplied."""
         flat = [item for arg in args for item in (arg if isinstance(arg, list | tuple) else [arg])]
         tensors = [t for t in flat if isinstance(t, Tensor) and t.is_floating_point()]
         derived = [self._derived.of(tensor) for tensor in tensors]
@@ -233,7 +227,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             return
         for weights, values, output in ((left, right, result), (right.mT, left.mT, result.mT)):
             if (weight := self.provenance.get(weights, "weight")) is not None:
-                softmaxes = self._softmaxes_of(weight.origin)
+                span = _span(weight.origin)
+                softmaxes = [one for one in self._traced if _overlap(one.span, span)]
                 values, output = values.detach(), output.clone()
                 for softmax in softmaxes:
                     exact = len(softmaxes) == 1 and softmax.has_weights(weights, weight.origin)
@@ -369,11 +364,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self.provenance.set(result, computed.with_fields(fields))
 
     def _rank(self, score: Provenance) -> tuple[int, bool, int]:
-        """Rank the content product of two products that are added over the position product.
-
-        The content product has two activations, and is whole; the product for relative positions
-        has a side that is the same for every input, or is cut from a larger product.
-        """
+        """Rank the content product (two activations, whole) over one for relative positions."""
         origin, span = score.origin, _span(score.origin)
         if not span:
             return 0, False, 0
@@ -385,11 +376,6 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         """Return the products that scores are made of."""
         span = _span(score.origin)
         return [product for product in self._products if _overlap(product.span, span)]
-
-    def _softmaxes_of(self, elements: Tensor) -> list[Softmax]:
-        """Return the softmaxes that these elements belong to; -1 belongs to none."""
-        span = _span(elements)
-        return [softmax for softmax in self._traced if _overlap(softmax.span, span)]
 
 
 def _span(elements: Tensor) -> range:

@@ -38,7 +38,7 @@ from starlette.routing import Route
 
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.errors import AttnvizError, AttnvizWarning, InputError
-from attnviz.inputs import expect_one_text
+from attnviz.inputs.batch import expect_one_text
 from attnviz.interactive.serve.connection import Connection
 from attnviz.interactive.serve.handlers import MAX_GENERATED, Handlers, Query, Work, answer
 from attnviz.interactive.serve.queue import JobQueue

@@ -17,7 +17,7 @@ from attnviz.analyses.senses.sentences import bundled
 from attnviz.analyses.shift.compute import parse_pair, shift
 from attnviz.errors import AttnvizWarning, InputError, expect_words
 from attnviz.figures.style import COLUMN_WIDTH, FULL_WIDTH
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.interactive.explanations import describe_explanation
 from attnviz.interactive.view import view
 from attnviz.pipeline.attend import Model, attend

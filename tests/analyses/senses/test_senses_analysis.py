@@ -11,9 +11,9 @@ from safetensors import safe_open
 import attnviz
 from attnviz.analyses.senses import compute
 from attnviz.analyses.senses.sentences import bundled
-from attnviz.capture import hidden_states
+from attnviz.capture.capture import hidden_states
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.io.export import save_result, to_data, to_json
 
 TWO = {

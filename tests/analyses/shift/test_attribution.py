@@ -15,8 +15,9 @@ from attnviz.attribution.decomposition import decompose
 from attnviz.attribution.reference import gate_of as reference_gate
 from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.attribution.target import Readout
-from attnviz.capture import restoring
-from attnviz.inputs import encode, token_spans
+from attnviz.capture.watch import restoring
+from attnviz.inputs.batch import encode
+from attnviz.inputs.text import token_spans
 
 DENSE = [
     "bert", "roberta", "electra", "distilbert", "albert", "gpt2", "llama", "mistral", "qwen3",

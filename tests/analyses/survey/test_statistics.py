@@ -18,7 +18,7 @@ from attnviz.analyses.survey.statistics import (
     WeightStatistics,
     statistics_for,
 )
-from attnviz.capture import BatchedAttention
+from attnviz.capture.batched import BatchedAttention
 
 
 def by_definition(w, ids, special, stops):

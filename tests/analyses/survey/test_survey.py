@@ -11,7 +11,7 @@ from families import tiny
 
 import attnviz
 from attnviz.app import run
-from attnviz.capture import BatchedAttention
+from attnviz.capture.batched import BatchedAttention
 from attnviz.errors import InputError
 from attnviz.terminal.console import console
 from tests.analyses.survey.english import sentences

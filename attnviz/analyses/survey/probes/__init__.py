@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from attnviz.attribution.reference import is_causal
 from attnviz.attribution.target import unembedding_of
 from attnviz.errors import InputError, expect_names
-from attnviz.inputs import encode
+from attnviz.inputs.batch import encode
 from attnviz.pipeline.attend import Model
 
 
