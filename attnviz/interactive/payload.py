@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from torch import Tensor
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
 from attnviz.figures.scale import BELOW_EVEN, LOGARITHMIC_FROM
+from attnviz.interactive.page import compact_json
 from attnviz.results import (
     AttentionRecord,
     AttentionResult,
@@ -201,11 +201,6 @@ def _add_values(
         key_head = heads[index, number][0].key_head
         if index in places:
             head["value"] = places[index][key_head]
-
-
-def compact_json(data: Any) -> str:
-    """Return JSON that cannot close the script element around it: every `<` is escaped."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encoding]:

@@ -39,10 +39,10 @@ from starlette.routing import Route
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.errors import AttnvizError, AttnvizWarning, InputError
 from attnviz.inputs import expect_one_text
+from attnviz.interactive.page import static
 from attnviz.interactive.serve.connection import Connection
 from attnviz.interactive.serve.handlers import MAX_GENERATED, Handlers, Query, Work, answer
 from attnviz.interactive.serve.queue import JobQueue
-from attnviz.interactive.view import static
 from attnviz.models.checkpoint import BUNDLED
 from attnviz.pipeline.attend import Model
 
