@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
     from attnviz.results import AttentionResult
 
 _MAX_TEXT_BYTES = 2**26  # of a text file
-# Other spellings than the name of the parameter.
-_FLAGS = {
-    "model": ("--model", "-m"),
-    "output": ("--output", "-o"),
-    "out": ("--out", "--output", "-o"),
-    "words": ("--words/--pieces",),
-    "columns": ("--columns", "--cols"),
-    "methods": ("--methods", "--method"),
-    "sentences": ("--sentences", "--sense"),
-}
 _TEXTS = ("text", "texts")
 _CHOSEN = ("layers", "heads", "exact")  # of `attend`: they follow from the --layer of a map
 _SETTINGS = (
@@ -53,45 +43,19 @@ _PANELS = {"inputs": "Input", "loads": "Model", "truncate": "Model"}
 
 @dataclass(frozen=True)
 class Command:
-    """What the signature of a function does not say about its command.
+    """What the signature of a function does not say about its command."""
 
-    Attributes
-    ----------
-    function : str
-        The public function.
-    output : str or None
-        The file that is written without --output.
-    offers : str
-        The options of `SHARED` that the command has.
-    suffixes : tuple of str
-        The endings that --output may have.
-    doing : str
-        What the progress bar shows while the function runs.
-    arguments : tuple of str or None
-        The parameters that are typed without a name; by default those that have a position.
-    without : tuple of str
-        The parameters that are no options.
-    draws : tuple of str
-        The parameters of the drawing function of the same name that are options.
-    defaults : mapping
-        Other defaults than those of the function.
-    first : function or None
-        Checks the values of the function before torch is loaded.
-    loads : bool
-        Whether it loads models though the function takes no `model`.
-    """
-
-    function: str
-    output: str | None = None
-    offers: str = "output force width caption json"
-    suffixes: tuple[str, ...] = FIGURE_SUFFIXES + DATA_SUFFIXES
-    doing: str = "computing"
-    arguments: tuple[str, ...] | None = None
-    without: tuple[str, ...] = ()
-    draws: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    first: Callable[[dict[str, Any]], object] | None = None
-    loads: bool = False
+    function: str  # the public function
+    output: str | None = None  # the file that is written without --output
+    offers: str = "output force width caption json"  # the options of `SHARED` that it has
+    suffixes: tuple[str, ...] = FIGURE_SUFFIXES + DATA_SUFFIXES  # that --output may have
+    doing: str = "computing"  # what the progress bar shows
+    arguments: tuple[str, ...] | None = None  # typed without a name; by default the positional ones
+    without: tuple[str, ...] = ()  # parameters that are no options
+    draws: tuple[str, ...] = ()  # parameters of the drawing function that are options
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # other than those of the function
+    first: Callable[[dict[str, Any]], object] | None = None  # a check before torch is loaded
+    loads: bool = False  # loads models though the function takes no `model`
 
     def __call__(self, body: Callable[..., int]) -> Callable[..., int]:
         """Return what typer makes a command of: it runs `body` with a `Call`.
@@ -142,24 +106,23 @@ class Command:
                 name: replace(key, default=attend.parameters[name].default)
                 for name, key in keywords.items()
             }
-        hidden = {"model", self.subject, *self.without}
         own = {
             name: parameter
             for name, parameter in self.parameters.items()
-            if name not in hidden and (parameter.description or name not in (inputs or _CHOSEN))
+            if name not in ("model", self.subject)
+            and (parameter.description or name not in (inputs or _CHOSEN))
         }
         loads: dict[str, Parameter] = {}
         if self.loads or self.subject or "model" in self.parameters:
             first, *others = read_function("load").parameters.values()
             loads = {each.name: each for each in (replace(first, name="model"), *others)}
         drawing = read_function(f"plot.{self.function}").parameters if self.draws else {}
+        inputs = {name: each for name, each in inputs.items() if name not in _CHOSEN}
+        draws = {name: drawing[name] for name in self.draws}
+        groups = {"own": own, "inputs": inputs, "loads": loads, "draws": draws}
         return {
-            "own": own,
-            "inputs": {
-                name: each for name, each in inputs.items() if name not in (*_CHOSEN, *self.without)
-            },
-            "loads": {name: each for name, each in loads.items() if name not in self.without},
-            "draws": {name: drawing[name] for name in self.draws},
+            group: {name: each for name, each in parameters.items() if name not in self.without}
+            for group, parameters in groups.items()
         }
 
     def _declare(self, parameter: Parameter, group: str) -> inspect.Parameter | None:
@@ -190,33 +153,19 @@ class Command:
             )
         if get_origin(kind) is list:
             described += " Repeat the option for several."
-        word = f"--{name.replace('_', '-')}"
-        flags = _FLAGS.get(name) or (f"{word}/--no-{word[2:]}" if default is True else word,)
         panel = ADVANCED if name in _SETTINGS else _PANELS.get(name, _PANELS.get(group))
         if group == "own" and not parameter.description:  # a keyword of `attend`
             panel = panel or "Input"
-        return option(name, kind, described, *flags, panel=panel, default=default, **how)
+        return option(name, kind, described, panel, default, **how)
 
     def _shared(self) -> list[inspect.Parameter]:
         """Return the options that belong to no function."""
-        names = [*self.offers.split(), "debug"]
-        if self.texts:
-            names.insert(0, "file")
-        if self.subject is not None:
-            names.insert(0, "result")
-        declared = []
-        for name in names:
-            kind, default, panel, described, how = SHARED[name]
-            if name == "output":
-                described = f"File to write: {', '.join(self.suffixes)}."
-                how = {"show_default": self.output or "no file"}
-            declared.append(
-                option(
-                    name, kind, described, *_FLAGS.get(name, (f"--{name}",)),
-                    panel=panel, default=default, **how,
-                )
-            )  # fmt: skip
-        return declared
+        inputs = {"result": self.subject, "file": self.texts}
+        names = [*(name for name, has in inputs.items() if has), *self.offers.split(), "debug"]
+        output = f"File to write: {', '.join(self.suffixes)}."
+        shown = {"show_default": self.output or "no file"}
+        shared = {**SHARED, "output": (Path, output, "Output", None, shown)}
+        return [option(name, *shared[name][:4], **shared[name][4]) for name in names]
 
     @cached_property
     def texts(self) -> list[str]:
@@ -264,6 +213,10 @@ def _description(parameter: Parameter) -> str:
     return text
 
 
+def _of(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
+
+
 def _expect_text(text: str, subject: str) -> None:
     """Raise InputError for a text that is blank, or typed in another encoding."""
     encoding = sys.getfilesystemencoding()
@@ -278,31 +231,17 @@ def _expect_text(text: str, subject: str) -> None:
 class Call:
     """One run of a command: its values by what they are for, checked before anything slow.
 
-    Attributes
-    ----------
-    values : dict
-        Arguments of the function. What was not typed is in none of these.
-    inputs, loads : dict
-        Arguments of `attend` and of `load`.
-    look : dict
-        Arguments of the drawing function.
-    path : Path or None
-        The file to write.
-    json, force : bool
-        Whether data are printed, and whether data are overwritten.
+    values : arguments of the function; inputs, loads and look : of `attend`, `load` and the drawing
+    function. What was not typed is in none of these.
     """
 
     def __init__(self, command: Command, typed: dict[str, Any]) -> None:
         self.command, groups = command, command.groups
         given = {name: value for name, value in typed.items() if value not in (None, [], ())}
-        own = {name: given[name] for name in groups["own"] if name in given}
-        self.inputs = {
-            name: command.defaults[name] for name in command.without if name in command.defaults
-        }
-        self.inputs |= {name: given[name] for name in groups["inputs"] if name in given}
-        self.loads = {name: given[name] for name in groups["loads"] if name in given}
-        looks = (*groups["draws"], "width", "caption")
-        self.look = {name: given[name] for name in looks if name in given}
+        fixed = _of(command.without, command.defaults)
+        own, self.inputs = _of(groups["own"], given), fixed | _of(groups["inputs"], given)
+        self.loads = _of(groups["loads"], given)
+        self.look = _of((*groups["draws"], "width", "caption"), given)
         self.json, self.force = given.get("json", False), given.get("force", False)
         self.stack: str | None = given.get("stack")
         self.opens: bool = given.get("open", False)
@@ -427,8 +366,7 @@ class Call:
                 if (chosen := streaming[name]) is not None:
                     streaming[name] = IfStreamed([chosen] if isinstance(chosen, int) else chosen)
             if text is not None:
-                kept = (*_SETTINGS, "truncate")
-                inputs = {"text": text} | {key: inputs[key] for key in kept if key in inputs}
+                inputs = {"text": text} | _of((*_SETTINGS, "truncate"), inputs)
             with progress_bar("reading the text, verifying the attention"):
                 result = attend(**inputs, **streaming, model=self.loader)
         for note in result.notes:
