@@ -234,10 +234,10 @@ def survey(call: Call) -> int:
     for shuffled keys and shuffled tokens), a summary of every head, and a figure.
     """
     folder = call.values["out"] = os.path.expanduser(call.values["out"])  # noqa: PTH111  leaves ~nobody as it is
-    figure = Path(folder, "survey.png")
+    call.path = Path(folder, "survey.png")
     if Path(folder).is_dir():
-        check_output(figure, force=call.force)
-    return call.report(call.compute(), path=figure, written=figure.parent)
+        check_output(call.path, force=call.force)
+    return call.report(call.compute(), written=call.path.parent)
 
 
 @Command("explore", "heads.html", _PAGE, PAGE_SUFFIXES, doing="exploring the heads")

@@ -82,12 +82,7 @@ def make_payload(
     """Return the payload of a page, as types of JSON, and the text of its blocks.
 
     start : what is shown first. limit : the bytes of payload and blocks, at most. explanations : of
-    generated tokens, from `place_explanations`.
-
-    Raises
-    ------
-    InputError
-        The limit is too small to show every head.
+    generated tokens, from `place_explanations`. InputError: it is too small to show every head.
     """
     attentions = [[*map(_without_padding, result.streamed or result.records)] for result in results]
     blocks = Blocks()
@@ -126,8 +121,8 @@ def make_payload(
             **({"explanations": list(explanations)} if explanations else {}),
         }
 
-    without: list[Mixes] = [{} for _ in results]
-    smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY), without)
+    mixes: list[Mixes] = [{} for _ in results]
+    smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY), mixes)
     room = limit - len(compact_json(smallest)) - len(blocks.text) - _NOTES_BYTES
     encodings = dict(zip(heads, choose_encodings(list(heads.values()), room), strict=True))
     invisible = any(
@@ -140,10 +135,9 @@ def make_payload(
             f"its script it has {max(0, limit) / 1e6:.2f} MB. Give it a larger size (size=, "
             "--size)."
         )
-    mixes = without
     if all(encodings[key].vectors for key, twins in heads.items() if not twins[0].record.signed):
         left = room - sum(_sizes(list(heads.values()), list(encodings.values())))
-        mixes = _mixes_that_fit(attentions, left) or without
+        mixes = _mixes_that_fit(attentions, left) or mixes
     return fill(encodings, mixes), blocks.text
 
 
@@ -510,10 +504,7 @@ def _is_short(attention: Attention) -> bool:
 
 
 def align(first: Axis, second: Axis) -> list[tuple[int, int]]:
-    """Return the first positions of words that stand in both texts, in order.
-
-    A run of words that replaces as many others counts as the same words.
-    """
+    """Return the first positions of words in both texts; as many replaced words count as same."""
     (starts, words), (other_starts, other_words) = _words(first), _words(second)
     pairs: list[tuple[int, int]] = []
     for kind, a, b, c, d in SequenceMatcher(None, words, other_words, False).get_opcodes():
@@ -739,28 +730,22 @@ class Codes:
     scale: Tensor  # one for all numbers, or one for each first index
 
     @classmethod
-    def of_weights(cls, weights: Tensor, levels: int) -> Codes:
-        """Quantize weights (m, n), or (H, m, n) with a scale for each head.
+    def of_maps(cls, weights: Tensor, levels: int, *, signed: bool) -> Codes:
+        """Quantize weights (m, n), or (H, m, n) with a scale for each head; none becomes 0.
 
         Steps are even on the scale of square roots: the error of a weight w is at most
-        √(w · top) / levels + top / levels², where top is the largest weight. No positive weight
-        becomes 0.
+        √(w · top) / levels + top / levels², where top is the largest weight. Signed weights have
+        even steps.
         """
-        wide = _finite(weights)
-        top = wide.amax((-2, -1))
-        top = torch.where(top > 0, top, 1.0)
-        codes = (wide / top[..., None, None]).sqrt().mul(levels).round().long()
-        return cls(codes.clamp(min=1) * (wide > 0), "root", levels, top)
-
-    @classmethod
-    def of_maps(cls, weights: Tensor, levels: int, *, signed: bool) -> Codes:
-        """Quantize weights as in `of_weights`; signed ones in even steps, of which none is lost."""
-        if not signed:
-            return cls.of_weights(weights, levels)
         wide, zero = _finite(weights), (levels + 1) // 2
+        if not signed:
+            top = wide.amax((-2, -1))
+            top = torch.where(top > 0, top, 1.0)
+            codes = (wide / top[..., None, None]).sqrt().mul(levels).round().long()
+            return cls(codes.clamp(min=1) * (wide > 0), "root", levels, top)
         scale = wide.abs().amax((-2, -1)).clamp(min=1e-30) / (zero - 1)
         codes = wide / scale[..., None, None]
-        codes = torch.where(codes.abs() < 1, codes.sign(), codes.round())  # no weight becomes 0
+        codes = torch.where(codes.abs() < 1, codes.sign(), codes.round())
         return cls(codes.long() + zero, "signed", levels, scale)
 
     @classmethod

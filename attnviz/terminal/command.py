@@ -22,14 +22,15 @@ import typer
 from attnviz.errors import AttnvizWarning, InputError, expect_in_text, expect_words, is_unicode
 from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime.progress import say
-from attnviz.terminal.console import print_verdict, progress_bar
-from attnviz.terminal.console import report as report_result
+from attnviz.terminal.console import console, print_json, print_verdict, progress_bar
 from attnviz.terminal.options import ADVANCED, SHARED, SYNTAX, option, parse_index
 from attnviz.terminal.source import Parameter, keywords_of, read_function
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from attnviz.pipeline.attend import Model
-    from attnviz.results import AttentionResult
+    from attnviz.results import AgreementReport, AttentionResult
 
 _MAX_TEXT_BYTES = 2**26  # of a text file
 _TEXTS = ("text", "texts")
@@ -393,10 +394,41 @@ class Call:
             typer.launch(str(self.path))
         return code
 
-    def report(self, result: Any, *shown: Any, **how: Any) -> int:
-        """Save and print a result; return the exit code."""
-        how = {"draw": lambda: result.plot(**self.look), "path": self.path, **how}
-        return report_result(result, *shown, force=self.force, json=self.json, **how)
+    def report(
+        self,
+        result: Any,
+        *shown: Any,
+        draw: Callable[[], Figure] | None = None,
+        written: Path | None = None,
+        prints_verdict: bool = False,
+    ) -> int:
+        """Save a result, print it, and return the exit code.
+
+        shown : what is printed for people: by default the result. draw : draws the figure, if it is
+        not that of the result. written : the path that is printed, if it is not that of the figure.
+        prints_verdict : whether what is printed has the verdict already.
+        """
+        from attnviz.io.export import save_result, to_data
+
+        if self.path is not None and self.path.suffix.lower() in DATA_SUFFIXES:
+            save_result(result, self.path, force=self.force)
+        elif self.path is not None:
+            import matplotlib.pyplot as plt
+
+            from attnviz.figures.layout import save
+
+            figure = result.plot(**self.look) if draw is None else draw()
+            save(figure, self.path, force=self.force)
+            plt.close(figure)
+        if self.json:
+            print_json(to_data(result))
+        else:
+            for renderable in shown or (result,):
+                console.print(renderable)
+        agreement: AgreementReport | None = getattr(result, "checked_agreement", None)
+        printed = prints_verdict and not self.json
+        code = print_verdict(None if printed else agreement, written or self.path, json=self.json)
+        return 5 if agreement is not None and agreement.verdict != "verified" else code
 
 
 def compute_and_report(call: Call) -> int:

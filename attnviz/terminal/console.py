@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,15 +21,11 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.io.files import DATA_SUFFIXES
 from attnviz.runtime.progress import is_listened, listening, say
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from attnviz.models.architectures import Architecture
     from attnviz.results import AgreementReport
-    from attnviz.results.base import Result
 
 
 class LiteralConsole(Console):
@@ -60,45 +56,6 @@ _COLORS = {"agrees": "green", "differs": "bold red", "not read": "red", "random"
 _WIDTH_OF_FILES = 100  # columns of output that goes to a file or a pipe
 
 console = LiteralConsole(highlight=False, soft_wrap=True)
-
-
-def report(
-    result: Result,
-    *shown: RenderableType,
-    draw: Callable[[], Figure],
-    path: Path | None,
-    force: bool,
-    json: bool,
-    written: Path | None = None,
-    prints_verdict: bool = False,
-) -> int:
-    """Save a result, print it, and return the exit code.
-
-    shown : what is printed for people: by default the result. draw : draws the figure, if `path`
-    asks for one. written : the path that is printed, if it is not `path`. prints_verdict : whether
-    what is printed has the verdict already.
-    """
-    from attnviz.io.export import save_result, to_data
-
-    if path is not None and path.suffix.lower() in DATA_SUFFIXES:
-        save_result(result, path, force=force)
-    elif path is not None:
-        import matplotlib.pyplot as plt
-
-        from attnviz.figures.layout import save
-
-        figure = draw()
-        save(figure, path, force=force)
-        plt.close(figure)
-    if json:
-        print_json(to_data(result))
-    else:
-        for renderable in shown or (result,):
-            console.print(renderable)
-    agreement: AgreementReport | None = getattr(result, "checked_agreement", None)
-    printed = prints_verdict and not json
-    code = print_verdict(None if printed else agreement, written or path, json=json)
-    return 5 if agreement is not None and agreement.verdict != "verified" else code
 
 
 def print_verdict(agreement: AgreementReport | None, path: Path | None, *, json: bool) -> int:
