@@ -11,11 +11,11 @@ import base64
 import io
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context
 from difflib import SequenceMatcher
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate, takewhile
 from typing import Any, Literal, NamedTuple
 
@@ -216,11 +216,9 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
     left = room - sum(_sizes(heads[:count], smaller[:count]))
     vectors = [Encoding(None, has) for has in has_vectors]
     extra = _count_fitting(heads[:count], vectors[:count], left)
-    with_vectors = [
-        Encoding(encoding.levels, has)
-        for encoding, has in zip(smaller[:extra], has_vectors, strict=False)
-    ]
-    return with_vectors + smaller[extra:count] + [OVERVIEW_ONLY] * (len(heads) - count)
+    for n, has in enumerate(has_vectors[:extra]):
+        smaller[n] = Encoding(smaller[n].levels, has)
+    return smaller[:count] + [OVERVIEW_ONLY] * (len(heads) - count)
 
 
 def _count_fitting(
@@ -289,17 +287,15 @@ def _rank_heads(
     """
     stack = result.stack().stacks[0]
     ranks = {(stack, s.layer, s.head): n for n, s in enumerate(rank_heads(result).scores)}
-    order: dict[HeadKey, tuple[bool, int]] = {}
-    heads: dict[HeadKey, list[Head]] = {}
+    heads: dict[HeadKey, tuple[tuple[bool, int], list[Head]]] = {}
     for index, twins in enumerate(zip(*attentions, strict=True)):
         known = [record for one in twins if (record := _record_of(one)) is not None]
-        if len(known) < len(twins):
-            continue
-        for number in head_numbers(twins[0]):
-            rank = ranks.get((twins[0].stack, twins[0].layer, number), len(ranks))
-            order[index, number] = overviews[index] is not None, rank
-            heads[index, number] = [Head(record, number) for record in known]
-    return {key: heads[key] for key in sorted(heads, key=order.__getitem__)}
+        if len(known) == len(twins):
+            for number in head_numbers(twins[0]):
+                rank = ranks.get((twins[0].stack, twins[0].layer, number), len(ranks))
+                order = overviews[index] is not None, rank
+                heads[index, number] = order, [Head(record, number) for record in known]
+    return {key: heads[key][1] for key in sorted(heads, key=lambda key: heads[key][0])}
 
 
 def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[dict[str, Any] | None]:
@@ -599,16 +595,18 @@ class Head:
 
     record: AttentionRecord
     head: int
+    _maps: dict[int, Codes] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Tensor:
         """The whole map, (m, n), float64."""
         return self.record.weights(self.head, dtype=torch.float64).cpu()
 
-    @cached_property
-    def map(self) -> Callable[[int], Codes]:
-        """The quantized map by its levels; each is made once."""
-        return cache(lambda levels: Codes.of_maps(self.weights, levels, signed=self.record.signed))
+    def map(self, levels: int) -> Codes:
+        """Return the quantized map; each is made once."""
+        if levels not in self._maps:
+            self._maps[levels] = Codes.of_maps(self.weights, levels, signed=self.record.signed)
+        return self._maps[levels]
 
     @cached_property
     def query(self) -> Codes:
@@ -776,8 +774,7 @@ class Codes:
         codes = self.codes if self.kind == "linear" else self.codes.mT.contiguous()
         planes = [codes & 255] + ([codes >> 8] if self.levels > 255 else [])
         data = b"".join(plane.to(torch.uint8).numpy().tobytes() for plane in planes)
-        compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
-        return base64.b64encode(compressor.compress(data) + compressor.flush()).decode("ascii")
+        return base64.b64encode(zlib.compress(data, 9, -zlib.MAX_WBITS)).decode("ascii")
 
     @cached_property
     def format(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from attnviz.analyses.maps.compute import choose_head
 from attnviz.errors import InputError, refuse_given
 from attnviz.interactive.explanations import place_explanations
 from attnviz.interactive.page import ExplorerPage, Page, make_page, static
-from attnviz.interactive.payload import make_payload, shape
+from attnviz.interactive.payload import head_numbers, make_payload, shape
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import AttentionResult, expect_vectors, one_result
 from attnviz.results.arguments import checked_scalars
@@ -217,16 +217,13 @@ def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
 
 def _expect_same_shape(first: AttentionResult, second: AttentionResult) -> None:
     """Raise InputError unless each weight of one result has a counterpart in the other."""
-    shapes = [[shape(a) for a in result.streamed or result.records] for result in (first, second)]
-    if shapes[0] == shapes[1]:
+    attentions = [result.streamed or result.records for result in (first, second)]
+    if [*map(shape, attentions[0])] == [*map(shape, attentions[1])]:
         return
-    lengths = [
-        (result.streamed or result.records)[0].query_axis.padding.count(False)
-        for result in (first, second)
-    ]
     sizes = [
-        f"{len(of_result)} × {len(of_result[0][2])} on {length:,}"
-        for of_result, length in zip(shapes, lengths, strict=True)
+        f"{len(of_result)} × {len(head_numbers(one))} on {one.query_axis.padding.count(False):,}"
+        for of_result in attentions
+        for one in of_result[:1]
     ]
     raise InputError(
         "Only results of the same shape can be compared weight by weight, but these have layers × "

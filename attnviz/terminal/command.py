@@ -66,7 +66,7 @@ class Command:
         own = inspect.signature(body, eval_str=True).parameters.values()
         extra = {each.name: each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY}
         declared = {
-            group: [each for p in parameters.values() if (each := self._declare(p, group))]
+            group: [self._declare(parameter, group) for parameter in parameters.values()]
             for group, parameters in self.groups.items()
         }
         own_first = [*declared["own"], *declared["draws"], *extra.values(), *declared["inputs"]]
@@ -126,14 +126,11 @@ class Command:
             for group, parameters in groups.items()
         }
 
-    def _declare(self, parameter: Parameter, group: str) -> inspect.Parameter | None:
-        """Return a parameter as typer reads it; None if no text can stand for its value."""
+    def _declare(self, parameter: Parameter, group: str) -> inspect.Parameter:
+        """Return a parameter as typer reads it."""
         name, syntax = parameter.name, SYNTAX.get(parameter.annotated)
         kind = syntax.kind if syntax else _kind(name, parameter.types)
-        default = self.default(parameter)
-        if kind is None or (kind is bool and default is None):
-            return None
-        described = _description(parameter)
+        default, described = self.default(parameter), _description(parameter)
         form = "<path>" if Path in parameter.types and group != "loads" else None
         how: dict[str, Any] = {"metavar": syntax.form if syntax else form}
         if kind in (int, list[int]):

@@ -254,7 +254,4 @@ def _drawing() -> Iterator[None]:
 
 
 def _text(query: Query, name: str) -> str:
-    text = query.get(name)
-    if not isinstance(text, str):
-        raise InputError(f"The {name} must be a string, not {type(text).__name__}. Type one.")
-    return expect_words(text, f"The {name}")
+    return expect_words(query.get(name), f"The {name}")
