@@ -335,14 +335,12 @@ def head_numbers(attention: Attention) -> tuple[int, ...]:
 def shape(attention: Attention) -> tuple[str, int, tuple[int, ...], int | None, int, int]:
     """Return what two attentions must share so that their weights can be compared.
 
-    Their stack, layer and heads, how many tokens a cell joins (None for whole maps), and the
-    numbers of queries and keys without padding; 0 for short texts, whose words are aligned.
+    The numbers of queries and keys are without padding; 0 for short texts, whose words are aligned.
     """
     cell = attention.summary.cell if isinstance(attention, StreamedAttention) else None
     m, n = (axis.padding.count(False) for axis in (attention.query_axis, attention.key_axis))
-    if _is_short(attention):
-        m = n = 0
-    return attention.stack, attention.layer, head_numbers(attention), cell, m, n
+    size = (0, 0) if _is_short(attention) else (m, n)
+    return attention.stack, attention.layer, head_numbers(attention), cell, *size
 
 
 def _describe_result(
@@ -468,10 +466,7 @@ def _first_generated(axis: Axis, provenance: Provenance) -> int | None:
 def align_stacks(
     first: Sequence[Attention], second: Sequence[Attention]
 ) -> dict[str, list[list[tuple[int, int]]]]:
-    """Return the words that two texts share, for the queries and keys of each stack.
-
-    A stack is left out where each word corresponds to that in the same place, with as many pieces.
-    """
+    """Return the words that two texts share, of each stack where they are not in the same place."""
     aligned: dict[str, list[list[tuple[int, int]]]] = {}
     for one, other in zip(first, second, strict=True):
         sides = [(one.query_axis, other.query_axis), (one.key_axis, other.key_axis)]
@@ -793,14 +788,11 @@ class Codes:
 
 
 class Blocks:
-    """The texts of codes, one after the other.
-
-    places : where each block begins in the whole text, and its length.
-    """
+    """The texts of codes, one after the other."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
-        self.places: list[tuple[int, int]] = []
+        self.places: list[tuple[int, int]] = []  # where each begins in the whole, and its length
 
     def add(self, codes: Codes) -> dict[str, Any]:
         """Append a block, and return its place and how it is decoded."""

@@ -138,7 +138,8 @@ class Command:
         if get_origin(kind) is list:
             shown = isinstance(default, tuple) and ", ".join(default)
             how["show_default"], default = shown or False, None
-        if self._is_argument(parameter):
+        by_place = parameter.positional and name != "model"
+        if by_place if self.arguments is None else name in self.arguments:
             is_needed = parameter.default is None and name not in self.texts
             return inspect.Parameter(
                 name,
@@ -174,11 +175,6 @@ class Command:
     def default(self, parameter: Parameter) -> Any:
         """The default of an option."""
         return self.defaults.get(parameter.name, parameter.value)
-
-    def _is_argument(self, parameter: Parameter) -> bool:
-        if self.arguments is None:
-            return parameter.positional and parameter.name != "model"
-        return parameter.name in self.arguments
 
 
 def _panel(declared: inspect.Parameter) -> int:
@@ -240,6 +236,8 @@ class Call:
         own, self.inputs = _of(groups["own"], given), fixed | _of(groups["inputs"], given)
         self.loads = _of(groups["loads"], given)
         self.look = _of((*groups["draws"], "width", "caption"), given)
+        # What a function loads the model with, once it has checked its other arguments.
+        self.loader: Any = partial(getattr, self, "model")
         self.json, self.force = given.get("json", False), given.get("force", False)
         self.stack: str | None = given.get("stack")
         self.opens: bool = given.get("open", False)
@@ -331,10 +329,9 @@ class Call:
         """Load the model, or the model called `name` with the same options."""
         from attnviz.pipeline.attend import load
 
-        options = {key: value for key, value in self.loads.items() if key != "model"}
         name = name or self.loads.get("model")
         with progress_bar(f"loading {name or 'the bundled model'}"):
-            model = load(name, **options)
+            model = load(name, **{key: self.loads[key] for key in self.loads if key != "model"})
         say(self.command.doing)
         return model
 
@@ -342,11 +339,6 @@ class Call:
     def model(self) -> Model:
         """The model, loaded once."""
         return self.load()
-
-    @property
-    def loader(self) -> Any:
-        """What a function loads the model with, once it has checked its other arguments."""
-        return partial(getattr, self, "model")
 
     def attend(self, text: str | None = None, **streaming: Any) -> AttentionResult:
         """Run the model on the inputs, or read the saved result.

@@ -84,10 +84,7 @@ def run(
     time_limit: float,
     open_browser: bool,
 ) -> None:
-    """Serve these models (by default the bundled one) until a signal ends the process.
-
-    load : returns the model of a name, or the bundled one for None.
-    """
+    """Serve these models (by default the bundled one, `load(None)`) until a signal ends it."""
     with _bind(host, port) as listener:
         handlers = Handlers(_load(models, load), max_tokens)
         if host not in _LOCAL:
@@ -122,10 +119,7 @@ class Site(AuthenticationBackend):
         self._started = time.monotonic()
 
     def link(self, *, once: bool = False) -> str:
-        """Return the link to the page.
-
-        once : it works once. Other users can read it on the command line of a browser.
-        """
+        """Return the link; `once` for the command line of a browser, which other users can read."""
         return f"{self.origins[0]}/?token={self._token_once if once else self._token}"
 
     def app(self) -> Starlette:
