@@ -27,8 +27,6 @@ from attnviz.terminal.options import ADVANCED, SHARED, SYNTAX, option, parse_ind
 from attnviz.terminal.source import Parameter, keywords_of, read_function
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from attnviz.pipeline.attend import Model
     from attnviz.results import AgreementReport, AttentionResult
 
@@ -387,7 +385,7 @@ class Call:
         self,
         result: Any,
         *shown: Any,
-        draw: Callable[[], Figure] | None = None,
+        draw: Callable[[], Any] | None = None,
         written: Path | None = None,
         prints_verdict: bool = False,
     ) -> int:
