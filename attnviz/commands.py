@@ -17,7 +17,14 @@ from attnviz.analyses.example import check_source
 from attnviz.errors import InputError, ModelError
 from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output, check_weights_file
 from attnviz.terminal.command import Call, Command, compute_and_report
-from attnviz.terminal.console import console, print_json, print_verdict, progress_bar
+from attnviz.terminal.console import (
+    console,
+    print_json,
+    print_models,
+    print_verdict,
+    progress_bar,
+    wide_console,
+)
 from attnviz.terminal.options import parse_word_pair
 
 _FIGURE = "output force width caption json"
@@ -226,10 +233,10 @@ def survey(call: Call) -> int:
     for shuffled keys and shuffled tokens), a summary of every head, and a figure.
     """
     folder = call.values["out"] = os.path.expanduser(call.values["out"])  # noqa: PTH111  leaves ~nobody as it is
-    figure = Path(folder, "survey.png")
+    call.path = Path(folder, "survey.png")
     if Path(folder).is_dir():
-        check_output(figure, force=call.force)
-    return call.report(call.compute(), path=figure, written=figure.parent)
+        check_output(call.path, force=call.force)
+    return call.report(call.compute(), written=call.path.parent)
 
 
 @Command("explore", "heads.html", _PAGE, PAGE_SUFFIXES, doing="exploring the heads")
@@ -253,18 +260,14 @@ def models(call: Call) -> int:
     """
     from attnviz.models.architectures import last_check
     from attnviz.runtime import version_of
-    from attnviz.terminal.models import print_models
 
     matching = call.compute()
     if not call.json:
         print_models(matching)
         return 0
-    data = {
-        "transformers": version_of("transformers"),
-        "checked_with": last_check().transformers,
-        "models": [asdict(model) for model in matching],
-    }
-    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+    versions = {"transformers": version_of("transformers")}
+    versions["checked_with"] = last_check().transformers
+    _print_without_torch({**versions, "models": [asdict(model) for model in matching]})
     return 0
 
 
@@ -273,16 +276,11 @@ def models(call: Call) -> int:
     None,
     "",
     without=(
-        "model",
-        "device_map",
-        "offload_folder",
-        "tokenizer",
-        "processor",
-        "special_tokens",
+        "model", "device_map", "offload_folder", "tokenizer", "processor", "special_tokens",
         "target_tokenizer",
     ),
     loads=True,
-)
+)  # fmt: skip
 def serve(
     call: Call,
     *,
@@ -340,14 +338,16 @@ def doctor(call: Call) -> int:
 
     Exit code 3 means that attnviz cannot work here.
     """
-    from attnviz.terminal.models import wide_console
-
     result = call.compute()
     if call.json:
-        sys.stdout.write(json.dumps(result.about(), ensure_ascii=False, indent=1) + "\n")
+        _print_without_torch(result.about())
     else:
         wide_console().print(result)
     return 0 if result.works else ModelError.exit_code
+
+
+def _print_without_torch(data: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 
 def _check_sentences(values: dict[str, Any]) -> None:

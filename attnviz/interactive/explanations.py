@@ -23,10 +23,7 @@ def place_explanations(
 ) -> list[dict[str, Any]]:
     """Return what a page of a generation shows of the explanations of its tokens.
 
-    Raises
-    ------
-    InputError
-        An explanation is not of a token that the result has after the same tokens.
+    InputError: an explanation is not of a token that the result has after the same tokens.
     """
     labels = result.stack().records[0].query_axis.labels
     placed: dict[int, dict[str, Any]] = {}
@@ -81,9 +78,7 @@ def _headline(result: ExplainResult) -> str:
     """Return what raised the token most, with numbers: “Paris” over “London”: “Eiffel” +2.10."""
     credit = result.credit.tolist()
     order = sorted(result.sources, key=lambda index: -abs(credit[index]))[:_NAMED]
-    words = [
-        f"“{literal(result.names[index], _LONGEST)}” {_with_sign(credit[index])}" for index in order
-    ]
+    words = [f"“{literal(result.names[n], _LONGEST)}” {_with_sign(credit[n])}" for n in order]
     if not words:
         return f"{result.question}: no word before it is measured"
     numbers = f"{', '.join(words)} {result.unit}"

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -27,6 +26,7 @@ from torch import Tensor
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
 from attnviz.figures.scale import BELOW_EVEN, LOGARITHMIC_FROM
+from attnviz.interactive.page import compact_json
 from attnviz.results import (
     AttentionRecord,
     AttentionResult,
@@ -82,14 +82,9 @@ def make_payload(
     """Return the payload of a page, as types of JSON, and the text of its blocks.
 
     start : what is shown first. limit : the bytes of payload and blocks, at most. explanations : of
-    generated tokens, from `place_explanations`.
-
-    Raises
-    ------
-    InputError
-        The limit is too small to show every head.
+    generated tokens, from `place_explanations`. InputError: it is too small to show every head.
     """
-    attentions = [_without_padding(result) for result in results]
+    attentions = [[*map(_without_padding, result.streamed or result.records)] for result in results]
     blocks = Blocks()
     overviews = [_overviews(blocks, of_result) for of_result in attentions]
     heads = _rank_heads(results[0], attentions, overviews[0])
@@ -102,7 +97,10 @@ def make_payload(
             for number in range(len(results))
         ]
         for of_result, of_mixes in zip(exact, mixes, strict=True):
-            _add_values(of_result, heads, of_mixes, blocks)
+            values = {n: [blocks.add(code) for code in mix.values] for n, mix in of_mixes.items()}
+            for (index, number), head in of_result.items():
+                if index in values:
+                    head["value"] = values[index][heads[index, number][0].key_head]
         parts = zip(results, attentions, overviews, exact, mixes, strict=True)
         shown = [
             {"name": name, **_describe_result(*part, blocks)}
@@ -123,8 +121,8 @@ def make_payload(
             **({"explanations": list(explanations)} if explanations else {}),
         }
 
-    without: list[Mixes] = [{} for _ in results]
-    smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY), without)
+    mixes: list[Mixes] = [{} for _ in results]
+    smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY), mixes)
     room = limit - len(compact_json(smallest)) - len(blocks.text) - _NOTES_BYTES
     encodings = dict(zip(heads, choose_encodings(list(heads.values()), room), strict=True))
     invisible = any(
@@ -137,10 +135,9 @@ def make_payload(
             f"its script it has {max(0, limit) / 1e6:.2f} MB. Give it a larger size (size=, "
             "--size)."
         )
-    mixes = without
     if all(encodings[key].vectors for key, twins in heads.items() if not twins[0].record.signed):
         left = room - sum(_sizes(list(heads.values()), list(encodings.values())))
-        mixes = _mixes_that_fit(attentions, left) or without
+        mixes = _mixes_that_fit(attentions, left) or mixes
     return fill(encodings, mixes), blocks.text
 
 
@@ -150,62 +147,45 @@ class Mix(NamedTuple):
     values: list[Codes]
     output: Codes | None
 
+    @classmethod
+    def of(cls, record: AttentionRecord) -> Mix:
+        """Quantize the values, and the output where it is known."""
+        output = recompute(record).get("output")
+        return cls(
+            [Codes.of_vectors(value.cpu(), _COLOR_LEVELS) for value in record.value],
+            None if output is None else Codes.of_vectors(output[0].cpu(), _COLOR_LEVELS),
+        )
+
+    @property
+    def size(self) -> int:
+        """The bytes of all codes, at most."""
+        return sum(code.size for code in (*self.values, self.output) if code is not None)
+
 
 Mixes = dict[int, Mix]  # by the index of the attention
 
 
 def _mixes_that_fit(attentions: Sequence[Sequence[Attention]], room: int) -> list[Mixes] | None:
     """Return the values and outputs of all attentions; None if they need more than `room` bytes."""
-    records = [[_softmax_record(one) for one in of_result] for of_result in attentions]
-    known = [(n, record) for of_result in records for n, record in enumerate(of_result) if record]
-    if sum(record.value.numel() for _, record in known) > room:  # each takes a byte or so
+    records = [
+        {
+            index: record
+            for index, attention in enumerate(of_result)
+            if (record := _record_of(attention)) is not None and not record.signed
+        }
+        for of_result in attentions
+    ]
+    known = [record for of_result in records for record in of_result.values()]
+    if sum(record.value.numel() for record in known) > room:  # each takes a byte or so
         return None
-    mixes = [
-        {n: _mix(record) for n, record in enumerate(of_result) if record} for of_result in records
-    ]
-    codes = [
-        code
-        for of_result in mixes
-        for mix in of_result.values()
-        for code in (*mix.values, mix.output)
-        if code is not None
-    ]
-    heads = sum(record.heads for _, record in known)
-    return mixes if sum(code.size for code in codes) + heads * _VALUE_BYTES <= room else None
+    mixes = [{n: Mix.of(record) for n, record in of_result.items()} for of_result in records]
+    size = sum(mix.size for of_result in mixes for mix in of_result.values())
+    size += sum(record.heads for record in known) * _VALUE_BYTES
+    return mixes if size <= room else None
 
 
-def _softmax_record(attention: Attention) -> AttentionRecord | None:
-    """Return the record of an attention with a softmax, if it was stored."""
-    if isinstance(attention, StreamedAttention):
-        return attention.record
-    return None if attention.signed else attention
-
-
-def _mix(record: AttentionRecord) -> Mix:
-    output = recompute(record).get("output")
-    return Mix(
-        [Codes.of_vectors(value.cpu(), _COLOR_LEVELS) for value in record.value],
-        None if output is None else Codes.of_vectors(output[0].cpu(), _COLOR_LEVELS),
-    )
-
-
-def _add_values(
-    exact: dict[HeadKey, dict[str, Any]],
-    heads: Mapping[HeadKey, Sequence[Head]],
-    mixes: Mixes,
-    blocks: Blocks,
-) -> None:
-    """Add the values to what a page holds of each head; heads may share them."""
-    places = {index: [blocks.add(code) for code in mix.values] for index, mix in mixes.items()}
-    for (index, number), head in exact.items():
-        key_head = heads[index, number][0].key_head
-        if index in places:
-            head["value"] = places[index][key_head]
-
-
-def compact_json(data: Any) -> str:
-    """Return JSON that cannot close the script element around it: every `<` is escaped."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+def _record_of(attention: Attention) -> AttentionRecord | None:
+    return attention.record if isinstance(attention, StreamedAttention) else attention
 
 
 def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encoding]:
@@ -236,19 +216,16 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
     left = room - sum(_sizes(heads[:count], smaller[:count]))
     vectors = [Encoding(None, has) for has in has_vectors]
     extra = _count_fitting(heads[:count], vectors[:count], left)
-    with_vectors = [
-        Encoding(encoding.levels, has)
-        for encoding, has in zip(smaller[:extra], has_vectors, strict=False)
-    ]
-    return with_vectors + smaller[extra:count] + [OVERVIEW_ONLY] * (len(heads) - count)
+    for n, has in enumerate(has_vectors[:extra]):
+        smaller[n] = Encoding(smaller[n].levels, has)
+    return smaller[:count] + [OVERVIEW_ONLY] * (len(heads) - count)
 
 
 def _count_fitting(
     heads: Sequence[Sequence[Head]], encodings: Sequence[Encoding], room: int
 ) -> int:
     """Return how many of the first heads fit; no head beyond them is encoded."""
-    totals = accumulate(_sizes(heads, encodings))
-    return sum(1 for _ in takewhile(lambda total: total <= room, totals))
+    return sum(1 for _ in takewhile(room.__ge__, accumulate(_sizes(heads, encodings))))
 
 
 def _sizes(heads: Sequence[Sequence[Head]], encodings: Sequence[Encoding]) -> Iterator[int]:
@@ -261,11 +238,9 @@ def _sizes(heads: Sequence[Sequence[Head]], encodings: Sequence[Encoding]) -> It
             if levels is not None:
                 size += head.map(levels).size
             if vectors:
-                size += (
-                    _VECTOR_BYTES + head.query.size + head.key.size + len(compact_json(head.rule))
-                )
+                size += _VECTOR_BYTES + head.query.size + len(compact_json(head.rule))
                 key = id(head.record), head.key_head
-                size -= len(head.key.text) if key in keys else 0
+                size += head.key.size - (len(head.key.text) if key in keys else 0)
                 keys.add(key)
         yield size
 
@@ -277,8 +252,8 @@ def _encode(
     exact = {}
     keys: dict[HeadKey, dict[str, Any]] = {}
     for (index, number), head in sorted(heads.items()):
-        levels, vectors = encodings[index, number]
-        if levels is None and not vectors:
+        levels, vectors = encoding = encodings[index, number]
+        if encoding == OVERVIEW_ONLY:
             continue
         key = index, head.key_head
         if vectors and key not in keys:
@@ -293,17 +268,12 @@ def _encode(
     return exact
 
 
-def _without_padding(result: AttentionResult) -> list[Attention]:
-    def tokens(axis: Axis) -> Tensor:
-        return (~torch.tensor(axis.padding, device="cpu")).nonzero().flatten()
-
-    return [
-        attention.at(tokens(attention.query_axis), tokens(attention.key_axis))
-        if isinstance(attention, AttentionRecord)
-        and (any(attention.query_axis.padding) or any(attention.key_axis.padding))
-        else attention
-        for attention in result.streamed or result.records
-    ]
+def _without_padding(attention: Attention) -> Attention:
+    axes = attention.query_axis, attention.key_axis
+    if isinstance(attention, StreamedAttention) or not any(any(axis.padding) for axis in axes):
+        return attention
+    padding = [torch.tensor(axis.padding, device="cpu") for axis in axes]
+    return attention.at(*((~padded).nonzero()[:, 0] for padded in padding))
 
 
 def _rank_heads(
@@ -317,21 +287,15 @@ def _rank_heads(
     """
     stack = result.stack().stacks[0]
     ranks = {(stack, s.layer, s.head): n for n, s in enumerate(rank_heads(result).scores)}
-    order: dict[HeadKey, tuple[bool, int]] = {}
-    heads: dict[HeadKey, list[Head]] = {}
+    heads: dict[HeadKey, tuple[tuple[bool, int], list[Head]]] = {}
     for index, twins in enumerate(zip(*attentions, strict=True)):
-        records = [
-            attention if isinstance(attention, AttentionRecord) else attention.record
-            for attention in twins
-        ]
-        known = [record for record in records if record is not None]
-        if len(known) < len(twins):
-            continue
-        for number in head_numbers(twins[0]):
-            rank = ranks.get((twins[0].stack, twins[0].layer, number), len(ranks))
-            order[index, number] = overviews[index] is not None, rank
-            heads[index, number] = [Head(record, number) for record in known]
-    return {key: heads[key] for key in sorted(heads, key=order.__getitem__)}
+        known = [record for one in twins if (record := _record_of(one)) is not None]
+        if len(known) == len(twins):
+            for number in head_numbers(twins[0]):
+                rank = ranks.get((twins[0].stack, twins[0].layer, number), len(ranks))
+                order = overviews[index] is not None, rank
+                heads[index, number] = order, [Head(record, number) for record in known]
+    return {key: heads[key][1] for key in sorted(heads, key=lambda key: heads[key][0])}
 
 
 def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[dict[str, Any] | None]:
@@ -342,8 +306,8 @@ def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[dict[str
     for attention in attentions:
         longest = max(len(attention.query_axis), len(attention.key_axis))
         if isinstance(attention, StreamedAttention):
-            maps, rows, _ = pooled(attention, [], side)
-            cell = rows.side.cell
+            maps, groups, _ = pooled(attention, [], side)
+            cell = groups.side.cell
         elif longest > side:
             cell = -(-longest // side)
             maps = pool(attention.weights().cpu(), cell)
@@ -351,8 +315,8 @@ def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[dict[str
             overviews.append(None)
             continue
         codes = blocks.add(Codes.of_maps(maps, _OVERVIEW_LEVELS, signed=_is_signed(attention)))
-        rows_and_columns = {"rows": maps.shape[1], "columns": maps.shape[2]}
-        overviews.append({"cell": cell, **rows_and_columns, "maps": codes})
+        rows, columns = maps.shape[1:]
+        overviews.append({"cell": cell, "rows": rows, "columns": columns, "maps": codes})
     return overviews
 
 
@@ -371,14 +335,12 @@ def head_numbers(attention: Attention) -> tuple[int, ...]:
 def shape(attention: Attention) -> tuple[str, int, tuple[int, ...], int | None, int, int]:
     """Return what two attentions must share so that their weights can be compared.
 
-    Their stack, layer and heads, how many tokens a cell joins (None for whole maps), and the
-    numbers of queries and keys without padding; 0 for short texts, whose words are aligned.
+    The numbers of queries and keys are without padding; 0 for short texts, whose words are aligned.
     """
     cell = attention.summary.cell if isinstance(attention, StreamedAttention) else None
     m, n = (axis.padding.count(False) for axis in (attention.query_axis, attention.key_axis))
-    if _is_short(attention):
-        m = n = 0
-    return attention.stack, attention.layer, head_numbers(attention), cell, m, n
+    size = (0, 0) if _is_short(attention) else (m, n)
+    return attention.stack, attention.layer, head_numbers(attention), cell, *size
 
 
 def _describe_result(
@@ -485,15 +447,8 @@ def _next_tokens(known: NextTokens | None, axis: Axis) -> list[list[tuple[str, f
     shown = [position for position, padding in enumerate(known.axis.padding) if not padding]
     if axis != known.axis.at(shown):
         return None
-    return [
-        [
-            (label, float(f"{value:.3g}"))
-            for label, value in zip(
-                known.labels[position], known.probabilities[position].tolist(), strict=True
-            )
-        ]
-        for position in shown
-    ]
+    values = [[float(f"{p:.3g}") for p in row] for row in known.probabilities.tolist()]
+    return [[*zip(known.labels[n], values[n], strict=True)] for n in shown]
 
 
 def _first_generated(axis: Axis, provenance: Provenance) -> int | None:
@@ -511,46 +466,36 @@ def _first_generated(axis: Axis, provenance: Provenance) -> int | None:
 def align_stacks(
     first: Sequence[Attention], second: Sequence[Attention]
 ) -> dict[str, list[list[tuple[int, int]]]]:
-    """Return the words that two texts share, for the queries and keys of each stack.
-
-    A stack is left out where each word corresponds to that in the same place, with as many pieces.
-    """
+    """Return the words that two texts share, of each stack where they are not in the same place."""
     aligned: dict[str, list[list[tuple[int, int]]]] = {}
     for one, other in zip(first, second, strict=True):
         sides = [(one.query_axis, other.query_axis), (one.key_axis, other.key_axis)]
         if one.stack in aligned or not (_is_short(one) and _is_short(other)):
             continue
         alignment = [align(a, b) for a, b in sides]
-        has_same_pieces = all(a.words == b.words for a, b in sides)
-        if not has_same_pieces or alignment != [_in_place(a) for a, _ in sides]:
-            aligned[one.stack] = alignment
-            for (axis, _), pairs in zip(sides, aligned[one.stack], strict=True):
-                if all(axis.special[position] for position, _ in pairs):
-                    raise InputError(
-                        "The two texts differ in length and share no word, so no weights can be "
-                        "compared. Choose texts that share words."
-                    )
+        in_place = [[(start, start) for start in _words(axis)[0]] for axis, _ in sides]
+        if alignment == in_place and all(a.words == b.words for a, b in sides):
+            continue
+        aligned[one.stack] = alignment
+        for (axis, _), pairs in zip(sides, alignment, strict=True):
+            if all(axis.special[position] for position, _ in pairs):
+                raise InputError(
+                    "The two texts differ in length and share no word, so no weights can be "
+                    "compared. Choose texts that share words."
+                )
     return aligned
-
-
-def _in_place(axis: Axis) -> list[tuple[int, int]]:
-    """Return each word of a text with itself."""
-    return [(start, start) for start in _words(axis)[0]]
 
 
 def _is_short(attention: Attention) -> bool:
     """Whether the page has the whole maps of a text, and knows its words."""
     axes = attention.query_axis, attention.key_axis
-    is_text = all(axis.word_labels for axis in axes)
-    is_whole = isinstance(attention, AttentionRecord)
-    return is_whole and is_text and max(map(len, axes)) <= _OVERVIEW_SIDE
+    return isinstance(attention, AttentionRecord) and all(
+        axis.word_labels and len(axis) <= _OVERVIEW_SIDE for axis in axes
+    )
 
 
 def align(first: Axis, second: Axis) -> list[tuple[int, int]]:
-    """Return the first positions of words that stand in both texts, in order.
-
-    A run of words that replaces as many others counts as the same words.
-    """
+    """Return the first positions of words in both texts; as many replaced words count as same."""
     (starts, words), (other_starts, other_words) = _words(first), _words(second)
     pairs: list[tuple[int, int]] = []
     for kind, a, b, c, d in SequenceMatcher(None, words, other_words, False).get_opcodes():
@@ -573,12 +518,12 @@ def _words(axis: Axis) -> tuple[list[int], list[tuple[bool, str]]]:
 
 def _stack_name(start: dict[str, Any], stacks: Sequence[dict[str, Any]]) -> str:
     """Return the name that the page gives to the stack with the first layer to show."""
+    name: str = start["stack"]
     for data in stacks:
         layers = [described["layer"] for described in data["layers"]]
-        names = start["stack"], f"{start['stack']} {layers[0]}"
-        if start["layer"] in layers and data["name"] in names:
+        if start["layer"] in layers and data["name"] in (name, f"{name} {layers[0]}"):
             return str(data["name"])
-    return str(start["stack"])
+    return name
 
 
 def name_results(results: Sequence[AttentionResult]) -> list[str]:
@@ -599,10 +544,7 @@ def _notes(
     errors: Sequence[float],
     sampled: bool,
 ) -> list[str]:
-    """Return which weights the page holds, and how exactly.
-
-    sampled : whether the errors were measured in some rows only.
-    """
+    """Return which weights the page holds, and how exactly; `sampled`: errors of some rows."""
     notes = []
     heads = sum(len(head_numbers(attention)) for attention in attentions)
     exact = sum(encoding != OVERVIEW_ONLY for encoding in encodings.values())
@@ -630,8 +572,7 @@ def _notes(
             f"The model run stored only pooled maps of {without_record} heads; "
             "attend(…, exact=[layer]) stores all of a layer."
         )
-    linear = sum(len(head_numbers(one)) for one in attentions if _is_signed(one))
-    if linear:
+    if linear := sum(len(head_numbers(one)) for one in attentions if _is_signed(one)):
         notes.append(
             "Linear attention has no softmax: weights are signed, rows sum to anything, no steps."
         )
@@ -649,15 +590,12 @@ class Head:
 
     record: AttentionRecord
     head: int
+    _maps: dict[int, Codes] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Tensor:
         """The whole map, (m, n), float64."""
         return self.record.weights(self.head, dtype=torch.float64).cpu()
-
-    @cached_property
-    def _maps(self) -> dict[int, Codes]:
-        return {}
 
     def map(self, levels: int) -> Codes:
         """Return the quantized map; each is made once."""
@@ -692,10 +630,8 @@ class Head:
     @property
     def vectors_are_smaller(self) -> bool:
         """Whether queries and keys need fewer bytes than the map, by a rough estimate."""
-        if not self.has_vectors:
-            return False
         tokens = len(self.record.query_axis) + len(self.record.key_axis)
-        return 1.5 * tokens * self.record.query.shape[-1] < self._cells
+        return self.has_vectors and 1.5 * tokens * self.record.query.shape[-1] < self._cells
 
     @property
     def follows(self) -> bool:
@@ -777,47 +713,32 @@ class Head:
 class Codes:
     """Numbers quantized to integers from 0 to `levels`.
 
-    Attributes
-    ----------
-    codes : Tensor
-        int64, any shape.
-    kind : {"root", "linear", "signed"}
-        "root": a number is scale · (code / levels)², and 0 only where it was 0. "linear" and
-        "signed": it is scale · (code - (levels + 1) / 2).
-    levels : int
-        The largest code, at most 65,535.
-    scale : Tensor
-        One for all numbers, or one for each first index.
+    "root": a number is scale · (code / levels)², and 0 only where it was 0. "linear" and "signed":
+    it is scale · (code - (levels + 1) / 2).
     """
 
-    codes: Tensor
+    codes: Tensor  # int64, any shape
     kind: Literal["root", "linear", "signed"]
-    levels: int
-    scale: Tensor
-
-    @classmethod
-    def of_weights(cls, weights: Tensor, levels: int) -> Codes:
-        """Quantize weights (m, n), or (H, m, n) with a scale for each head.
-
-        Steps are even on the scale of square roots: the error of a weight w is at most
-        √(w · top) / levels + top / levels², where top is the largest weight. No positive weight
-        becomes 0.
-        """
-        wide = _finite(weights)
-        top = wide.amax((-2, -1))
-        top = torch.where(top > 0, top, 1.0)
-        codes = (wide / top[..., None, None]).sqrt().mul(levels).round().long()
-        return cls(codes.clamp(min=1) * (wide > 0), "root", levels, top)
+    levels: int  # at most 65,535
+    scale: Tensor  # one for all numbers, or one for each first index
 
     @classmethod
     def of_maps(cls, weights: Tensor, levels: int, *, signed: bool) -> Codes:
-        """Quantize weights as in `of_weights`; signed ones in even steps, of which none is lost."""
-        if not signed:
-            return cls.of_weights(weights, levels)
+        """Quantize weights (m, n), or (H, m, n) with a scale for each head; none becomes 0.
+
+        Steps are even on the scale of square roots: the error of a weight w is at most
+        √(w · top) / levels + top / levels², where top is the largest weight. Signed weights have
+        even steps.
+        """
         wide, zero = _finite(weights), (levels + 1) // 2
+        if not signed:
+            top = wide.amax((-2, -1))
+            top = torch.where(top > 0, top, 1.0)
+            codes = (wide / top[..., None, None]).sqrt().mul(levels).round().long()
+            return cls(codes.clamp(min=1) * (wide > 0), "root", levels, top)
         scale = wide.abs().amax((-2, -1)).clamp(min=1e-30) / (zero - 1)
         codes = wide / scale[..., None, None]
-        codes = torch.where(codes.abs() < 1, codes.sign(), codes.round())  # no weight becomes 0
+        codes = torch.where(codes.abs() < 1, codes.sign(), codes.round())
         return cls(codes.long() + zero, "signed", levels, scale)
 
     @classmethod
@@ -848,8 +769,7 @@ class Codes:
         codes = self.codes if self.kind == "linear" else self.codes.mT.contiguous()
         planes = [codes & 255] + ([codes >> 8] if self.levels > 255 else [])
         data = b"".join(plane.to(torch.uint8).numpy().tobytes() for plane in planes)
-        compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
-        return base64.b64encode(compressor.compress(data) + compressor.flush()).decode("ascii")
+        return base64.b64encode(zlib.compress(data, 9, -zlib.MAX_WBITS)).decode("ascii")
 
     @cached_property
     def format(self) -> dict[str, Any]:
@@ -868,14 +788,11 @@ class Codes:
 
 
 class Blocks:
-    """The texts of codes, one after the other.
-
-    places : where each block begins in the whole text, and its length.
-    """
+    """The texts of codes, one after the other."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
-        self.places: list[tuple[int, int]] = []
+        self.places: list[tuple[int, int]] = []  # where each begins in the whole, and its length
 
     def add(self, codes: Codes) -> dict[str, Any]:
         """Append a block, and return its place and how it is decoded."""

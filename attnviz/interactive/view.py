@@ -1,17 +1,9 @@
-"""Show all attentions of a text on one interactive HTML page that works offline.
-
-The front end is TypeScript in `frontend/`, built into `static/`.
-"""
+"""Show all attentions of a text on one interactive HTML page that works offline."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import os
 from collections.abc import Sequence
-from functools import cache, cached_property
-from importlib.resources import files
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 from attnviz.analyses.explain.result import ExplainResult
@@ -19,8 +11,8 @@ from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
 from attnviz.errors import InputError, refuse_given
 from attnviz.interactive.explanations import place_explanations
-from attnviz.interactive.payload import compact_json, make_payload, shape
-from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
+from attnviz.interactive.page import ExplorerPage, Page, make_page, static
+from attnviz.interactive.payload import head_numbers, make_payload, shape
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import AttentionResult, expect_vectors, one_result
 from attnviz.results.arguments import checked_scalars
@@ -33,7 +25,6 @@ Show = Literal["grid", "head", "token", "steps"]
 _SHORT = 300_000  # weights of all heads of a sentence, at most
 _SENTENCE_SIZE, _TEXT_SIZE = 0.5, 8.0  # megabytes
 _DOCUMENT_BYTES = 3_000  # of the page beside data and front end
-_FRAME_HEIGHT = 720  # pixels of the view in a notebook
 
 
 @overload
@@ -113,8 +104,6 @@ def view(
     >>> page = attnviz.view(result, show="head", layer=5, head=3)  # a notebook displays it
     """
     if isinstance(result, ExploreResult):
-        from attnviz.interactive.explorer_page import ExplorerPage
-
         refuse_given(
             "the page of explore has no options. Give only the result.",
             compare=compare,
@@ -152,35 +141,6 @@ def view(
     }
     placed = [] if explain is None else place_explanations(result, explain)
     return View(results, start, _data_limit(results, size), placed)
-
-
-class Page:
-    """An interactive page that works offline. A notebook shows it."""
-
-    _title: str
-    _page: str  # the document
-
-    def _repr_html_(self) -> str:
-        return make_frame(self._page, self._title)
-
-    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the page to a file, atomically.
-
-        Parameters
-        ----------
-        path : str or path
-            Its name ends in .html.
-        force : bool, optional
-            Overwrite also a read-only file.
-
-        Raises
-        ------
-        InputError, OutputError
-            The name does not end in .html, or the file cannot be written.
-        """
-        path = check_output(path, PAGE_SUFFIXES, force=force)
-        with atomic(path) as temporary:
-            temporary.write_text(self._page, encoding="utf-8", newline="\n")
 
 
 class View(Page):
@@ -243,46 +203,6 @@ class View(Page):
         return f"Attention of {self._payload[0]['results'][0]['source']}"
 
 
-def make_page(payload: dict[str, Any], blocks: str) -> str:
-    """Return the document. Only its own script and style can run in it."""
-    from jinja2 import Environment, PackageLoader
-
-    environment = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)
-    script, style = static("attnviz.iife.js"), static("attnviz.css")
-    results = payload["results"]
-    page: str = environment.get_template("page.jinja").render(
-        title=" and ".join(result["source"] for result in results),
-        lines=[line for result in results for line in (result["source"], result["summary"])],
-        script=script,
-        script_hash=digest_of(script),
-        style=style,
-        style_hash=digest_of(style),
-        payload=compact_json(payload),
-        blocks=blocks,
-    )
-    return page
-
-
-def make_frame(page: str, title: str) -> str:
-    """Return the document in a sandboxed frame, in ASCII."""
-    frame = (
-        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="{_FRAME_HEIGHT}" '
-        f'frameborder="0" title="{html.escape(title)}" srcdoc="{html.escape(page)}"></iframe>'
-    )
-    return frame.encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-@cache
-def static(name: str) -> str:
-    """Return a file of the built front end, such as attnviz.iife.js or attnviz.css."""
-    return (files("attnviz.interactive") / "static" / name).read_text("utf-8")
-
-
-def digest_of(text: str) -> str:
-    """Return the SHA-256 of a script or a style, as the policy of a page names it."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
-
-
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
     """Return how many bytes the data of a page may have."""
     if size is None:
@@ -297,16 +217,13 @@ def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
 
 def _expect_same_shape(first: AttentionResult, second: AttentionResult) -> None:
     """Raise InputError unless each weight of one result has a counterpart in the other."""
-    shapes = [[shape(a) for a in result.streamed or result.records] for result in (first, second)]
-    if shapes[0] == shapes[1]:
+    attentions = [result.streamed or result.records for result in (first, second)]
+    if [*map(shape, attentions[0])] == [*map(shape, attentions[1])]:
         return
-    lengths = [
-        (result.streamed or result.records)[0].query_axis.padding.count(False)
-        for result in (first, second)
-    ]
     sizes = [
-        f"{len(of_result)} × {len(of_result[0][2])} on {length:,}"
-        for of_result, length in zip(shapes, lengths, strict=True)
+        f"{len(of_result)} × {len(head_numbers(one))} on {one.query_axis.padding.count(False):,}"
+        for of_result in attentions
+        for one in of_result[:1]
     ]
     raise InputError(
         "Only results of the same shape can be compared weight by weight, but these have layers × "

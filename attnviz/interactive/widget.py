@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from attnviz.errors import InputError
-from attnviz.interactive.view import static
+from attnviz.interactive.page import static
 
 try:
     import anywidget

@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -22,26 +22,15 @@ import typer
 from attnviz.errors import AttnvizWarning, InputError, expect_in_text, expect_words, is_unicode
 from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime.progress import say
-from attnviz.terminal.console import print_verdict, progress_bar
-from attnviz.terminal.console import report as report_result
+from attnviz.terminal.console import console, print_json, print_verdict, progress_bar
 from attnviz.terminal.options import ADVANCED, SHARED, SYNTAX, option, parse_index
 from attnviz.terminal.source import Parameter, keywords_of, read_function
 
 if TYPE_CHECKING:
     from attnviz.pipeline.attend import Model
-    from attnviz.results import AttentionResult
+    from attnviz.results import AgreementReport, AttentionResult
 
 _MAX_TEXT_BYTES = 2**26  # of a text file
-# Other spellings than the name of the parameter.
-_FLAGS = {
-    "model": ("--model", "-m"),
-    "output": ("--output", "-o"),
-    "out": ("--out", "--output", "-o"),
-    "words": ("--words/--pieces",),
-    "columns": ("--columns", "--cols"),
-    "methods": ("--methods", "--method"),
-    "sentences": ("--sentences", "--sense"),
-}
 _TEXTS = ("text", "texts")
 _CHOSEN = ("layers", "heads", "exact")  # of `attend`: they follow from the --layer of a map
 _SETTINGS = (
@@ -53,45 +42,19 @@ _PANELS = {"inputs": "Input", "loads": "Model", "truncate": "Model"}
 
 @dataclass(frozen=True)
 class Command:
-    """What the signature of a function does not say about its command.
+    """What the signature of a function does not say about its command."""
 
-    Attributes
-    ----------
-    function : str
-        The public function.
-    output : str or None
-        The file that is written without --output.
-    offers : str
-        The options of `SHARED` that the command has.
-    suffixes : tuple of str
-        The endings that --output may have.
-    doing : str
-        What the progress bar shows while the function runs.
-    arguments : tuple of str or None
-        The parameters that are typed without a name; by default those that have a position.
-    without : tuple of str
-        The parameters that are no options.
-    draws : tuple of str
-        The parameters of the drawing function of the same name that are options.
-    defaults : mapping
-        Other defaults than those of the function.
-    first : function or None
-        Checks the values of the function before torch is loaded.
-    loads : bool
-        Whether it loads models though the function takes no `model`.
-    """
-
-    function: str
-    output: str | None = None
-    offers: str = "output force width caption json"
-    suffixes: tuple[str, ...] = FIGURE_SUFFIXES + DATA_SUFFIXES
-    doing: str = "computing"
-    arguments: tuple[str, ...] | None = None
-    without: tuple[str, ...] = ()
-    draws: tuple[str, ...] = ()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    first: Callable[[dict[str, Any]], object] | None = None
-    loads: bool = False
+    function: str  # the public function
+    output: str | None = None  # the file that is written without --output
+    offers: str = "output force width caption json"  # the options of `SHARED` that it has
+    suffixes: tuple[str, ...] = FIGURE_SUFFIXES + DATA_SUFFIXES  # that --output may have
+    doing: str = "computing"  # what the progress bar shows
+    arguments: tuple[str, ...] | None = None  # typed without a name; by default the positional ones
+    without: tuple[str, ...] = ()  # parameters that are no options
+    draws: tuple[str, ...] = ()  # parameters of the drawing function that are options
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # other than those of the function
+    first: Callable[[dict[str, Any]], object] | None = None  # a check before torch is loaded
+    loads: bool = False  # loads models though the function takes no `model`
 
     def __call__(self, body: Callable[..., int]) -> Callable[..., int]:
         """Return what typer makes a command of: it runs `body` with a `Call`.
@@ -101,7 +64,7 @@ class Command:
         own = inspect.signature(body, eval_str=True).parameters.values()
         extra = {each.name: each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY}
         declared = {
-            group: [each for p in parameters.values() if (each := self._declare(p, group))]
+            group: [self._declare(parameter, group) for parameter in parameters.values()]
             for group, parameters in self.groups.items()
         }
         own_first = [*declared["own"], *declared["draws"], *extra.values(), *declared["inputs"]]
@@ -142,34 +105,30 @@ class Command:
                 name: replace(key, default=attend.parameters[name].default)
                 for name, key in keywords.items()
             }
-        hidden = {"model", self.subject, *self.without}
         own = {
             name: parameter
             for name, parameter in self.parameters.items()
-            if name not in hidden and (parameter.description or name not in (inputs or _CHOSEN))
+            if name not in ("model", self.subject)
+            and (parameter.description or name not in (inputs or _CHOSEN))
         }
         loads: dict[str, Parameter] = {}
         if self.loads or self.subject or "model" in self.parameters:
             first, *others = read_function("load").parameters.values()
             loads = {each.name: each for each in (replace(first, name="model"), *others)}
         drawing = read_function(f"plot.{self.function}").parameters if self.draws else {}
+        inputs = {name: each for name, each in inputs.items() if name not in _CHOSEN}
+        draws = {name: drawing[name] for name in self.draws}
+        groups = {"own": own, "inputs": inputs, "loads": loads, "draws": draws}
         return {
-            "own": own,
-            "inputs": {
-                name: each for name, each in inputs.items() if name not in (*_CHOSEN, *self.without)
-            },
-            "loads": {name: each for name, each in loads.items() if name not in self.without},
-            "draws": {name: drawing[name] for name in self.draws},
+            group: {name: each for name, each in parameters.items() if name not in self.without}
+            for group, parameters in groups.items()
         }
 
-    def _declare(self, parameter: Parameter, group: str) -> inspect.Parameter | None:
-        """Return a parameter as typer reads it; None if no text can stand for its value."""
+    def _declare(self, parameter: Parameter, group: str) -> inspect.Parameter:
+        """Return a parameter as typer reads it."""
         name, syntax = parameter.name, SYNTAX.get(parameter.annotated)
         kind = syntax.kind if syntax else _kind(name, parameter.types)
-        default = self.default(parameter)
-        if kind is None or (kind is bool and default is None):
-            return None
-        described = _description(parameter)
+        default, described = self.default(parameter), _description(parameter)
         form = "<path>" if Path in parameter.types and group != "loads" else None
         how: dict[str, Any] = {"metavar": syntax.form if syntax else form}
         if kind in (int, list[int]):
@@ -177,7 +136,8 @@ class Command:
         if get_origin(kind) is list:
             shown = isinstance(default, tuple) and ", ".join(default)
             how["show_default"], default = shown or False, None
-        if self._is_argument(parameter):
+        by_place = parameter.positional and name != "model"
+        if by_place if self.arguments is None else name in self.arguments:
             is_needed = parameter.default is None and name not in self.texts
             return inspect.Parameter(
                 name,
@@ -190,33 +150,19 @@ class Command:
             )
         if get_origin(kind) is list:
             described += " Repeat the option for several."
-        word = f"--{name.replace('_', '-')}"
-        flags = _FLAGS.get(name) or (f"{word}/--no-{word[2:]}" if default is True else word,)
         panel = ADVANCED if name in _SETTINGS else _PANELS.get(name, _PANELS.get(group))
         if group == "own" and not parameter.description:  # a keyword of `attend`
             panel = panel or "Input"
-        return option(name, kind, described, *flags, panel=panel, default=default, **how)
+        return option(name, kind, described, panel, default, **how)
 
     def _shared(self) -> list[inspect.Parameter]:
         """Return the options that belong to no function."""
-        names = [*self.offers.split(), "debug"]
-        if self.texts:
-            names.insert(0, "file")
-        if self.subject is not None:
-            names.insert(0, "result")
-        declared = []
-        for name in names:
-            kind, default, panel, described, how = SHARED[name]
-            if name == "output":
-                described = f"File to write: {', '.join(self.suffixes)}."
-                how = {"show_default": self.output or "no file"}
-            declared.append(
-                option(
-                    name, kind, described, *_FLAGS.get(name, (f"--{name}",)),
-                    panel=panel, default=default, **how,
-                )
-            )  # fmt: skip
-        return declared
+        inputs = {"result": self.subject, "file": self.texts}
+        names = [*(name for name, has in inputs.items() if has), *self.offers.split(), "debug"]
+        output = f"File to write: {', '.join(self.suffixes)}."
+        shown = {"show_default": self.output or "no file"}
+        shared = {**SHARED, "output": (Path, output, "Output", None, shown)}
+        return [option(name, *shared[name][:4], **shared[name][4]) for name in names]
 
     @cached_property
     def texts(self) -> list[str]:
@@ -227,11 +173,6 @@ class Command:
     def default(self, parameter: Parameter) -> Any:
         """The default of an option."""
         return self.defaults.get(parameter.name, parameter.value)
-
-    def _is_argument(self, parameter: Parameter) -> bool:
-        if self.arguments is None:
-            return parameter.positional and parameter.name != "model"
-        return parameter.name in self.arguments
 
 
 def _panel(declared: inspect.Parameter) -> int:
@@ -264,6 +205,10 @@ def _description(parameter: Parameter) -> str:
     return text
 
 
+def _of(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
+
+
 def _expect_text(text: str, subject: str) -> None:
     """Raise InputError for a text that is blank, or typed in another encoding."""
     encoding = sys.getfilesystemencoding()
@@ -278,31 +223,19 @@ def _expect_text(text: str, subject: str) -> None:
 class Call:
     """One run of a command: its values by what they are for, checked before anything slow.
 
-    Attributes
-    ----------
-    values : dict
-        Arguments of the function. What was not typed is in none of these.
-    inputs, loads : dict
-        Arguments of `attend` and of `load`.
-    look : dict
-        Arguments of the drawing function.
-    path : Path or None
-        The file to write.
-    json, force : bool
-        Whether data are printed, and whether data are overwritten.
+    values : arguments of the function; inputs, loads and look : of `attend`, `load` and the drawing
+    function. What was not typed is in none of these.
     """
 
     def __init__(self, command: Command, typed: dict[str, Any]) -> None:
         self.command, groups = command, command.groups
         given = {name: value for name, value in typed.items() if value not in (None, [], ())}
-        own = {name: given[name] for name in groups["own"] if name in given}
-        self.inputs = {
-            name: command.defaults[name] for name in command.without if name in command.defaults
-        }
-        self.inputs |= {name: given[name] for name in groups["inputs"] if name in given}
-        self.loads = {name: given[name] for name in groups["loads"] if name in given}
-        looks = (*groups["draws"], "width", "caption")
-        self.look = {name: given[name] for name in looks if name in given}
+        fixed = _of(command.without, command.defaults)
+        own, self.inputs = _of(groups["own"], given), fixed | _of(groups["inputs"], given)
+        self.loads = _of(groups["loads"], given)
+        self.look = _of((*groups["draws"], "width", "caption"), given)
+        # What a function loads the model with, once it has checked its other arguments.
+        self.loader: Any = partial(getattr, self, "model")
         self.json, self.force = given.get("json", False), given.get("force", False)
         self.stack: str | None = given.get("stack")
         self.opens: bool = given.get("open", False)
@@ -394,10 +327,9 @@ class Call:
         """Load the model, or the model called `name` with the same options."""
         from attnviz.pipeline.attend import load
 
-        options = {key: value for key, value in self.loads.items() if key != "model"}
         name = name or self.loads.get("model")
         with progress_bar(f"loading {name or 'the bundled model'}"):
-            model = load(name, **options)
+            model = load(name, **{key: self.loads[key] for key in self.loads if key != "model"})
         say(self.command.doing)
         return model
 
@@ -405,11 +337,6 @@ class Call:
     def model(self) -> Model:
         """The model, loaded once."""
         return self.load()
-
-    @property
-    def loader(self) -> Any:
-        """What a function loads the model with, once it has checked its other arguments."""
-        return partial(getattr, self, "model")
 
     def attend(self, text: str | None = None, **streaming: Any) -> AttentionResult:
         """Run the model on the inputs, or read the saved result.
@@ -427,8 +354,7 @@ class Call:
                 if (chosen := streaming[name]) is not None:
                     streaming[name] = IfStreamed([chosen] if isinstance(chosen, int) else chosen)
             if text is not None:
-                kept = (*_SETTINGS, "truncate")
-                inputs = {"text": text} | {key: inputs[key] for key in kept if key in inputs}
+                inputs = {"text": text} | _of((*_SETTINGS, "truncate"), inputs)
             with progress_bar("reading the text, verifying the attention"):
                 result = attend(**inputs, **streaming, model=self.loader)
         for note in result.notes:
@@ -455,10 +381,41 @@ class Call:
             typer.launch(str(self.path))
         return code
 
-    def report(self, result: Any, *shown: Any, **how: Any) -> int:
-        """Save and print a result; return the exit code."""
-        how = {"draw": lambda: result.plot(**self.look), "path": self.path, **how}
-        return report_result(result, *shown, force=self.force, json=self.json, **how)
+    def report(
+        self,
+        result: Any,
+        *shown: Any,
+        draw: Callable[[], Any] | None = None,
+        written: Path | None = None,
+        prints_verdict: bool = False,
+    ) -> int:
+        """Save a result, print it, and return the exit code.
+
+        shown : what is printed for people: by default the result. draw : draws the figure, if it is
+        not that of the result. written : the path that is printed, if it is not that of the figure.
+        prints_verdict : whether what is printed has the verdict already.
+        """
+        from attnviz.io.export import save_result, to_data
+
+        if self.path is not None and self.path.suffix.lower() in DATA_SUFFIXES:
+            save_result(result, self.path, force=self.force)
+        elif self.path is not None:
+            import matplotlib.pyplot as plt
+
+            from attnviz.figures.layout import save
+
+            figure = result.plot(**self.look) if draw is None else draw()
+            save(figure, self.path, force=self.force)
+            plt.close(figure)
+        if self.json:
+            print_json(to_data(result))
+        else:
+            for renderable in shown or (result,):
+                console.print(renderable)
+        agreement: AgreementReport | None = getattr(result, "checked_agreement", None)
+        printed = prints_verdict and not self.json
+        code = print_verdict(None if printed else agreement, written or self.path, json=self.json)
+        return 5 if agreement is not None and agreement.verdict != "verified" else code
 
 
 def compute_and_report(call: Call) -> int:

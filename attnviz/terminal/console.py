@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
@@ -18,16 +18,14 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
-from attnviz.io.files import DATA_SUFFIXES
 from attnviz.runtime.progress import is_listened, listening, say
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+    from attnviz.models.architectures import Architecture
     from attnviz.results import AgreementReport
-    from attnviz.results.base import Result
 
 
 class LiteralConsole(Console):
@@ -45,46 +43,19 @@ class LiteralConsole(Console):
             yield Segment(shown, style, control)
 
 
+_INITIALS = {
+    "query": "Q", "key": "K", "value": "V", "scores": "S", "weights": "A", "head output": "H",
+    "output": "O",
+}  # fmt: skip
+_LEGEND = (
+    "attn: how many attentions were executed, linear ones among them; compared in each: Q, K, V "
+    "from the input, S scores, A weights, H each head's output, O output; largest: difference of "
+    "weights"
+)
+_COLORS = {"agrees": "green", "differs": "bold red", "not read": "red", "random": "yellow"}
+_WIDTH_OF_FILES = 100  # columns of output that goes to a file or a pipe
+
 console = LiteralConsole(highlight=False, soft_wrap=True)
-
-
-def report(
-    result: Result,
-    *shown: RenderableType,
-    draw: Callable[[], Figure],
-    path: Path | None,
-    force: bool,
-    json: bool,
-    written: Path | None = None,
-    prints_verdict: bool = False,
-) -> int:
-    """Save a result, print it, and return the exit code.
-
-    shown : what is printed for people: by default the result. draw : draws the figure, if `path`
-    asks for one. written : the path that is printed, if it is not `path`. prints_verdict : whether
-    what is printed has the verdict already.
-    """
-    from attnviz.io.export import save_result, to_data
-
-    if path is not None and path.suffix.lower() in DATA_SUFFIXES:
-        save_result(result, path, force=force)
-    elif path is not None:
-        import matplotlib.pyplot as plt
-
-        from attnviz.figures.layout import save
-
-        figure = draw()
-        save(figure, path, force=force)
-        plt.close(figure)
-    if json:
-        print_json(to_data(result))
-    else:
-        for renderable in shown or (result,):
-            console.print(renderable)
-    agreement: AgreementReport | None = getattr(result, "checked_agreement", None)
-    printed = prints_verdict and not json
-    code = print_verdict(None if printed else agreement, written or path, json=json)
-    return 5 if agreement is not None and agreement.verdict != "verified" else code
 
 
 def print_verdict(agreement: AgreementReport | None, path: Path | None, *, json: bool) -> int:
@@ -138,3 +109,41 @@ def progress_bar(name: str) -> Iterator[None]:
 
     with bar, listening(update):
         yield
+
+
+def wide_console() -> Console:
+    """Return a console that is wide enough for tables where nobody sees them."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_OF_FILES)
+
+
+def print_models(models: Sequence[Architecture]) -> None:
+    """Print a row for each model, the reasons of some states, and how many models agree."""
+    from attnviz.models.architectures import last_check, summary
+    from attnviz.runtime import version_of
+
+    console = wide_console()
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), collapse_padding=True)
+    table.add_column("model", overflow="fold")
+    for name in ("attn", "reached", "compared", "largest", "state"):
+        justify: Literal["left", "right"] = "right" if name in ("attn", "largest") else "left"
+        table.add_column(name, justify=justify, no_wrap=True)
+    for model in models:
+        stages = [initial if name in model.stages else "·" for name, initial in _INITIALS.items()]
+        table.add_row(
+            Text(model.name),
+            str(model.attentions + model.linear or ""),
+            model.reached,
+            "".join(stages) if model.stages else "",
+            "" if model.difference is None else f"{model.difference:.0e}",
+            Text(model.state, _COLORS.get(model.state, "dim")),
+        )
+    if models:
+        console.print(table)
+        console.print(Text(_LEGEND, "dim"))
+    for model in models:
+        if model.reason:
+            console.print(Text(f"{model.name}: {model.reason}"))
+    console.print(Text(summary(models), "bold"))
+    if version_of("transformers") != last_check().transformers:
+        console.print(Text(f"installed is transformers {version_of('transformers')}"))

@@ -17,19 +17,24 @@ from attnviz.io.files import is_file, read_text
 
 _MAX_SENTENCE_BYTES = 10_000_000  # of a file of sentences
 ADVANCED = "Advanced"
+# Other spellings than the name of the parameter.
+_FLAGS = {
+    "model": ("--model", "-m"),
+    "output": ("--output", "-o"),
+    "out": ("--out", "--output", "-o"),
+    "words": ("--words/--pieces",),
+    "columns": ("--columns", "--cols"),
+    "methods": ("--methods", "--method"),
+    "sentences": ("--sentences", "--sense"),
+}
 
 
 def option(
-    name: str,
-    kind: Any,
-    help: str,
-    *flags: str,
-    panel: str | None = None,
-    default: Any = None,
-    **how: Any,
+    name: str, kind: Any, help: str, panel: str | None, default: Any, **how: Any
 ) -> inspect.Parameter:
     """Return an option as typer reads it; without a default it is None where it is not typed."""
-    flags = flags or (f"--{name.replace('_', '-')}",)
+    word = f"--{name.replace('_', '-')}"
+    flags = _FLAGS.get(name) or (f"{word}/--no-{word[2:]}" if default is True else word,)
     declared = typer.Option(*flags, help=help, rich_help_panel=panel, **how)
     return inspect.Parameter(
         name,
@@ -39,38 +44,33 @@ def option(
     )
 
 
-# Options that belong to no function: type, default, panel, help, and more for typer.
-SHARED: dict[str, tuple[Any, Any, str | None, str, dict[str, Any]]] = {
+# Options that belong to no function: type, help, panel, default, and more for typer.
+SHARED: dict[str, tuple[Any, str, str | None, Any, dict[str, Any]]] = {
     "stack": (
-        str, None, None,
+        str,
         "Attention to show if the model has several kinds: encoder, decoder, cross, vision, text, "
         "audio or linear.",
-        {"show_default": "cross if there is one, else the first"},
+        None, None, {"show_default": "cross if there is one, else the first"},
     ),
-    "file": (Path, None, "Input", "UTF-8 file with the text for the model to read.", {}),
+    "file": (Path, "UTF-8 file with the text for the model to read.", "Input", None, {}),
     "result": (
-        Path, None, "Input",
-        "Saved result (verify -o or save_result) to use instead of a text and a model.", {},
-    ),
-    "output": (
-        Path, None, "Output",
-        "File to write: .png, .svg, .pdf; or data: .json, .npz, .safetensors, .parquet.", {},
+        Path, "Saved result (verify -o or save_result) to use instead of a text and a model.",
+        "Input", None, {},
     ),
     "force": (
-        bool, False, "Output",
-        "Overwrite existing data. Figures and pages are always overwritten.", {},
+        bool, "Overwrite existing data. Figures and pages are always overwritten.",
+        "Output", False, {},
     ),
     "width": (
-        float, 183.0, "Output", "Width of the figure in mm. One journal column is 89.",
-        {"min": 40},
+        float, "Width of the figure in mm. One journal column is 89.", "Output", 183.0, {"min": 40},
     ),
     "caption": (
-        Literal["short", "full"], "short", "Output",
-        "short: two lines. full: also how everything was measured.", {},
+        Literal["short", "full"], "short: two lines. full: also how everything was measured.",
+        "Output", "short", {},
     ),
-    "json": (bool, False, "Output", "Print the data as JSON to standard output.", {}),
-    "open": (bool, False, "Output", "Open the page in the browser.", {}),
-    "debug": (bool, False, ADVANCED, "Show the traceback of an error.", {}),
+    "json": (bool, "Print the data as JSON to standard output.", "Output", False, {}),
+    "open": (bool, "Open the page in the browser.", "Output", False, {}),
+    "debug": (bool, "Show the traceback of an error.", ADVANCED, False, {}),
 }  # fmt: skip
 
 

@@ -24,26 +24,14 @@ _LISTS = ("Sequence", "Many", "list", "Iterable")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function.
-
-    Attributes
-    ----------
-    module : str
-        Where the names in the annotation are defined.
-    default : expression or None
-        None if there is no default.
-    positional : bool
-        Whether it may be given without its name.
-    description : str
-        The first paragraph about it in the docstring; empty if the docstring does not name it.
-    """
+    """A parameter of a function."""
 
     name: str
     annotation: ast.expr
-    module: str
+    module: str  # where the names in the annotation are defined
     default: ast.expr | None
-    positional: bool = False
-    description: str = ""
+    positional: bool = False  # it may be given without its name
+    description: str = ""  # the first paragraph about it in the docstring
 
     @property
     def annotated(self) -> str:

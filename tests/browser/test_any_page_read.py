@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strategies import AWKWARD, strings
 
-from attnviz.interactive.view import make_frame, make_page, static
+from attnviz.interactive.page import make_frame, make_page, static
 from attnviz.results.axis import literal
 
 OWN = [

@@ -6,7 +6,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from attnviz.interactive.explorer_page import explorer_page
+from attnviz.interactive.page import explorer_page
 
 NAMES = "first", "previous", "induction"
 HOSTILE = ["</script><script>throw Error('ran')</script>", "<img src=x onerror=alert(1)>", "<!--"]

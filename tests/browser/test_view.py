@@ -21,8 +21,9 @@ from playwright.sync_api import expect
 
 import attnviz
 from attnviz.figures.scale import BELOW_EVEN, LOGARITHMIC_FROM
+from attnviz.interactive.page import make_page
 from attnviz.interactive.payload import Head
-from attnviz.interactive.view import make_page, view
+from attnviz.interactive.view import view
 from attnviz.results import one_result
 from attnviz.results.projection import recompute
 

@@ -131,7 +131,7 @@ def test_no_weight_vanishes_and_the_error_is_bounded(seed, levels):
     scores = torch.randn(3, 6, 9, generator=generator) * 8
     P = scores.masked_fill(torch.rand(3, 6, 9, generator=generator) < 0.3, -torch.inf)
     P = P.softmax(-1).nan_to_num().double()
-    coded = Codes.of_weights(P, levels)
+    coded = Codes.of_maps(P, levels, signed=False)
     top = P.amax((1, 2))[:, None, None]
     bound = (P * top).sqrt() / levels + top / levels**2
     assert ((coded.values - P).abs() <= bound * (1 + 1e-9)).all()

@@ -17,8 +17,8 @@ from strategies import AWKWARD, slower, strings
 import attnviz
 from attnviz import plot
 from attnviz.analyses.maps.result import AttentionMap
-from attnviz.interactive.payload import compact_json
-from attnviz.interactive.view import (
+from attnviz.interactive.page import (
+    compact_json,
     make_frame,
     make_page,
     static,

@@ -52,7 +52,7 @@ def test_json_contains_everything(capsys):
 
 
 def test_a_different_transformers_version_is_reported(capsys, monkeypatch):
-    monkeypatch.setattr("attnviz.terminal.models.version_of", lambda name: "5.24.0")
+    monkeypatch.setattr("attnviz.runtime.version_of", lambda name: "5.24.0")
     assert run(["models", "bert"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "installed is transformers 5.24.0"
 

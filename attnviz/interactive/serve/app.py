@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import secrets
 import socket
 import sys
@@ -22,8 +23,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
+import h11
 import psutil
 import uvicorn
 from starlette.applications import Starlette
@@ -35,14 +37,14 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.errors import AttnvizError, AttnvizWarning, InputError
 from attnviz.inputs.batch import expect_one_text
-from attnviz.interactive.serve.connection import Connection
+from attnviz.interactive.page import static
 from attnviz.interactive.serve.handlers import MAX_GENERATED, Handlers, Query, Work, answer
 from attnviz.interactive.serve.queue import JobQueue
-from attnviz.interactive.view import static
 from attnviz.models.checkpoint import BUNDLED
 from attnviz.pipeline.attend import Model
 
@@ -82,10 +84,7 @@ def run(
     time_limit: float,
     open_browser: bool,
 ) -> None:
-    """Serve these models (by default the bundled one) until a signal ends the process.
-
-    load : returns the model of a name, or the bundled one for None.
-    """
+    """Serve these models (by default the bundled one, `load(None)`) until a signal ends it."""
     with _bind(host, port) as listener:
         handlers = Handlers(_load(models, load), max_tokens)
         if host not in _LOCAL:
@@ -107,16 +106,8 @@ def run(
 class Site(AuthenticationBackend):
     """The routes of one server, and the control of access to them.
 
-    Parameters
-    ----------
-    handlers : Handlers
-        The answers to the requests of the page.
-    jobs : JobQueue
-        Runs the work of the handlers.
-    names : sequence of str
-        The host names that a request may use; the link has the first.
-    port : int
-        The port of the server.
+    jobs : runs the work of the handlers. names : those of the host that a request may use; the link
+    has the first.
     """
 
     def __init__(self, handlers: Handlers, jobs: JobQueue, names: Sequence[str], port: int) -> None:
@@ -128,10 +119,7 @@ class Site(AuthenticationBackend):
         self._started = time.monotonic()
 
     def link(self, *, once: bool = False) -> str:
-        """Return the link to the page.
-
-        once : it works once. Other users can read it on the command line of a browser.
-        """
+        """Return the link; `once` for the command line of a browser, which other users can read."""
         return f"{self.origins[0]}/?token={self._token_once if once else self._token}"
 
     def app(self) -> Starlette:
@@ -142,10 +130,10 @@ class Site(AuthenticationBackend):
             Route("/about", self._about),
             Route("/turn/{ticket}", self._turn),
             Route(_PUBLIC, self._health),
-            Route("/attention", self._endpoint(self.handlers.attention), methods=["POST"]),
-            Route("/explain", self._endpoint(self.handlers.explain), methods=["POST"]),
-            Route("/senses", self._endpoint(self.handlers.senses), methods=["POST"]),
-            Route("/shift", self._endpoint(self.handlers.shift), methods=["POST"]),
+            *(
+                Route(f"/{name}", self._endpoint(getattr(self.handlers, name)), methods=["POST"])
+                for name in ("attention", "explain", "senses", "shift")
+            ),
         ]
         app = Starlette(
             routes=routes,
@@ -206,11 +194,10 @@ class Site(AuthenticationBackend):
 
     async def _turn(self, request: Request) -> Response:
         """Return a job's place in the queue and its progress; null once it has ended."""
-        place = self.jobs.find(request.path_params["ticket"])
-        if place is None:
-            return JSONResponse(None)
-        ahead, job = place
-        return JSONResponse({"ahead": ahead, "doing": job.step, "done": job.progress})
+        turn = None
+        if place := self.jobs.find(request.path_params["ticket"]):
+            turn = {"ahead": place[0], "doing": place[1].step, "done": place[1].progress}
+        return JSONResponse(turn)
 
     async def _health(self, request: Request) -> Response:
         """Return the state of the server, without any text that was typed."""
@@ -301,6 +288,57 @@ async def _refuse_internal(_: Request, error: Exception) -> Response:
 
 def _equal(received: str, expected: str) -> bool:
     return secrets.compare_digest(received.encode("utf-8", "replace"), expected.encode())
+
+
+class Connection(H11Protocol):
+    """A connection whose client must send each request, headers and body, within a time limit.
+
+    If too many are open, the one that has waited longest for a request is closed, so that idle
+    clients cannot lock out others.
+    """
+
+    max_seconds: ClassVar[float] = 12.0
+    max_open: ClassVar[int] = 128
+
+    _timer: asyncio.TimerHandle | None = None  # runs while a request is to arrive
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request; if too many connections are open, close one."""
+        super().connection_made(transport)
+        self._update_timer()
+        all_connections = cast(set[Connection], self.connections)
+        is_open = [other for other in all_connections if not other.transport.is_closing()]
+        if len(is_open) > self.max_open:
+            min(is_open, key=Connection._deadline).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle data, which may complete a request."""
+        super().data_received(data)
+        self._update_timer()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._update_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        super().connection_lost(exc)
+        self._stop_timer()
+
+    def _deadline(self) -> float:
+        return math.inf if self._timer is None else self._timer.when()
+
+    def _update_timer(self) -> None:
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._stop_timer()
+        elif self._timer is None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(self.max_seconds, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class _Server(uvicorn.Server):

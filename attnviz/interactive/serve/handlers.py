@@ -24,8 +24,6 @@ from attnviz.pipeline.attend import Model, attend
 from attnviz.runtime.progress import part, track
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from attnviz.analyses.senses.result import SensesResult
     from attnviz.analyses.shift.result import ShiftResult
 
@@ -55,9 +53,8 @@ class Handlers:
 
     def attention(self, query: Query) -> Work:
         """Show every attention on a text, or compare two texts."""
-        model, texts = self._model(query), [_text(query, "text")]
-        if query.get("compare"):
-            texts.append(_text(query, "compare"))
+        names = ("text", "compare") if query.get("compare") else ("text",)
+        model, texts = self._model(query), [_text(query, name) for name in names]
         generate = _count(query, "generate", MAX_GENERATED) if query.get("generate") else None
         if generate is not None and len(texts) > 1:
             raise InputError("Two texts are compared without generated tokens. Leave one out.")
@@ -98,11 +95,9 @@ class Handlers:
             )
 
         def work() -> dict[str, Any]:
-            from attnviz.analyses.senses.plot import senses as draw
-
             self._expect_short(model, [text for texts in sentences.values() for text in texts])
             compute = partial(senses, word, sentences or None, model=model)
-            return _figure(compute, draw, query, _occurrences)
+            return _figure(compute, query, _occurrences)
 
         return work
 
@@ -112,10 +107,8 @@ class Handlers:
         texts = parse_pair(text, None)
 
         def work() -> dict[str, Any]:
-            from attnviz.analyses.shift.plot import shift as draw
-
             self._expect_short(model, texts)
-            return _figure(partial(shift, word, text, model=model), draw, query, _words)
+            return _figure(partial(shift, word, text, model=model), query, _words)
 
         return work
 
@@ -179,37 +172,43 @@ def _count(query: Query, name: str, most: int) -> int:
 
 def _occurrences(result: SensesResult) -> dict[str, Any]:
     """Return the sentences, and where their words lie in the plane of each state."""
-    return {
-        "occurrences": {
-            "senses": result.senses,
-            "occurrences": [
-                {
-                    "sentence": found.sentence,
-                    "sense": result.senses.index(found.sense),
-                    "start": found.start,
-                    "end": found.end,
-                }
-                for found in result.occurrences
-            ],
-            "states": [
-                {
-                    "name": result.state_name(state),
-                    "places": result.plane[state].tolist(),
-                    "right": result.right[state].tolist(),
-                    "accuracy": score.accuracy,
-                }
-                for state, score in enumerate(result.scores)
-            ],
-            "best": result.best,
+    occurrences = [
+        {
+            "sentence": o.sentence,
+            "sense": result.senses.index(o.sense),
+            "start": o.start,
+            "end": o.end,
         }
-    }
+        for o in result.occurrences
+    ]
+    states = [
+        {
+            "name": result.state_name(state),
+            "places": result.plane[state].tolist(),
+            "right": result.right[state].tolist(),
+            "accuracy": score.accuracy,
+        }
+        for state, score in enumerate(result.scores)
+    ]
+    shown = {"senses": result.senses, "occurrences": occurrences, "states": states}
+    return {"occurrences": {**shown, "best": result.best}}
 
 
 def _words(result: ShiftResult) -> dict[str, Any]:
     """Return the words of the text, with what each brought and what is lost by changing it."""
     kind, contributions = result.contributions
     effects = [math.nan] * len(result.words) if result.effect is None else result.effect.tolist()
-    numbers = zip(contributions.tolist(), effects, strict=True)
+    numbers = zip(result.words, result.special, contributions.tolist(), effects, strict=True)
+    words = [
+        {
+            "text": word,
+            "special": special,
+            "explained": index == result.at,
+            "brought": result.share(brought),
+            "lost": None if math.isnan(lost) else result.share(lost),
+        }
+        for index, (word, special, brought, lost) in enumerate(numbers)
+    ]
     return {
         "moved": {
             "headline": result.headline,
@@ -217,27 +216,13 @@ def _words(result: ShiftResult) -> dict[str, Any]:
             "brought": "brought" if kind == "all paths" else "read from it",
             "lost": f"lost by {result.changing_it}" if result.causal else None,
             "unit": "in units of the hidden state" if result.way is None else "of the way",
-            "words": [
-                {
-                    "text": word,
-                    "special": result.special[index],
-                    "explained": index == result.at,
-                    "brought": result.share(brought),
-                    "lost": None if math.isnan(lost) else result.share(lost),
-                }
-                for index, (word, (brought, lost)) in enumerate(
-                    zip(result.words, numbers, strict=True)
-                )
-            ],
+            "words": words,
         }
     }
 
 
 def _figure(
-    compute: Callable[[], Any],
-    draw: Callable[..., Figure],
-    query: Query,
-    more: Callable[[Any], dict[str, Any]] = lambda _: {},
+    compute: Callable[[], Any], query: Query, more: Callable[[Any], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the figure of a result as SVG, its verdict and notes, and `more` of the result."""
     from attnviz.figures.layout import render
@@ -246,7 +231,7 @@ def _figure(
         result = compute()
     width = COLUMN_WIDTH if query.get("narrow") is True else FULL_WIDTH
     with part(1, 2, "its figure is drawn"), _drawing():
-        svg = render(draw(result, width=width), ".svg").decode()
+        svg = render(result.plot(width=width), ".svg").decode()
     return {
         "svg": svg,
         "verdict": result.agreement.verdict,
@@ -269,7 +254,4 @@ def _drawing() -> Iterator[None]:
 
 
 def _text(query: Query, name: str) -> str:
-    text = query.get(name)
-    if not isinstance(text, str):
-        raise InputError(f"The {name} must be a string, not {type(text).__name__}. Type one.")
-    return expect_words(text, f"The {name}")
+    return expect_words(query.get(name), f"The {name}")

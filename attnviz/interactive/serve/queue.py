@@ -67,19 +67,12 @@ class _CheckAtTorchCalls(TorchFunctionMode):
 class JobQueue:
     """Runs jobs one after the other, first come, first served.
 
-    Attributes
-    ----------
-    max_waiting : int
-        The most jobs that may wait.
-    time_limit : float
-        The most seconds that a job may run; waiting does not count.
-    served : int
-        The number of jobs that are done.
+    max_waiting : of jobs. time_limit : the most seconds that a job may run; waiting does not count.
     """
 
     def __init__(self, max_waiting: int, time_limit: float) -> None:
         self.max_waiting, self.time_limit = max_waiting, time_limit
-        self.served = 0
+        self.served = 0  # jobs that are done
         self._jobs: list[Job] = []
         self._lock = asyncio.Lock()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="attnviz")
@@ -103,12 +96,8 @@ class JobQueue:
         """Wait for the jobs before, do the work in a thread, and return its result.
 
         If the caller is cancelled or the time is up, the job is cancelled too; the next one starts
-        when it has ended.
-
-        Raises
-        ------
-        HTTPException
-            503: too many jobs wait, or the server is shutting down. 504: the time is up.
+        when it has ended. HTTPException 503: too many jobs wait, or the server is shutting down.
+        504: the time is up.
         """
         if len(self._jobs) > self.max_waiting:
             message = "Too many requests wait for the model. Try again in a few seconds."

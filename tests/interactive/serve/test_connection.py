@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 import uvicorn
 
-from attnviz.interactive.serve.connection import Connection
+from attnviz.interactive.serve.app import Connection
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 HALF = {

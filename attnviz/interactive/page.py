@@ -1,0 +1,128 @@
+"""Pages that work offline: the documents, and the built front end in `static/`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+from collections.abc import Mapping
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
+
+if TYPE_CHECKING:
+    from attnviz.analyses.explore.result import ExploreResult
+
+_FRAME_HEIGHT = 720  # pixels of the view in a notebook
+
+
+class Page:
+    """An interactive page that works offline. A notebook shows it."""
+
+    _title: str
+    _page: str  # the document
+
+    def _repr_html_(self) -> str:
+        return make_frame(self._page, self._title)
+
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the page to a file, atomically.
+
+        Parameters
+        ----------
+        path : str or path
+            Its name ends in .html.
+        force : bool, optional
+            Overwrite also a read-only file.
+
+        Raises
+        ------
+        InputError, OutputError
+            The name does not end in .html, or the file cannot be written.
+        """
+        path = check_output(path, PAGE_SUFFIXES, force=force)
+        with atomic(path) as temporary:
+            temporary.write_text(self._page, encoding="utf-8", newline="\n")
+
+
+class ExplorerPage(Page):
+    """An interactive page with every head of a model: its examples, and what it writes."""
+
+    def __init__(self, result: ExploreResult) -> None:
+        self._result = result
+        self._title = f"What the heads of {result.provenance.model} do"
+
+    def __repr__(self) -> str:
+        """Return the result of the page and how to save it."""
+        return f"ExplorerPage({self._result!r}): .save('heads.html')"
+
+    @cached_property
+    def _page(self) -> str:  # type: ignore[override]
+        return explorer_page(self._result.payload())
+
+
+def make_page(payload: Mapping[str, Any], blocks: str) -> str:
+    """Return the document of a view."""
+    results = payload["results"]
+    return _document(
+        "page.jinja",
+        "attnviz.iife.js",
+        "attnviz.css",
+        payload,
+        title=" and ".join(result["source"] for result in results),
+        lines=[line for result in results for line in (result["source"], result["summary"])],
+        blocks=blocks,
+    )
+
+
+def explorer_page(payload: Mapping[str, Any]) -> str:
+    """Return the document of all heads.
+
+    payload : numbers, texts and None, which the front end reads (`frontend/src/explorer/data.ts`).
+    """
+    return _document(
+        "explore.jinja",
+        "attnviz.explore.js",
+        "attnviz.explore.css",
+        payload,
+        title=f"What the heads of {payload['model']} do",
+        verdict=payload["verdict"],
+        pictures=any(medium["image"] for medium in payload.get("media", {}).values()),
+    )
+
+
+def _document(
+    template: str, script: str, style: str, payload: Mapping[str, Any], **parts: Any
+) -> str:
+    """Return a document. Only its own script and style can run in it."""
+    from jinja2 import Environment, PackageLoader
+
+    environment = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)
+    for name, file in (("script", script), ("style", style)):
+        digest = base64.b64encode(hashlib.sha256(static(file).encode()).digest()).decode("ascii")
+        parts |= {name: static(file), f"{name}_hash": digest}
+    return environment.get_template(template).render(payload=compact_json(payload), **parts)
+
+
+def compact_json(data: Any) -> str:
+    """Return JSON that cannot close the script element around it: every `<` is escaped."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def make_frame(page: str, title: str) -> str:
+    """Return the document in a sandboxed frame, in ASCII."""
+    frame = (
+        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="{_FRAME_HEIGHT}" '
+        f'frameborder="0" title="{html.escape(title)}" srcdoc="{html.escape(page)}"></iframe>'
+    )
+    return frame.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+@cache
+def static(name: str) -> str:
+    """Return a file of the built front end, such as attnviz.iife.js or attnviz.css."""
+    return (files("attnviz.interactive") / "static" / name).read_text("utf-8")
