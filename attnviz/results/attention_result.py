@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -267,7 +267,7 @@ class Computation(Savable):
     adapters: tuple[str, ...]
     quantized: dict[str, int]
     config: dict[str, tuple[str, str]]
-    buffers: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = field(default=(), metadata={"later": "0.2"})
 
     @property
     def changes(self) -> str:
@@ -329,7 +329,7 @@ class Provenance(Savable):
     audio: str | None = None
     generated: str | None = None
     computation: Computation | None = None
-    inputs: str | None = None
+    inputs: str | None = field(default=None, metadata={"later": "0.2"})
 
     @property
     def model_name(self) -> str:

@@ -61,8 +61,10 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
 def stored(record: Any) -> dict[str, Any]:
     """Return the fields of a record by name; those added later only where they are set."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
-    later = {field.name for field in fields(record) if "later" in field.metadata}
-    return {name: value for name, value in values.items() if not (name in later and value is None)}
+    unset = {
+        f.name for f in fields(record) if "later" in f.metadata and values[f.name] in ((), None)
+    }
+    return {name: value for name, value in values.items() if name not in unset}
 
 
 def _sum_of_words(tensor: Tensor) -> Tensor:
