@@ -4,12 +4,13 @@ The calls and the values are in `calls.py`.
 """
 
 import inspect
+import os
 from dataclasses import replace
 
 import pytest
 
 import attnviz
-from contract.calls import CALLS, IDLE, With, names_in, outcome, outcome_once
+from contract.calls import CALLS, IDLE, With, names_in, outcome, outcome_once, read_only
 
 
 def arguments_of(call, keyword, context=None):
@@ -58,6 +59,8 @@ def test_every_keyword_has_a_value(name):
     ("name", "keyword"), [(name, keyword) for name in CALLS for keyword in CALLS[name].values]
 )
 def test_a_keyword_changes_the_result_or_is_refused(name, keyword):
+    if (name, keyword) == ("plot.save", "force") and os.access(read_only(), os.W_OK):
+        pytest.skip("this user may write to read-only files")
     assert not is_ignored(CALLS[name], keyword)
 
 

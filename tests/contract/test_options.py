@@ -85,13 +85,17 @@ WITH = {
     ("ablate", "target"): "-m gpt", ("survey", "stack"): "", ("survey", "force"): "-o old",
     ("survey", "resume"): "-o old", ("survey", "width"): "",
     ("verify", "force"): "-o old.safetensors",
-    ("explain", "decoder"): "-m bart",
+    ("explain", "decoder"): "-m bart", ("check", "cells"): "", ("check", "top"): "",
 }  # fmt: skip
 # Other command lines: with more texts, or models.
 INSTEAD = {
     ("compare", "truncate"): ["short", "sharper", "corpus.csv", "--json"],
     ("compare", "seed"): ["bert", "sharper", "many.csv", "--json"],
     ("check", "positions"): ["sounds.npz", "--json"],
+    ("check", "stack"): ["cross.npz", TEXT, "--json"],
+    ("compare", "skip_bad"): ["bert", "sharper", "bad.csv", "--json"],
+    ("survey", "skip_bad"): ["bad.csv", "--json"],
+    ("explore", "skip_bad"): ["bad.csv"],
 }
 ALONE = (
     "image",
@@ -116,6 +120,8 @@ def folder(tmp_path_factory):
         patch.chdir(here)
         Path("corpus.csv").write_text(f"text,title\n{CORPUS[0]},a dog\n{CORPUS[1]},a bank\n")
         Path("other.csv").write_text(f"text\n{OTHER}\na dog\n")
+        Path("bad.csv").write_text(f'text\n{TEXT}\n""\n{OTHER}\n')
+        Path("many.csv").write_text("text\n" + "".join(f"the bank {c}\n" for c in "abcdefghijkl"))
         Path("a.txt").write_text("a bank left\nthe bank saw\n")
         Path("b.txt").write_text("we saw a bank\nno bank left\n")
         Path("text.txt").write_text(OTHER)
@@ -133,6 +139,8 @@ def folder(tmp_path_factory):
         np.savez("weights.npz", weights=weights)
         heard = it.ear.attend(audio=chirp(0.3), sampling_rate=16000)
         np.savez("sounds.npz", weights=heard.weights().numpy())
+        cross = it.bart.attend(TEXT, target="left")
+        np.savez("cross.npz", weights=cross.weights().numpy())
         np.savez("others.npz", weights=weights[:, ::-1])
         attnviz.save_result(it.other, "result.safetensors")
         os.mkfifo("fifo.npz")
