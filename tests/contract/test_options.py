@@ -79,7 +79,7 @@ WITH = {
     "positions": "--audio sound.wav -m ear",
     "sampling_rate": "--audio sound.wav -m ear", "truncate": "-m short", "cells": "--mode streamed",
     "top": "--mode streamed", "width": "-o new.svg", "caption": "-o new.svg",
-    "force": "-o old.json", "measure": "--explain --generate 2 -m gpt",
+    "details": "-o new.svg", "force": "-o old.json", "measure": "--explain --generate 2 -m gpt",
     "explain": "--generate 2 -m gpt", "stack": "-m bart --target left",
     ("explain", "target"): "-m gpt", ("explain", "number"): "--target left",
     ("ablate", "target"): "-m gpt", ("survey", "stack"): "", ("survey", "force"): "-o old",
@@ -89,6 +89,7 @@ WITH = {
 }  # fmt: skip
 # Other command lines: with more texts, or models.
 INSTEAD = {
+    ("explain", "truncate"): ["the [MASK] left the bank", "--json"],
     ("compare", "truncate"): ["short", "sharper", "corpus.csv", "--json"],
     ("compare", "seed"): ["bert", "sharper", "many.csv", "--json"],
     ("check", "positions"): ["sounds.npz", "--json"],
@@ -106,6 +107,8 @@ ALONE = (
     "file",
     "result",
 )  # in place of the text
+MEDIA = ("image", "audio", "sampling_rate", "positions")
+READING = ("heatmap", "heads", "view", "steps", "verify", "check")
 IDLE = {
     ("view", "force"): "pages are always overwritten",
     ("explore", "force"): "pages are always overwritten",
@@ -230,15 +233,17 @@ def lines(command, name):
     words = [command, *of(INSTEAD, command, name, BASES[command])]
     if name == "json":
         return [word for word in words if word != "--json"], words
+    alone = name in ALONE and (name not in MEDIA or command in READING)
     more, value = of(WITH, command, name, "").split(), of(VALUES, command, name)
     known = {option for each in COMMANDS[command].params for option in each.opts}
+    more = more if alone or name not in MEDIA else []
     if more and more[0] in known and {word for word in more if word[0] == "-"} <= known:
         words += more
     if parameter.param_type_name == "argument":
         given = [p for p in COMMANDS[command].params if p.param_type_name == "argument"]
         place = 1 + given.index(parameter) + (name == "texts" and command == "compare")
         return words, [*words[:place], value, *words[place + 1 :]]
-    if name in ALONE:
+    if alone:
         words = [word for word in words if word not in (TEXT, "the bank")]
     if parameter.is_flag:
         option = (parameter.secondary_opts or parameter.opts)[0]
