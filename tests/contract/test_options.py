@@ -94,9 +94,9 @@ INSTEAD = {
     ("compare", "seed"): ["bert", "sharper", "many.csv", "--json"],
     ("check", "positions"): ["sounds.npz", "--json"],
     ("check", "stack"): ["cross.npz", TEXT, "--json"],
-    ("compare", "skip_bad"): ["bert", "sharper", "bad.csv", "--json"],
-    ("survey", "skip_bad"): ["bad.csv", "--json"],
-    ("explore", "skip_bad"): ["bad.csv"],
+    ("compare", "skip_bad"): ["bert", "sharper", "bad.jsonl", "--json"],
+    ("survey", "skip_bad"): ["bad.jsonl", "--json"],
+    ("explore", "skip_bad"): ["bad.jsonl"],
 }
 ALONE = (
     "image",
@@ -123,7 +123,9 @@ def folder(tmp_path_factory):
         patch.chdir(here)
         Path("corpus.csv").write_text(f"text,title\n{CORPUS[0]},a dog\n{CORPUS[1]},a bank\n")
         Path("other.csv").write_text(f"text\n{OTHER}\na dog\n")
-        Path("bad.csv").write_text(f'text\n{TEXT}\n""\n{OTHER}\n')
+        Path("bad.jsonl").write_text(
+            f'{{"text": "{TEXT}"}}\n{{"text": 3}}\n{{"text": "{OTHER}"}}\n'
+        )
         Path("many.csv").write_text("text\n" + "".join(f"the bank {c}\n" for c in "abcdefghijkl"))
         Path("a.txt").write_text("a bank left\nthe bank saw\n")
         Path("b.txt").write_text("we saw a bank\nno bank left\n")
@@ -374,7 +376,7 @@ def test_every_option_has_bad_values():
 def test_a_bad_value_is_refused_in_one_line(command, name, value):
     refused, opened = refusal(command, name, value)
     assert refused
-    if name in ("output", "out", "file", "result", "weights", "texts", "text"):
+    if name in ("output", "out", "file", "result", "weights", "text"):
         assert not opened, "a model was loaded first"
 
 
