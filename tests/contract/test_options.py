@@ -381,7 +381,7 @@ def rotated():
         yield pytest.param(command, name, value, marks=[] if runs else pytest.mark.long)
 
 
-@pytest.mark.parametrize(("command", "name", "value"), rotated())
+@pytest.mark.parametrize(("command", "name", "value"), [*rotated()])
 def test_a_bad_value_is_refused_in_one_line(command, name, value):
     refused, opened = refusal(command, name, value)
     assert refused
