@@ -96,7 +96,7 @@ def heads(call: Call) -> int:
     return call.report(maps, maps, shown)
 
 
-@Command("view", "view.html", _PAGE, PAGE_SUFFIXES, without=("compare", "explain"))
+@Command("view", "view.html", _PAGE, PAGE_SUFFIXES, without=("compare", "explain", "top"))
 def view(
     call: Call,
     *,

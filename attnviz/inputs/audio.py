@@ -95,11 +95,7 @@ def read_sound(source: AudioSource, sampling_rate: int | None = None) -> Sound:
     """
     if isinstance(source, Mapping) and {"array", "sampling_rate"} <= source.keys():
         rate = source["sampling_rate"]
-        if sampling_rate not in (None, rate):
-            raise InputError(
-                f"The sound has a sampling rate of {rate!r}, not {sampling_rate!r}. Leave "
-                "sampling_rate= out."
-            )
+        _expect_own_rate(rate, sampling_rate)
         source, sampling_rate = source["array"], rate
     if isinstance(source, Tensor):
         source = source.detach().cpu().numpy()
@@ -115,6 +111,7 @@ def read_sound(source: AudioSource, sampling_rate: int | None = None) -> Sound:
         samples, rate, name = samples / full_range, int(sampling_rate), "sound"
     elif isinstance(source, str | os.PathLike):
         samples, rate = _read_file(Path(source))
+        _expect_own_rate(rate, sampling_rate)
         name = Path(source).name
     else:
         raise InputError(
@@ -131,6 +128,14 @@ def read_sound(source: AudioSource, sampling_rate: int | None = None) -> Sound:
     samples = samples.reshape(len(samples), -1).mean(1)
     name = f"{name} ({len(samples) / rate:.2f} s at {rate:,} Hz)"
     return Sound(samples.astype(np.float32), rate, name, notes)
+
+
+def _expect_own_rate(rate: Any, asked: int | None) -> None:
+    """Raise InputError for another sampling rate than that of the sound."""
+    if asked not in (None, rate):
+        raise InputError(
+            f"The sound has a sampling rate of {rate!r}, not {asked!r}. Leave sampling_rate= out."
+        )
 
 
 def _samples_first(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:

@@ -28,7 +28,6 @@ from attnviz import plot
 from attnviz.results.digest import digests
 
 TEXT, OTHER = "the unloved bank left", "a dog saw the bank"
-LONG = "the bank " * 256
 SENSES = {"river": ["a bank left", "the bank saw"], "money": ["we saw a bank", "no bank left"]}
 CORPUS = [TEXT, OTHER]
 
@@ -159,6 +158,11 @@ class Things:
     def _compared(self):
         return attnviz.compare(CORPUS, models=[self.bert, self.sharper])
 
+    def _short(self):
+        module = tiny("bert")
+        module.config.max_position_embeddings = 6
+        return attnviz.load(module, tokenizer=self.tokenizer)
+
     def _sharper(self):
         return attnviz.load(tiny("bert", seed=1), tokenizer=self.tokenizer)
 
@@ -203,16 +207,18 @@ INPUTS = {
     "pair": "a dog",
     "target": With("a dog", model=Later(lambda: it.bart)),
     "model": Later(lambda: it.gpt),
-    "truncate": With(True, text=LONG),
+    "truncate": With(True, model=Later(lambda: it.short)),
     "special_tokens": With("split", text="the [MASK] left"),
     "generate": With(2, model=Later(lambda: it.gpt)),
     "mode": "streamed",
-    "positions": "all",
+    "positions": With(
+        "all", text=None, audio=chirp(0.1), sampling_rate=16000, model=Later(lambda: it.ear)
+    ),
 }
 CORPORA = {
     "texts": [OTHER, "a dog"],
     "column": With("title", texts=Later(lambda: it.table)),
-    "truncate": With(True, texts=[TEXT, LONG]),
+    "truncate": With(True, model=Later(lambda: it.short)),
     "skip_bad": With(True, texts=[TEXT, 3]),
     "seed": 7,
 }
@@ -317,7 +323,13 @@ CALLS: dict[str, Call] = {
     "steps": Call(
         attnviz.steps,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
-        {"result": Later(lambda: it.other), "layer": 1, "head": 1, "word": "left"},
+        {
+            "result": Later(lambda: it.other),
+            "layer": 1,
+            "head": 1,
+            "word": "left",
+            "model": With(Later(lambda: it.gpt), result=TEXT),
+        },
     ),
     "senses": Call(
         attnviz.senses,
@@ -412,6 +424,7 @@ CALLS: dict[str, Call] = {
         {
             **CORPORA,
             "models": Later(lambda: [it.sharper, it.bert]),
+            "truncate": With(True, models=Later(lambda: [it.short, it.sharper])),
             "seed": With(7, texts=[f"the bank {letter}" for letter in "abcdefghijkl"]),
         },
     ),
@@ -433,6 +446,7 @@ CALLS: dict[str, Call] = {
                 result=Later(lambda: it.gpt.attend("the bank", generate=2)),
             ),
             "size": 1e-6,
+            "model": With(Later(lambda: it.gpt), result=TEXT),
         },
         {"explored": {"result": Later(lambda: it.explored)}},
     ),
@@ -581,6 +595,7 @@ CALLS: dict[str, Call] = {
 }  # fmt: skip
 
 IDLE = {
+    ("attend", "positions"): "of a text and an image all are checked by default",
     ("attend", "truncate"): "only texts that are too long are cut",
     ("attend", "special_tokens"): "only texts with the spelling of a special token have one",
     ("attend", "mode"): "auto chooses by the length of the text",
@@ -609,8 +624,19 @@ def outcome(call: Call, arguments: dict[str, Any]) -> str:
         returned = call.function(**arguments)
         written = next((arguments[name] for name in ("path", "out") if name in arguments), None)
         return f"{digests([{'state': state(returned)}])[0]} {state(written)}"
-    except (attnviz.AttnvizError, TypeError) as error:
+    except (attnviz.AttnvizError, TypeError, UserWarning) as error:
         return f"refused: {error}"
+
+
+_FOUND: dict[tuple[Callable[..., Any], str], str] = {}
+
+
+def outcome_once(call: Call, arguments: dict[str, Any]) -> str:
+    """Return the outcome of a call, made once."""
+    key = call.function, str(arguments)
+    if key not in _FOUND:
+        _FOUND[key] = outcome(call, arguments)
+    return _FOUND[key]
 
 
 def state(value: Any) -> Any:
@@ -632,6 +658,8 @@ def state(value: Any) -> Any:
         return value.data()
     if hasattr(value, "to_json"):  # a table
         return value.to_json()
+    if hasattr(value, "coords"):  # of xarray
+        return str(value.to_dict())
     if isinstance(value, Path):
         files = sorted(value.rglob("*")) if value.is_dir() else [value]
         return [(file.suffix, file.stat().st_size) for file in files if file.is_file()]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import attnviz
-from contract.calls import CALLS, CORPUS, TEXT, With, it, made, outcome, state
+from contract.calls import CALLS, CORPUS, TEXT, With, it, made, outcome_once, state
 
 LAYER = (99, -1, True, "one", 1.5)  # of an index that a model has
 COUNT = (0, -1, True, 1.5, "two")
@@ -183,7 +183,7 @@ def test_a_number_of_numpy_is_a_number(name, parameter):
     if not isinstance(number, int):
         return
     plain, numpy = (
-        outcome(call, {**call.base, **others, parameter: of(number)}) for of in (int, np.int64)
+        outcome_once(call, {**call.base, **others, parameter: of(number)}) for of in (int, np.int64)
     )
     assert plain == numpy
     assert not plain.startswith("refused")

@@ -4,14 +4,13 @@ The calls and the values are in `calls.py`.
 """
 
 import inspect
+import os
 from dataclasses import replace
 
 import pytest
 
 import attnviz
-from contract.calls import CALLS, IDLE, With, names_in, outcome
-
-BASES = {}
+from contract.calls import CALLS, IDLE, With, names_in, outcome, outcome_once, read_only
 
 
 def arguments_of(call, keyword, context=None):
@@ -25,11 +24,7 @@ def arguments_of(call, keyword, context=None):
 def is_ignored(call, keyword, context=None):
     """Return whether a call returns the same with a value of a keyword as without it."""
     before, after = arguments_of(call, keyword, context)
-    key = id(call), str(before)
-    if key not in BASES:
-        BASES[key] = outcome(call, before)
-    found = outcome(call, after)
-    return found == BASES[key]
+    return outcome(call, after) == outcome_once(call, before)
 
 
 def missing_values(call):
@@ -64,6 +59,8 @@ def test_every_keyword_has_a_value(name):
     ("name", "keyword"), [(name, keyword) for name in CALLS for keyword in CALLS[name].values]
 )
 def test_a_keyword_changes_the_result_or_is_refused(name, keyword):
+    if (name, keyword) == ("plot.save", "force") and os.access(read_only(), os.W_OK):
+        pytest.skip("this user may write to read-only files")
     assert not is_ignored(CALLS[name], keyword)
 
 
@@ -78,7 +75,7 @@ def test_a_keyword_that_cannot_apply_is_refused(name, keyword, context):
 def test_the_call_works_and_is_the_same_again(name):
     """A keyword that a function drops is seen: a call without it returns the same."""
     call = CALLS[name]
-    first = outcome(call, call.base)
+    first = outcome_once(call, call.base)
     assert not first.startswith("refused"), first
     assert outcome(call, call.base) == first
 

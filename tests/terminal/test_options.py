@@ -21,6 +21,7 @@ FUNCTIONS = {
 READ_BY_ATTEND = ("heatmap", "heads", "view", "steps", "verify", "check")
 # Follow from --layer and --head, or are no value that can be typed.
 CHOSEN = {"layers", "heads", "exact", "result", "inputs"}
+NOT_SHOWN = {"view": {"top"}}  # on a page
 
 
 def names(command):
@@ -52,7 +53,7 @@ def test_an_omitted_parameter_is_found():
 
 @pytest.mark.parametrize("name", READ_BY_ATTEND)
 def test_every_input_of_attend_can_be_typed(name):
-    keywords = OneInput.__optional_keys__ - CHOSEN - {"mode"}
+    keywords = OneInput.__optional_keys__ - CHOSEN - {"mode"} - NOT_SHOWN.get(name, set())
     assert keywords | {"text", "file", "result"} <= names(MADE[name])
 
 
