@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-FILES = 234
+FILES = 196
 LINES = 48_249
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
