@@ -82,9 +82,7 @@ COMMANDS = {
     "senses with one sentence in both": typed(
         "senses bank --sense a='the bank' --sense b='the bank'", 2, "is listed under 'a' and 'b'"
     ),
-    "senses of a number": called(
-        "attnviz.senses(3)", 2, "word must be a string, not 3"
-    ),
+    "senses of a number": called("attnviz.senses(3)", 2, "word must be a string, not 3"),
     "shift": both("shift train 'the train left' -m tiny", leaves="shift.png"),
     "shift as JSON": typed("shift train 'the train left' -m tiny --json"),
     "shift of a pair": both("shift bank 'the bank of {mud|cash}' -m tiny -o x.svg", leaves="x.svg"),
