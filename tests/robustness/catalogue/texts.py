@@ -12,7 +12,7 @@ TEXTS = {
         "heatmap train --pair '' -m tiny", 2, "pair is empty. Type at least", cold=True
     ),
     "empty target": both("heatmap train --target ' ' -m t5", 2, "target is empty. Type"),
-    "nothing typed": typed("heatmap -m tiny", 2, "There is nothing to read.", cold=True),
+    "nothing typed": typed("heatmap -m tiny", 2, "There is nothing to read", cold=True),
     "nothing given": called("attnviz.attend(model='tiny')", 2, "give a text, an image or a sound"),
     "a text and a file": typed(
         "heatmap train --file words.txt", 2, "exclude each other", cold=True
