@@ -34,6 +34,7 @@ TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 # 165 bytes for each byte of English were measured.
 _MEMORY_PER_BYTE = 16
 _SEGMENTS = re.compile("token_type|seg")  # in the names of parameters
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _LISTED = 5  # characters or words in a message
 _SMALL = 2**20  # bytes of text that always fit; asking for free memory takes longer
 
@@ -393,6 +394,10 @@ def _check(
         f"the model has no token for {words}: it read {tokenizer.unk_token} for them", unknown
     )
     notes += _listed("no token holds a part of the text", uncovered)
+    written = "".join(filter(None, encoded.texts))
+    dropped = set(_CONTROLS.findall(written)).difference(decode(tokenizer, encoded.ids))
+    codes = [f"U+{ord(control):04X}" for control in sorted(dropped)]
+    notes += _listed("the tokenizer drops control characters of the text", codes)
     check = InputCheck(
         own == list(row), tuple(differs), unknown, tuple(uncovered), len(axis.word_labels)
     )

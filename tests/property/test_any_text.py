@@ -100,7 +100,6 @@ def test_words_are_in_order_and_skip_only_blanks(text):
     assert all(text[start:end].strip() for start, end in spans)
 
 
-@pytest.mark.filterwarnings("ignore:The tokenizer of .* drops control characters")
 @slower(2)
 @example("bytes", "a", " ")
 @given(kinds, texts, st.none() | texts)

@@ -145,6 +145,7 @@ def shift(
     True
     """
     if isinstance(text, str) and not inputs.get("pair"):
+        expect_words(text, "The text")
         expect_in_text([word], text)
     text, reference = parse_pair(text, reference)
     method_names = check_methods(methods)

@@ -64,7 +64,7 @@ NUMERIC = {
         "attnviz.attend(audio=np.zeros(16000, np.float32), model='wav2vec2')", 2, "sampling_rate"
     ),
     "an image of floats": called(
-        "attnviz.attend(image=np.zeros((4, 4, 3)), model='vit')", 2, "of uint8"
+        "attnviz.attend(image=np.full((4, 4, 3), 2.0), model='vit')", 2, "of uint8"
     ),
     "an image without pixels": called(
         "attnviz.attend(image=np.zeros((0, 4, 3), np.uint8), model='vit')", 2, "of uint8"

@@ -110,9 +110,9 @@ SELECTIONS = {
     "width too small": typed(f"heatmap {_THE} --width 3", 2, "'--width'"),
     "width too small, called": called(f"attnviz.plot.heatmap({_RESULT}, width=3)", 2, "40"),
     "width too large": both(f"heatmap {_THE} --width 1e9", 2, "40"),
-    "generate 0": typed("heatmap train -m gpt --generate 0", 2, "'--generate'"),
+    "generate 0": typed("heatmap train -m gpt --generate 0", 2, "must be 1 or more"),
     "generate 0, called": called(
-        "attnviz.attend('a', model='gpt', generate=0)", 2, "1 token or more"
+        "attnviz.attend('a', model='gpt', generate=0)", 2, "must be 1 or more"
     ),
     "generate beyond": both("heatmap train -m gpt --generate 900", 2, "it can generate at most 62"),
     "generate and a target": both(

@@ -3,7 +3,7 @@
 from robustness.catalogue.case import both, called, typed
 
 _CUT = "attnviz: Note: text cut from 100002 to 64 tokens."
-_DROPPED = "attnviz: The tokenizer of tiny drops control characters of the text: U+0001, U+0007,"
+_DROPPED = "the tokenizer drops control characters of the text: U+0001, U+0007,"
 
 TEXTS = {
     "empty": both("heatmap '' -m tiny", 2, "The text is empty. Type at", cold=True),

@@ -7,7 +7,6 @@ one line with its exit code; any other exception is printed with a traceback.
 from __future__ import annotations
 
 import importlib
-import inspect
 import os
 import sys
 import warnings
@@ -173,19 +172,15 @@ def view(options: dict[str, Any]) -> Any:
     names = ("layer", "head", "words", "size")
     choices = {name: options[name] for name in names}
     attnviz.view(result, compare=comparison, show=options["show"], **choices).save(
-        options["output"], force=options["force"]
+        options["output"] or "view.html", force=options["force"]
     )
     return result
 
 
 def verify(options: dict[str, Any]) -> Any:
     """Compare every stage."""
-    parameters = inspect.signature(attnviz.verify).parameters
-    inputs = {
-        name: options[name]
-        for name in parameters
-        if name in options and name not in ("model", "mode")
-    }
+    names = ("text", "image", "audio", "pair", "target", "generate", "truncate", "positions")
+    inputs = {name: options[name] for name in names if options[name] is not None}
     return attnviz.verify(**inputs, model=_load(options), mode=options["mode"])
 
 
