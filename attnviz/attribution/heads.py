@@ -167,13 +167,9 @@ class HeadRun:
                 "has the same number of heads and one row for each token. Choose another kind of "
                 "model."
             )
-        sink = 0 if target.special[0] and tracer.causal else target.sink
-        if not keep_sink:
-            if sink is None:
-                raise InputError(
-                    f"{target.model.name} has no attention sink in this text. Leave keep_sink out."
-                )
-            sink = None
+        sink = None
+        if keep_sink:
+            sink = 0 if target.special[0] and tracer.causal else target.sink
         return cls(stored, tracer.mixes, numbers, [row for row in range(T) if row != sink])
 
     @property

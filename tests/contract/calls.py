@@ -599,6 +599,7 @@ IDLE = {
     ("attend", "truncate"): "only texts that are too long are cut",
     ("attend", "special_tokens"): "only texts with the spelling of a special token have one",
     ("attend", "mode"): "auto chooses by the length of the text",
+    ("ablate", "keep_sink"): "a text of an encoder has no sink that could be kept",
     ("survey", "skip_bad"): "only texts that cannot be read are left out",
     ("survey", "truncate"): "only texts that are too long are cut",
     ("plot.heatmap", "words"): "only texts have words of several tokens",

@@ -204,8 +204,8 @@ def test_a_token_of_a_generation(model):
 @pytest.mark.parametrize(
     ("generate", "kind", "said"),
     [
-        (0, "decoder", "1 token or more, not 0"),
-        (True, "decoder", "1 token or more, not True"),
+        (0, "decoder", "must be 1 or more, not 0"),
+        (True, "decoder", "must be a whole number, not True"),
         (2, "encoder", "does not generate tokens"),
         (2, "classifier", "does not generate tokens"),
     ],
@@ -401,7 +401,7 @@ def test_the_last_word_can_be_deleted_where_a_reference_has_another(models):
     [
         ({"target": "yes", "against": "yes"}, "Both choices are the token or class “yes”"),
         ({"target": ""}, "The target must be a word"),
-        ({"target": "yes", "against": 3}, "The other choice must be a word"),
+        ({"target": "yes", "against": 3}, "against must be a string, not 3"),
         ({"target": "yes", "number": "odds"}, "must be log-probability or logit"),
         ({"methods": "nothing"}, "not an attribution method"),
         ({"reference": "one"}, "The reference has 3 tokens"),

@@ -456,7 +456,7 @@ def test_models_of_other_kinds(family, tokenizer):
         ),
         ("bank", {"reference": CASH}, "The reference is the same as the text"),
         ("bank", {"reference": "gates"}, "Did you mean gate?"),
-        ("bank", {"reference": 7}, "reference must be a string, not 7"),
+        ("bank", {"reference": 7}, "The reference must be a string, not int"),
         (7, {}, "word must be a string, not 7"),
     ],
 )
