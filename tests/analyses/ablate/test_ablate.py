@@ -566,7 +566,7 @@ BAD = {
     "knocked out directly": ((TEXT,), {"knock_out": "bank", "effect": "direct"}, "Knocking a word"),
     "knocked out and patched": ((TEXT,), {"knock_out": "bank", "patch": OTHER}, "Give one"),
     "longer": ((TEXT,), {"patch": f"{OTHER} now"}, "has 9 tokens, but the text has 8"),
-    "patch is a number": ((TEXT,), {"patch": 3}, "patch must be a string, not 3"),
+    "patch is a number": ((TEXT,), {"patch": 3}, "In the other text: The text must be a string"),
 }
 
 
