@@ -395,8 +395,8 @@ def _check(
     )
     notes += _listed("no token holds a part of the text", uncovered)
     written = "".join(filter(None, encoded.texts))
-    dropped = set(_CONTROLS.findall(written)).difference(decode(tokenizer, encoded.ids))
-    codes = [f"U+{ord(control):04X}" for control in sorted(dropped)]
+    lost = set(_CONTROLS.findall(written)).difference(decode(tokenizer, encoded.ids))
+    codes = [f"U+{ord(control):04X}" for control in sorted(lost)]
     notes += _listed("the tokenizer drops control characters of the text", codes)
     check = InputCheck(
         own == list(row), tuple(differs), unknown, tuple(uncovered), len(axis.word_labels)
