@@ -11,14 +11,16 @@ from dataclasses import replace
 from functools import cache
 from math import sqrt
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from attnviz.agreement.verdict import SMALLEST
-from attnviz.capture.watch import Output, Outputs
 from attnviz.results import AgreementReport, AnalysisCheck, Axis, OutputCheck
+
+if TYPE_CHECKING:
+    from attnviz.capture.watch import Output, Outputs
 
 # What rounding adds in a layer, relative to the norm of the output: at least 1e-5, and 8 rounding
 # steps. In models of 3 layers with sharp attention, eager and fused attention differ by 1e-6 in

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from attnviz.capture.positions import UNITS, MovedKeys
 from attnviz.results import AttentionRecord, PositionCheck
+from attnviz.results.agreement_report import UNITS
+
+if TYPE_CHECKING:
+    from attnviz.capture.positions import MovedKeys
 
 # Rounding in batches of different rows, relative to the longest key: changed tokens move by 0.1.
 _MOVED = 1e-3

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,8 +19,10 @@ from torch.nn.functional import pad
 
 from attnviz.agreement.compare import Proof, compare, model_values, prove, stages_not_compared
 from attnviz.agreement.verdict import SMALLEST, bounded_check, copy_to_cpu, largest_by_head
-from attnviz.capture.streamed import ReducedAttention
 from attnviz.results import AttentionRecord, Reference, cell_sizes
+
+if TYPE_CHECKING:
+    from attnviz.capture.streamed import ReducedAttention
 
 _PROJECTED = ("query", "key", "value")
 _WEIGHTS = {"cpu": 2**22, "cuda": 2**26}  # in float64, that are held at once

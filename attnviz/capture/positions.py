@@ -36,10 +36,10 @@ from attnviz.capture.watch import (
 )
 from attnviz.inputs.batch import Batch
 from attnviz.results import AttentionRecord, Axis
+from attnviz.results.agreement_report import UNITS
 
 Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its attention
 Region: TypeAlias = tuple[slice | EllipsisType, ...]  # the part of an input that a position is
-UNITS = {"text": "tokens", "target": "tokens", "image": "patches", "audio": "frames"}
 _AT_ONCE = 2**14  # positions of one run of the whole model
 _CODED = 400  # positions of the coded runs of an input, at most, that go on to the last layer
 _OF_MEDIA = 2**15  # positions of all runs of an image or a sound

@@ -16,7 +16,7 @@ from attnviz.inputs.arguments import ArgumentSource
 from attnviz.inputs.audio import AudioSource
 from attnviz.inputs.batch import Inputs, Many, parse_inputs
 from attnviz.inputs.image import ImageSource
-from attnviz.inputs.tokens import TextSource, TokensSource
+from attnviz.inputs.tokens import Chat, TextSource, TokensSource
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
 from attnviz.models.devices import DeviceMap
 from attnviz.pipeline.run import AttendOptions, Mode, Positions, run
@@ -384,7 +384,6 @@ def parse_source(
 
     reader : the analysis, by its name.
     """
-    model = model if isinstance(model, Model) else load(model)
     keywords: dict[str, Any] = dict(source)
     for name in ("image", "audio", "sampling_rate"):
         if keywords.pop(name, None) is not None:
@@ -393,12 +392,16 @@ def parse_source(
                 "out."
             )
     truncate = true_or_false(keywords.pop("truncate", False), "truncate")
-    if (special_tokens := keywords.pop("special_tokens", None)) is not None:
-        model = Model(model.checkpoint.reading(special_tokens))
-    prompted = 1 if model.module.can_generate() else None
-    inputs = parse_inputs(text, generate=prompted, **keywords)
+    special_tokens = keywords.pop("special_tokens", None)
+    inputs = parse_inputs(text, generate=1, **keywords)  # which prompts a chat
     if inputs.several and not several:
         raise InputError(f"{reader} reads one text at a time. Call it for each of the list.")
+    model = model if isinstance(model, Model) else load(model)
+    if special_tokens is not None:
+        model = Model(model.checkpoint.reading(special_tokens))
+    if inputs.texts is not None and not model.module.can_generate():
+        texts = [replace(t, prompted=False) if isinstance(t, Chat) else t for t in inputs.texts]
+        inputs = replace(inputs, texts=texts)
     return model, replace(inputs, generate=None), truncate
 
 

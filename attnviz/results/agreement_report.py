@@ -14,6 +14,7 @@ from attnviz.results.base import Rules, Savable
 # The worst first.
 Verdict = Literal["failed", "not verified", "not proven", "positions not verified", "verified"]
 LINEAR = "linear"  # the stack of linear attention
+UNITS = {"text": "tokens", "target": "tokens", "image": "patches", "audio": "frames"}
 PROJECTED = ("query", "key", "value", "output")  # the stages that the module's weights make
 
 

@@ -16,7 +16,6 @@ from safetensors import safe_open
 import attnviz.pipeline.attend
 from attnviz.agreement import verify
 from attnviz.app import run
-from attnviz.terminal import console as terminal_console
 
 TEXT = "the train left the station"
 LONGER = "the train left the station on time"
@@ -267,7 +266,7 @@ def test_without_a_terminal_maps_use_characters(capsys):
 def terminal(monkeypatch):
     def use(**how):
         console = Console(force_terminal=True, width=100, highlight=False, soft_wrap=True, **how)
-        monkeypatch.setattr(terminal_console, "console", console)
+        monkeypatch.setattr("attnviz.terminal.command.console", console)
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     return use

@@ -144,6 +144,7 @@ def shift(
     >>> moved.decomposition.credit_error < 1e-3  # the parts sum to the whole
     True
     """
+    expect_words(word, "The word")
     if isinstance(text, str) and not inputs.get("pair"):
         expect_words(text, "The text")
         expect_in_text([word], text)
