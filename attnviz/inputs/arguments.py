@@ -21,6 +21,7 @@ from attnviz.inputs.text import TextPair, continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.models.pretrained import forward_parameters, input_kinds
 from attnviz.results import Axis
+from attnviz.runtime.compat import attention_implementation
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -142,7 +143,7 @@ def encode_arguments(
             raise InputError(f"{type(module).__name__} takes no argument {name!r:.60}. {hint}")
     values = {name: value for name, value in values.items() if name in names}
     mask = values.get("attention_mask")
-    is_eager = module.config._attn_implementation == "eager"
+    is_eager = attention_implementation(module.config) == "eager"
     if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 4 and not is_eager:
         # The fused attention hides by it; the eager one, which is recorded, adds its mask.
         hidden = torch.zeros_like(mask, dtype=module.dtype)

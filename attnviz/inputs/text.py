@@ -19,6 +19,7 @@ from attnviz.models.pretrained import forward_parameters, has_text_decoder
 from attnviz.results import Axis, InputCheck
 from attnviz.results.axis import Span, join_axes, literal, make_axis
 from attnviz.runtime import libraries
+from attnviz.runtime.compat import sought_tokens
 from attnviz.runtime.libraries import MemoryBudget
 from attnviz.runtime.stderr import silence_rust
 
@@ -286,7 +287,7 @@ def _without_special(tokenizer: Any) -> Any:
     """Return a tokenizer written in Python that finds its added tokens, but no special ones."""
     plain = copy.copy(tokenizer)
     plain.tokens_trie = type(tokenizer.tokens_trie)(
-        set(tokenizer.tokens_trie._tokens).difference(tokenizer.all_special_tokens)
+        set(sought_tokens(tokenizer)).difference(tokenizer.all_special_tokens)
     )
     return plain
 
@@ -490,7 +491,7 @@ def _is_word_level(tokenizer: PreTrainedTokenizerBase) -> bool:
     from tokenizers.models import WordLevel
 
     # A class written in Python looks for these tokens as they are: all those of a protein model.
-    sought = getattr(getattr(tokenizer, "tokens_trie", None), "_tokens", ())
+    sought = sought_tokens(tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return isinstance(getattr(backend, "model", None), WordLevel) or (
         len(sought) >= len(tokenizer) and set(sought) >= set(tokenizer.get_vocab())

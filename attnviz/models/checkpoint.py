@@ -30,7 +30,7 @@ from attnviz.models.devices import (
 from attnviz.models.named import NAMED, bundled_folder
 from attnviz.models.pretrained import Processors
 from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap
-from attnviz.runtime.compat import write_count
+from attnviz.runtime.compat import initialize, write_count
 
 Location = str | os.PathLike[str]
 SpecialTokens: TypeAlias = Literal["split", "parse"]
@@ -432,7 +432,7 @@ def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
             fresh = copy.deepcopy(module, {**weights, id(owner.config): owner.config})
             for name, buffer in fresh.named_buffers(recurse=False):
                 fresh.register_buffer(name, buffer.clone(), persistent=name not in unsaved)
-            owner._init_weights(fresh)  # type: ignore[no-untyped-call]
+            initialize(owner, fresh)
             for name in unsaved:
                 buffer = fresh.get_buffer(name)
                 if write_count(buffer) and not torch.equal(buffer, owned[name]):

@@ -107,7 +107,7 @@ class _Place:
         value, members = self.value, dict(getattr(self.value, "__dict__", {}))
         is_indexed = isinstance(value, (*_CONTAINERS, nn.Sequential, nn.ModuleList, nn.ModuleDict))
         if isinstance(value, nn.Module):
-            members |= value._modules
+            members |= dict(value.named_children())
         elif is_indexed:
             members = dict(value.items() if isinstance(value, dict) else enumerate(value))
         for name in sorted(members, key=lambda name: (str(name).startswith("_"), len(str(name)))):

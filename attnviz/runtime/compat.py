@@ -7,7 +7,7 @@ module uses one (`tests/capture/test_compat.py`), and this is the file to repair
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, TypeAlias
@@ -185,3 +185,17 @@ def accelerate_hook(module: nn.Module) -> Any:
 def placed_forward(module: nn.Module) -> Any:
     """Return the forward of a module without the one by which accelerate places it."""
     return module.forward if accelerate_hook(module) is None else module._old_forward
+
+
+# --- tokenizers and weights
+
+
+def sought_tokens(tokenizer: Any) -> Collection[str]:
+    """Return the tokens that a tokenizer written in Python looks for as they are."""
+    found: Collection[str] = getattr(getattr(tokenizer, "tokens_trie", None), "_tokens", ())
+    return found
+
+
+def initialize(model: Any, module: nn.Module) -> None:
+    """Initialize one module of a model as its class does."""
+    model._init_weights(module)

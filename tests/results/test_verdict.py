@@ -76,8 +76,8 @@ def test_what_reached_the_model_is_a_part_of_the_verdict(train):
     equal = replace(report, input=InputCheck(True))
     assert "; input, projections, positions in 6 layers and" in equal.summary()
     assert attnviz.AgreementReport.joined([report, equal]).input == read
-    assert attnviz.AgreementReport.joined([report, train.agreement]).input is None
-    assert train.agreement.parts["input"] == "not compared"
+    assert attnviz.AgreementReport.joined([report, replace(report, input=None)]).input is None
+    assert replace(report, input=None).parts["input"] == "not compared"
 
 
 def test_coverage_says_what_was_tried(train, streamed):
