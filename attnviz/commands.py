@@ -207,6 +207,9 @@ def check(call: Call) -> int:
 
     Exit code 5 means that a head differs, or that attnviz's own weights could not be verified.
     """
+    from attnviz.io.files import read_weights
+
+    call.values["weights"] = read_weights(Path(call.values["weights"]))
     if call.result is None and call.inputs.get("mode", "auto") == "auto":
         call.inputs["mode"] = "full"
     return compute_and_report(call)

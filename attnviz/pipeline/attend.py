@@ -363,6 +363,8 @@ def attended(
     inputs: OneInput,
 ) -> AttentionResult:
     """Return a result as it is, or that of `attend`; raise InputError for both at once."""
+    if isinstance(source, list) and any(isinstance(one, AttentionResult) for one in source):
+        one_result(source)  # raises
     if not isinstance(source, AttentionResult):
         return one_result(attend(source, model=model, **inputs), streamed=True)
     given = [name for name, value in {"model": model, **inputs}.items() if value is not None]

@@ -12,8 +12,6 @@ from functools import cache, wraps
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
-import numpy as np
-
 from attnviz.errors import InputError, expect_unicode
 from attnviz.results.attention_result import AttentionResult, one_result
 from attnviz.results.base import Savable
@@ -53,6 +51,8 @@ def checked(function: Callable[P, R], *, scalars: bool = False) -> Callable[P, R
             hint = hints.get(name, Any)
             if scalars and not {get_origin(one) or one for one in _options(hint)} <= _SCALARS:
                 continue
+            if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+                bound.arguments[name] = value = value.item()  # of numpy or torch
             if not _fits(value, hint):
                 if name == next(iter(signature.parameters)):
                     _refuse_result(value, hint, function.__name__)
@@ -62,7 +62,6 @@ def checked(function: Callable[P, R], *, scalars: bool = False) -> Callable[P, R
                 for text in value if isinstance(value, list | tuple) else [value]:
                     if isinstance(text, str):
                         expect_unicode(text, name)
-            bound.arguments[name] = value.item() if isinstance(value, np.generic) else value
         return function(*bound.args, **bound.kwargs)
 
     return call

@@ -151,7 +151,7 @@ def test_a_gguf_file_is_loaded(tmp_path):
     with pytest.raises(ModelError, match=r"tiny\.gguf' is a file of llama\.cpp") as error:
         attnviz.load(old / "tiny.gguf")
     loaded = follow(str(error.value), old, new)
-    assert loaded.attend("a b a").agreement.verdict == "verified"
+    assert loaded.attend("a b a").agreement.parts["weights"] == "verified"
     t.LlamaConfig().save_pretrained(old)
     with pytest.raises(ModelError, match=r"but tiny\.gguf\. Load it"):
         attnviz.load(old)

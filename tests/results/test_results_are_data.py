@@ -213,7 +213,7 @@ WRONG = {
     "a stage": (lambda r: attnviz.steps(r)["scaled"], "Did you mean scaled scores"),
     "a numbered stage": (lambda r: attnviz.steps(r)[0], "0 is not a stage of this head. Use X, Q"),
     "stages": (lambda r: attnviz.steps(r)[0:2], "is not a stage of this head"),
-    "a word": (lambda r: attnviz.find_heads(r, query=3, key="left"), "query must be a string, not 3"),
+    "a word": (lambda r: attnviz.find_heads(r, query=3, key="left"), "query must be a string"),
     "a layer": (lambda r: r.weights("0"), "A layer must be a whole number, not '0'"),
     "two heads": (lambda r: r.weights(0, [1, 2]), "A head must be a whole number"),
     "a layer of heads": (lambda r: attnviz.rank_heads(r).of_layer("x"), "A layer must be a whole"),

@@ -82,6 +82,7 @@ def test_5120_heads_fit_a_page_and_the_map_keeps_half_of_it(maps, width):
         layer=0,
         head=0,
     )
+    drawn = replace(drawn, provenance=maps.provenance, stack=maps.stack)
     page = attnviz.plot.heatmap(drawn, overview=maps, width=width).figure
     of_map, summary = page.axes[0].get_position(), page.axes[-1].get_position()
     assert of_map.width * of_map.height > summary.width * summary.height

@@ -218,7 +218,7 @@ def test_integers_of_any_type_are_accepted(train):
     ids=str,
 )
 def test_non_integers_are_refused_in_one_line(train, wrong):
-    with pytest.raises(InputError, match=r"must be a whole number, not "):
+    with pytest.raises(InputError, match=r"must be (a string or )?a whole number, not "):
         attnviz.steps(train, **{"layer": 1, "head": 0} | wrong)
 
 
@@ -226,12 +226,13 @@ def test_non_integers_are_refused_in_one_line(train, wrong):
 def test_a_list_of_results_is_refused(train, use):
     with pytest.raises(InputError, match=r"A list of 2 is not one result\. Choose"):
         attrgetter(use)(attnviz)([train, train])
-    with pytest.raises(InputError, match="str is not a result of attend"):
-        attrgetter(use)(attnviz)("the train")
+    if use != "steps":  # which reads a text
+        with pytest.raises(InputError, match="str is not a result of attend"):
+            attrgetter(use)(attnviz)("the train")
 
 
 def test_several_heads_at_once_are_refused(train):
-    with pytest.raises(InputError, match="Steps shows one head, not 2"):
+    with pytest.raises(InputError, match="head must be a whole number"):
         attnviz.steps(train, layer=1, head=[2, 3])
 
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
 
+from attnviz.attribution.interventions import whole_words
 from attnviz.attribution.reference import is_causal
 from attnviz.attribution.target import unembedding_of
 from attnviz.errors import InputError, expect_names
 from attnviz.inputs.batch import encode
+from attnviz.inputs.tokens import TokenIds
 from attnviz.pipeline.attend import Model
 
 
@@ -104,7 +106,8 @@ def answer_or_mask(model: Model) -> Callable[[str], str]:
     """
     mask = getattr(model.tokenizer, "mask_token", None)
     if unembedding_of(model.module) is not None:
-        if is_causal(model, encode(model.checkpoint, ["a text of some words"]).inputs):
+        some = TokenIds(tuple(whole_words(model)[:5]))
+        if is_causal(model, encode(model.checkpoint, [some]).inputs):
             return str
         if mask is not None:
             return lambda _: f"{mask}."
