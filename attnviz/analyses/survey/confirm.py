@@ -17,7 +17,7 @@ from attnviz.analyses.survey.corpus import TokenizedText
 from attnviz.analyses.survey.probes import Probe, ProbeText
 from attnviz.analyses.survey.result import Confirmation, HeadName
 from attnviz.attribution.heads import Head, measure_without, outputs_of
-from attnviz.attribution.interventions import token_of
+from attnviz.attribution.interventions import token_of, whole_words
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
@@ -165,7 +165,7 @@ def _why_not(model: Model, texts: Sequence[ProbeText]) -> str:
         return "the model predicts no tokens"
     if texts[0].copied:  # with masks if it predicts masked tokens
         return ""
-    inputs = read(model, "a text of some words").inputs
+    inputs = read(model, whole_words(model)[:5]).inputs
     return "" if is_causal(model, inputs) else "the model does not predict next tokens"
 
 

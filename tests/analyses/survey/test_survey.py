@@ -102,7 +102,7 @@ def test_a_statistic_without_data_is_skipped_and_named(found, capsys):
 
 
 def test_an_empty_corpus_is_reported(tmp_path, model):
-    with pytest.raises(InputError, match="The corpus has no text"):
+    with pytest.raises(InputError, match="Text 1 is empty"):
         attnviz.survey(["", "  "], model=model)
 
 
