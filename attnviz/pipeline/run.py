@@ -39,6 +39,7 @@ from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
 from attnviz.inputs.arguments import expect_labels_fit
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.batch import Batch, Inputs, encode
+from attnviz.inputs.spelling import read_labels
 from attnviz.inputs.text import continue_axis, expect_tokens_left, generated_text, spelled
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
@@ -436,6 +437,13 @@ class _Run:
     def _doubts(self, n: int) -> tuple[str, ...]:
         """Return notes where the labels of text n may not be its tokens."""
         doubts = [] if (doubt := self.batch.input_check[n].doubt) is None else [doubt]
+        axis, ids = self.batch.axes.get("text"), self.batch.inputs.get("input_ids")
+        media = "pixel_values" in self.batch.inputs or self.inputs.sounds is not None
+        if axis is not None and ids is not None and not media:  # whose places have labels
+            own = read_labels(ids.flatten(0, -2)[n].tolist(), self.checkpoint.tokenizer)
+            pairs = zip(axis[n].labels, own, axis[n].padding, strict=False)
+            if any(label != text and not padding for label, text, padding in pairs):
+                doubts.append("the labels are not those of the tokens")
         if "text" in self.batch.axes and self.checkpoint.fits_vocabulary is False:
             doubts.append(
                 "tokens that are spelled alike have unrelated embeddings: this may be the "

@@ -195,7 +195,7 @@ def test_bad_corpora_get_one_line(tokenizer, tmp_path, capsys):
     assert attnviz.survey(tmp_path / "list.txt", model=model).texts == 1
     with pytest.raises(InputError, match="is no corpus of texts"):
         attnviz.explore(tmp_path / "broken")
-    with pytest.raises(InputError, match="are for texts"):
+    with pytest.raises(InputError, match="it is for texts"):
         attnviz.survey(model=model, probe="sink")
     page = str(tmp_path / "heads.html")
     for corpus in ("none", "broken", "broken/b.png"):
