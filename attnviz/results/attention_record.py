@@ -423,7 +423,7 @@ class AttentionRecord(Savable):
             return softmax(wide).to(scores.dtype)
         if sinks.dim() == 2 and rows is not None:
             sinks = sinks[:, rows]
-        heads = wide.view(-1, *wide.shape[-2:])
+        heads = wide.view(wide.shape[:-2].numel(), *wide.shape[-2:])
         sinks = sinks if head is None else sinks[head : head + 1]
         return softmax_with_sink(heads, sinks.to(wide)).view(wide.shape).to(scores.dtype)
 
