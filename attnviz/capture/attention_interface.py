@@ -18,7 +18,7 @@ from transformers import AttentionInterface
 
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import Softmax
-from attnviz.formula.attention import HIDDEN
+from attnviz.formula.attention import HIDDEN, additive_mask
 from attnviz.results import MaskRule
 
 _BLOCK = 2**22  # scores of an eager attention that is computed in blocks of rows
@@ -260,10 +260,3 @@ class MaskRuleCache:
             return rule is not None and rule.after == 0
         visible = expanded if expanded.dtype == torch.bool else expanded > HIDDEN
         return not bool(visible.triu(1 + args.shape[2] - args.shape[1]).any())
-
-
-def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a boolean mask (True for visible) as numbers to add; others are returned as is."""
-    if mask.dtype != torch.bool:
-        return mask
-    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.attention_interface import AttentionCallArgs, additive_mask
+from attnviz.capture.attention_interface import AttentionCallArgs
 from attnviz.capture.recorder import AttentionCall, record_runs
 from attnviz.capture.watch import (
     AttentionWatcher,
@@ -19,7 +19,7 @@ from attnviz.capture.watch import (
     watch,
 )
 from attnviz.errors import ModelError
-from attnviz.formula.attention import HIDDEN
+from attnviz.formula.attention import HIDDEN, additive_mask
 from attnviz.results import AttentionRecord, Axis, LinearAttention, MaskRule
 from attnviz.runtime.compat import supports_fused_attention
 

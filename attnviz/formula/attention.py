@@ -123,6 +123,16 @@ def hide(hidden: Bool[Tensor, "*N"]) -> Float[Tensor, "*N"]:
     return torch.where(hidden, -torch.inf, 0.0)
 
 
+def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Turn "is visible" into an additive mask as models have it; other masks are returned as is.
+
+    Hidden keys have the least number of `dtype`, which adds up without -∞ - ∞.
+    """
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
+
+
 def causal_mask(m: int, n: int, first: int = 0) -> Float[Tensor, "m n"]:
     """Hide later keys: query i is at position first + i and reads the keys up to there.
 

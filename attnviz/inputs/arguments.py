@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError, did_you_mean
+from attnviz.formula.attention import additive_mask
 from attnviz.inputs.image import image_axis
 from attnviz.inputs.multimodal import fill_placeholders, fills_placeholders
 from attnviz.inputs.text import TextPair, continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
+from attnviz.io.files import is_file, read_arrays, read_text
 from attnviz.models.pretrained import forward_parameters, input_kinds
 from attnviz.results import Axis
 from attnviz.runtime.compat import attention_implementation
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
 
 ArgumentSource: TypeAlias = "Mapping[str, Any] | str | os.PathLike[str]"
+_MOST_BYTES = 2**26  # of a .json file
 _REFUSED = {
     "past_key_values": "the model changes it while it runs. Give the whole text",
     "return_dict": "its outputs are read by name. Leave it out",
@@ -105,24 +108,19 @@ def _tensor(value: Any, name: str) -> Any:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
+    if not is_file(path):
+        raise InputError(f"There is no file of inputs {path}: check the path.")
+    if path.suffix in (".safetensors", ".npz"):
+        return read_arrays(path)
+    if path.suffix != ".json":
+        raise InputError(f"{path} is no file of inputs. Give a .safetensors, .npz or .json file.")
     try:
-        if not path.is_file():
-            raise InputError(f"There is no file of inputs {path}: check the path.")
-        if path.suffix == ".json":
-            content = json.loads(path.read_text("utf-8"))
-            return content if isinstance(content, dict) else {"": content}
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                return dict(arrays)
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return load_file(path)
-    except InputError:
-        raise
-    except Exception as error:
+        content = json.loads(read_text(path, most=_MOST_BYTES))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path} cannot be read: {error}. Save the inputs again.") from error
-    raise InputError(f"{path} is no file of inputs. Give a .safetensors, .npz or .json file.")
+    return content if isinstance(content, dict) else {"": content}
 
 
 def encode_arguments(
@@ -144,10 +142,9 @@ def encode_arguments(
     values = {name: value for name, value in values.items() if name in names}
     mask = values.get("attention_mask")
     is_eager = attention_implementation(module.config) == "eager"
-    if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 4 and not is_eager:
-        # The fused attention hides by it; the eager one, which is recorded, adds its mask.
-        hidden = torch.zeros_like(mask, dtype=module.dtype)
-        values["attention_mask"] = hidden.masked_fill(~mask, torch.finfo(module.dtype).min)
+    if isinstance(mask, Tensor) and mask.dim() == 4 and not is_eager:
+        # The fused attention hides by a boolean one; the eager one, which is recorded, adds it.
+        values["attention_mask"] = additive_mask(mask, module.dtype)
     main = values.get(module.main_input_name)
     if main is not None and (not isinstance(main, Tensor) or not main.dim() or not main.numel()):
         raise InputError(f"{module.main_input_name} holds no numbers. Give an array of them.")

@@ -80,7 +80,14 @@ def check_weights_file(path: Path) -> None:
 
 
 def read_weights(path: Path) -> Any:
-    """Return the array of a file, or its arrays by name, for `attnviz.check`.
+    """Return the array of a file, or its arrays by name, for `attnviz.check`: see `read_arrays`."""
+    check_weights_file(path)
+    arrays = read_arrays(path)
+    return next(iter(arrays.values())) if len(arrays) == 1 and _is_of_model(arrays) else arrays
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Return the arrays of a .safetensors, .npz or .npy file by name.
 
     Raises
     ------
@@ -91,7 +98,6 @@ def read_weights(path: Path) -> Any:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    check_weights_file(path)
     try:
         if path.suffix.lower() == ".safetensors":
             arrays: dict[str, Any] = dict(load_file(path))
@@ -115,7 +121,7 @@ def read_weights(path: Path) -> Any:
         raise InputError(
             f"{path} cannot be read: {reason}. Save the weights as arrays of numbers."
         ) from error
-    return next(iter(arrays.values())) if len(arrays) == 1 and _is_of_model(arrays) else arrays
+    return arrays
 
 
 def _is_of_model(arrays: dict[str, Any]) -> bool:
