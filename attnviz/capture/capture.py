@@ -7,7 +7,6 @@ other, so comparing them is a proof and not a tautology.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -46,6 +45,7 @@ from attnviz.capture.watch import (
 )
 from attnviz.errors import ModelError
 from attnviz.models.devices import devices
+from attnviz.models.pretrained import forward_parameters
 from attnviz.results import (
     AttentionRecord,
     Axis,
@@ -522,7 +522,7 @@ def _cache_of(model: Any) -> Any:
 
 def _caches_keys_only(model: Any) -> bool:
     """Whether the keys and values are all that a model keeps from step to step."""
-    if "past_key_values" not in inspect.signature(model.forward).parameters:
+    if "past_key_values" not in forward_parameters(model):
         return False
     layers = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)

@@ -11,7 +11,6 @@ runs goes on with the attention of the unchanged one, and the keys of later laye
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from collections import Counter
@@ -35,6 +34,7 @@ from attnviz.capture.watch import (
     watch,
 )
 from attnviz.inputs.batch import Batch
+from attnviz.models.pretrained import forward_parameters
 from attnviz.results import AttentionRecord, Axis
 from attnviz.results.agreement_report import UNITS
 
@@ -182,7 +182,7 @@ def _moved(
     """Run inputs as they are and with some positions changed in each of R rows, as one batch."""
     tensors, ends = changed_batch(batch, kind, chosen)
     inputs: dict[str, Any] = {**tensors}
-    if kind == "target" and "encoder_outputs" in inspect.signature(model.forward).parameters:
+    if kind == "target" and "encoder_outputs" in forward_parameters(model):
         source = torch.cat([torch.full((1 + len(p),), n) for n, p in chosen])
         inputs["encoder_outputs"] = _encoded(model, batch.inputs, source)
     spans = [slice(a, b) for a, b in itertools.pairwise(ends)]

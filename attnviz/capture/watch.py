@@ -7,7 +7,6 @@ batch (batched.py), the run of a long text (streamed.py).
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -33,6 +32,7 @@ from attnviz.capture.projections.find import (
 )
 from attnviz.errors import ModelError
 from attnviz.models.devices import devices, held_whole
+from attnviz.models.pretrained import forward_parameters
 from attnviz.results import Axis
 from attnviz.runtime.compat import (
     attention_configs,
@@ -157,7 +157,7 @@ def model_errors(model: nn.Module) -> AbstractContextManager[None]:
 
 def minimal_run(model: nn.Module, inputs: Mapping[str, Tensor]) -> Callable[[], object]:
     """Return a run of the model without a cache and without the logits of every token."""
-    accepted = inspect.signature(model.forward).parameters
+    accepted = forward_parameters(model)
     options = {"use_cache": False, "logits_to_keep": 1}
     arguments = {name: value for name, value in options.items() if name in accepted}
     return lambda: model(**inputs, **arguments)
