@@ -119,7 +119,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
             else "it is damaged, or of another format"
         )
         raise InputError(
-            f"{path} cannot be read: {reason}. Save the weights as arrays of numbers."
+            f"{path} cannot be read: {reason}. Save the arrays again, as numbers."
         ) from error
     return arrays
 
