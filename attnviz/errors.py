@@ -118,9 +118,9 @@ def whole_numbers(value: object, what: str) -> tuple[int, ...]:
     """
     is_one = isinstance(value, str) or getattr(value, "ndim", 1) == 0
     items = value if isinstance(value, Iterable) and not is_one else (value,)
-    numbers = tuple(dict.fromkeys(whole_number(item, f"a {what}") for item in items))
+    numbers = tuple(dict.fromkeys(whole_number(item, f"the {what}") for item in items))
     if not numbers:
-        raise InputError(f"The list of {what}s is empty. Name a {what}, or several.")
+        raise InputError(f"The list of {what}s is empty. Name one, or several.")
     return numbers
 
 

@@ -15,7 +15,7 @@ import attnviz
 from attnviz import agreement
 from attnviz.capture.capture import capture, capture_generation
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs.batch import encode
+from attnviz.inputs.batch import Inputs, encode
 from attnviz.results import Axis
 
 FAMILIES = ["gpt2", "llama", "t5", "bart"]
@@ -86,8 +86,8 @@ def test_several_texts_are_continued_one_by_one(tokenizer):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_wrong_step_is_caught(family, tokenizer):
     module = sharp(family)
-    inputs = encode(attnviz.load(module, tokenizer=tokenizer).checkpoint, [TEXTS[2]],
-                    generating=True).inputs  # fmt: skip
+    checkpoint = attnviz.load(module, tokenizer=tokenizer).checkpoint
+    inputs = encode(checkpoint, Inputs([TEXTS[2]], generate=TOKENS)).inputs
     kind = "target" if family in TWO_SIDED else "text"
     captured, _ = capture_generation(
         module, inputs, TOKENS, lambda read: {kind: [Axis.numbered(len(read))]}

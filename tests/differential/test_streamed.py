@@ -65,7 +65,7 @@ def test_exact_regions_of_one_layer_with_the_maps_of_all(model):
     [
         ({"exact": 6}, "Layer 6 is out of range: the model has layers 0–5"),
         ({"exact": [1], "layers": [0, 2]}, "exact layer 1 is not stored: layers selects 0, 2"),
-        ({"exact": []}, "exact must be a number, or a list of them"),
+        ({"exact": []}, "The list of exact layers is empty. Name one, or several."),
     ],
 )
 def test_exact_layers_that_do_not_exist(model, layers, message):
@@ -143,8 +143,8 @@ def test_the_run_is_the_models_own(family, dtype, tokenizer):
     handle = module.base_model.register_forward_hook(lambda *call: outputs.append(call[2][0]))
     try:
         attnviz.attend(TEXTS[0], model=model, mode="streamed", top=2)
-        assert len(outputs) == 4  # the first tokens three times: is there linear attention,
-        assert torch.equal(outputs[2], outputs[3])  # as recorded, and as loaded
+        assert len(outputs) == 5  # the first tokens: is there linear attention, as recorded,
+        assert torch.equal(outputs[2], outputs[3])  # as loaded, and with other rows attended
         with torch.no_grad():
             module.base_model(**tokenizer(TEXTS[0], return_tensors="pt"), use_cache=False)
     finally:
@@ -205,7 +205,7 @@ def test_low_precision_is_verified(dtype):
         ({"layers": []}, "The list of layers is empty"),
         ({"layers": [-1]}, "Layer -1 is out of range: the model has layers 0–5"),
         ({"heads": [12]}, "Head 12 is out of range: the model has heads 0–11"),
-        ({"heads": "zzz"}, "A head must be a whole number, not 'zzz'"),
+        ({"heads": "zzz"}, "The head must be a whole number, not 'zzz'"),
         ({"cells": 0}, r"cells must be at least 1, not 0\."),
         ({"top": -1}, "top must be from 0 to 1024 keys, not -1"),
         ({"mode": "full", "top": 3}, "cells and top are for a streamed text only"),

@@ -9,10 +9,10 @@ import torch
 from families import tiny
 
 import attnviz
+from attnviz import runtime
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.text import max_tokens
-from attnviz.runtime import versions
 
 
 def test_a_text_gives_one_record_per_layer(train):
@@ -50,12 +50,6 @@ def test_a_pair_is_two_segments(pair):
     assert pair.provenance.pair == "it arrived too late"
 
 
-def test_a_typed_special_token_is_text(model):
-    axis = model.attend("a [SEP] b [PAD]").record(0).query_axis
-    assert sum(axis.special) == 2
-    assert "".join(axis.word_labels) == "a[SEP]b[PAD]"
-
-
 def test_several_texts_give_one_result_each(model):
     short, long = model.attend(["a train", "the train left the station on time"])
     assert short.provenance.text == "a train"
@@ -84,14 +78,14 @@ def test_attnviz_runs_from_its_folder_without_being_installed(model, monkeypatch
     def missing(name):
         raise PackageNotFoundError(name)
 
-    versions.version_of.cache_clear()
+    runtime.version_of.cache_clear()
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(versions, "version", missing)
+            patch.setattr(runtime, "version", missing)
             result = model.attend("the train")
             attnviz.save_result(result, tmp_path / "result.safetensors")
     finally:
-        versions.version_of.cache_clear()
+        runtime.version_of.cache_clear()
     loaded = attnviz.load_result(tmp_path / "result.safetensors")
     assert loaded.provenance.versions["attnviz"] == "(not installed)"
 
@@ -130,7 +124,7 @@ def test_ids_without_an_embedding_are_named(tokenizer):
 
 def test_a_decoder_has_its_own_rows(tokenizer):
     module = tiny("marian")
-    model = attnviz.load(module, tokenizer=tokenizer)
+    model = attnviz.load(module, tokenizer=tokenizer, target_tokenizer=tokenizer)
     embeddings = module.get_encoder().embed_tokens
     module.get_decoder().embed_tokens = torch.nn.Embedding(2000, embeddings.embedding_dim)
     with pytest.raises(ModelError, match=r"to 3345, but the embedding has rows 0–1999"):

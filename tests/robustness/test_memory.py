@@ -50,7 +50,7 @@ def within(size, trial):
         resource.setrlimit(resource.RLIMIT_AS, (had + size, had + size))
         try:
             return str(trial())
-        except AttnvizError as error:
+        except (AttnvizError, MemoryError, RuntimeError) as error:
             return f"{type(error).__name__}: {error}"
 
     ((_, outcome),) = run_trials(

@@ -71,7 +71,7 @@ WRONG_INPUT = {
     "empty pair": (["heatmap", TEXT, "--pair", ""], "The --pair is empty. Type at least one word."),
     "text that leaves no token": (
         ["heads", "\0"],
-        r"The text '\x00' leaves no token. Type at least one word.",
+        r"The text '\x00' leaves no token but special ones. Give at least one word.",
     ),
     "text that is no Unicode": (
         ["heatmap", "train \udcff"],

@@ -224,7 +224,7 @@ def test_what_cannot_be_explained_is_one_line(model, models, tokenizer):
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="has no decoder that reads a text of its own"):
         attnviz.explain(TEXT, decoder=PREFIX, model=model)
-    with pytest.raises(InputError, match="decoder must be a string, not"):
+    with pytest.raises(InputError, match="decoder text must be a string or ids, not 3"):
         attnviz.explain(TEXT, decoder=3, model=models["cross"])
     with pytest.raises(ModelError, match="does not read one text and nothing else"):
         attnviz.ablate(TEXT, model=models["cross"])

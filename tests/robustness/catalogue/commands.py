@@ -90,7 +90,7 @@ COMMANDS = {
         "shift bank 'the train left' -m tiny", 2, "'bank' is not a word"
     ),
     "shift of an empty text": both("shift bank '' -m tiny", 2, "at least one word"),
-    "shift of an empty word": both("shift '' 'the train' -m tiny", 2, "'' is not a word"),
+    "shift of an empty word": both("shift '' 'the train' -m tiny", 2, "The word is empty"),
     "shift of half a pair": both(
         "shift bank 'the bank of {mud|cash' -m tiny -o x.json", leaves="x.json"
     ),
