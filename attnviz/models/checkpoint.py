@@ -492,12 +492,12 @@ def _fits_embeddings(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     if (embedding := pretrained.embedding_of(module)) is None:
         return None
     weight = embedding.weight
+    if weight.is_meta or not _is_trained(weight.detach()[:: 1 + len(weight) // _MOST].double()):
+        return None
     pairs = [pair for pair in _spelled_alike(tokenizer) if max(pair) < len(weight)]
-    if len(pairs) < _FEWEST or weight.is_meta:
+    if len(pairs) < _FEWEST:
         return None
     first, second = (weight.detach()[list(ids)].double().cpu() for ids in zip(*pairs, strict=True))
-    if not _is_trained(first):
-        return None
     others = second.roll(len(second) // 2, 0)  # the partners of other pairs
     cosine = torch.nn.functional.cosine_similarity
     gains = cosine(first, second) - cosine(first, others)

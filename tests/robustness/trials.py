@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+
 _CONTEXT = multiprocessing.get_context("fork")  # imports stay loaded in a fork
 
 
@@ -54,6 +56,7 @@ def _work(pipe: Any, trial: Callable[[int], str], seeds: list[int], memory: int)
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        torch.set_num_threads(1)  # the threads of the parent are not in a fork
         used, baseline = _virtual(), 0
         resource.setrlimit(resource.RLIMIT_AS, (used + 2 * memory, used + 2 * memory))
         for seed in seeds:
