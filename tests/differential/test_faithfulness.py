@@ -18,13 +18,14 @@ from faithfulness import methods  # noqa: E402
 ALL = faithfulness.ALL
 
 
-@pytest.fixture(scope="module")
-def judged():
+@pytest.fixture(scope="module", params=[24, pytest.param(4, marks=pytest.mark.long)])
+def judged(request):
+    """Return what every 24th sentence gives, or with `-m long` every fourth."""
     with pytest.MonkeyPatch.context() as patch:
         selected = {"rollout": methods.METHODS["rollout"], "split": methods.split_gate}
         patch.setattr(methods, "METHODS", selected)
         sentences = faithfulness.read(ROOT / "tests" / "data" / "sense_sentences.json")
-        return faithfulness.evaluate_all(sentences, step=4)
+        return faithfulness.evaluate_all(sentences, step=request.param)
 
 
 def mean_rho(judged, method, change):
@@ -33,7 +34,7 @@ def mean_rho(judged, method, change):
 
 
 def test_the_decomposition_ranks_words_like_interventions(judged):
-    assert len(judged) >= 45
+    assert len(judged) >= 8
     assert mean_rho(judged, "split", "consensus") >= 0.62
     assert min(mean_rho(judged, "split", change) for change in ALL) >= 0.50
     assert mean_rho(judged, "rollout", "consensus") < 0.3  # other methods score lower

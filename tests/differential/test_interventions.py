@@ -309,12 +309,13 @@ def test_replacements_are_common_whole_words(model):
     assert available_interventions(model) == ("mask", "replace", "knock-out", "delete")
 
 
-def test_the_right_side_of_a_minimal_pair_is_higher(model):
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_the_right_side_of_a_minimal_pair_is_higher(model, step):
     """In 95 % of pairs like “The bank was full of {mud|cash}.” bank moves toward money."""
     pairs = json.loads((DATA / "minimal_pairs.json").read_text("utf-8"))
     sentences = json.loads((DATA / "sense_sentences.json").read_text("utf-8"))
     higher = []
-    for pair in pairs:
+    for pair in pairs[::step]:
         regions = {
             sense: [
                 entry["sentence"]
@@ -329,5 +330,5 @@ def test_the_right_side_of_a_minimal_pair_is_higher(model):
         shift = attnviz.shift(pair["word"], high, reference=low, toward=regions, model=model)
         assert shift.decomposition.credit_error < 1e-5
         higher.append(shift.decomposition.total > 0)
-    assert len(higher) >= 22
+    assert len(higher) >= 22 // step
     assert sum(higher) / len(higher) >= 0.95

@@ -60,9 +60,11 @@ def test_a_padded_text_has_the_same_maps_as_alone(family, side, own_tokenizer):
     module = tiny(family)
     inputs, axes = padded(family, module, own_tokenizer, side)
     no_provenance = {"versions": {}, "weights_sha256": ""}
+    most_padded = min(range(len(TEXTS)), key=lambda n: int(inputs["attention_mask"][n].sum()))
     for n, captured in enumerate(capture(module, inputs, {"text": axes})):
-        report = agreement.verify(captured.records, captured.references, **no_provenance)
-        assert report.verdict == "verified", report.summary()
+        if n == most_padded:
+            report = agreement.verify(captured.records, captured.references, **no_provenance)
+            assert report.verdict == "verified", report.summary()
         alone = own_tokenizer(TEXTS[n], return_tensors="pt", return_token_type_ids=False)
         (single,) = capture(module, dict(alone))
         length = alone["input_ids"].shape[1]

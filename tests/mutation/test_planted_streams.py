@@ -15,7 +15,7 @@ from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, numba_kernels, reference, summarise
 from attnviz.streaming.cpu import _RowBlock
 
-LONG = "the train left the station on time and nobody noticed that it was early. " * 12
+LONG = "the train left the station on time and nobody noticed that it was early. " * 6
 
 
 def scoring_of(change):

@@ -504,18 +504,24 @@ def several(model, verified, apple):
     }
 
 
-BETWEEN = [pytest.param(width, marks=pytest.mark.long) for width in (60, 120, 183, 300)]
+SHAPES = [
+    pytest.param(
+        width,
+        details,
+        marks=() if (width, details) in ((40, False), (89, True)) else pytest.mark.long,
+    )
+    for width in (40, 60, 89, 120, 183, 300)
+    for details in (False, True)
+]
 
 
-@pytest.mark.parametrize("width", [40, 89, *BETWEEN])
-def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(several, width):
+@pytest.mark.parametrize(("width", "details"), SHAPES)
+def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(several, width, details):
     for name, result in several.items():
-        for details in (False, True):
-            figure = attnviz.plot.shift(result, width=width, details=details)
-            check_layout(figure)
-            if width >= 89:
-                assert figure.get_size_inches()[1] * 25.4 <= 247, (name, details)
-            plt.close(figure)
+        figure = attnviz.plot.shift(result, width=width, details=details)
+        check_layout(figure)
+        assert width < 89 or figure.get_size_inches()[1] * 25.4 <= 247, name
+        plt.close(figure)
 
 
 def test_two_panels_by_default_and_all_others_with_details(several):

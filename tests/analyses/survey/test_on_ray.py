@@ -155,6 +155,7 @@ def test_every_sentence_occurs_once_without_failures(corpus, cluster):
     same(expected, table(folder / "calm", 8 * size))
 
 
+@pytest.mark.long
 def test_an_address_of_another_service_is_refused(tmp_path):
     (tmp_path / "corpus.txt").write_text("one two\n")
     with socketserver.TCPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
@@ -194,6 +195,7 @@ def test_a_model_on_the_second_gpu_is_measured_on_the_only_gpu_of_a_worker(token
         unpack(packed)
 
 
+@pytest.mark.long
 def test_a_cluster_without_a_gpu_is_refused_for_a_model_on_a_gpu(tokenizer, tmp_path):
     with SimulatedCuda():
         model = attnviz.load(tiny("bert").to("cuda"), tokenizer=tokenizer)
