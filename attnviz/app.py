@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -40,6 +41,9 @@ def _print_version(
         raise typer.Exit
 
 
+_command_of = cache(typer.main.get_command)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command; print an error as one line on standard error.
 
@@ -52,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     with own_stderr(ours=not debug), _only_our_warnings(debug=debug):
         try:
-            main = typer.main.get_command(app)
+            main = _command_of(app)
             with main.make_context("attnviz", list(arguments)) as context:
                 code = main.invoke(context)
             sys.stdout.flush()

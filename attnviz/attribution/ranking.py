@@ -39,7 +39,10 @@ class WordResult(Result):
 
 def sum_pieces(parts: Tensor, positions: Sequence[Sequence[int]]) -> Tensor:
     """Sum parts (…, T) over the pieces of each word, (…, W)."""
-    return torch.stack([parts[..., list(pieces)].sum(-1) for pieces in positions], dim=-1)
+    pieces = [piece for of_word in positions for piece in of_word]
+    words = [word for word, of_word in enumerate(positions) for _ in of_word]
+    sums = parts.new_zeros(*parts.shape[:-1], len(positions))
+    return sums.index_add_(-1, torch.tensor(words, device=parts.device), parts[..., pieces])
 
 
 def spread(numbers: Tensor, words: list[int], count: int) -> Tensor:

@@ -8,6 +8,7 @@ import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, takewhile
 from typing import Any, Literal, TypeAlias, get_args
 
 import matplotlib.pyplot as plt
@@ -90,14 +91,17 @@ class Ruler:
         """Break text into lines of at most `width`."""
         words, lines = text.split(), []
 
-        def measure(count: int) -> float:
-            return self.width(" ".join(words[:count]), points, weight)
+        def fits(count: int) -> bool:
+            return self.width(" ".join(words[:count]), points, weight) <= width
 
+        blank = self.width("n n", points, weight) - 2 * self.width("n", points, weight)
         while words:
-            most = 1  # words that may fit: no more of the text is measured than that
-            while most < len(words) and measure(most) <= width:
-                most *= 2
-            count = bisect.bisect(range(1, min(most, len(words)) + 1), width, key=measure)
+            ends = accumulate(self.width(word, points, weight) + blank for word in words)
+            count = sum(1 for _ in takewhile((width + blank).__ge__, ends))
+            while count < len(words) and fits(count + 1):  # letters beside a blank are kerned
+                count += 1
+            while count and not fits(count):
+                count -= 1
             if count:
                 lines.append(" ".join(words[:count]))
                 words = words[count:]
@@ -237,7 +241,7 @@ class Page:
         if most is not None:  # more lines in a column beside a panel
             most = round(most * self.room / (self.right - left))
         room = self.right - left
-        for lines, font in _paragraphs(parts, agreement, room, most, full=most is None):
+        for lines, font in _paragraphs(parts, agreement, room, self.ruler, most, full=most is None):
             top = self.write(left, top, lines, **font)
         return top
 
@@ -416,7 +420,7 @@ def add_caption(
             lines = Ruler().wrap(title, width - 2 * MARGIN, TITLE_SIZE, "bold")
             look: dict[str, Any] = {"fontsize": TITLE_SIZE, **_face("bold")}
             figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", **look)
-        paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN))
+        paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN, Ruler()))
         text_height = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)
         height = _grow_below(figure, text_height + 2 * MARGIN)
         top = text_height + MARGIN
@@ -452,6 +456,7 @@ def _paragraphs(
     parts: Sequence[str],
     agreement: AgreementReport | None,
     width: float,
+    ruler: Ruler,
     most: int | None = None,
     *,
     full: bool = False,
@@ -461,7 +466,6 @@ def _paragraphs(
     most : the largest number of lines of sentences; those that do not fit are left out. full :
     whether the verdict has every difference.
     """
-    ruler = Ruler()
     lines: list[str] = []
     shown: list[str] = []
     for sentence in _sentences(parts):

@@ -261,7 +261,7 @@ def _with_adapter(
         name=name,
         module=module,
         processors=processors,
-        sha256=_joined(checkpoint.sha256, sha256),
+        sha256=hashlib.sha256(f"{checkpoint.sha256}{sha256}".encode()).hexdigest(),
         versions=_versions(module),
         notes=(f"the base model of the adapter is {checkpoint.name}",),
     )
@@ -465,12 +465,7 @@ def _sha256_of_files(files: Sequence[Path]) -> str:
     for file in files:
         with file.open("rb") as stream:
             digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
-    return digests[0] if len(files) == 1 else _joined(*digests)
-
-
-def _joined(*digests: str) -> str:
-    """Return the SHA-256 of digests that are joined."""
-    return hashlib.sha256("".join(digests).encode()).hexdigest()
+    return digests[0] if len(files) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 # --- whether the vocabulary of a tokenizer is that of the embeddings

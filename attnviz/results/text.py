@@ -23,11 +23,6 @@ def with_minus(number: str) -> str:
     return number.replace("-", "\N{MINUS SIGN}")
 
 
-def joined(parts: Sequence[str]) -> str:
-    """Return a list in words: a, b and c."""
-    return " and ".join(part for part in (", ".join(parts[:-1]), *parts[-1:]) if part)
-
-
 def counted(number: int, noun: str) -> str:
     """Return a number of things: "1 text", "2,000 texts"."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

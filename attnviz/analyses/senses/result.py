@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 import attnviz
+from attnviz.errors import joined
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Savable, proof, stacked
-from attnviz.results.text import dim, joined, plain_table, with_minus
+from attnviz.results.text import dim, plain_table, with_minus
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

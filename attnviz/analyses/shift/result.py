@@ -14,11 +14,12 @@ import attnviz
 from attnviz.attribution.decomposition import Decomposition
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, spearman
 from attnviz.attribution.residual_stream import ResidualStream
+from attnviz.errors import joined
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Savable, proof, stacked
-from attnviz.results.text import dim, joined, plain_table, signed
+from attnviz.results.text import dim, plain_table, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -309,7 +309,7 @@ class _LinearStages(_HeadStages):
         return (
             *(
                 Stage(
-                    _argument(name),
+                    f"argument {name}" if name in ("V", "weights", "A") else name,
                     "as the model made it",
                     self._rows(tensor),
                     why_not=_NOT_COMPARED,
@@ -336,11 +336,6 @@ class _LinearStages(_HeadStages):
             names = ", ".join(self.left_out)
             notes.append(f"not shown, because they have no row for each token: {names}")
         return notes
-
-
-def _argument(name: str) -> str:
-    """Return the name of the stage of an argument."""
-    return f"argument {name}" if name in ("V", "weights", "A") else name
 
 
 def _projection(projection: HeadProjection, X: str, name: str) -> str:
