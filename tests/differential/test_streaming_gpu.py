@@ -431,7 +431,7 @@ def test_triton_is_loaded_on_demand():
 
 
 SAMPLE = "Launches or Planted or come_from_the_kernels"
-SAMPLE += " or ((EveryNumber or Caps) and (33 or 50 or 70))"
+SAMPLE += " or ((EveryNumber or Caps) and (33 or 70))"
 
 
 @for_real

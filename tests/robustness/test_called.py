@@ -1,15 +1,15 @@
-"""Run every case through the public functions: exceptions have the same exit code."""
+"""Run the cases through the public functions: exceptions have the same exit code.
+
+Of the cases that are typed and called, every other one is called here and the rest typed in
+`test_typed`; with `-m long`, the other way round.
+"""
 
 import pytest
 
 from robustness.catalogue import GROUPS
+from robustness.catalogue.case import in_turn
 
-CASES = [
-    pytest.param(group, name, case, id=f"{group}: {name}")
-    for group, cases in GROUPS.items()
-    for name, case in cases.items()
-    if case.called is not None
-]
+CASES = in_turn(GROUPS, "called")
 
 
 @pytest.mark.parametrize(("group", "name", "case"), CASES)

@@ -1,15 +1,14 @@
-"""Run every case on the command line: no traceback, the documented exit code, complete files."""
+"""Run the cases on the command line: no traceback, the documented exit code, complete files.
+
+Of the cases that are typed and called, every other one is typed here; see `test_called`.
+"""
 
 import pytest
 
 from robustness.catalogue import GROUPS
+from robustness.catalogue.case import in_turn
 
-CASES = [
-    pytest.param(group, name, case, id=f"{group}: {name}")
-    for group, cases in GROUPS.items()
-    for name, case in cases.items()
-    if case.typed is not None
-]
+CASES = in_turn(GROUPS, "typed")
 
 
 @pytest.mark.parametrize(("group", "name", "case"), CASES)

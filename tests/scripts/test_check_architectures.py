@@ -39,7 +39,7 @@ def test_an_architecture_agrees(name):
     expect(name, check(name))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_stores_its_results_and_writes_no_table_while_some_are_missing(tmp_path):
     results_file = tmp_path / "results.jsonl"
     program = str(ROOT / "scripts" / "check_architectures.py")

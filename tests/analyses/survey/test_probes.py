@@ -105,10 +105,10 @@ def test_ablation_finds_the_heads_made_by_hand(planted):
     assert result.mean[result.strongest[2:]].abs().max() < 1e-6
 
 
-LATER = [pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 10)]
+LATER = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 10)]
 
 
-@pytest.mark.parametrize("seed", [*range(4), *LATER])
+@pytest.mark.parametrize("seed", [*range(2), *LATER])
 def test_no_head_of_a_random_model_is_confirmed(seed):
     model = attnviz.load(gpt2(seed, width=88, heads=22), tokenizer=tokenizer())
     result = attnviz.survey(probe=["induction", "previous", "duplicate", "sink"], model=model)

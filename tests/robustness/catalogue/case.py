@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,19 @@ def typed(
 def called(called: str, code: int = 0, said: str = "", *, within: str = "") -> Case:
     """Return a case for Python only."""
     return Case(None, called, code, said, (), within, cold=False)
+
+
+def in_turn(groups: Mapping[str, Mapping[str, Case]], way: Literal["typed", "called"]) -> list[Any]:
+    """Return the cases of one way as parameters; of those that go both ways, half are long."""
+    cases = [(group, name, case) for group, some in groups.items() for name, case in some.items()]
+    return [
+        pytest.param(*case, id=f"{case[0]}: {case[1]}", marks=() if runs else pytest.mark.long)
+        for number, case in enumerate(cases)
+        if getattr(case[2], way) is not None
+        for runs in [
+            None in (case[2].typed, case[2].called) or (number % 2 == 0) == (way == "typed")
+        ]
+    ]
 
 
 def _names(leaves: str | tuple[str, ...]) -> tuple[str, ...]:

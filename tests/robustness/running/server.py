@@ -14,6 +14,7 @@ exit code (negative for a signal, null if it was killed) and its CPU time.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -66,13 +67,15 @@ def main() -> int:
 
 
 def warm_up(model: str) -> None:
-    """Let the libraries fill their caches: auto-class tables and fonts."""
-    import attnviz
+    """Let the libraries fill their caches: auto-class tables, fonts and commands."""
+    import attnviz.app
 
     axes = attnviz.plot.heatmap(attnviz.attend("the train", model=model))
     for suffix in ("png", "svg"):
         axes.figure.savefig(io.BytesIO(), format=suffix)
     attnviz.view(attnviz.attend("the train", model=model)).data()
+    with contextlib.redirect_stdout(io.StringIO()):
+        attnviz.app.run(["--version"])  # which makes the commands
 
 
 def run_and_exit(run: Callable[..., int], request: dict[str, Any]) -> NoReturn:
