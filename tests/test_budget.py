@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 196
-LINES = 48_102
+LINES = 48_092
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

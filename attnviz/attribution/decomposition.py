@@ -100,6 +100,8 @@ def decompose(
     mixes = [mix for mix in mode.mixes if readout.reads(mix.place)]
     if not mixes:
         raise ValueError("no attention was traced")
+    if any(mix.values.shape[-2] != len(range(T)[mix.place.keys]) for mix in mixes):
+        raise ValueError("its attention reads the text in windows")
     delta = (end[1] - end[0]).detach()
     length, unit = measure_along(delta, direction)
     mixed = [mix.mixed for mix in mixes]

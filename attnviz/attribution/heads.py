@@ -55,9 +55,9 @@ def head_effects(
     """Return the estimated effect of ablating each head, and the exact one of the largest.
 
     The estimate is gradient × (output of the head - its replacement), summed over positions: the
-    effect to first order. The heads with the largest estimates are ablated as in `ablate_heads`.
+    effect to first order. The heads with the largest estimates are ablated as in `ablate_each`.
 
-    how, others : as in `ablate_heads`. exact : the number of heads to ablate.
+    how, others : as in `replace_outputs`. exact : the number of heads to ablate.
 
     Source: attribution patching (Syed et al. 2023, arXiv:2310.10348).
     """
@@ -72,7 +72,7 @@ def head_effects(
     largest = [divmod(int(index), estimate.shape[1]) for index in order]
     table = torch.full_like(estimate, torch.nan)
     for (layer, head), effect in zip(
-        largest, _lost(score, run, largest, replacement).tolist(), strict=True
+        largest, ablate_each(score, run, largest, replacement).tolist(), strict=True
     ):
         table[layer, head] = effect
     return HeadEffects(estimate, table)
@@ -97,27 +97,15 @@ def estimate_effects(
     return estimate
 
 
-def ablate_heads(
-    score: Score, heads: Sequence[Head], *, how: Ablation = "zero", others: Sequence[Target] = ()
+def ablate_each(
+    score: Score, run: HeadRun, heads: Sequence[Head], replacement: Sequence[Tensor]
 ) -> Tensor:
-    """Ablate each head by itself and return what the score loses, (N,).
+    """Ablate each head by itself and return what the score loses, (N,), in float64.
 
     The output of the head, before W^O, is replaced at all positions but the attention sink, and
     everything after it is recomputed. The sink is the first token of a causal model if it is
     special or `score.sink`.
-
-    heads : the (layer, head) of each ablation. how, others : as in `replace_outputs`.
     """
-    run = HeadRun.of(score)
-    run.expect(heads)
-    outputs = [outputs_of(other) for other in others]
-    return _lost(score, run, heads, replace_outputs(run, how, outputs))
-
-
-def _lost(
-    score: Score, run: HeadRun, heads: Sequence[Head], replacement: Sequence[Tensor]
-) -> Tensor:
-    """Return what the score loses without each head, (N,), in float64."""
     direction = score.direction.double().cpu()
     unchanged = run.numbers.detach().double().cpu() @ direction
     left = run_without(

@@ -9,7 +9,13 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution import heads as module_under_test
-from attnviz.attribution.heads import ablate_heads, head_effects
+from attnviz.attribution.heads import (
+    HeadRun,
+    ablate_each,
+    head_effects,
+    outputs_of,
+    replace_outputs,
+)
 from attnviz.attribution.interventions import HeadPatching
 from attnviz.attribution.target import Readout, Score
 from attnviz.capture.watch import restoring
@@ -23,6 +29,14 @@ OUTPUT = {
     "gpt-neox": (lambda m: [block.attention.dense for block in m.layers], False),
     "gemma2": (lambda m: [block.self_attn.o_proj for block in m.layers], False),
 }
+
+
+def ablate_heads(score, heads, *, how="zero", others=()):
+    """Return what a score loses without each head, (N,)."""
+    run = HeadRun.of(score)
+    run.expect(heads)
+    replacement = replace_outputs(run, how, [outputs_of(other) for other in others])
+    return ablate_each(score, run, heads, replacement)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +278,7 @@ def test_the_estimate_is_the_derivative_toward_the_replacement(family, how, tiny
         step, slopes = 1e-3, 0  # norms and softmax compute in float32, so no smaller one
         for sign in (1, -1):
             near = [a + sign * step * (b - a) for a, b in zip(outputs, replacement, strict=True)]
-            moved = module_under_test._lost(score, run, every_head(), near)
+            moved = module_under_test.ablate_each(score, run, every_head(), near)
             slopes += sign * moved / (2 * step)
     assert differ(effects.estimate, slopes.reshape(3, 4)) < 1e-3
     assert effects.is_exact.sum() == 2
