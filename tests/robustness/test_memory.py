@@ -4,6 +4,7 @@ The limits are real (RLIMIT_AS), each in a separate process.
 """
 
 import contextlib
+import gc
 import io
 import resource
 import subprocess
@@ -46,6 +47,7 @@ def within(size, trial):
     """Return or raise the outcome of a trial in a process with this much additional memory."""
 
     def limited(_):
+        gc.collect()  # what is freed later would be room beyond `size`
         had = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (had + size, had + size))
         try:
