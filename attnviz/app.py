@@ -28,6 +28,7 @@ app = typer.Typer(
 )
 for name, command in COMMANDS.items():
     app.command(name)(command)
+_command_of = cache(typer.main.get_command)
 
 
 @app.callback(invoke_without_command=True)
@@ -39,9 +40,6 @@ def _print_version(
 
         print(f"attnviz {version_of('attnviz')}")
         raise typer.Exit
-
-
-_command_of = cache(typer.main.get_command)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -100,9 +100,9 @@ def _tensor(value: Any, name: str) -> Any:
         try:
             array = np.array(value)
             return torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"{name or 'inputs'} is no array of numbers. Give one, or a tensor."
+                f"{name or 'inputs'} is not an array of numbers. Give one, or a tensor."
             ) from error
     return value
 
@@ -113,7 +113,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     if path.suffix in (".safetensors", ".npz"):
         return read_arrays(path)
     if path.suffix != ".json":
-        raise InputError(f"{path} is no file of inputs. Give a .safetensors, .npz or .json file.")
+        raise InputError(f"{path} is not an input file. Give a .safetensors, .npz or .json file.")
     try:
         content = json.loads(read_text(path, most=_MOST_BYTES))
     except (ValueError, RecursionError) as error:
@@ -187,9 +187,8 @@ def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[
         source = TokenIds(tuple(ids), None if segments is None else tuple(segments))
         encoded = encode_ids(tokenizer, source)
         axis = encoded.axis(tokenizer, len(ids))
-        if shown is not None and any(shown):
-            first, last = shown.index(1), len(shown) - shown[::-1].index(1)
-            padding = tuple(not first <= n < last for n in range(len(shown)))
+        if kept := [n for n, number in enumerate(shown or ()) if number > 0]:
+            padding = tuple(not kept[0] <= n <= kept[-1] for n in range(len(ids)))
             special = tuple(map(max, padding, axis.special))
             axis = replace(axis, padding=padding, special=special)
         read.append((axis, encoded.texts))

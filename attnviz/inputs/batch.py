@@ -145,7 +145,7 @@ def parse_inputs(
                 "tensors into inputs."
             )
         arguments = parse_arguments(inputs, queries, keys)
-        if queries or keys or not is_text(arguments.values):
+        if queries is not None or keys is not None or not is_text(arguments.values):
             return Inputs(generate=generate, arguments=arguments)
         text = arguments.values
     elif queries is not None or keys is not None:
@@ -203,7 +203,7 @@ def _read_texts(
 ) -> tuple[list[Any] | None, bool]:
     """Return the texts, as strings, ids or messages, and whether there may be several."""
     if not isinstance(value, Tensor) and hasattr(value, "tolist"):  # a column of a table, an array
-        value = value.tolist() if str(value.dtype) in ("object", "str", "string") else value
+        value = value.tolist() if getattr(value.dtype, "kind", "O") in "OUT" else value
 
     def parse(item: Any, subject: str) -> list[TokenIds | Chat] | None:
         return parse_text(item, subject, prompted=prompted) if ids else None
@@ -412,7 +412,8 @@ def _own_target(
     ids = own_decoder_ids(module, inputs)
     if ids is None or tokenizer is None:
         raise InputError(
-            f"{checkpoint.name} reads {_NAMES['target']}, but it is missing. {_OPTIONS['target']}."
+            f"{checkpoint.name} reads {_NAMES['target']}, but it is missing. Add decoder_input_ids "
+            "to the inputs, or give a text and its target."
         )
     target = tuple(continue_axis(tokenizer, None, row) for row in ids)
     return {**axes, "target": target}, ["the model makes the text of its decoder itself"]

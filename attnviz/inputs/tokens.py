@@ -112,10 +112,10 @@ def is_text(value: Mapping[str, Any]) -> bool:
     """Return whether a mapping holds the ids of texts, and a mask that hides only padding."""
     if "input_ids" not in value or set(value) - BOOKKEEPING - {"input_ids"}:
         return False
-    mask = np.asarray(value.get("attention_mask", [1]))
-    return mask.ndim < 3 and all(
-        set(row) <= {0, 1} and "10" not in "".join(map(str, map(int, row))).rstrip("0")
-        for row in np.atleast_2d(mask).tolist()
+    return all(
+        all(item in (0, 1) for item in row)
+        and "10" not in "".join(map(str, map(int, row))).rstrip("0")
+        for row in _lists([1] if value.get("attention_mask") is None else value["attention_mask"])
     )
 
 
@@ -125,33 +125,38 @@ def _of_encoding(value: Any, subject: str) -> list[TokenIds | Chat]:
         hint = "A chat is a list of messages." if "role" in value else "Give a text, or ids."
         raise InputError(f"{subject} is a mapping without input_ids. {hint}")
     if not is_text(value):
-        raise InputError(
-            f"{subject} holds {', '.join(sorted(set(value) - BOOKKEEPING))}, or a mask that hides "
-            "tokens inside it. Give it alone, as inputs=…."
-        )
+        more = ", ".join(sorted(set(value) - BOOKKEEPING - {"input_ids"}))
+        what = more or "a mask that hides tokens inside it"
+        raise InputError(f"{subject} holds {what}. Give it alone, as inputs=….")
     rows = _rows(value["input_ids"], subject)
     masks, segments = (
-        _rows(value[name], subject) if name in value else [None] * len(rows)
+        [None] * len(rows) if value.get(name) is None else _lists(value[name])
         for name in ("attention_mask", "token_type_ids")
     )
+    if len({tuple(map(len, of)) for of in (rows, masks, segments) if None not in of}) > 1:
+        raise InputError(f"{subject} has a mask of another shape than its ids. Fit it to them.")
     texts: list[TokenIds | Chat] = []
     for ids, mask, types in zip(rows, masks, segments, strict=True):
         kept = [n for n in range(len(ids)) if mask is None or mask[n]]
         texts.append(
             TokenIds(
                 tuple(ids[n] for n in kept),
-                None if types is None else tuple(types[n] for n in kept),
+                None if types is None else tuple(int(types[n]) for n in kept),
             )
         )
     return texts
 
 
+def _lists(values: Any) -> list[Any]:
+    """Return numbers as rows, (N, T); one row where they are of one text, (T,)."""
+    rows = [row.tolist() if hasattr(row, "tolist") else row for row in values]
+    return rows if rows and isinstance(rows[0], list | tuple) else [rows]
+
+
 def _rows(values: Any, subject: str) -> list[tuple[int, ...]]:
     """Return rows of whole numbers, (N, T) or of one text (T,)."""
-    rows = values.tolist() if isinstance(values, Tensor | np.ndarray) else values
-    if isinstance(rows, list | tuple) and rows and not isinstance(rows[0], list | tuple):
-        rows = [rows]
-    if isinstance(rows, list | tuple) and rows:
+    if isinstance(values, Tensor | np.ndarray | list | tuple):
+        rows = _lists(values)
         found = [tuple(row) for row in rows if isinstance(row, list | tuple) and row]
         if len(found) == len(rows) and all(_is_id(item) for row in found for item in row):
             return found

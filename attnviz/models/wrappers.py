@@ -179,6 +179,8 @@ def _members(owner: Any) -> Iterator[Any]:
         except Exception:  # a property of another library
             continue
     yield from getattr(owner, "__dict__", {}).values()
+    if isinstance(owner, dict | list | tuple):
+        yield from owner.values() if isinstance(owner, dict) else owner
 
 
 def _first(members: list[Any], kind: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast, overload
 
 import torch
 
@@ -370,8 +370,8 @@ def attended(
     given = [name for name, value in {"model": model, **inputs}.items() if value is not None]
     if given:
         raise InputError(
-            f"A result says already what was read: leave {' and '.join(given)} out, or give a text "
-            "in place of the result."
+            f"A result already holds what was read: leave {' and '.join(given)} out, or give a "
+            "text in place of the result."
         )
     return source
 
@@ -430,7 +430,10 @@ def verify(
     """
     if isinstance(text, AttentionResult):
         return verify_saved(attended(text, model, inputs))
-    return attend(text, model=model, **inputs).agreement
+    result = cast("AttentionResult | list[AttentionResult]", attend(text, model=model, **inputs))
+    if isinstance(result, AttentionResult):
+        return result.agreement
+    return AgreementReport.joined(one.agreement for one in result)  # of several texts
 
 
 @dataclass(frozen=True, eq=False)

@@ -209,7 +209,7 @@ def transcript_of(
     text = str(tokenizer.decode(written.returned, skip_special_tokens=True))
     if not text.strip():
         raise InputError(
-            f"{checkpoint.name} hears no words in the sound. Give another sound, or the text of "
+            f"{checkpoint.name} finds no words in the sound. Give another sound, or the text of "
             "its decoder with --target (target=…)."
         )
     return text, written.notes

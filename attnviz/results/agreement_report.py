@@ -625,7 +625,8 @@ class AgreementReport(Savable):
 
     def _of_other_parts(self, *, short: bool) -> str:
         """Return what agrees beside the weights, in words."""
-        names = ("projections", "positions") if short else ("input", "projections", "positions")
+        is_own = not short and self.input is not None and not self.input.differs
+        names = ("input", "projections", "positions") if is_own else ("projections", "positions")
         parts = [part for part in names if self.parts[part] == "verified"]
         if parts and parts[-1] == "positions" and (tried := self.positions) is not None:
             changed = sum(tried.changed.values())
@@ -651,7 +652,7 @@ class AgreementReport(Savable):
         when = f" when saved on {self.saved}" if self.saved else ""
         if self.verdict != "positions not verified" or self.positions is None:
             return f"verified{when}"
-        return f"POSITIONS NOT VERIFIED: {self.positions.doubt}; all else is verified{when}"
+        return f"POSITIONS NOT VERIFIED: {self.positions.doubt}; all that was compared agrees{when}"
 
     def _of_doubts(self) -> str:
         """Return what was not compared, and what a reader should know of the input, in words."""

@@ -204,7 +204,7 @@ WRONG = {
     "a cache": ({"input_ids": [[101]], "past_key_values": 0}, "past_key_values is not read"),
     "no ids": ({"input_ids": [[1.5]]}, "whole numbers"),
     "nothing": ({}, "mapping from the names"),
-    "words": ({"input_ids": [["a"]]}, "no array of numbers"),
+    "words": ({"input_ids": [["a"]]}, "not an array of numbers"),
     "no file": ("nowhere.npz", "There is no file of inputs"),
     "another file": (__file__, "Give a .safetensors, .npz or .json file"),
 }

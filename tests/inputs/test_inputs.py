@@ -240,7 +240,7 @@ def test_a_sound_without_words(tokenizer, monkeypatch):
 
     model = seeing("whisper", tokenizer)
     monkeypatch.setattr(type(model.module), "generate", write_nothing)
-    with pytest.raises(InputError, match=r"hears no words in the sound\. .*--target"):
+    with pytest.raises(InputError, match=r"finds no words in the sound\. .*--target"):
         model.attend(audio=chirp(0.5), sampling_rate=RATE)
 
 

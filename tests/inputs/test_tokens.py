@@ -73,6 +73,34 @@ def test_rows_of_an_encoding_are_several_texts(exact_model, tokenizer):
         )
 
 
+def test_a_mask_of_any_type_and_rows_of_any_length(model, tokenizer):
+    there = tokenizer("the train left", return_tensors="pt")
+    ids, mask = there["input_ids"], there["attention_mask"]
+    for of in (mask.bool(), mask.bfloat16(), mask.numpy(), mask[0].tolist(), None):
+        assert model.attend({"input_ids": ids, "attention_mask": of}).tokens[1:3] == (
+            "the",
+            "train",
+        )
+    with pytest.raises(InputError, match="a mask of another shape than its ids"):
+        model.attend({"input_ids": ids, "attention_mask": mask[:, :3]})
+    with pytest.raises(InputError, match="holds a mask that hides tokens inside it"):
+        model.attend([{"input_ids": ids, "attention_mask": [1, 0, 1, 1, 1]}])
+    ragged = tokenizer(["the train left", "the train"])
+    assert [len(result.tokens) for result in model.attend(ragged)] == [5, 4]
+    assert len(model.attend(np.array(["the train", "left"]))) == 2
+    labels = np.array(["a", "b", "c", "d", "e"])
+    assert (
+        model.attend(inputs={"input_ids": ids}, queries=labels).records[0].query_axis.labels[1]
+        == "b"
+    )
+
+
+def test_several_texts_have_one_verdict(model):
+    report = attnviz.verify(["the train left", "a dog"], model=model)
+    assert report.verdict == "verified"
+    assert "72 heads on 2 texts" in report.summary()
+
+
 def test_texts_and_ids_in_one_list(exact_model, tokenizer):
     written = exact_model.attend(TEXT)
     mixed = exact_model.attend([TEXT, tokenizer(TEXT), tokenizer(TEXT)["input_ids"]])

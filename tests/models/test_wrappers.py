@@ -147,6 +147,14 @@ def test_cross_encoders_and_own_objects_give_their_tokenizer(tokenizer, tmp_path
     assert attnviz.load(SimpleNamespace(pipe=pipeline)).tokenizer is tokenizer
 
 
+@pytest.mark.parametrize("kind", [tuple, dict])
+def test_a_container_brings_its_tokenizer(tokenizer, kind):
+    module = tiny("bert")
+    held = {"model": module, "tokenizer": tokenizer}
+    model = attnviz.load(held if kind is dict else tuple(held.values()))
+    assert model.tokenizer is tokenizer
+
+
 def test_several_models_are_named_by_their_paths(tokenizer):
     both = Holding(question=tiny("bert"), answer=SimpleNamespace(net=tiny("gpt2")))
     expected = r"holds 2 models of transformers: \.question \(BertForMaskedLM\), \.answer"

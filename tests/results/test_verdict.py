@@ -60,7 +60,9 @@ def test_labels_in_doubt_are_not_verified(train):
     report = replace(train.agreement, positions=positions)
     assert report.verdict == "positions not verified"
     for said in (report.summary(), *report.captions()):
-        assert said.startswith("POSITIONS NOT VERIFIED: no labels; all else is verified: 72")
+        assert said.startswith(
+            "POSITIONS NOT VERIFIED: no labels; all that was compared agrees: 72"
+        )
         assert "positions in" not in said
         assert "positions (" not in said
 
