@@ -202,8 +202,8 @@ def _read_texts(
     value: Any, kind: str = "text", *, ids: bool = True, prompted: bool = False
 ) -> tuple[list[Any] | None, bool]:
     """Return the texts, as strings, ids or messages, and whether there may be several."""
-    if not isinstance(value, Tensor) and hasattr(value, "tolist"):  # a column of a table, an array
-        value = value.tolist() if getattr(value.dtype, "kind", "O") in "OUT" else value
+    if getattr(getattr(value, "dtype", None), "kind", "-") in "OUT":  # a column of a table
+        value = value.tolist()
 
     def parse(item: Any, subject: str) -> list[TokenIds | Chat] | None:
         return parse_text(item, subject, prompted=prompted) if ids else None

@@ -149,17 +149,17 @@ def _of_encoding(value: Any, subject: str) -> list[TokenIds | Chat]:
 
 def _lists(values: Any) -> list[Any]:
     """Return numbers as rows, (N, T); one row where they are of one text, (T,)."""
-    rows = [row.tolist() if hasattr(row, "tolist") else row for row in values]
+    rows = values.tolist() if hasattr(values, "tolist") else values
+    rows = rows if isinstance(rows, list | tuple) else ()
+    rows = [row.tolist() if hasattr(row, "tolist") else row for row in rows]
     return rows if rows and isinstance(rows[0], list | tuple) else [rows]
 
 
 def _rows(values: Any, subject: str) -> list[tuple[int, ...]]:
     """Return rows of whole numbers, (N, T) or of one text (T,)."""
-    if isinstance(values, Tensor | np.ndarray | list | tuple):
-        rows = _lists(values)
-        found = [tuple(row) for row in rows if isinstance(row, list | tuple) and row]
-        if len(found) == len(rows) and all(_is_id(item) for row in found for item in row):
-            return found
+    rows = _lists(values)
+    if all(isinstance(row, list | tuple) and row and all(map(_is_id, row)) for row in rows):
+        return [tuple(row) for row in rows]
     raise InputError(f"The ids of {subject.lower()} are whole numbers, one for each token.")
 
 

@@ -83,6 +83,10 @@ def test_a_mask_of_any_type_and_rows_of_any_length(model, tokenizer):
         )
     with pytest.raises(InputError, match="a mask of another shape than its ids"):
         model.attend({"input_ids": ids, "attention_mask": mask[:, :3]})
+    with pytest.raises(InputError, match="a mask of another shape than its ids"):
+        model.attend({"input_ids": ids, "attention_mask": 1})
+    with pytest.raises(InputError, match="are whole numbers, one for each token"):
+        model.attend(torch.tensor(5))
     with pytest.raises(InputError, match="holds a mask that hides tokens inside it"):
         model.attend([{"input_ids": ids, "attention_mask": [1, 0, 1, 1, 1]}])
     ragged = tokenizer(["the train left", "the train"])
