@@ -158,7 +158,7 @@ def refuse_given(why: str, **arguments: object) -> None:
 
 def joined(names: Iterable[str]) -> str:
     """Return names as a list in words: "a, b and c"."""
-    *others, last = names or [""]
+    *others, last = [*names] or [""]
     return f"{', '.join(others)} and {last}" if others else last
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 196
-LINES = 48_103
+LINES = 48_102
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

@@ -399,11 +399,10 @@ def _check(
     lost = set(_CONTROLS.findall(written)).difference(decode(tokenizer, encoded.ids))
     codes = [f"U+{ord(control):04X}" for control in sorted(lost)]
     notes += _listed("the tokenizer drops control characters of the text", codes)
-    if own != list(row) and not differs:
+    equal = own == list(row)
+    if not equal and not differs:
         differs.append("the ids are not those of the tokenizer's own call")
-    check = InputCheck(
-        own == list(row), tuple(differs), unknown, tuple(uncovered), len(axis.word_labels)
-    )
+    check = InputCheck(equal, tuple(differs), unknown, tuple(uncovered), len(axis.word_labels))
     return EncodingCheck(check, (*differs, *notes), next(iter(doubts), None))
 
 

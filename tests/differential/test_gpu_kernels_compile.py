@@ -135,6 +135,7 @@ CASES = [
 ]
 # Without `-m long`: one of each width and precision, and what needs most memory.
 SAMPLE = {
+    ((8, 9), "fp16", 256),
     ((8, 9), "fp32", 256),
     ((9, 0), "bf16", 128),
     ((10, 0), "bf16", 64),

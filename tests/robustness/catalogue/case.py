@@ -68,14 +68,15 @@ def called(called: str, code: int = 0, said: str = "", *, within: str = "") -> C
 def in_turn(groups: Mapping[str, Mapping[str, Case]], way: Literal["typed", "called"]) -> list[Any]:
     """Return the cases of one way as parameters; of those that go both ways, half are long."""
     cases = [(group, name, case) for group, some in groups.items() for name, case in some.items()]
-    return [
-        pytest.param(*case, id=f"{case[0]}: {case[1]}", marks=() if runs else pytest.mark.long)
-        for number, case in enumerate(cases)
-        if getattr(case[2], way) is not None
-        for runs in [
-            None in (case[2].typed, case[2].called) or (number % 2 == 0) == (way == "typed")
-        ]
-    ]
+    parameters = []
+    for number, (group, name, case) in enumerate(cases):
+        if getattr(case, way) is None:
+            continue
+        goes_both_ways = None not in (case.typed, case.called)
+        rests = goes_both_ways and way != ("typed", "called")[number % 2]
+        marks = pytest.mark.long if rests else ()
+        parameters.append(pytest.param(group, name, case, id=f"{group}: {name}", marks=marks))
+    return parameters
 
 
 def _names(leaves: str | tuple[str, ...]) -> tuple[str, ...]:
