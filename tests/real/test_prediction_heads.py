@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnviz.attribution.decomposition import decompose
-from attnviz.attribution.heads import ablate_heads, head_effects
+from attnviz.attribution.heads import HeadRun, ablate_each, head_effects, replace_outputs
 from attnviz.attribution.lens import logit_lens
 from attnviz.attribution.ranking import spearman
 from attnviz.attribution.reference import gate_of, read
@@ -49,7 +49,8 @@ def test_the_estimate_agrees_with_exact_ablations(paris):
         sample = [(layer, layer % 9) for layer in range(1, 30, 5)]
         sample += [(layer, (layer + 4) % 9) for layer in range(0, 30, 5)]
         sample += [(layer, (layer + 7) % 9) for layer in range(2, 30, 5)]
-        exact = ablate_heads(paris, sample)
+        run = HeadRun.of(paris)
+        exact = ablate_each(paris, run, sample, replace_outputs(run, "zero", []))
     assert effects.estimate.shape == (30, 9)
     largest = effects.is_exact
     assert largest.sum() == 10
