@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from attnviz.analyses.example import check_source
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import InputError, ModelError, refuse_given
 from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output, check_weights_file
 from attnviz.terminal.command import Call, Command, compute_and_report
 from attnviz.terminal.console import (
@@ -127,6 +127,9 @@ def view(
     if compare is not None and text is None:
         what = "a text, not a --result" if call.result else "a text to compare with"
         raise InputError(f"--compare needs {what}. Type both texts.")
+    if compare is not None:
+        others = {name: call.inputs.get(name) for name in ("pair", "target", "image", "audio")}
+        refuse_given("--compare reads two texts, each alone. Leave it out.", **others)
     tokens = _explained_tokens(call, compare, explain=explain, measure=measure)
     results = [call.attend(exact=layer)]
     if compare is not None:

@@ -206,6 +206,8 @@ def encode_like(model: Model, text: TextSource, reading: Reading | None) -> Batc
         parsed = parse_inputs(text, pair=reading.source.pairs)
     except InputError as error:
         raise InputError(f"In the other text: {error}") from None
+    if parsed.several:
+        raise InputError("The other text is a list of texts. Give one of them.")
     source = replace(reading.source, texts=parsed.texts)
     return encode_after(model, source, reading.bos)
 
@@ -257,14 +259,15 @@ def make_reference(
     words: tuple[str, ...] = ()
     stacks = target.readout.stacks
     text = "text" if stacks is None else "source and target"
-    if reference == "gate":
+    named = reference if isinstance(reference, str) else None
+    if named == "gate":
         other = inputs
         gate = gate_of(target.special, sink=target.sink).to(model.checkpoint.device)
         kept = "special tokens" if target.sink is None else "the first token"
         if target.sink is not None and stacks is not None:
             kept = "the first token of each"
         description = f"the same {text}, where every token may read only itself and {kept}"
-    elif reference == "mask":
+    elif named == "mask":
         other = with_token_ids(inputs, target.masked_ids())
         mask = getattr(model.tokenizer, "mask_token", "masked")
         description = f"the same {text}, where all other words are {mask}"

@@ -45,7 +45,7 @@ from attnviz.capture.watch import (
 )
 from attnviz.errors import ModelError
 from attnviz.models.devices import devices
-from attnviz.models.pretrained import forward_parameters
+from attnviz.models.pretrained import count_inputs, forward_parameters
 from attnviz.results import (
     AttentionRecord,
     Axis,
@@ -86,11 +86,7 @@ def capture(
     axes : the positions of the N texts, by kind of input: "text", "image", "audio", and "target"
     for the input of an encoder–decoder's decoder. Other positions are numbered.
     """
-    tensors = {name: tensor for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
-    first = next(iter(tensors.values()), [None])
-    texts = len(tensors.get(str(getattr(model, "main_input_name", "")), first))
-    texts = max(map(len, axes.values()), default=texts) if axes else texts
-
+    texts = len(next(iter(axes.values()))) if axes else count_inputs(model, inputs)
     outputs: list[Output] = []
     forward = partial(model, **inputs)
 

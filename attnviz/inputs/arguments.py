@@ -21,7 +21,7 @@ from attnviz.inputs.multimodal import fill_placeholders, fills_placeholders
 from attnviz.inputs.text import TextPair, continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.io.files import is_file, read_arrays, read_text
-from attnviz.models.pretrained import forward_parameters, input_kinds
+from attnviz.models.pretrained import count_inputs, forward_parameters, input_kinds
 from attnviz.results import Axis
 from attnviz.runtime.compat import attention_implementation
 
@@ -110,9 +110,9 @@ def _tensor(value: Any, name: str) -> Any:
 def _read_file(path: Path) -> dict[str, Any]:
     if not is_file(path):
         raise InputError(f"There is no file of inputs {path}: check the path.")
-    if path.suffix in (".safetensors", ".npz"):
+    if path.suffix.lower() in (".safetensors", ".npz"):
         return read_arrays(path)
-    if path.suffix != ".json":
+    if path.suffix.lower() != ".json":
         raise InputError(f"{path} is not an input file. Give a .safetensors, .npz or .json file.")
     try:
         content = json.loads(read_text(path, most=_MOST_BYTES))
@@ -150,21 +150,25 @@ def encode_arguments(
         raise InputError(f"{module.main_input_name} holds no numbers. Give an array of them.")
     if isinstance(ids := values.get("input_ids"), Tensor) and ids.is_floating_point():
         raise InputError("input_ids are whole numbers, one for each token. Give those.")
+    if isinstance(ids, Tensor) and ids.dim() < 2:
+        raise InputError("input_ids are rows, one for each input: (N, T). Give input_ids[None].")
     axes: dict[str, tuple[Axis, ...]] = {}
     texts: tuple[TextPair, ...] = ()
     if tokenizer is not None and _are_ids(values.get("input_ids")):
         read = _text_axes(checkpoint, values)
         axes["text"], texts = tuple(axis for axis, _ in read), tuple(text for _, text in read)
-        if "pixel_values" in values and fills_placeholders(checkpoint, "image"):
-            axes["text"] = (fill_placeholders(checkpoint, axes["text"][0], "image", values, None),)
-    elif "pixel_values" in values:
+    if "pixel_values" in values and not (axes and fills_placeholders(checkpoint, "image")):
         axis = image_axis(module, values)
         axes |= {"image": (axis,) * len(values["pixel_values"])} if axis is not None else {}
+    elif "pixel_values" in values and len(axes["text"]) == 1:
+        axes["text"] = (fill_placeholders(checkpoint, axes["text"][0], "image", values, None),)
     tokenizer = checkpoint.target_tokenizer
     if tokenizer is not None and _are_ids(values.get("decoder_input_ids")):
         decoded = values["decoder_input_ids"]
         axes["target"] = tuple(continue_axis(tokenizer, None, row) for row in decoded)
-    return values, _labeled(axes, given), texts
+    count = count_inputs(module, values)
+    axes = {kind: of for kind, of in axes.items() if len(of) == count}
+    return values, _labeled(axes, given, count), texts
 
 
 def _are_ids(value: Any) -> bool:
@@ -195,9 +199,10 @@ def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[
     return read
 
 
-def _labeled(axes: dict[str, tuple[Axis, ...]], given: Arguments) -> dict[str, tuple[Axis, ...]]:
+def _labeled(
+    axes: dict[str, tuple[Axis, ...]], given: Arguments, count: int
+) -> dict[str, tuple[Axis, ...]]:
     """Return axes in which given labels come first, and take the place of any of their length."""
-    count = max(map(len, axes.values()), default=1)
     own = {
         name: (Axis.of_labels(labels),) * count
         for name, labels in (("queries", given.queries), ("keys", given.keys))

@@ -49,12 +49,14 @@ from attnviz.inputs.text import (
 )
 from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
 from attnviz.models.pretrained import (
+    count_inputs,
     embedding_rows,
     forward_parameters,
     has_text_decoder,
     input_kinds,
 )
 from attnviz.results import Axis, InputCheck, Waveform
+from attnviz.results.text import counted
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -135,6 +137,8 @@ def parse_inputs(
     """
     if generate is not None:
         generate = positive_number(generate, "generate")
+    if sampling_rate is not None and audio is None:
+        raise InputError("sampling_rate needs a sound: give it as audio=….")
     others = {"text": text, "pair": pair, "target": target, "image": image, "audio": audio}
     if inputs is None and _are_arguments(text):
         inputs, others["text"] = text, None
@@ -150,17 +154,15 @@ def parse_inputs(
         text = arguments.values
     elif queries is not None or keys is not None:
         raise InputError("queries and keys are labels of inputs=. Leave them out.")
-    if sampling_rate is not None and audio is None:
-        raise InputError("sampling_rate needs a sound: give it as audio=….")
     if generate is not None and target is not None:
         raise InputError("A target and a number of tokens to generate exclude each other.")
-    texts, several_texts = _read_texts(text, prompted=generate is not None)
-    targets, _ = _read_texts(target, "target")
+    texts, several_texts = read_texts(text, prompted=generate is not None)
+    targets, _ = read_texts(target, "target")
     if any(isinstance(one, Chat) for one in targets or ()):
         raise InputError("The target is a chat. Give the text of its answer.")
     parsed = Inputs(
         texts=texts,
-        pairs=_read_texts(pair, "pair", ids=False)[0],
+        pairs=read_texts(pair, "pair", ids=False)[0],
         targets=targets,
         pictures=_map(image, read_image),
         sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
@@ -177,7 +179,8 @@ def parse_inputs(
     for name, items in (main | beside).items():
         if items is not None and len(items) != count:
             raise InputError(
-                f"There are {count} {first}s but {len(items)} {name}s: give one for each."
+                f"There {'is' if count == 1 else 'are'} {counted(count, first)} but "
+                f"{counted(len(items), name)}: give one for each."
             )
     if not all(isinstance(source, str) for source in texts or ()):
         for name in ("image", "sound", "pair"):
@@ -198,7 +201,7 @@ def _are_arguments(value: Any) -> bool:
     )
 
 
-def _read_texts(
+def read_texts(
     value: Any, kind: str = "text", *, ids: bool = True, prompted: bool = False
 ) -> tuple[list[Any] | None, bool]:
     """Return the texts, as strings, ids or messages, and whether there may be several."""
@@ -339,8 +342,7 @@ def encode(
             checks = [one + other for one, other in zip(checks, of_target, strict=True)]
         if image is not None:
             pixels = processed_image(checkpoint, image, tensors)
-    if image is None and sound is None:  # their placeholders have no row in the embedding
-        _expect_rows(checkpoint, tensors)
+    _expect_rows(checkpoint, tensors)
     names = forward_parameters(module)
     tensors = _placed(checkpoint, {name: t for name, t in tensors.items() if name in names})
     if image is not None:
@@ -366,14 +368,14 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
     """Return arguments of the model's forward as a batch."""
     with translate(checkpoint):
         inputs, axes, texts = encode_arguments(checkpoint, arguments)
+    _expect_rows(checkpoint, inputs)
     inputs = _placed(checkpoint, inputs)
     pixels, own = None, list[str]()
     if "image" in axes and len(axes["image"]) == 1:
         pixels = processed_image(checkpoint, None, inputs)
     if "decoder_input_ids" not in inputs and "decoder_inputs_embeds" not in inputs:
         axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
-    main = inputs.get(checkpoint.module.main_input_name)
-    count = max(map(len, axes.values())) if axes else len(main) if main is not None else 1
+    count = count_inputs(checkpoint.module, inputs)
     if generating and count > 1:
         raise InputError(f"inputs holds {count} inputs. Give one to generate after it.")
     return Batch(
@@ -381,7 +383,7 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
         axes,
         cut_from=(None,) * count,
         image=pixels,
-        notes=((f"read as arguments of the model: {arguments.summary}", *own),) * count,
+        notes=((f"read as arguments of the model: {Arguments(inputs).summary}", *own),) * count,
         input_check=(EncodingCheck(InputCheck(True)),) * count,
         texts=texts,
     )
@@ -424,20 +426,23 @@ def reads_choices(module: Any) -> bool:
     return any("ForMultipleChoice" in cls.__name__ for cls in type(module).__mro__)
 
 
-def _expect_rows(checkpoint: Checkpoint, inputs: dict[str, Tensor]) -> None:
-    """Raise ModelError for token ids that have no row in the embedding."""
+def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
+    """Raise ModelError for token ids that have no row in the embedding.
+
+    Placeholders of images and sounds may have none.
+    """
     module = checkpoint.module
+    has_media = any("values" in name or "features" in name for name in inputs)
     for name in ("input_ids", "decoder_input_ids"):
-        if (ids := inputs.get(name)) is None:
+        if (ids := inputs.get(name)) is None or has_media:
             continue
         # The decoder may have another vocabulary and embedding.
         embedder = module if name == "input_ids" else module.get_decoder()  # type: ignore[no-untyped-call]
         rows = embedding_rows(embedder)
         if rows is not None and not bool(((ids >= 0) & (ids < rows)).all()):
             raise ModelError(
-                f"The tokenizer of {checkpoint.name} gave ids from {int(ids.min())} to "
-                f"{int(ids.max())}, but the embedding has rows 0–{rows - 1}. "
-                "Pass the tokenizer= of this model."
+                f"The ids of {checkpoint.name} go from {int(ids.min())} to {int(ids.max())}, but "
+                f"the embedding has rows 0–{rows - 1}. Pass the tokenizer= of this model."
             )
 
 

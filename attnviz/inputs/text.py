@@ -357,9 +357,16 @@ def _check(
     if most is not None:
         kind = "target" if of_decoder else "text"
         differs.append(f"{kind} cut from {encoded.cut_from} to {most} tokens")
+    if checkpoint.special_tokens == "split" and not isinstance(source, str):
+        notes.append("special tokens in ids and in messages are read as such")
     if isinstance(source, TokenIds):  # their text is made of them
+        if source.padding:
+            differs.append(f"{source.padding} tokens of padding before the text left out")
+        takes_segments = "token_type_ids" in forward_parameters(checkpoint.module)
+        if source.segments and takes_segments and not _reads_segments(checkpoint.module):
+            differs.append("token_type_ids left out: the model has no table of them")
         check = InputCheck(row == list(source.ids[:most]), (*differs,))
-        return EncodingCheck(check, (*differs,))
+        return EncodingCheck(check, (*differs, *notes))
     for number, text in enumerate(filter(None, encoded.texts)):
         places = [
             n
@@ -428,7 +435,7 @@ def pad_texts(
     module = checkpoint.module
     arguments = {*forward_parameters(module), "input_ids", "attention_mask", "token_type_ids"}
     names = arguments.intersection(*encodings)
-    if not any(_SEGMENTS.search(name) for name, _ in module.named_parameters()):
+    if not _reads_segments(module):
         names.discard("token_type_ids")
     # Padding is masked, so any id does where a causal tokenizer has none.
     pad_ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
@@ -439,6 +446,11 @@ def pad_texts(
         )
         for name in sorted(names)
     }
+
+
+def _reads_segments(module: nn.Module) -> bool:
+    """Return whether a model has a table of segments."""
+    return any(_SEGMENTS.search(name) for name, _ in module.named_parameters())
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
@@ -472,7 +484,7 @@ def max_tokens(
 def spelled(checkpoint: Checkpoint, source: Source, *, of_decoder: bool = False) -> TextPair:
     """Return what a source says: the text, and the second one of a pair of ids.
 
-    Ids of a decoder whose tokenizer is not known say nothing.
+    The text of ids is empty for a decoder without a tokenizer.
     """
     if isinstance(source, str):
         return source, None
@@ -512,12 +524,19 @@ def encode_target(
     read alone, as they are.
     """
     module, tokenizer = checkpoint.module, checkpoint.target_tokenizer
-    first = targets[0]
-    if isinstance(first, TokenIds) and (first.shifted or tokenizer is None):
-        ids = torch.tensor([first.ids], device=checkpoint.device)
-        ids = ids if first.shifted else _shift(module, torch.cat([ids, ids[:, -1:]], dim=1))
+    alone = [
+        one for one in targets if isinstance(one, TokenIds) and (one.shifted or tokenizer is None)
+    ]
+    if len(alone) == len(targets):
+        if len({*map(len, (one.ids for one in alone))}) > 1:
+            raise InputError("The targets differ in length. Give one at a time, or the tokenizer.")
+        given = torch.tensor([one.ids for one in alone], device=checkpoint.device)
+        ids = given if alone[0].shifted else _shift(module, given)
+        if ids is given and not alone[0].shifted:  # they hold the decoder's first token
+            ids = given[:, :-1]
         inputs = {"decoder_input_ids": ids, "decoder_attention_mask": torch.ones_like(ids)}
-        return inputs, (continue_axis(tokenizer, None, ids[0]),), (EncodingCheck(),)
+        axes = tuple(continue_axis(tokenizer, None, row) for row in ids)
+        return inputs, axes, (EncodingCheck(),) * len(alone)
     labels, axes, _, checks = encode_texts(
         checkpoint, [(text, None) for text in targets], truncate=truncate, of_decoder=True
     )

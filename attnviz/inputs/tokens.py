@@ -31,12 +31,14 @@ class TokenIds:
     """A text as the ids of its tokens, special ones included.
 
     segments : the token type of each; None where the tokenizer gave none.
+    padding : how many tokens of padding stood before them, and are left out.
     shifted : whether a target begins with the first token that the decoder reads, so that it is
         not shifted to the right.
     """
 
     ids: tuple[int, ...]
     segments: tuple[int, ...] | None = None
+    padding: int = 0
     shifted: bool = False
 
     @property
@@ -142,6 +144,7 @@ def _of_encoding(value: Any, subject: str) -> list[TokenIds | Chat]:
             TokenIds(
                 tuple(ids[n] for n in kept),
                 None if types is None else tuple(int(types[n]) for n in kept),
+                kept[0] if kept else 0,
             )
         )
     return texts

@@ -93,8 +93,10 @@ class Checkpoint:
         except Exception:  # a tokenizer or a model of the user may lack any method
             return None
 
-    def reading(self, special_tokens: SpecialTokens) -> Checkpoint:
-        """Return the same checkpoint that reads typed special tokens in this way."""
+    def reading(self, special_tokens: SpecialTokens | None) -> Checkpoint:
+        """Return the same checkpoint that reads typed special tokens in this way, if one is."""
+        if special_tokens is None:
+            return self
         if special_tokens not in ("split", "parse"):
             raise InputError(f"special_tokens must be split or parse, not {special_tokens!r}.")
         return replace(self, special_tokens=special_tokens)

@@ -17,7 +17,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -518,6 +518,16 @@ def forward_parameters(model: Any) -> list[str]:
         if not several or getattr(forward, "__module__", "").startswith("transformers."):
             break
     return list(names)
+
+
+def count_inputs(model: Any, inputs: Mapping[str, Any]) -> int:
+    """Return the number of inputs in a batch, by the main one; each choice of a question counts."""
+    shapes = {n: value.shape for n, value in inputs.items() if isinstance(value, torch.Tensor)}
+    names = (getattr(model, "main_input_name", ""), "input_ids", "inputs_embeds", *shapes)
+    for name in (name for name in names if shapes.get(name)):
+        axes = {"input_ids": 1, "inputs_embeds": 2}.get(name, len(shapes[name]) - 1)
+        return shapes[name][:-axes].numel() if axes else shapes[name][0]
+    return 1
 
 
 def has_text_decoder(model: Any, config: Any) -> bool:

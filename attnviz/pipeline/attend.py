@@ -347,9 +347,7 @@ def attend(
         positions=positions,
     )
     model = model if isinstance(model, Model) else load(model)
-    checkpoint = model.checkpoint
-    if special_tokens is not None:
-        checkpoint = checkpoint.reading(special_tokens)
+    checkpoint = model.checkpoint.reading(special_tokens)
     with silence_logs():  # texts run as one batch, all else one by one
         results = [
             result for batch in parsed.batches() for result in run(checkpoint, batch, options)
@@ -387,11 +385,13 @@ def parse_source(
     reader : the analysis, by its name.
     """
     keywords: dict[str, Any] = dict(source)
-    for name in ("image", "audio", "sampling_rate"):
+    for name in keywords.keys() - Source.__annotations__.keys() - {"target"}:
+        raise TypeError(f"{reader}() got an unexpected keyword argument {name!r}")
+    for name in ("image", "audio", "sampling_rate", "target"):
         if keywords.pop(name, None) is not None:
             raise InputError(
-                f"{reader} reads text; images and sounds come with attend and survey. Leave {name} "
-                "out."
+                f"{reader} reads one text; images, sounds and targets come with attend. Leave "
+                f"{name} out."
             )
     truncate = true_or_false(keywords.pop("truncate", False), "truncate")
     special_tokens = keywords.pop("special_tokens", None)
@@ -399,8 +399,7 @@ def parse_source(
     if inputs.several and not several:
         raise InputError(f"{reader} reads one text at a time. Call it for each of the list.")
     model = model if isinstance(model, Model) else load(model)
-    if special_tokens is not None:
-        model = Model(model.checkpoint.reading(special_tokens))
+    model = Model(model.checkpoint.reading(special_tokens))
     if inputs.texts is not None and not model.module.can_generate():
         texts = [replace(t, prompted=False) if isinstance(t, Chat) else t for t in inputs.texts]
         inputs = replace(inputs, texts=texts)

@@ -36,7 +36,7 @@ from attnviz.capture.streamed import (
 )
 from attnviz.capture.watch import memory_budget
 from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
-from attnviz.inputs.arguments import expect_labels_fit
+from attnviz.inputs.arguments import Arguments, expect_labels_fit
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.batch import Batch, Inputs, encode
 from attnviz.inputs.spelling import read_labels
@@ -482,7 +482,7 @@ class _Run:
             audio=batch.sound,
             generated=generated,
             computation=computation,
-            inputs=None if inputs.arguments is None else inputs.arguments.summary,
+            inputs=None if inputs.arguments is None else Arguments(batch.inputs).summary,
         )
         source = inputs.texts[n] if inputs.texts else ""
         how = () if isinstance(source, str) else (source.note,)

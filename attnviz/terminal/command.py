@@ -354,7 +354,7 @@ class Call:
                 if (chosen := streaming[name]) is not None:
                     streaming[name] = IfStreamed([chosen] if isinstance(chosen, int) else chosen)
             if text is not None:
-                inputs = {"text": text} | _of((*_SETTINGS, "truncate"), inputs)
+                inputs = {"text": text} | _of((*_SETTINGS, "truncate", "generate"), inputs)
             with progress_bar("reading the text, verifying the attention"):
                 result = attend(**inputs, **streaming, model=self.loader)
         for note in result.notes:

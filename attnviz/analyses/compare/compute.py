@@ -177,7 +177,7 @@ def _open(checkpoint: Checkpoint, special_tokens: SpecialTokens | None) -> Model
     if isinstance(checkpoint, partial) or inspect.isroutine(checkpoint):
         checkpoint = checkpoint()
     model, _ = load_reader(cast("Model | Loadable", checkpoint))
-    return model if special_tokens is None else Model(model.checkpoint.reading(special_tokens))
+    return Model(model.checkpoint.reading(special_tokens))
 
 
 @dataclass(frozen=True, eq=False)

@@ -147,7 +147,9 @@ def explain(
     prefix, written = None, _Written()
     module = model.module
     if input_kinds(module) == ("text",) and has_text_decoder(module, module.config):
-        prefix, written = _begin(model, source, decoder or "", generate, truncate)
+        prefix, written = _begin(
+            model, source, "" if decoder is None else decoder, generate, truncate
+        )
     elif decoder is not None:
         raise InputError(
             f"{model.name} has no decoder that reads a text of its own. Leave out --decoder "

@@ -211,7 +211,7 @@ def shift(
 
 def parse_pair(text: Any, reference: Any) -> tuple[Any, Any]:
     """Return the text and its reference, "gate" by default. {mud|cash} in the text has both."""
-    if reference is not None:
+    if isinstance(reference, str):
         expect_words(reference, "The reference")
     alternatives = _BRACES.findall(text) if isinstance(text, str) else []
     if not alternatives:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
 
 from attnviz.errors import InputError, first_line, refuse_given, true_or_false
-from attnviz.inputs.batch import Inputs, encode
+from attnviz.inputs.batch import Inputs, encode, read_texts
 from attnviz.inputs.text import max_tokens, spelled, tokenize, translate
 from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
 from attnviz.models.checkpoint import SpecialTokens
@@ -142,11 +142,11 @@ def parse_corpus(
         )
     if pairs is not None:
         listed = None if isinstance(source, str | Path) or not isinstance(source, Sized) else source
-        if listed is None or isinstance(pairs, str) or len(pairs) != len(listed):
+        pairs = read_texts(pairs, "pair", ids=False)[0] or []
+        if listed is None or len(pairs) != len(listed):
             raise InputError(
                 "pair is the second text of each: give a list of texts, and as many second ones."
             )
-        pairs = list(pairs)
     return source, pairs, truncate, special_tokens
 
 
@@ -188,6 +188,8 @@ def read_corpus(
 
 def check_corpus(source: object, column: str = "text") -> None:
     """Raise InputError for what is neither the name of a file nor a list, or has no columns."""
+    if hasattr(source, "columns"):  # iterated, a table yields their names
+        raise InputError("A table is no list of texts. Give one of its columns: table['text'].")
     if not isinstance(source, str | Path | Iterable):
         raise InputError(f"A corpus is a file or a list of texts, not {source!r:.60}.")
     if not isinstance(source, str | Path) or Path(source).suffix.lower() not in SUFFIXES[1:]:

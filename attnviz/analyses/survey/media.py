@@ -64,9 +64,7 @@ def load_corpus_model(
 ) -> tuple[Model, Kind]:
     """Return a model and what its corpus consists of; InputError for one that reads pairs."""
     model, kind = load_reader(model, ("text", "image", "audio"), "texts, images or sounds")
-    if special_tokens is not None:
-        model = Model(model.checkpoint.reading(special_tokens))
-    return model, cast("Kind", kind)
+    return Model(model.checkpoint.reading(special_tokens)), cast("Kind", kind)
 
 
 def is_of_media(source: Corpus) -> bool:
