@@ -9,7 +9,7 @@ import transformers
 from safetensors.torch import save_file
 
 import attnviz
-from attnviz import InputError
+from attnviz import InputError, ModelError
 
 SIZE = {
     "vocab_size": 30522, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -63,6 +63,21 @@ def test_several_inputs_with_padding(model, tokenizer):
     short, long = attnviz.attend(inputs=arguments, model=model)
     assert (short.tokens, len(long.tokens)) == (("[CLS]", "the", "train", "[SEP]"), 8)
     assert "position_ids (2 × 8)" in long.provenance.inputs
+
+
+@pytest.mark.parametrize("labels", [{}, {"queries": list("abcde"), "keys": list("abcde")}])
+def test_the_main_input_says_how_many_there_are(model, labels):
+    """Not what stands first, and not what is shared by all."""
+    torch.manual_seed(0)
+    arguments = {"position_ids": torch.arange(5)[None] + 3, "inputs_embeds": torch.randn(2, 5, 384)}
+    results = model.attend(inputs=arguments, **labels)
+    assert len(results) == 2
+    for row, result in enumerate(results):
+        assert result.agreement.verdict == "verified"
+        assert result.tokens == (tuple(labels.get("queries", "01234")))
+        torch.testing.assert_close(
+            result.weights(), own_weights(model.module, arguments, row), atol=1e-5, rtol=0
+        )
 
 
 def test_boxes_are_read_and_missed(tokenizer):
@@ -204,6 +219,7 @@ WRONG = {
     "a cache": ({"input_ids": [[101]], "past_key_values": 0}, "past_key_values is not read"),
     "no ids": ({"input_ids": [[1.5]]}, "whole numbers"),
     "nothing": ({}, "mapping from the names"),
+    "one axis": ({"input_ids": [101], "position_ids": [0]}, "Give input_ids[None]"),
     "words": ({"input_ids": [["a"]]}, "not an array of numbers"),
     "no file": ("nowhere.npz", "There is no file of inputs"),
     "another file": (__file__, "Give a .safetensors, .npz or .json file"),
@@ -219,6 +235,8 @@ def test_wrong_arguments_are_refused_in_one_line(name, model):
 
 
 def test_inputs_stand_alone(model):
+    with pytest.raises(ModelError, match="go from 40000 to 40000, but the embedding has rows"):
+        model.attend(inputs={"input_ids": [[40000]], "position_ids": [[0]]})
     with pytest.raises(InputError, match="Leave text out"):
         model.attend("a", inputs={"input_ids": [[101, 102]]})
     with pytest.raises(InputError, match="queries and keys are labels of inputs="):

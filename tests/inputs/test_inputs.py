@@ -388,7 +388,7 @@ WRONG = {
     ),
     "as many": (
         lambda t: seeing("clip", t).attend(["a", "b"], image=[picture()]),
-        "There are 2 texts but 1 images: give one for each",
+        "There are 2 texts but 1 image: give one for each",
     ),
     "two placeholders": (
         lambda t: seeing("llava", t).attend("<image> <image>", image=picture()),

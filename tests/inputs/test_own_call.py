@@ -230,6 +230,11 @@ def test_a_decoder_has_a_tokenizer_of_its_own():
     assert given.attend("the house", generate=3).provenance.generated is not None
     named = alone.attend("the house", target=ids).stack("decoder").tokens
     assert named[1] == f"[id {ids[0]}]"
+    assert len(named) == len(result.stack("decoder").tokens)
+    several = alone.attend(["the house", "a cat"], target=[ids, ids])
+    assert [one.stack("decoder").tokens for one in several] == [named] * 2
+    with pytest.raises(InputError, match="The targets differ in length"):
+        alone.attend(["the house", "a cat"], target=[ids, ids[:3]])
     with pytest.raises(InputError, match="has another vocabulary than its encoder"):
         alone.attend("the house", target=ENGLISH)
     with pytest.raises(InputError, match="has no decoder"):

@@ -123,6 +123,35 @@ def test_a_pair_of_ids_keeps_its_boundary(model, tokenizer):
     assert attnviz.attention_map(result, layer=0, head=0).boundary == (6, 6)
 
 
+def test_what_is_left_out_of_ids_is_said(model, tokenizer):
+    ids = tokenizer(TEXT)["input_ids"]
+    padded = {"input_ids": [0, 0, *ids], "attention_mask": [0, 0, *[1] * len(ids)]}
+    decoder = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
+    typed = decoder.attend({"input_ids": ids, "token_type_ids": [0] * len(ids)})
+    for result, said in (
+        (decoder.attend(padded), "2 tokens of padding before the text left out"),
+        (decoder.attend(inputs=padded), "2 tokens of padding before the text left out"),
+        (typed, "token_type_ids left out: the model has no table of them"),
+    ):
+        assert said in result.notes
+        assert said in result.agreement.input.differs
+    split = model.attend(ids, special_tokens="split")
+    assert "special tokens in ids and in messages are read as such" in split.notes
+
+
+def test_ids_are_a_reference_and_begin_a_target(model, tokenizer):
+    text, other = "the train left the station", "the bank left the station"
+    ids = tokenizer(other)["input_ids"]
+    expected = attnviz.shift("left", text, reference=other, model=model)
+    for given in (ids, np.array(ids), torch.tensor(ids), tokenizer(other)):
+        shifted = attnviz.shift("left", text, reference=given, model=model)
+        assert torch.equal(shifted.raw_attention, expected.raw_attention)
+    decoder = attnviz.load(tiny("t5"), tokenizer=tokenizer)
+    first = attnviz.explain(text, decoder=[101, 2009], model=decoder)
+    again = attnviz.explain(text, decoder=torch.tensor([101, 2009]), model=decoder)
+    assert torch.equal(first.credit.nan_to_num(), again.credit.nan_to_num())
+
+
 def test_ids_that_the_tokenizer_would_not_choose(model, tokenizer):
     pieces = ["[CLS]", "the", "pl", "##ay", "left", "[SEP]"]
     assert tokenizer.tokenize("play") == ["play"]

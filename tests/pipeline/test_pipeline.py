@@ -103,7 +103,7 @@ def test_non_text_is_refused(model):
         model.attend([])
     with pytest.raises(InputError, match=r"valid Unicode: remove '\\udcff"):
         model.attend("\udcff oh")
-    with pytest.raises(InputError, match="There are 2 texts but 1 pairs: give one for each"):
+    with pytest.raises(InputError, match="There are 2 texts but 1 pair: give one for each"):
         model.attend(["a", "b"], pair=["c"])
 
 

@@ -32,6 +32,11 @@ def test_two_texts(capsys):
         ([""], 2, "at least one word"),
         (["a text", "--compare", "no other words than those"], 2, "share no word"),
         (["a text", "--compare", ""], 2, "at least one word"),
+        (
+            ["a text", "--pair", "b", "--compare", "a text"],
+            2,
+            "--compare reads two texts, each alone",
+        ),
         (["a text", "--size", "0"], 2, "above 0"),
         (["a text", "--show", "all"], 2, "--show"),
         (["a text", "--layer", "7"], 2, "layer 7 is out of range"),

@@ -109,7 +109,7 @@ def explore(
     >>> page = result.page()  # page.save("heads.html")
     """
     texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs)
-    if texts == "-":
+    if isinstance(texts, str) and texts == "-":
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
     if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
         raise InputError(f"There is no file or folder {texts}. Check the name of the corpus.")

@@ -4,10 +4,12 @@ import csv
 import io
 import json
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import attnviz
 from attnviz.analyses.survey.corpus import read_corpus
 from attnviz.app import run
 from attnviz.errors import InputError
@@ -185,3 +187,17 @@ def test_the_corpus_is_checked_before_a_model_is_loaded(
     more = ("-m", "no-such-model") if command == ("survey",) else ()
     assert run([*command, name, *more]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("reader", [attnviz.survey, attnviz.explore])
+def test_what_is_no_list_of_texts_is_refused(reader):
+    with pytest.raises(InputError, match="Give one of its columns"):
+        reader(pd.DataFrame({"text": TEXTS}))
+    for pair, said in (
+        ([1, 2, 3], "Pair 1 of 3 must be a string"),
+        (["a", "", "b"], "Pair 2 of 3 is empty"),
+        (iter(TEXTS), "The pair must be a string"),
+        (["a"], "as many second ones"),
+    ):
+        with pytest.raises(InputError, match=said):
+            reader(TEXTS, pair=pair)
