@@ -109,7 +109,7 @@ def scaled_scores(
     >>> scaled_scores(Q=torch.tensor([[2.0, 0.0, 0.0, 0.0]]), K=torch.eye(3, 4))
     tensor([[1., 0., 0.]])
     """
-    return scores(Q, K) * (Q.shape[-1] ** -0.5 if scale is None else scale)
+    return scores(Q, K) * (max(Q.shape[-1], 1) ** -0.5 if scale is None else scale)
 
 
 def hide(hidden: Bool[Tensor, "*N"]) -> Float[Tensor, "*N"]:
@@ -178,17 +178,21 @@ def softmax(scores: Float[Tensor, "*N n"]) -> Float[Tensor, "*N n"]:
     """Turn each row of scores into weights that sum to 1: e^{s_j} / Σ_k e^{s_k}.
 
     The largest score of the row is subtracted first: it keeps e^s finite and changes no weight. A
-    row whose keys are all hidden by -∞ has the weights 0, not NaN.
+    row whose keys are all hidden by -∞ has the weights 0, not NaN. Half precision is summed in
+    float32, where a long row does not overflow.
 
     >>> softmax(torch.tensor([[0.9, 0.1, 0.0], [0.0, -torch.inf, 0.0], [-torch.inf] * 3]))
     tensor([[0.5388, 0.2421, 0.2191],
             [0.5000, 0.0000, 0.5000],
             [0.0000, 0.0000, 0.0000]])
     """
+    if not scores.shape[-1]:
+        return scores.clone()
     largest = scores.detach().amax(-1, keepdim=True)
     exp = torch.exp(scores - largest.clamp(min=torch.finfo(scores.dtype).min))
     # The largest score adds e^0, so a row sums to 1 at least, unless all its keys are hidden.
-    return exp / exp.sum(-1, keepdim=True).clamp(min=1)
+    total = exp.sum(-1, keepdim=True, dtype=torch.promote_types(exp.dtype, torch.float32))
+    return (exp / total.clamp(min=1)).to(exp.dtype)
 
 
 def attention_weights(

@@ -446,6 +446,22 @@ def locate(word: str, groups: TokenGroups) -> int:
     return indices[int(number) - 1 if number else 0]
 
 
+def locate_known(word: str, groups: TokenGroups, axis: Axis) -> int:
+    """Return where a word stands, as `locate`; raise InputError if the model read it as unknown."""
+    index = locate(word, groups)
+    expect_known(word, axis, groups.positions[index])
+    return index
+
+
+def expect_known(word: str, axis: Axis, positions: Sequence[int]) -> None:
+    """Raise InputError if the model read an unknown token ([UNK]) at one of these positions."""
+    if axis.unknown is not None and any(axis.unknown[n] for n in positions):
+        raise InputError(
+            f"The model has no token for {shortened(word)!r} and read an unknown one in its place. "
+            "Choose another word, or a model that knows it."
+        )
+
+
 # --- texts in figures and messages
 
 

@@ -41,7 +41,7 @@ from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.axis import locate
+from attnviz.results.axis import locate_known
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
@@ -351,7 +351,11 @@ def _ablate_text(
 ) -> _OneText:
     """Ablate each set of heads in one text."""
     target, groups = site.target, site.reading.groups
-    hidden = () if knock_out is None else groups.positions[locate(knock_out, groups)]
+    hidden = (
+        ()
+        if knock_out is None
+        else groups.positions[locate_known(knock_out, groups, site.reading.tokens)]
+    )
     with tracing(target.model):
         run = HeadRun.of(target, keep_sink=keep_sink)
         layers, heads = len(run.mixes), run.heads

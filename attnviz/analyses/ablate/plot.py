@@ -65,7 +65,7 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> f
     values, intervals = result.mean[shown], result.intervals[shown]
     ends = torch.cat([values, intervals.flatten(), torch.zeros(1, dtype=values.dtype)])
     least, most = ends[ends.isfinite()].aminmax()
-    is_certain = result.is_certain[shown].tolist()
+    is_certain = (result.is_certain | (not result.is_tested))[shown].tolist()
     colors = [
         to_rgba(sign_colors()[int(value < 0)], 1.0 if certain else _PALE)
         for value, certain in zip(values.tolist(), is_certain, strict=True)

@@ -154,10 +154,18 @@ class AblationResult(Result):
     def is_certain(self) -> Tensor:
         """Whether the mean differs from 0, (S,): by Student's t, corrected for the number of sets.
 
-        One text has no spread: what is measured in it counts.
+        One text has no spread: what is measured in it counts. A distance is above 0 in any case,
+        so that none of several texts is certain.
         """
+        if not self.is_tested:
+            return torch.zeros_like(self.mean, dtype=torch.bool)
         margin = self._margin(_LEVEL / len(self.sets))
         return ~(self.mean.double().abs() <= margin)
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the effects are tested against 0: distances of several texts are not."""
+        return self.quantity != "vector" or len(self.texts) == 1
 
     def _margin(self, level: float) -> Tensor:
         """Return half of the interval of each mean that misses it at a level, (S,)."""
@@ -193,7 +201,7 @@ class AblationResult(Result):
         count = len(self.texts)
         mean = "on average " if count > 1 else ""
         subject = f"{self.subject[0].upper()}{self.subject[1:]}"
-        doubt = "" if certain else f", but not for certain ({count} texts)"
+        doubt = "" if certain or not self.is_tested else f", but not for certain ({count} texts)"
         if self.quantity == "vector":
             return f"{subject} moves {mean}by {lost:.0%} of its length {condition}{doubt}"
         verb = "falls" if lost >= 0 else "rises"

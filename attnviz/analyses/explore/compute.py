@@ -285,13 +285,18 @@ def _written(
 
 
 def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
-    """Return the query at which each head attends most, and what it adds there, (H, d_model)."""
+    """Return the query at which each head attends most, and what it adds there, (H, d_model).
+
+    Special tokens and the first token of a causal model, where heads rest, do not count.
+    """
     if record.projection is None or record.projection.output is None:
         raise ModelError("the output projection of its attention is not known")
     ordinary = torch.tensor([not special for special in record.query_axis.special], device="cpu")
     weights = record.weights().cpu()
     weights = weights.masked_fill(torch.eye(len(ordinary), dtype=torch.bool, device="cpu"), 0.0)
-    strength = (weights * ordinary).amax(-1).masked_fill(~ordinary, -1.0)
+    keys = ordinary.clone()
+    keys[0] &= bool(weights.triu(1).any())
+    strength = (weights * keys).amax(-1).masked_fill(~ordinary, -1.0)
     rows = strength.argmax(-1).tolist()
     heads = recompute(record, torch.float32, "head output")["head output"]
     parts_of_heads = torch.cat(list(parts_of_output(record, heads)))  # (H, T, d)

@@ -73,6 +73,8 @@ class Examples:
             flags[heads].to(weights.device)[:, None, None]
             for flags in (self._reads_itself, self._rests)
         )
+        if keys_of is None and not weights.triu(1).any():  # the first token of a causal model
+            shown = shown & ((torch.arange(shown.shape[-1], device=shown.device) > 0) | rests)
         shown = shown | (reads_itself & itself) | (rests & key_tokens.special[:, None, None])
         strengths, keys = weights.masked_fill(~shown, 0.0).max(-1)
         strengths = strengths.masked_fill(~ordinary[:, None], -1.0).cpu()

@@ -44,7 +44,7 @@ from attnviz.results.axis import (
     content_words,
     is_content,
     is_word,
-    locate,
+    locate_known,
     merge,
     token_groups,
     word_weights,
@@ -745,7 +745,8 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> HeadMatches:
     heads: list[HeadMatch] = []
     for record in one_result(result).stack():
         weights, rows, columns = word_weights(record)
-        i, j = locate(query, rows), locate(key, columns)
+        i = locate_known(query, rows, record.query_axis)
+        j = locate_known(key, columns, record.key_axis)
         others = {
             k: label.casefold()
             for k, label in enumerate(columns.labels)

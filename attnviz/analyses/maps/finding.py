@@ -18,6 +18,7 @@ from attnviz.results.text import counted, with_minus
 
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
 _FEWEST_ROWS = 3
+_MOST_OF_A_ROW = 1.01  # what the weights of a query sum to, with rounding
 _AS_EVEN = 0.75  # of the reach of even weights, from which on a head is not called local
 _FEW = 0.05  # of the words
 _MUCH = 5 * _FEW  # of the attention, from which on a few words say what a head does
@@ -138,8 +139,9 @@ def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
 
 
 def _shares(maps: HeadMaps | AttentionMap) -> Tensor:
-    """Return the weights; of signed ones, the share of each in the sizes of its row."""
-    return row_shares(maps.weights) if maps.signed else maps.weights
+    """Return the weights, or their shares in the sizes of their rows if these are not 1."""
+    is_more = bool(maps.weights.sum(-1).max() > _MOST_OF_A_ROW)
+    return row_shares(maps.weights) if maps.signed or is_more else maps.weights
 
 
 def _is_text(maps: HeadMaps | AttentionMap) -> bool:
@@ -170,6 +172,9 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     if any(side.cell > 1 for side in drawn.sides):
         return _of_pooled(drawn)
     weights = drawn.weights.float()
+    if (sums := weights.sum(-1)).max() > _MOST_OF_A_ROW:
+        least, most = (f"{float(end):.3g}" for end in sums.aminmax())
+        return Finding(f"The rows sum to {least}{f' to {most}' * (most != least)}, not to 1")
     if asked is not None:
         return _of_cell(drawn, *asked)
     if (family := head_families(drawn)[0]) is not None:

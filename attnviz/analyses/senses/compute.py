@@ -26,7 +26,7 @@ from attnviz.inputs.text import token_spans
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.axis import content_words, token_groups
+from attnviz.results.axis import content_words, expect_known, token_groups
 from attnviz.runtime.libraries import silence_logs
 
 SHUFFLES = 2000  # permutations of the senses, and refits with weighted sentences
@@ -106,7 +106,7 @@ def senses(
     listed = checked
     checked = _different(model, listed)
     names = tuple(dict.fromkeys(sentence.sense for sentence in checked))
-    words = _collect_vectors(model, checked)
+    words = _collect_vectors(model, word, checked)
     labels = [names.index(checked[n].sense) for n in words.sentence]
     design = Design.of(labels, list(words.sentence))
     outcomes = [classify(vectors, design, centered=not raw) for vectors in words.vectors]
@@ -155,7 +155,7 @@ class _OccurrenceVectors:
     agreement: AgreementReport  # of all sentences, and of the vectors
 
 
-def _collect_vectors(model: Model, sentences: Sequence[Sentence]) -> _OccurrenceVectors:
+def _collect_vectors(model: Model, word: str, sentences: Sequence[Sentence]) -> _OccurrenceVectors:
     """Run the model on all sentences and return the vectors of the word."""
     pieces = [word_pieces(model, sentence) for sentence in sentences]
     vectors, as_loaded, context, results = [], [], [], []
@@ -172,6 +172,7 @@ def _collect_vectors(model: Model, sentences: Sequence[Sentence]) -> _Occurrence
         static = embeddings.double().cpu()
         for n, axis in enumerate(batch.axes["text"]):
             for rows in pieces[start + n]:
+                expect_known(word, axis, rows)
                 vectors.append(states[:, n, list(rows)].mean(1))
                 as_loaded.append(loaded[:, n, list(rows)].mean(1))
                 context.append(mean_of_others(static[n], axis, rows))

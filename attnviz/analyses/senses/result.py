@@ -163,8 +163,9 @@ class SensesResult(Result):
 
     @property
     def chance(self) -> float:
-        """The accuracy of guessing: 1 / k."""
-        return 1 / len(self.senses)
+        """The accuracy of always naming the most frequent sense."""
+        counts = Counter(occurrence.sense for occurrence in self.occurrences)
+        return max(counts.values()) / len(self.occurrences)
 
     @property
     def minority(self) -> str:
@@ -186,6 +187,11 @@ class SensesResult(Result):
         return tuple(s.p_value <= _LEVEL and s.low > self.chance for s in self.scores)
 
     @property
+    def others_do_as_well(self) -> bool:
+        """Whether the other words alone, without attention, are right as often as the output."""
+        return self.context.accuracy >= self.scores[-1].accuracy - _TIE
+
+    @property
     def since(self) -> int | None:
         """The first state from which on all separate the senses; None if the output does not."""
         together = list(itertools.takewhile(bool, reversed(self.separated)))
@@ -195,13 +201,16 @@ class SensesResult(Result):
     def headline(self) -> str:
         """What was found, in one sentence: the title of the figure.
 
-        It holds for the output, because the best layer is chosen on the same sentences.
+        It holds for the output, because the best layer is chosen on the same sentences. Attention
+        splits a word only where the other words alone, without it, do not do as well.
         """
         word, since = f"“{literal(self.word)}”", self.since
         senses = joined([literal(sense) for sense in self.senses])
         output = f"{self.scores[-1].accuracy:.0%} right, chance {self.chance:.0%}"
         if since == 0:
             return f"{word} differs between {senses} before any context: {output}"
+        if self.others_do_as_well and (since is not None or self.separated[self.best]):
+            return f"The other words alone tell {senses} apart as well as {word} does: {output}"
         if since is not None:
             if since == len(self.scores) - 1:
                 return f"At the output, {word} splits into {senses}: {output}"
@@ -218,8 +227,7 @@ class SensesResult(Result):
     def details(self) -> list[str]:
         """The sentences that follow the headline: the baselines, and how the best was chosen."""
         output, static, context = self.scores[-1].accuracy, self.scores[0], self.context.accuracy
-        count = len(self.occurrences)
-        is_as_good = context >= output - _TIE
+        count, is_as_good = len(self.occurrences), self.others_do_as_well
         right = f"{round(output * count, 2):g} of {count}"
         sentences = [
             f"At the output {right} are nearest to their own sense, {static.accuracy:.0%} without "

@@ -53,7 +53,7 @@ from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.axis import TokenGroups, locate
+from attnviz.results.axis import TokenGroups, locate_known
 from attnviz.results.text import numbered
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
@@ -234,7 +234,7 @@ def read_word(
 ) -> tuple[Reading, Target]:
     """Read a text and find the word in it."""
     reading = read(model, text, truncate=truncate)
-    rows = reading.groups.positions[locate(word, reading.groups)]
+    rows = reading.groups.positions[locate_known(word, reading.groups, reading.tokens)]
     readout = Readout.word(model.module, rows)
     return reading, Target(model, reading.inputs, reading.special, readout, reading.sink)
 
@@ -257,14 +257,13 @@ class Regions:
     def place(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return the place of states (L + 1, d) on the axis, and their distances from the regions.
 
-        The place is 0 at the second region and 1 at the first, (L + 1,). Distances are in units of
-        that of the regions, (L + 1, 2). Both are NaN where the regions are one point.
+        The place is 0 at the second region and 1 at the first, as these are at the end, (L + 1,).
+        Distances are in units of that of the regions in each layer, (L + 1, 2). Both are NaN where
+        the regions are one point.
         """
-        first, second = self.centers.unbind(1)
-        line = first - second
-        gap = line.norm(dim=-1)
+        gap = (self.centers[:, 0] - self.centers[:, 1]).norm(dim=-1)
         gap = gap.masked_fill(gap <= _ROUNDING * self.centers.norm(dim=-1).amax(1), torch.nan)
-        path = ((states - second) * line).sum(-1) / gap**2
+        path = (states - self.centers[-1, 1]) @ self.axis / gap[-1] ** 2
         return path, (states[:, None] - self.centers).norm(dim=-1) / gap[:, None]
 
 
@@ -316,7 +315,7 @@ def read_regions(
         f"“{name}” is not in {absent} of {len(texts)} texts of {region}: the mean of all their "
         "tokens counts there"
         for region, texts, absent in zip(toward, ends, missing, strict=True)
-        if absent and (absent < len(texts) or not all(missing))
+        if absent
     ]
     regions = Regions(tuple(toward), torch.stack(centers, dim=1), tuple(ends), notes)
     path, _ = regions.place(regions.centers[:, 0])

@@ -100,8 +100,8 @@ class ShiftResult(WordResult):
     regions : tuple of str
         The two regions whose axis is the direction. Empty if the direction is that of the shift.
     path : Tensor or None
-        The place of the word on that axis, from the second region (0) to the first (1), as it
-        enters each layer and at the end, (L + 1,). None without regions.
+        The place of the word on the axis of the last state, from the second region (0) to the first
+        (1), as it enters each layer and at the end, (L + 1,). None without regions.
     distances : Tensor or None
         The distance to the center of each region, in units of their distance in that layer,
         (L + 1, 2). None without regions.
