@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from attnviz.agreement import CANARY, PRECISIONS, dtypes
-from attnviz.analyses.check.result import CheckResult, Mismatch
+from attnviz.analyses.check.result import CheckResult, Mismatch, name_layers
 from attnviz.errors import InputError, refuse_given
 from attnviz.io.files import read_weights
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.pipeline.given import weights_by_layer
 from attnviz.results import AttentionRecord, AttentionResult, expect_vectors, one_result
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.axis import ranges, shortened
+from attnviz.results.axis import shortened
 from attnviz.results.text import counted
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ def check(
         for layer, array in zip(numbers, layers.values(), strict=True)
     ]
     differing = next((pair for pair in pairs if not pair.agree.all()), None)
-    unnoticed = [pair.record.layer for pair in pairs if not pair.catches_canary]
+    if unnoticed := [pair.record.layer for pair in pairs if not pair.catches_canary]:
+        how = (*how, f"a scale 1 % off would go unnoticed in {name_layers(unnoticed)}")
     return CheckResult(
         layers=tuple(pair.record.layer for pair in pairs for _ in pair.agree),
         heads=tuple(head for pair in pairs for head in range(len(pair.agree))),
@@ -114,14 +115,7 @@ def check(
         agree=torch.cat([pair.agree for pair in pairs]),
         first=None if differing is None else _first_mismatch(differing),
         hints=() if differing is None else tuple(_hints(differing, pairs, result)),
-        notes=(
-            *how,
-            *(
-                f"a scale 1 % off would go unnoticed in layer{'s' * (len(unnoticed) > 1)} "
-                f"{ranges(unnoticed)}"
-                for _ in unnoticed[:1]
-            ),
-        ),
+        notes=how,
         agreement=result.checked_agreement,
         provenance=result.provenance,
     )

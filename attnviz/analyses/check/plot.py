@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from matplotlib.cm import ScalarMappable
@@ -118,10 +119,7 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
     colors = weight_colors().with_extremes(over=theme().alarm)
     mesh = draw_cells(ax, table, colors, norm, edgecolors=theme().faint, linewidth=0.6)
     if across >= _WRITTEN_CELL:
-
-        def say(value: float) -> str:
-            return "NaN" if value > most else _say(value)
-
+        say = partial(_say, most=most)
         write_numbers(ax, mesh, table, say, SMALL_SIZE - 0.5, shown=~table.isnan())
     if result.first is not None:
         frame(ax, (result.first.head, layers.index(result.first.layer)), (1, 1))
@@ -137,10 +135,12 @@ def _largest(result: CheckResult) -> float:
     return float(result.differences.nan_to_num(0.0, 0.0, 0.0).max())
 
 
-def _say(difference: float) -> str:
+def _say(difference: float, most: float = 1.0) -> str:
     """Return a difference of weights with two digits, or in powers of ten.
 
-    >>> _say(0.204), _say(4.2e-7)
-    ('.20', '4·10⁻⁷')
+    >>> _say(0.204), _say(4.2e-7), _say(2.0)
+    ('.20', '4·10⁻⁷', 'NaN')
     """
+    if difference > most:
+        return "NaN"
     return decimals(difference) if difference >= 0.005 else power(difference)

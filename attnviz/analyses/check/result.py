@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,11 @@ from attnviz.runtime import text_as_html
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
+
+
+def name_layers(layers: Sequence[int]) -> str:
+    """Return the name of some layers: "layer 3", "layers 0–5"."""
+    return f"layer{'s' * (len(layers) > 1)} {ranges(layers)}"
 
 
 @dataclass(frozen=True)
@@ -113,8 +118,7 @@ class CheckResult(Result):
     @property
     def where(self) -> str:
         """The layers that were compared."""
-        layers = [*dict.fromkeys(self.layers)]
-        return f"layer{'s' * (len(layers) > 1)} {ranges(layers)}"
+        return name_layers([*dict.fromkeys(self.layers)])
 
     @property
     def _name(self) -> str:
@@ -125,11 +129,8 @@ class CheckResult(Result):
         """Return the outcome as one sentence."""
         if self.first is None:
             largest = self.differences.max().item()
-            by = (
-                f"differ from attnviz's by at most {largest:.1e}"
-                if largest
-                else "are attnviz's exactly"
-            )
+            differ = f"differ from attnviz's by at most {largest:.1e}"
+            by = differ if largest else "are attnviz's exactly"
             return f"agrees: {len(self)} heads of {self.where} {by}"
         where = self.first
         failed = len(self) - int(self.agree.sum())

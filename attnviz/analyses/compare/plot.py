@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from attnviz.analyses.compare.result import CheckpointsResult, CompareResult, Turn
 from attnviz.analyses.survey.plot import Panel, grid_of, head_panels
@@ -213,17 +213,13 @@ def _longest(result: CheckpointsResult, statistic: int) -> list[Turn]:
     return [turn for turn, length in pairs if length >= _SHORTEST * lengths[0]]
 
 
-def _apart(heights: Any, least: float, bottom: float) -> list[float]:
+def _apart(heights: NDArray[Any], least: float, bottom: float) -> NDArray[Any]:
     """Return heights at least `least` apart, in the same order, none below the bottom."""
-    order = np.argsort(heights, kind="stable")
-    placed = np.array(heights, dtype=float)
-    for before, after in pairwise(order.tolist()):
-        placed[after] = max(placed[after], placed[before] + least)
-    limit = bottom
-    for index in order[::-1]:
-        placed[index] = min(placed[index], limit)
-        limit = placed[index] - least
-    return [float(height) for height in placed]
+    order, steps = np.argsort(heights, kind="stable"), least * np.arange(len(heights))
+    lowered = np.maximum.accumulate(heights[order] - steps) + steps
+    placed = np.empty_like(lowered)
+    placed[order] = np.minimum(lowered, bottom - steps[::-1])
+    return placed
 
 
 def _label_checkpoints(page: Page, ax: Axes, labels: Sequence[str], room: float) -> None:

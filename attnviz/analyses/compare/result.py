@@ -18,6 +18,7 @@ from attnviz.results.agreement_report import AgreementReport, Verdict
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Rules, column
+from attnviz.results.text import dim, plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,15 +141,13 @@ class CompareResult(SeveralModels, HeadTable):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the heads that are farthest apart, and their most significant changes."""
-        from rich.table import Column, Table
         from rich.text import Text
 
         first, second = map(literal, self.names)
         title = f"{len(self.heads)} heads of {second} beside those of {first}"
         yield Text(f"{title}, {self.texts:,} texts", "bold")
-        columns = [Column(name, justify="right") for name in ("head", "apart", "95 %")]
-        columns.append(Column("changed most, significantly"))
-        table = Table(*columns, box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table = plain_table((), ("head", "apart", "95 %"))
+        table.add_column("changed most, significantly")
         for n in self.apart.argsort(descending=True).tolist()[:_LISTED]:
             # Statistics have different units: compare each change with its uncertainty.
             interval = (self.high - self.low)[n].clamp(min=1e-12)
@@ -166,8 +165,7 @@ class CompareResult(SeveralModels, HeadTable):
                 ", ".join(changes) or "–",
             )
         yield table
-        for note in self.notes:
-            yield Text(note, "dim")
+        yield from dim(self.notes)
 
 
 class Turn(NamedTuple):
@@ -358,15 +356,13 @@ class CheckpointsResult(SeveralModels, HeadTable):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the heads that change most, with their paths, and where roles change."""
-        from rich.table import Table
         from rich.text import Text
 
         labels = self._labels
         title = f"{len(self.heads)} heads in {len(labels)} checkpoints, {self.texts:,} texts"
         yield Text(title, "bold")
         yield Text(" → ".join(labels), "dim")
-        names = "head", "statistic", "path", "largest step", "change", "95 %"
-        table = Table(*names, box=None, header_style="dim", padding=(0, 2, 0, 0))
+        table = plain_table(("head", "statistic", "path", "largest step", "change", "95 %"))
         for head, statistic, step in self.turns()[:_LISTED]:
             at = step, head, statistic
             table.add_row(
@@ -388,5 +384,4 @@ class CheckpointsResult(SeveralModels, HeadTable):
             yield Text(f"{labels[step + 1]}: ", "bold").append(
                 f"“{role}” {verb} {', '.join(heads)}", "not bold"
             )
-        for note in self.notes:
-            yield Text(note, "dim")
+        yield from dim(self.notes)

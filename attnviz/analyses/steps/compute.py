@@ -33,7 +33,7 @@ from attnviz.results.axis import locate, token_groups
 from attnviz.results.projection import recompute
 
 Side: TypeAlias = Literal["query", "key"]
-_NOT_COMPARED = "not compared by itself"
+_AS_MADE = "as the model made it"
 
 
 @checked_scalars
@@ -195,7 +195,7 @@ class _HeadStages:
             number = self.head // (record.heads // len(recorded))  # K and V may be shared
             projection = getattr(record.projection, stage, None)
             values = self._rows(self.numbers.get(stage, recorded)[number], side)
-            formula = "as the model made it"
+            formula = _AS_MADE
             factors: tuple[tuple[int, int], ...] = ()
             if stage in self.numbers and projection is not None:
                 other = stage != "query" and record.key_input is not None
@@ -306,19 +306,18 @@ class _LinearStages(_HeadStages):
         m, n, width = len(self.queries), len(self.keys), V.shape[-1]
         of_mixture = self._agreement("head output", head)
         weights = self._agreement("weights", head)
+        why_not = "not compared by itself"
         return (
             *(
                 Stage(
                     f"argument {name}" if name in ("V", "weights", "A") else name,
-                    "as the model made it",
+                    _AS_MADE,
                     self._rows(tensor),
-                    why_not=_NOT_COMPARED,
+                    why_not=why_not,
                 )
                 for name, tensor in self.arguments.items()
             ),
-            Stage(
-                "V", "as the model made it", self._rows(V, "key"), rows="key", why_not=_NOT_COMPARED
-            ),
+            Stage("V", _AS_MADE, self._rows(V, "key"), rows="key", why_not=why_not),
             self._square("weights", "signed weights", M, **weights),
             Stage("A", "M · V", self._rows(M @ V), ((m, n), (n, width)), **of_mixture),
         )
@@ -353,10 +352,7 @@ def _projection(projection: HeadProjection, X: str, name: str) -> str:
 
 def _apply_steps(steps: Sequence[Step], formula: str) -> str:
     """Return a formula with steps applied to it, the first one innermost."""
-    names = {Norm: "norm", Clip: "clip", Rotation: "rotate", Gate: "gate"}
+    names = {Norm: "norm", Clip: "clip", Rotation: "rotate", Gate: "gate", Factor: "factor · "}
     for step in steps:
-        if isinstance(step, Factor):
-            formula = f"factor · ({formula})"
-        else:
-            formula = f"{names[type(step)]}({formula})"
+        formula = f"{names[type(step)]}({formula})"
     return formula
