@@ -123,19 +123,15 @@ def check(
 
 @dataclass(frozen=True, eq=False)
 class _Pair:
-    """One layer: the record, both weights (H, m, n) in float64 on the CPU, and how they compare.
-
-    differences : (H,), the largest. tolerance : the largest that passes. slopes : (H,), of the log
-    weights, minus 1. agree : (H,).
-    """
+    """One layer: the record, both weights (H, m, n) in float64 on the CPU, and how they compare."""
 
     record: AttentionRecord
     ours: Tensor
     theirs: Tensor
-    differences: Tensor
-    tolerance: float
-    slopes: Tensor
-    agree: Tensor
+    differences: Tensor  # (H,), the largest of each head
+    tolerance: float  # the largest that passes
+    slopes: Tensor  # (H,), of the log weights, minus 1
+    agree: Tensor  # (H,)
     catches_canary: bool
 
     def name(self, heads: list[int]) -> str:
@@ -285,13 +281,10 @@ def _scaled_scores(pair: _Pair, failed: list[int]) -> Iterator[str]:
     if not math.isfinite(factor) or not pair.matches(pair.theirs[failed], scaled[failed]):
         return
     size = record.query.shape[-1]
-    known = {
-        math.sqrt(size): f": the factor 1/√{size} is missing",
-        1 / math.sqrt(size): f": the factor 1/√{size} is there twice",
-    }
-    why = next(
-        (why for value, why in known.items() if math.isclose(factor, value, rel_tol=1e-3)), ""
-    )
+    why = ""
+    for known, what in ((math.sqrt(size), "is missing"), (1 / math.sqrt(size), "is there twice")):
+        if math.isclose(factor, known, rel_tol=1e-3):
+            why = why or f": the factor 1/√{size} {what}"
     yield f"the scores of {pair.name(failed)} are multiplied by {factor:.4g}{why}"
 
 

@@ -106,12 +106,10 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
     most = max(_largest(result), 10 * low)
     norm = LogNorm(low / 10, most)
     table = torch.full((len(layers), heads), torch.nan, dtype=torch.float64, device="cpu")
-    for layer, head, value, agrees in zip(
-        result.layers, result.heads, result.differences.tolist(), result.agree, strict=True
-    ):
-        if not agrees:
-            finite = math.isfinite(value)
-            table[layers.index(layer), head] = max(value, low) if finite else 2 * most
+    finite = result.differences.isfinite()
+    shown = result.differences.clamp(min=low).masked_fill(~finite, 2 * most)
+    rows = [layers.index(layer) for layer in result.layers]
+    table[rows, list(result.heads)] = shown.double().masked_fill(result.agree, torch.nan)
     room = page.room - AXIS_ROOM - BAR_ROOM
     across = min(_SMALL_CELL if result.agrees else _LARGEST_CELL, room / heads)
     down = min(across, _TALLEST / len(layers))

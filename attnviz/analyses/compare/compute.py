@@ -159,16 +159,14 @@ def compare(
                 gc.collect()
                 release_unused()
         return series.result(changes, labels)
-    loaded = [load() for load in opened]
-    pair: _ModelPair | None = None
-    count = None
-    for texts_of_part in parts_of(loaded[0]):
-        if pair is None:  # the corpus can be read
-            pair, count = _ModelPair(loaded, texts_of_part, truncate), count_rows(texts)
+    first, second = (load() for load in opened)
+    rest = parts_of(first)
+    if (start := next(rest, None)) is None:
+        raise changes.empty_corpus()
+    pair, count = _ModelPair(first, second, start, truncate), count_rows(texts)
+    for texts_of_part in chain([start], rest):
         pair.read(texts_of_part, truncate, seed)
         say(f"{pair.texts:,} texts", count and (texts_of_part[-1].number + 1) / count)
-    if pair is None:
-        raise changes.empty_corpus()
     return pair.result(changes, labels)
 
 
@@ -182,14 +180,10 @@ def _open(checkpoint: Checkpoint, special_tokens: SpecialTokens | None) -> Model
 
 @dataclass(frozen=True, eq=False)
 class _Verified:
-    """What is known of a model that was verified on a sample of the texts, without the model.
+    """What is known of a model that was verified on a sample of the texts, without the model."""
 
-    counted : how many heads it has, in words.
-    """
-
-    name: str
     heads: tuple[HeadName, ...]
-    counted: str
+    counted: str  # how many heads it has, in words
     agreement: AgreementReport
     provenance: Provenance
 
@@ -201,7 +195,7 @@ class _Verified:
         for text, read in zip(texts, again, strict=True):
             if list(text.encoding["input_ids"]) != list(read.encoding["input_ids"]):
                 raise InputError(
-                    f"{self.name} and {other.name} make different tokens of text "
+                    f"{self.provenance.model} and {other.name} make different tokens of text "
                     f"{text.number + 1}. Compare models with one vocabulary."
                 )
 
@@ -225,7 +219,7 @@ def _verify(
             "Compare checkpoints of one architecture."
         )
     agreement = AgreementReport.joined(one.agreement for one in sample)
-    return statistics, _Verified(model.name, heads, counted, agreement, sample[0].provenance)
+    return statistics, _Verified(heads, counted, agreement, sample[0].provenance)
 
 
 def _by_head(values: NDArray[Any] | Sequence[NDArray[Any]]) -> Tensor:
@@ -241,10 +235,9 @@ class _ModelPair:
     """Two models, and sums over the texts that both have processed."""
 
     def __init__(
-        self, models: Sequence[Model], texts: Sequence[TokenizedText], truncate: bool
+        self, first: Model, second: Model, texts: Sequence[TokenizedText], truncate: bool
     ) -> None:
         """Verify both models on a sample of the texts."""
-        first, second = models
         one, like = _verify(first, texts, truncate)
         other, verified = _verify(second, texts, truncate, like=like)
         self.second, self.heads, self.verified = second, (one, other), (like, verified)

@@ -217,7 +217,7 @@ def _apart(heights: NDArray[Any], least: float, bottom: float) -> NDArray[Any]:
     """Return heights at least `least` apart, in the same order, none below the bottom."""
     order, steps = np.argsort(heights, kind="stable"), least * np.arange(len(heights))
     lowered = np.maximum.accumulate(heights[order] - steps) + steps
-    placed = np.empty_like(lowered)
+    placed: NDArray[Any] = np.empty_like(lowered)
     placed[order] = np.minimum(lowered, bottom - steps[::-1])
     return placed
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from importlib.resources import files
@@ -42,16 +42,13 @@ Labels = tuple[str, ...]
 
 
 class Matrices(NamedTuple):
-    """Matrices (heads, m, n), the largest error of each cell, and the printed stages behind them.
-
-    texts, decimals : for each head the digits of the file, and how many follow the point.
-    """
+    """Matrices (heads, m, n), the largest error of each cell, and the printed stages behind it."""
 
     values: Tensor
     slack: Tensor = torch.zeros((), device="cpu")
     sources: frozenset[str] = frozenset()
-    texts: tuple[tuple[Labels, ...], ...] = ()
-    decimals: tuple[int, ...] = ()
+    texts: tuple[tuple[Labels, ...], ...] = ()  # of each head, with the digits of the file
+    decimals: tuple[int, ...] = ()  # the digits after the point, of each head
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,17 +390,19 @@ def _all(follows: Tensor | None) -> bool:
 
 def _notes(
     lesson: Lesson, stage: ReplayedStage, head: int, operands: dict[str, Matrices]
-) -> list[str]:
-    """Return the sentences about a stage beyond its numbers."""
-    notes = [lesson.notes[stage.name]] if stage.name in lesson.notes else []
+) -> Iterator[str]:
+    """Yield the sentences about a stage beyond its numbers."""
     if stage.untold:
-        reason = notes or [f"what is given makes {stage.from_inputs.shape[1]} of its columns"]
-        notes = [f"{stage.untold} printed cells cannot be checked: {reason[0]}"]
+        columns = f"what is given makes {stage.from_inputs.shape[1]} of its columns"
+        reason = lesson.notes.get(stage.name, columns)
+        yield f"{stage.untold} printed cells cannot be checked: {reason}"
+    elif stage.name in lesson.notes:
+        yield lesson.notes[stage.name]
     if stage.slack_from_printed is not None and stage.decimals is not None:
         error = float(stage.slack_from_printed.max())
         if error > _COARSE * 0.5 * 10.0**-stage.decimals:
             coarse = " and ".join(s for s in stage.sources if operands[s].slack.max() > _EXACT)
-            notes.append(
+            yield (
                 f"Too coarse for a closer check: the rounding of printed {coarse} can move a cell "
                 f"by {error:.2g}"
             )
@@ -411,8 +410,8 @@ def _notes(
     if stage.name == "weights" and not _all(follows):
         scaled, scale, mask = (operands[name] for name in ("scaled scores", "scale", "mask"))
         values, slack = scaled.values[head] / scale.values, scaled.slack[head] / scale.values.abs()
-        notes += _scale_notes(stage, Matrices(values, slack), float(scale.values), mask.values[0])
-    return notes
+        scores = Matrices(values, slack)
+        yield from _scale_notes(stage, scores, float(scale.values), mask.values[0])
 
 
 def _scale_notes(stage: ReplayedStage, scores: Matrices, scale: float, mask: Tensor) -> list[str]:

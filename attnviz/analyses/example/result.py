@@ -68,16 +68,13 @@ class Matrix:
 
 @dataclass(frozen=True, eq=False)
 class GivenMatrix(Savable):
-    """A matrix that an example gives, such as "X", "W_q" or "head 1 V", with labels.
-
-    values : (m, n), float64. texts : the numbers with the digits of the file.
-    """
+    """A matrix that an example gives, such as "X", "W_q" or "head 1 V", with labels."""
 
     key: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    values: Tensor
-    texts: tuple[tuple[str, ...], ...]
+    values: Tensor  # (m, n), float64
+    texts: tuple[tuple[str, ...], ...]  # the numbers with the digits of the file
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal, TypeAlias, Unpack
 
 from torch import Tensor
@@ -107,16 +108,14 @@ def steps(
             )
         linear = _LinearStages(result, record, head)
         stages: _HeadStages = linear
-        shown = linear.all_stages()
         notes += linear.notes()
     else:
         stages = _HeadStages(result, record, head)
-        shown = (*stages.inputs(), *stages.projected(), *stages.scored(), *stages.mixed())
     if record.sinks is not None:
         share = 1 - stages.numbers["weights"][head, row].sum().item()
         notes.append(f"{share:.0%} of the weight of this row goes to a sink, which is no key")
     steps_result = StepsResult(
-        stages=shown,
+        stages=tuple(stages.all_stages()),
         queries=tuple(record.query_axis.labels[position] for position in stages.queries),
         keys=tuple(record.key_axis.labels[position] for position in stages.keys),
         row=stages.queries.index(row),
@@ -174,6 +173,10 @@ class _HeadStages:
             for check in result.agreement.checks
             if (check.path, check.stack, check.layer) == (record.path, record.stack, record.layer)
         }
+
+    def all_stages(self) -> Iterator[Stage]:
+        """Yield the stages from X to the output."""
+        return chain(self.inputs(), self.projected(), self.scored(), self.mixed())
 
     def inputs(self) -> Iterator[Stage]:
         """Yield X, and in cross-attention the other sequence."""
@@ -292,48 +295,36 @@ class _HeadStages:
 class _LinearStages(_HeadStages):
     """The stages of one head of linear attention."""
 
-    def __init__(self, result: AttentionResult, record: LinearAttention, head: int) -> None:
-        super().__init__(result, record, head)
-        arguments = {name: record.argument_of(name, head) for name in record.arguments}
-        self.arguments = {name: one for name, one in arguments.items() if one is not None}
-        self.left_out = [name for name, one in arguments.items() if one is None]
-        self.function = record.function
+    record: LinearAttention
 
-    def all_stages(self) -> tuple[Stage, ...]:
-        """Return the arguments of the function, V, M and M V."""
-        record, head = self.record, self.head
+    def all_stages(self) -> Iterator[Stage]:
+        """Yield the arguments of the function, V, M and M V."""
+        record, head, why_not = self.record, self.head, "not compared by itself"
+        for name in record.arguments:
+            if (values := record.argument_of(name, head)) is not None:
+                is_stage = name in ("V", "weights", "A")
+                title = f"argument {name}" if is_stage else name
+                yield Stage(title, _AS_MADE, self._rows(values), why_not=why_not)
         M, V = record.weights(head).double(), record.value[head].double()
+        yield Stage("V", _AS_MADE, self._rows(V, "key"), rows="key", why_not=why_not)
+        yield self._square("weights", "signed weights", M, **self._agreement("weights", head))
         m, n, width = len(self.queries), len(self.keys), V.shape[-1]
-        of_mixture = self._agreement("head output", head)
-        weights = self._agreement("weights", head)
-        why_not = "not compared by itself"
-        return (
-            *(
-                Stage(
-                    f"argument {name}" if name in ("V", "weights", "A") else name,
-                    _AS_MADE,
-                    self._rows(tensor),
-                    why_not=why_not,
-                )
-                for name, tensor in self.arguments.items()
-            ),
-            Stage("V", _AS_MADE, self._rows(V, "key"), rows="key", why_not=why_not),
-            self._square("weights", "signed weights", M, **weights),
-            Stage("A", "M · V", self._rows(M @ V), ((m, n), (n, width)), **of_mixture),
-        )
+        checked = self._agreement("head output", head)
+        yield Stage("A", "M · V", self._rows(M @ V), ((m, n), (n, width)), **checked)
 
     def notes(self) -> list[str]:
         """Return what M is, what was compared, and what is not shown."""
-        notes = [SIGNED, f"M is that of {self.function}"]
+        record = self.record
+        notes = [SIGNED, f"M is that of {record.function}"]
         if (check := self.checks.get("arguments")) is not None:
             notes.append(
                 "arguments and V are not compared by themselves; of a change by 1% of an argument "
                 f"that would be noticed, at most {check.largest_difference:.0%} is in the "
                 "difference of M V from the model's own"
             )
-        if self.left_out:
-            names = ", ".join(self.left_out)
-            notes.append(f"not shown, because they have no row for each token: {names}")
+        rows = {name: record.argument_of(name, self.head) for name in record.arguments}
+        if left_out := ", ".join(name for name, values in rows.items() if values is None):
+            notes.append(f"not shown, because they have no row for each token: {left_out}")
         return notes
 
 
