@@ -149,23 +149,23 @@ def compare(
     opened = [partial(_open, checkpoint, special_tokens) for checkpoint in checkpoints]
     if len(opened) > 2:
         with TemporaryDirectory(prefix="attnviz-") as folder:
-            series = _Series(Path(folder), truncate, seed)
+            series = _Series(Path(folder), truncate, seed, changes)
             for number, load in enumerate(opened):
                 with part(number, len(opened)):
                     model = load()
                     in_parts = series.read() if number else series.written(parts_of(model))
-                    series.measure(model, in_parts, changes)
+                    series.measure(model, in_parts)
                 del model
                 gc.collect()
                 release_unused()
-        return series.result(changes, labels)
+        return series.result(labels)
     first, second = (load() for load in opened)
     rest = parts_of(first)
     if (start := next(rest, None)) is None:
         raise changes.empty_corpus()
-    pair, count = _ModelPair(first, second, start, truncate), count_rows(texts)
+    pair, count = _ModelPair(first, second, start, truncate, seed), count_rows(texts)
     for texts_of_part in chain([start], rest):
-        pair.read(texts_of_part, truncate, seed)
+        pair.read(texts_of_part)
         say(f"{pair.texts:,} texts", count and (texts_of_part[-1].number + 1) / count)
     return pair.result(changes, labels)
 
@@ -201,12 +201,7 @@ class _Verified:
 
 
 def _verify(
-    model: Model,
-    texts: Sequence[TokenizedText],
-    truncate: bool,
-    seed: int = 0,
-    *,
-    like: _Verified | None = None,
+    model: Model, texts: Sequence[TokenizedText], truncate: bool, seed: int, like: _Verified | None
 ) -> tuple[HeadStatistics, _Verified]:
     """Verify a model on a sample of texts; raise InputError unless it has the heads of `like`."""
     sample = verify_sample(model, texts, truncate)
@@ -235,31 +230,32 @@ class _ModelPair:
     """Two models, and sums over the texts that both have processed."""
 
     def __init__(
-        self, first: Model, second: Model, texts: Sequence[TokenizedText], truncate: bool
+        self, first: Model, second: Model, texts: Sequence[TokenizedText], truncate: bool, seed: int
     ) -> None:
         """Verify both models on a sample of the texts."""
-        one, like = _verify(first, texts, truncate)
-        other, verified = _verify(second, texts, truncate, like=like)
+        one, like = _verify(first, texts, truncate, seed, None)
+        other, verified = _verify(second, texts, truncate, seed, like)
         self.second, self.heads, self.verified = second, (one, other), (like, verified)
+        self.truncate, self.seed = truncate, seed
         width = len(like.heads) * len(NAMES)
         self.means = Mean(width), Mean(width)
         self.change, self.signs = Bootstrap(width), SignFlips(width)
         self.distance = Bootstrap(len(like.heads))
         self.texts = self.tokens = 0
 
-    def read(self, texts: Sequence[TokenizedText], truncate: bool, seed: int) -> None:
+    def read(self, texts: Sequence[TokenizedText]) -> None:
         """Run both models on texts, and add their statistics."""
-        self.verified[0].expect_same_tokens(self.second, texts, truncate)
+        self.verified[0].expect_same_tokens(self.second, texts, self.truncate)
         lengths = [len(text) for text in texts]
         for indices in batches(lengths, batch_tokens(self.heads[0].checkpoint.device)):
             batch = [texts[index] for index in indices]
             numbers = np.array([text.number for text in batch])
-            weights = draw(numbers, seed)
+            weights = draw(numbers, self.seed)
             first, second, distance = self._measure(batch)
             for mean, values in zip(self.means, (first, second), strict=True):
                 mean.add(values)
             self.change.add(weights, second - first)
-            self.signs.add(draw_signs(numbers, seed), difference(second, first))
+            self.signs.add(draw_signs(numbers, self.seed), difference(second, first))
             self.distance.add(weights, distance)
         self.texts += len(texts)
         self.tokens += sum(lengths)
@@ -349,6 +345,7 @@ class _Series:
     folder: Path
     truncate: bool
     seed: int
+    changes: CorpusChanges
     texts: int = 0
     measured: list[_Measured] = field(default_factory=list)
 
@@ -366,15 +363,13 @@ class _Series:
             while file.peek(1):
                 yield pickle.load(file)
 
-    def measure(
-        self, model: Model, parts: Iterable[list[TokenizedText]], changes: CorpusChanges
-    ) -> None:
+    def measure(self, model: Model, parts: Iterable[list[TokenizedText]]) -> None:
         """Measure a checkpoint on all texts, and its changes from the checkpoint before."""
         rest = iter(parts)
         if (start := next(rest, None)) is None:
-            raise changes.empty_corpus()
+            raise self.changes.empty_corpus()
         number, first = len(self.measured), self.measured[0].model if self.measured else None
-        heads, verified = _verify(model, start, self.truncate, self.seed, like=first)
+        heads, verified = _verify(model, start, self.truncate, self.seed, first)
         width = len(heads.heads) * len(NAMES)
         change, signs = Bootstrap(width), SignFlips(width)
         mine, last = (self.folder / f"{one}.npy" for one in (number, max(0, number - 1)))
@@ -401,7 +396,7 @@ class _Series:
         verified = replace(verified, agreement=add_statistics(verified.agreement, heads, totals))
         self.measured.append(_Measured(verified, totals, change, signs))
 
-    def result(self, changes: CorpusChanges, labels: tuple[str, ...]) -> CheckpointsResult:
+    def result(self, labels: tuple[str, ...]) -> CheckpointsResult:
         """Return the estimates over all texts."""
         models, totals, _, _ = zip(*self.measured, strict=True)
         values = [one.value for one in totals]
@@ -429,10 +424,10 @@ class _Series:
             roles=tuple(tuple(assign_roles(one.excess, one.p_held_out)) for one in totals),
             texts=first.texts,
             tokens=first.tokens,
-            notes=(*changes.notes, *first.notes, *([unsure] if smallest >= SURE else [])),
+            notes=(*self.changes.notes, *first.notes, *([unsure] if smallest >= SURE else [])),
             agreements=tuple(one.agreement for one in models),
             provenances=provenances,
-            left_out=tuple(changes.left_out),
+            left_out=tuple(self.changes.left_out),
         )
 
 
