@@ -142,19 +142,15 @@ def _draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionL
         finding = f"No head changed significantly over {len(labels)} checkpoints"
         top = page.heading(result.describe(turns[0]) if turns else finding) + 0.06
         statistic = turns[0].statistic if turns else 0
-        inner, is_wide = page.room, page.width > WIDE
         counts = _count_roles(result)
-        beside = is_wide and bool(counts)
-        room = _SHARE * inner if beside else inner
+        beside = page.width > WIDE and bool(counts)
+        room = _SHARE * page.room if beside else page.room
         bottom = _draw_paths(page, result, statistic, labels, (page.left, top, room))
         if counts:
             left, start = (page.left + room + _GAP, top) if beside else (page.left, bottom + 0.1)
             bottom = max(bottom, _draw_roles(page, counts, labels, (left, start)))
-        return page.finish_with_caption(
-            bottom + CAPTION_GAP,
-            _caption_of_checkpoints(result, turns, labels),
-            result.checked_agreement,
-        )
+        parts = _caption_of_checkpoints(result, turns, labels)
+        return page.finish_with_caption(bottom + CAPTION_GAP, parts, result.checked_agreement)
 
 
 def _draw_paths(
@@ -185,11 +181,10 @@ def _draw_paths(
         low, high = (array[:, turn.head, statistic].numpy() for array in (result.low, result.high))
         ax.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
         ax.plot(steps, paths[:, turn.head], color=color, linewidth=1.2, marker="o", markersize=2.5)
-        shown += [low[:, None], high[:, None]]
+        shown += [low, high]
     if turns:
         ax.axvspan(turns[0].step, turns[0].step + 1, color=theme().faint, alpha=0.35, linewidth=0)
-    values = np.concatenate([array.ravel() for array in shown])
-    end = float(np.nanmax(values, initial=0.0)) or 1.0
+    end = float(max(np.nanmax(values, initial=0.0) for values in shown)) or 1.0
     ax.set(xlim=(-0.15, len(labels) - 0.95), ylim=(0, 1.04 * end))
     if result.statistics[statistic] not in _NO_LIMIT:
         ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
@@ -254,11 +249,10 @@ def _draw_roles(
     drawn = ax.imshow(numbers, weight_colors(), aspect="auto", vmin=0, vmax=numbers.max())
     cell = across / len(labels)
     fits = page.ruler.widest([f"{numbers.max():.0f}"], SMALL_SIZE) < cell - 0.03
-    for row, column in np.argwhere(numbers > -1) if fits else ():
-        value = numbers[row, column]
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL_SIZE}
+    for (row, column), value in np.ndenumerate(numbers) if fits else ():
         color = theme().readable_on(to_hex(drawn.to_rgba(value)))  # type: ignore[arg-type]
-        style_of_text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL_SIZE}
-        ax.text(column, row, f"{value:.0f}", color=color, **style_of_text)
+        ax.text(column, row, f"{value:.0f}", color=color, **look)
     ax.set_yticks(range(len(counts)), list(counts), fontsize=SMALL_SIZE)
     ax.tick_params(axis="y", length=0)
     ax.spines[:].set(visible=True, color=theme().faint, linewidth=0.4)

@@ -17,7 +17,7 @@ from attnviz.analyses.survey.statistics import NAMES, TITLES, largest
 from attnviz.results.agreement_report import AgreementReport, Verdict
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Rules, column
+from attnviz.results.base import Columns, Rules, column, one_each
 from attnviz.results.text import dim, plain_table
 
 if TYPE_CHECKING:
@@ -244,11 +244,8 @@ class CheckpointsResult(SeveralModels, HeadTable):
             expected = of_all if name in ("mean", "low", "high") else of_steps
             yield f"{name} of shape {expected}", tuple(value.shape) == expected
         per_model = self.roles, self.agreements, self.provenances
-        yield (
-            "roles, a report and a provenance of each checkpoint",
-            all(len(values) == count for values in per_model),
-        )
-        yield "a role of each head", all(len(of_one) == shape[0] for of_one in self.roles)
+        yield "roles, a report and a provenance of each checkpoint", one_each(count, per_model)
+        yield "a role of each head", one_each(shape[0], self.roles)
 
     def __repr__(self) -> str:
         """Summarize the result without the tensors."""

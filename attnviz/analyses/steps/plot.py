@@ -115,9 +115,8 @@ def steps(
             f"The width must be at least {_NARROWEST:g} mm for all stages, not {width:g}. "
             "A column of a journal is 89 mm wide."
         )
-    with new_page(
-        width, caption, [*result.queries, *result.keys, source(result.provenance)]
-    ) as page:
+    texts = [*result.queries, *result.keys, source(result.provenance)]
+    with new_page(width, caption, texts) as page:
         top = _draw_heading(page, result)
         for names in _rows_of_stages(result, wide=width * MM >= WIDE):
             if names:
@@ -426,9 +425,8 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     ax = page.axes(at_bars, top, bars, high)
     middles = [row + 0.5 for row in range(len(labels))]
     ax.barh(middles, weights.tolist(), height=0.7, color=theme().cycle[0])
-    ax.set_ylim(len(labels), 0)
-    ax.set_xlim(min(float(weights.min()), 0.0), max(float(weights.max()), 1e-12))
-    ax.set_xticks([])
+    ends = min(float(weights.min()), 0.0), max(float(weights.max()), 1e-12)
+    ax.set(xlim=ends, ylim=(len(labels), 0), xticks=[])
     ax.set_yticks(middles, labels, parse_math=False)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
