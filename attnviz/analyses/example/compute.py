@@ -258,17 +258,12 @@ def replay(lesson: Lesson, name: str) -> ExampleResult:
             notes = tuple(_notes(lesson, stage, head, linked))
             stages.append(replace(stage, slips=slips, notes=notes))
     stages.sort(key=lambda stage: (STAGES[stage.name].joined, stage.head or 0))
-    given = tuple(
-        GivenMatrix(
-            key if len(matrices.values) == 1 else f"head {head} {key}",
-            *_sides(lesson, key, values),
-            values,
-            matrices.texts[head],
-        )
-        for key, matrices in lesson.given.items()
-        for head, values in enumerate(matrices.values)
-    )
-    return ExampleResult(name, lesson.title, lesson.tokens, given, tuple(stages))
+    given: list[GivenMatrix] = []
+    for key, matrices in lesson.given.items():
+        for head, (values, texts) in enumerate(zip(matrices.values, matrices.texts, strict=True)):
+            title = key if len(matrices.values) == 1 else f"head {head} {key}"
+            given.append(GivenMatrix(title, *_sides(lesson, key, values), values, texts))
+    return ExampleResult(name, lesson.title, lesson.tokens, tuple(given), tuple(stages))
 
 
 def _computed_stages(lesson: Lesson) -> list[str]:
