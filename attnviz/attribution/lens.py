@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -47,15 +47,11 @@ class StoredRun:
             self._order.append(index)
             self.outputs.append(_each_tensor(Tensor.detach, output))
 
-        hooks = []
-        for index, block in enumerate(self.blocks):
-            hooks.append(block.register_forward_pre_hook(partial(enter, index)))
-            hooks.append(block.register_forward_hook(partial(leave, index)))
-        try:
+        with ExitStack() as hooks:
+            for index, block in enumerate(self.blocks):
+                hooks.enter_context(block.register_forward_pre_hook(partial(enter, index)))
+                hooks.enter_context(block.register_forward_hook(partial(leave, index)))
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     @contextmanager
     def skip(self, count: int, copies: int, states: Tensor | None = None) -> Iterator[None]:

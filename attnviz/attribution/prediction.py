@@ -217,13 +217,10 @@ def _rows_read(module: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[int, ..
         states[:] = [state.detach().requires_grad_()]
         return states[0] if isinstance(output, Tensor) else (states[0], *output[1:])
 
-    hook = blocks_of(base_of(module))[-1].register_forward_hook(keep)
-    try:
-        with torch.enable_grad():
-            logits = module(**inputs)[0]
-            expect_gradients(logits)
-            weights = torch.arange(1.0, logits.numel() + 1).to(logits).reshape_as(logits)
-            (gradient,) = torch.autograd.grad((logits * weights).sum(), states)
-    finally:
-        hook.remove()
+    last = blocks_of(base_of(module))[-1]
+    with last.register_forward_hook(keep), torch.enable_grad():
+        logits = module(**inputs)[0]
+        expect_gradients(logits)
+        weights = torch.arange(1.0, logits.numel() + 1).to(logits).reshape_as(logits)
+        (gradient,) = torch.autograd.grad((logits * weights).sum(), states)
     return tuple(gradient[0].abs().sum(-1).nonzero()[:, 0].tolist())

@@ -215,15 +215,9 @@ class Readout:
             every[:, rows] = logits
             return every
 
-        hooks = [
-            unembedding.register_forward_pre_hook(select),
-            unembedding.register_forward_hook(place),
-        ]
-        try:
+        selecting = unembedding.register_forward_pre_hook(select)
+        with selecting, unembedding.register_forward_hook(place):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def without(self, positions: Sequence[int]) -> Readout:
         """Return the same readout in a text without the tokens at some positions.

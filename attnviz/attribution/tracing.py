@@ -76,7 +76,7 @@ class AttentionTracer(TorchFunctionMode):
         """Follow which attention runs, and what torch executes."""
         for module, place in self._places.items():
             hook = module.register_forward_pre_hook(partial(self._enter, place))
-            self._hooks.callback(hook.remove)
+            self._hooks.enter_context(hook)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -169,21 +169,15 @@ def trace_run(
             return (starts[block], *args[1:]), kwargs
         return args, kwargs | {"hidden_states": starts[block]}
 
-    hooks = [
-        blocks_of(base)[0].register_forward_pre_hook(start_here, with_kwargs=True)
-        for base in readout.bases
-    ]
-    trainable = [p for p in module.parameters() if p.requires_grad]
-    try:
-        for parameter in trainable:
+    with ExitStack() as restored:
+        for base in readout.bases:
+            first = blocks_of(base)[0]
+            restored.enter_context(first.register_forward_pre_hook(start_here, with_kwargs=True))
+        for parameter in [p for p in module.parameters() if p.requires_grad]:
+            restored.callback(parameter.requires_grad_, True)
             parameter.requires_grad_(False)
         with torch.enable_grad(), readout.alone(), mode:
             end = readout(module(**inputs)[0])
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for parameter in trainable:
-            parameter.requires_grad_(True)
     return list(starts.values()), end
 
 

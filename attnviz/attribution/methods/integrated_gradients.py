@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -71,10 +71,7 @@ def _embedded(score: Score, vectors: Tensor) -> Iterator[None]:
     def read(*_: object) -> Tensor | None:
         return parts.pop(0) if parts else None  # the encoder runs before the decoder
 
-    tables = dict.fromkeys(_tables(score))  # one table may serve both
-    hooks = [table.register_forward_hook(read) for table in tables]
-    try:
+    with ExitStack() as hooks:
+        for table in dict.fromkeys(_tables(score)):  # one table may serve both
+            hooks.enter_context(table.register_forward_hook(read))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -41,16 +42,12 @@ def value_zeroing(score: Score) -> Tensor:
         cosine = torch.cosine_similarity(states[1:].double(), states[:1].double(), dim=-1)
         distances.append((1 - cosine.T).clamp(min=0))  # queries × keys
 
-    hooks = []
-    for block in blocks_of(base_of(score.readout.module)):
-        hooks.append(block.register_forward_pre_hook(restore, with_kwargs=True))
-        hooks.append(block.register_forward_hook(measure))
-    try:
+    with ExitStack() as hooks:
+        for block in blocks_of(base_of(score.readout.module)):
+            hooks.enter_context(block.register_forward_pre_hook(restore, with_kwargs=True))
+            hooks.enter_context(block.register_forward_hook(measure))
         with torch.no_grad(), _ZeroedValues(T):
             score.readout.module(**copies_of(score.inputs, T + 1))
-    finally:
-        for hook in hooks:
-            hook.remove()
     shares = []
     for distance in distances:
         total = distance.sum(-1, keepdim=True)
