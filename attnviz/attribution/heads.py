@@ -71,10 +71,7 @@ def head_effects(
     order = estimate.abs().flatten().argsort(descending=True, stable=True)[:exact]
     largest = [divmod(int(index), estimate.shape[1]) for index in order]
     table = torch.full_like(estimate, torch.nan)
-    for (layer, head), effect in zip(
-        largest, ablate_each(score, run, largest, replacement).tolist(), strict=True
-    ):
-        table[layer, head] = effect
+    table.view(-1)[order] = ablate_each(score, run, largest, replacement)
     return HeadEffects(estimate, table)
 
 

@@ -63,27 +63,31 @@ def read(
     text: Inputs | TextSource,
     decoder: TokenIds | None = None,
     *,
-    more: Sequence[int] = (),
+    more: Sequence[int] | None = None,
     truncate: bool = False,
 ) -> Reading:
     """Run the model on a text, with a BOS token before it if a causal model needs one.
 
     decoder : what the decoder of an encoder–decoder reads. The tokens of the text are then the
-    source, and these the target, which follows it. more : the ids that follow the text. truncate :
-    cut a text that is too long for the model.
+    source, and these the target, which follows it. more : the ids that follow the text, which is
+    then read by its own ids. truncate : cut a text that is too long for the model.
     """
     source = inputs = text if isinstance(text, Inputs) else parse_inputs(text)
     bos: int | None = None
     if decoder is not None:
         inputs = source = replace(inputs, targets=[decoder])
         batch = encode(model.checkpoint, inputs, truncate=truncate)
-        sink, notes = _sink_of_source(batch)
-        notes = (*_notes_on(inputs, batch), *notes)
+        sink, notes = None, _notes_on(inputs, batch)
+        if not any(batch.axes["text"][0].special):
+            # The first token of the decoder is special, and stays readable. Without one in the
+            # source, the cross-attention of a reference would have nothing to read.
+            sink = 0
+            notes = (*notes, "the first source token stays readable, so its part is not measured")
     else:
         expect_one_text(model.checkpoint)
         tensors, bos, sink, notes = encode_causal(model, inputs, truncate=truncate)
-        if bos is not None or more:
-            inputs = _as_ids(inputs, tensors, after=more)
+        if bos is not None or more is not None:
+            inputs = _as_ids(inputs, tensors, after=more or ())
         batch = encode(model.checkpoint, inputs, truncate=truncate)
     with silence_logs():
         (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
@@ -96,17 +100,6 @@ def read(
         stacks = Stacks.of(result, *map(len, axes))
     groups = token_groups(tokens)
     return Reading(batch.inputs, result, groups, bos, sink, notes, tokens, stacks, source)
-
-
-def _sink_of_source(batch: Batch) -> tuple[int | None, tuple[str, ...]]:
-    """Return the source token that stays readable, and a note on it.
-
-    The decoder's first token is special, and stays readable. A source without a special token
-    would leave the cross-attention of a reference nothing to read, so its first token does too.
-    """
-    if any(batch.axes["text"][0].special):
-        return None, ()
-    return 0, ("the first source token stays readable, so its part is not measured",)
 
 
 def encode_causal(

@@ -196,8 +196,7 @@ class Readout:
 
         The unembedding takes longer than many blocks.
         """
-        get = getattr(self.module, "get_output_embeddings", lambda: None)
-        unembedding, rows, T = get(), list(self.rows), 0
+        unembedding, rows, T = unembedding_of(self.module), list(self.rows), 0
         if unembedding is None:
             yield
             return
@@ -336,7 +335,7 @@ class Score(Target):
     @property
     def twice(self) -> dict[str, Tensor]:
         """The inputs of two runs of the text, (2, T) each."""
-        return {name: torch.cat([tensor, tensor]) for name, tensor in self.inputs.items()}
+        return copies_of(self.inputs, 2)
 
     def project(self, numbers: Tensor) -> Tensor:
         """Return the sum over runs of what is read (N, d) along the direction, ()."""

@@ -138,24 +138,17 @@ def ablate(
     listed = list(source.one_by_one()) if source.texts else [source]
     sites = [_find_site(model, one, target, against, word, truncate) for one in listed]
     outputs = _outputs_elsewhere(sites, replaced, patch)
+    ablation: Ablation = replaced if patch is None else "resample"
     measured: list[_OneText] = []
     for number, (site, others) in enumerate(zip(sites, outputs, strict=True)):
         with part(number, len(listed), "each head"):
-            measured.append(
-                _ablate_text(
-                    site,
-                    sets,
-                    "resample" if patch is not None else replaced,
-                    others,
-                    knock_out,
-                    effect,
-                    keep_sink,
-                )
-            )
+            one = _ablate_text(site, sets, ablation, others, knock_out, effect, keep_sink)
+            measured.append(one)
     first, spelled_patch = measured[0], None
     if patch is not None:
         (text,) = parse_inputs(patch).texts or ("",)
         spelled_patch = spelled(model.checkpoint, text)[0]
+    done, condition = _describe(replaced, knock_out, spelled_patch, several=len(listed) > 1)
     return AblationResult(
         sets=first.sets,
         layers=first.layers,
@@ -166,8 +159,8 @@ def ablate(
         texts=tuple(one.site.text for one in measured),
         targets=tuple(one.site.label for one in measured),
         quantity=first.site.quantity,
-        how=_describe(replaced, knock_out, spelled_patch, several=len(listed) > 1) + first.where,
-        condition=_condition(knock_out, spelled_patch),
+        how=done + first.where,
+        condition=condition,
         effect=effect,
         notes=tuple(dict.fromkeys(note for one in measured for note in one.site.notes)),
         agreement=_verify(measured),
@@ -235,10 +228,9 @@ def _as_sets(heads: object) -> list[tuple[Head, ...]]:
 
 
 def _is_head(value: object) -> bool:
-    def is_number(item: object) -> bool:
-        return hasattr(item, "__index__") and not isinstance(item, bool | np.bool_ | list)
-
-    return isinstance(value, list | tuple) and len(value) == 2 and all(map(is_number, value))
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return False
+    return all(hasattr(n, "__index__") and not isinstance(n, bool | np.bool_) for n in value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,31 +256,23 @@ class _Site:
 
         unchanged : what is read without an ablation, (1, d).
         """
-        if self.number is None:
-            return lambda vectors: _distance(vectors.double(), unchanged.double())
         number, before = self.number, unchanged.double()
-        if not self.is_distribution:
-            return lambda logits: _without_divergence(number(before) - number(logits.double()))
         shares = before.softmax(-1)
         entropy = torch.special.entr(shares).sum()
 
-        def effects(logits: Tensor) -> Tensor:
-            after = logits.double()
-            cross_entropy = after.logsumexp(-1) - (after @ shares.T)[:, 0]
-            lost = number(before) - number(after)
-            return torch.cat([lost, (cross_entropy - entropy)[:, None]], dim=1).cpu()
+        def effects(outputs: Tensor) -> Tensor:
+            after = outputs.double()
+            if number is None:  # how far the vector moved, as a share of its length
+                lost = (after - before).norm(dim=1, keepdim=True) / before.norm()
+            else:
+                lost = number(before) - number(after)
+            divergence = torch.full_like(lost, torch.nan)
+            if self.is_distribution:
+                cross_entropy = after.logsumexp(-1) - (after @ shares.T)[:, 0]
+                divergence = (cross_entropy - entropy)[:, None]
+            return torch.cat([lost, divergence], dim=1).cpu()
 
         return effects
-
-
-def _without_divergence(lost: Tensor) -> Tensor:
-    """Return what is lost (n, 1), beside a divergence that has no meaning, (n, 2)."""
-    return torch.cat([lost, torch.full_like(lost, torch.nan)], dim=1).cpu()
-
-
-def _distance(vectors: Tensor, unchanged: Tensor) -> Tensor:
-    """Return how far vectors moved, as a share of the length; there is no divergence, (n, 2)."""
-    return _without_divergence((vectors - unchanged).norm(dim=1, keepdim=True) / unchanged.norm())
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,26 +385,21 @@ def _outputs_in(site: _Site, patch: TextSource) -> list[Tensor]:
     return outputs
 
 
-def _condition(knock_out: str | None, patch: str | None) -> str:
-    """Return when something is lost, for a headline."""
+def _describe(
+    how: str, knock_out: str | None, patch: str | None, *, several: bool
+) -> tuple[str, str]:
+    """Return what happens to the heads, in words, and when something is lost, for a headline."""
     if knock_out is not None:
-        return f"when {{heads}} may not attend to “{knock_out}”"
-    return "without {heads}" if patch is None else f"with {{heads}} as in “{patch}”"
-
-
-def _describe(how: str, knock_out: str | None, patch: str | None, *, several: bool) -> str:
-    """Return what happens to the heads, in words."""
-    if knock_out is not None:
-        return f"the head may not attend to “{knock_out}”"
+        hidden = f"may not attend to “{knock_out}”"
+        return f"the head {hidden}", f"when {{heads}} {hidden}"
     if patch is not None:
-        return f"the output of the head is that in “{patch}”"
-    if how == "zero":
-        return "the output of the head is set to zero"
-    if how == "mean":
-        over = "all texts" if several else "the text"
-        return f"the output of the head is replaced by its mean over {over}"
-    where = "in another text" if several else "at other positions"
-    return f"the output of the head is that {where}"
+        return f"the output of the head is that in “{patch}”", f"with {{heads}} as in “{patch}”"
+    becomes = {
+        "zero": "set to zero",
+        "mean": f"replaced by its mean over {'all texts' if several else 'the text'}",
+        "resample": f"that {'in another text' if several else 'at other positions'}",
+    }
+    return f"the output of the head is {becomes[how]}", "without {heads}"
 
 
 def _verify(measured: Sequence[_OneText]) -> AgreementReport:

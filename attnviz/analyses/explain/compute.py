@@ -7,7 +7,7 @@ changed, and the effect on the prediction is measured (`attribution.intervention
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Unpack
@@ -43,7 +43,6 @@ from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import token_groups
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, track
 
@@ -144,29 +143,17 @@ def explain(
     names = check_methods(methods)
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
-    prefix, written = None, _Written()
-    module = model.module
+    prefix, module = None, model.module
     if input_kinds(module) == ("text",) and has_text_decoder(module, module.config):
-        prefix, written = _begin(
-            model, source, "" if decoder is None else decoder, generate, truncate
-        )
+        prefix = _prefix(model, "" if decoder is None else decoder)
     elif decoder is not None:
         raise InputError(
             f"{model.name} has no decoder that reads a text of its own. Leave out --decoder "
             "(decoder=)."
         )
-    elif generate > 1:
-        written = _continue(model, source, generate, truncate)
+    written = _write(model, source, prefix, generate, truncate)
     prediction = find_prediction(
-        model,
-        source,
-        target,
-        against,
-        log=log,
-        decoder=prefix,
-        more=written.ids,
-        written=written.last,
-        truncate=truncate,
+        model, source, target, against, log=log, written=written, truncate=truncate
     )
     return explain_prediction(
         prediction, reference=reference, methods=names, heads=heads, notes=written.notes
@@ -258,13 +245,42 @@ def explain_prediction(
 
 
 @dataclass(frozen=True, eq=False)
+class Written:
+    """What a model wrote before the token that is explained, that token, and notes on both."""
+
+    ids: Sequence[int] | None = None  # that a causal model wrote after its text
+    last: int | None = None
+    notes: tuple[str, ...] = ()
+    decoder: TokenIds | None = None  # what the decoder of an encoder–decoder reads
+
+
+@dataclass(frozen=True, eq=False)
 class FoundPrediction:
     """The prediction that is explained, and the text that leads to it."""
 
     reading: Reading
     target: Target
     choices: Choices
-    notes: list[str]
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls,
+        reading: Reading,
+        choices: Choices,
+        choice: int,
+        against: int | None,
+        notes: Sequence[str] = (),
+        *,
+        log: bool = False,
+    ) -> FoundPrediction:
+        """Return the prediction of one choice. log : as in `Prediction`."""
+        model, stacks = choices.model, reading.stacks
+        readout = Prediction(
+            model.module, choices.rows, choice, against, choices.kind, log, stacks=stacks
+        )
+        target = Target(model, reading.inputs, reading.special, readout, reading.sink)
+        return cls(reading, target, choices, notes)
 
 
 def find_prediction(
@@ -274,24 +290,22 @@ def find_prediction(
     against: str | None = None,
     *,
     log: bool = True,
-    decoder: TokenIds | None = None,
-    more: Sequence[int] = (),
-    written: int | None = None,
+    written: Written | None = None,
     truncate: bool = False,
 ) -> FoundPrediction:
     """Read a text, and find the prediction that is explained: see `explain`.
 
-    decoder, more, truncate : as in `read`. written : the token that the model wrote next; by
-    default the most probable one.
+    written : by default the most probable token is explained. truncate : as in `read`.
     """
+    written = written or Written()
     source = text if isinstance(text, Inputs) else parse_inputs(text)
     mask = getattr(model.tokenizer, "mask_token", None)
     typed = [one for one in (*(source.texts or ()), *(source.pairs or ())) if isinstance(one, str)]
     if mask is not None and any(mask in one for one in typed):
         model = Model(model.checkpoint.reading("parse"))  # it is the token to predict
-    reading = read(model, source, decoder, more=more, truncate=truncate)
+    reading = read(model, source, written.decoder, more=written.ids, truncate=truncate)
     provenance = reading.result.provenance
-    before = (provenance.text if decoder is None else provenance.target) or ""
+    before = (provenance.text if written.decoder is None else provenance.target) or ""
     choices = Choices.of(model, before, reading)
     notes: list[str] = []
     ids: list[int] = reading.inputs["input_ids"][0].tolist()
@@ -299,7 +313,7 @@ def find_prediction(
     if choices.kind == "masked token" and masks > 1:
         notes.append(f"the text has {masks} mask tokens: the first is explained")
     top = choices.top(2)
-    first = top[0] if written is None else written
+    first = top[0] if written.last is None else written.last
     second = next((other for other in top if other != first), None)
     second = second if choices.is_distribution else None
     if target is not None:
@@ -318,51 +332,17 @@ def find_prediction(
         raise InputError(
             f"Both choices are the token or class “{choices.label(first)}”. Choose another one."
         )
-    readout = Prediction(
-        model.module,
-        choices.rows,
-        choice=first,
-        against=second,
-        kind=choices.kind,
-        log=log and choices.is_distribution,
-        stacks=reading.stacks,
-    )
-    site = Target(model, reading.inputs, reading.special, readout, reading.sink)
-    return FoundPrediction(reading, site, choices, notes)
+    log = log and choices.is_distribution
+    return FoundPrediction.of(reading, choices, first, second, notes, log=log)
 
 
-@dataclass(frozen=True)
-class _Written:
-    """What a model wrote before the token that is explained, that token, and notes on both.
-
-    ids : those that a causal model wrote after its text.
-    """
-
-    ids: Sequence[int] = ()
-    last: int | None = None
-    notes: tuple[str, ...] = ()
-
-
-def _begin(
-    model: Model, source: Inputs, decoder: TextSource, count: int, truncate: bool
-) -> tuple[TokenIds, _Written]:
-    """Return what the decoder reads before the last of so many generated tokens."""
+def _prefix(model: Model, decoder: TextSource) -> TokenIds:
+    """Return what a decoder reads first: a text that begins its target, or the ids themselves."""
     if not model.module.can_generate():
         raise ModelError(
             f"{model.name} has a decoder without a head that predicts its next token. Use a model "
             "with one, such as T5ForConditionalGeneration."
         )
-    prefix = _prefix(model, decoder)
-    expect_tokens_left(model.checkpoint, len(prefix.ids), count)
-    if count == 1:
-        return prefix, _Written()
-    batch = encode(model.checkpoint, replace(source, targets=[prefix]), truncate=truncate)
-    written = _generate(model, batch.inputs, prefix.ids, count)
-    return TokenIds((*prefix.ids, *written.ids), shifted=True), replace(written, ids=())
-
-
-def _prefix(model: Model, decoder: TextSource) -> TokenIds:
-    """Return what a decoder reads first: a text that begins its target, or the ids themselves."""
     if isinstance(decoder, str):
         return encode_prefix(model.checkpoint, decoder)
     match parse_text(decoder, "The decoder text", prompted=False):
@@ -371,14 +351,28 @@ def _prefix(model: Model, decoder: TextSource) -> TokenIds:
     raise InputError(f"The decoder text must be a string or ids, not {decoder!r:.60}.")
 
 
-def _generate(
-    model: Model, inputs: Mapping[str, Tensor], before: Sequence[int], count: int
-) -> _Written:
-    """Return the tokens that a model generates after some ids, the last of them by itself.
+def _write(
+    model: Model, source: Inputs, prefix: TokenIds | None, count: int, truncate: bool
+) -> Written:
+    """Return the tokens that a model generates after a text, or after the prefix of its decoder.
 
     Raises InputError unless the model generates so many, and no special ones before the last.
     """
-    tokenizer = model.checkpoint.target_tokenizer or model.tokenizer
+    checkpoint = model.checkpoint
+    if prefix is not None:
+        before: Sequence[int] = prefix.ids
+        expect_tokens_left(checkpoint, len(before), count)
+    if count == 1:
+        return Written(decoder=prefix)
+    if prefix is None:
+        how = ". Leave out --generate (generate=), or use a causal language model."
+        _expect_generator(model, how)
+        inputs, *_ = encode_causal(model, source, truncate=truncate)
+        before = inputs["input_ids"][0].tolist()
+        expect_tokens_left(checkpoint, len(before), count)
+    else:
+        inputs = encode(checkpoint, replace(source, targets=[prefix]), truncate=truncate).inputs
+    tokenizer = checkpoint.target_tokenizer or model.tokenizer
     assert tokenizer is not None  # it has tokenized the text
     written = generate_greedily(model.module, inputs, count, tokenizer)
     *ids, last = written.ids.tolist()
@@ -390,8 +384,17 @@ def _generate(
             "(generate=)."
         )
     read, start = (generated_text(tokenizer, torch.tensor(some)) for some in (ids, before))
-    note = f"the model wrote “{read[len(start) :].strip()}”"
-    return _Written(new, last, (note, *written.notes))
+    notes = f"the model wrote “{read[len(start) :].strip()}”", *written.notes
+    if prefix is None:
+        return Written(new, last, notes)
+    return Written(None, last, notes, TokenIds((*before, *new), shifted=True))
+
+
+def _expect_generator(model: Model, how: str) -> None:
+    """Raise InputError unless a model of one text generates. how : the rest of the message."""
+    expect_one_text(model.checkpoint)
+    if not getattr(model.module, "can_generate", bool)():
+        raise InputError(f"{model.name} does not generate tokens{how}")
 
 
 def _stacks_of(reading: Reading) -> tuple[str, ...]:
@@ -400,20 +403,6 @@ def _stacks_of(reading: Reading) -> tuple[str, ...]:
         return ()
     source = reading.stacks.source
     return tuple("source" if rows[0] < source else "target" for rows in reading.groups.positions)
-
-
-def _continue(model: Model, source: Inputs, count: int, truncate: bool) -> _Written:
-    """Return the tokens that a causal model generates after a text, greedily."""
-    expect_one_text(model.checkpoint)
-    if not getattr(model.module, "can_generate", bool)():
-        raise InputError(
-            f"{model.name} does not generate tokens. Leave out --generate (generate=), or use a "
-            "causal language model."
-        )
-    inputs, *_ = encode_causal(model, source, truncate=truncate)
-    before = inputs["input_ids"][0].tolist()
-    expect_tokens_left(model.checkpoint, len(before), count)
-    return _generate(model, inputs, before, count)
 
 
 def _measure(
@@ -520,12 +509,7 @@ def explain_tokens(
 
     only : the number of the generated token to explain, counted from 0; None for all.
     """
-    expect_one_text(model.checkpoint)
-    if not getattr(model.module, "can_generate", bool)():
-        raise InputError(
-            f"{model.name} does not generate tokens, so none can be explained. Use a causal "
-            "language model."
-        )
+    _expect_generator(model, ", so none can be explained. Use a causal language model.")
     with part(0, 2, "the model generates"):
         reading, ids = _read_generation(model, text, generate)
         with restoring(model.module), torch.no_grad():
@@ -542,7 +526,9 @@ def explain_tokens(
                 continue
             end = start + number  # of the tokens before this one
             written = str(decode(read[:end]))[len(str(decode(read[:start]))) :]
-            prediction = _find_choice(model, reading.until(end), logits[end - 1], ids[number])
+            choices = Choices(model, "", "next token", (end - 1,), logits[end - 1])
+            other = next(other for other in choices.top(2) if other != ids[number])
+            prediction = FoundPrediction.of(reading.until(end), choices, ids[number], other)
             notes = [f"the model wrote “{written.strip()}”"] if written else []
             source = replace(reading.result.provenance, text=text + written)
             results.append(
@@ -553,32 +539,10 @@ def explain_tokens(
 
 def _read_generation(model: Model, text: str, generate: int) -> tuple[Reading, list[int]]:
     """Return the reading of a text with all generated tokens but the last, and their ids."""
-    inputs, bos, sink, notes = encode_causal(model, text)
     prompt = encode(model.checkpoint, [text]).inputs
     length = prompt["input_ids"].shape[1]
     expect_tokens_left(model.checkpoint, length, generate)
     written = generate_greedily(model.module, prompt, generate, model.tokenizer)
-    ids: list[int] = written.ids.tolist()
-    read = [*inputs["input_ids"][0].tolist(), *ids[length:-1]]
-    batch = encode(model.checkpoint, [TokenIds(tuple(read))])
-    result = model.attend(read, mode="full").without_linear("attribution needs")
-    tokens = result.records[0].query_axis
-    groups = token_groups(tokens)
-    notes = (*written.notes, *notes)
-    return Reading(batch.inputs, result, groups, bos, sink, notes, tokens), ids[length:]
-
-
-def _find_choice(model: Model, reading: Reading, logits: Tensor, token: int) -> FoundPrediction:
-    """Return the prediction of a token after a text, against the most probable other token."""
-    row = reading.inputs["input_ids"].shape[1] - 1
-    choices = Choices(model, "", "next token", (row,), logits)
-    readout = Prediction(
-        model.module,
-        choices.rows,
-        choice=token,
-        against=next(other for other in choices.top(2) if other != token),
-        kind=choices.kind,
-        log=False,
-    )
-    target = Target(model, reading.inputs, reading.special, readout, reading.sink)
-    return FoundPrediction(reading, target, choices, [])
+    ids: list[int] = written.ids[length:].tolist()
+    reading = read(model, text, more=ids[:-1])
+    return replace(reading, notes=(*written.notes, *reading.notes)), ids

@@ -63,6 +63,7 @@ from attnviz.runtime.progress import part
 _EXACT, _ROUNDED = 1e-4, 0.05
 COMPLETE = 1e-3  # the largest completeness error of a verified shift
 _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
+_EFFECTS: tuple[Literal["direct", "total"], ...] = ("direct", "total")  # of patching a head
 _ROUNDING = 1e-6  # of the length of vectors: closer ones are one point
 
 
@@ -162,24 +163,25 @@ def shift(
         stream = decompose_residual_stream(readout, target.inputs, direction=axis)
         _check_decomposition(model, word, split, stream)
         states = _mean_states(readout, target.inputs)
-        plane = _find_plane(states, _reference_states(readout, compared), split, regions)
+        gate = compared.gate
+        with nullcontext() if gate is None else AttentionKnockout(gate[None, None]):
+            first = {name: both[:1] for name, both in compared.inputs.items()}
+            plane = _find_plane(states, _mean_states(readout, first), split, regions)
         with part(0, 3 if verify_causally else 1):
             causal = _causal(target, groups, split.direction, every=verify_causally)
-        direct_effect = total_effect = None
-        if verify_causally:
-            with part(1, 3, "each head: direct effect"):
-                direct_effect = _head_effects(readout, compared, split.direction, "direct")
-            with part(2, 3, "each head: total effect"):
-                total_effect = _head_effects(readout, compared, split.direction, "total")
-        score = Score.of(target, split, result, compared.gate)
+        along = split.direction.double().cpu()
+        effects: dict[str, Tensor] = {}
+        for number, effect in enumerate(_EFFECTS if verify_causally else (), start=1):
+            with part(number, 3, f"each head: {effect} effect"):
+                patched = patch_heads(readout, compared.inputs, gate=gate, effect=effect)
+                effects[effect] = patched.double().cpu() @ along
+        score = Score.of(target, split, result, gate)
         attributions, left_out = compute_methods(method_names, score)
     index = groups.positions.index(rows)
     notes = [] if len(rows) == 1 else [f"“{groups.labels[index]}” is {len(rows)} pieces, averaged"]
     notes += [*reading.notes, *compared.notes, *left_out]
-    path = distances = None
-    if regions is not None:
-        path, distances = regions.place(states)
-        notes += regions.notes
+    path, distances = (None, None) if regions is None else regions.place(states)
+    notes += [] if regions is None else regions.notes
     by_word = partial(sum_pieces, positions=groups.positions)
     return ShiftResult(
         word=numbered(groups.labels)[index],
@@ -192,7 +194,7 @@ def shift(
         decomposition=split,
         residual_stream=stream,
         causal=causal,
-        direct_effect=direct_effect,
+        direct_effect=effects.get("direct"),
         raw_attention=by_word(raw_attention(score)).cpu(),
         rollout=by_word(rollout(score)).cpu(),
         methods={name: by_word(scores) for name, scores in attributions.items()},
@@ -202,7 +204,7 @@ def shift(
         notes=(*notes, *_incomplete(result.provenance.dtype, split, stream)),
         agreement=_verify(result.agreement, target, compared, split, stream),
         provenance=result.provenance,
-        total_effect=total_effect,
+        total_effect=effects.get("total"),
         replaced=compared.replaced(groups),
         plane=plane,
         sink=next((n for n, rows in enumerate(groups.positions) if reading.sink in rows), None),
@@ -342,13 +344,6 @@ def _mean_states(readout: Readout, inputs: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([*entering, readout.run(inputs)]).double().cpu()
 
 
-def _reference_states(readout: Readout, compared: Reference) -> Tensor:
-    """Return the same of the reference, (L + 1, d)."""
-    gate = compared.gate
-    with nullcontext() if gate is None else AttentionKnockout(gate[None, None]):
-        return _mean_states(readout, {name: one[:1] for name, one in compared.inputs.items()})
-
-
 def _find_plane(
     states: Tensor, reference: Tensor, split: Decomposition, regions: Regions | None
 ) -> ShiftPlane:
@@ -454,14 +449,6 @@ def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Ite
             f"only {mlps} MLPs were found in {layers} layers: what the others add counts as "
             "attention and own"
         )
-
-
-def _head_effects(
-    readout: Readout, compared: Reference, direction: Tensor, effect: Literal["direct", "total"]
-) -> Tensor:
-    """Return what the word loses along the direction by each patched head, (L, H)."""
-    effects = patch_heads(readout, compared.inputs, gate=compared.gate, effect=effect)
-    return effects.double().cpu() @ direction.double().cpu()
 
 
 def _causal(

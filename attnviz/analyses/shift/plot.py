@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -41,6 +42,7 @@ from attnviz.figures.style import (
     theme,
 )
 from attnviz.results.axis import literal, source, source_and_notes
+from attnviz.results.text import with_minus
 
 _NUMBERED = 3  # words with numbers at their bars, of each kind
 _WORTH = 0.1  # of the longest bar: a shorter one has no number
@@ -53,6 +55,7 @@ _BAR, _APART = 0.09, 0.055  # a bar, and its middle from that of the word
 _CELL, _NUMBERED_CELL = 0.25, 0.5  # a word with its bars, and with their numbers
 _BLANK = 0.05  # between words
 _STRETCH = 1.6  # times their width for words of short texts
+_SAMPLE = 0.11  # of a bar, before its label in the key
 _NUMBER = 0.1  # above or below a bar
 _HIGHEST = 0.8, 1.3  # the bars below one line of words at most; also beside the path
 _ROW_GAP = 0.08  # between lines of words
@@ -264,26 +267,24 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
     free = _TALLEST - sum(fixed + numbers[n] for n in kept)
     bars = sum(extents[n][1] - extents[n][0] for n in kept) or 1.0
     scale = span / min(_HIGHEST[left > page.left], free * span / bars)
-    for number, (line, (low, high)) in enumerate(zip(lines, extents, strict=True)):
-        if number not in kept:
-            if number - 1 in kept or number == 0:
-                until = min((kept_one for kept_one in kept if kept_one > number), default=None)
-                skipped = [
-                    contributions[word.index] for each in lines[number:until] for word in each
-                ]
-                total = f"{sum(skipped):.2f}".replace("-", "\N{MINUS SIGN}")
-                text = f"… {len(skipped)} words, together {total} …"
-                top = page.write(left, top, [text], color=theme().muted) + _ROW_GAP
+    for is_kept, group in itertools.groupby(range(len(lines)), kept.__contains__):
+        if not is_kept:
+            skipped = [contributions[word.index] for n in group for word in lines[n]]
+            total = with_minus(f"{sum(skipped):.2f}")
+            text = f"… {len(skipped)} words, together {total} …"
+            top = page.write(left, top, [text], color=theme().muted) + _ROW_GAP
             continue
-        for word in line:
-            _write_word(page, result, word, left, top)
-        limits = low - scale * _NUMBER * (low < 0), high + scale * _NUMBER * (high > 0)
-        tall = max(0.02, (limits[1] - limits[0]) / scale)
-        ax = page.axes(left, top + line_height(TEXT_SIZE), room, tall)
-        ax.set(xlim=(0, room), ylim=(limits[0], limits[0] + tall * scale))
-        ax.axis("off")
-        _draw_bars(ax, result, line, [contributions, effects], scale)
-        top += fixed + tall
+        for n in group:
+            for word in lines[n]:
+                _write_word(page, result, word, left, top)
+            low, high = extents[n]
+            low, high = low - scale * _NUMBER * (low < 0), high + scale * _NUMBER * (high > 0)
+            tall = max(0.02, (high - low) / scale)
+            ax = page.axes(left, top + line_height(TEXT_SIZE), room, tall)
+            ax.set(xlim=(0, room), ylim=(low, low + tall * scale))
+            ax.axis("off")
+            _draw_bars(ax, result, lines[n], [contributions, effects], scale)
+            top += fixed + tall
     return top
 
 
@@ -308,30 +309,30 @@ def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: fl
     """Write what the bars are, beside a sample of each; return the lower edge."""
     is_all = result.contributions[0] == "all paths"
     first, second = sign_colors()
-    entries = [(first, first, "brought" if is_all else "read from it")]
-    if result.causal:
-        entries.append((theme().ground, theme().ink, f"lost by {result.changing_it}"))
-    line, x = line_height(SMALL_SIZE), left
-    for face, edge, label in entries:
-        wide = page.ruler.width(label, SMALL_SIZE)
-        if x > left and x + 0.11 + wide > left + room:
-            x, top = left, top + line
-        ax = page.axes(x, top + 0.02, 0.07, line - 0.04)
-        ax.axis("off")
-        ax.set(xlim=(0, 1), ylim=(0, 1))
-        ax.bar(0.5, 1, width=1, color=face, edgecolor=edge, linewidth=0.6, clip_on=False)
-        page.write(x + 0.11, top, [label])
-        x += 0.11 + wide + 0.15
     start, end = _ends(result)
-    names = [(f"↑ toward {end}", first), (f"↓ toward {start}", second)]
-    if not result.regions:
-        names = [("↓ back", second)] if min(result.contributions[1]) < 0 else []
-    for name, color in names:
-        wide = page.ruler.width(name, SMALL_SIZE)
+    # Each label with its color, and the face and the edge of the bar before it.
+    entries: list[tuple[str, str | None, tuple[str, ...]]] = [
+        ("brought" if is_all else "read from it", None, (first, first))
+    ]
+    if result.causal:
+        entries.append((f"lost by {result.changing_it}", None, (theme().ground, theme().ink)))
+    if result.regions:
+        entries += [(f"↑ toward {end}", first, ()), (f"↓ toward {start}", second, ())]
+    elif min(result.contributions[1]) < 0:
+        entries.append(("↓ back", second, ()))
+    line, x = line_height(SMALL_SIZE), left
+    for label, color, bar in entries:
+        indent = _SAMPLE if bar else 0.0
+        wide = indent + page.ruler.width(label, SMALL_SIZE)
         if x > left and x + wide > left + room:
             x, top = left, top + line
-        name = page.ruler.clip(name, room, SMALL_SIZE)
-        page.write(x, top, [name], color=color)
+        if bar:
+            ax = page.axes(x, top + 0.02, 0.07, line - 0.04)
+            ax.axis("off")
+            ax.set(xlim=(0, 1), ylim=(0, 1))
+            face, edge = bar
+            ax.bar(0.5, 1, width=1, color=face, edgecolor=edge, linewidth=0.6, clip_on=False)
+        page.write(x + indent, top, [page.ruler.clip(label, room, SMALL_SIZE)], color=color)
         x += wide + 0.15
     return top + line
 
@@ -509,7 +510,7 @@ def _key(result: ShiftResult) -> list[str]:
 
 
 def _rho(rho: float) -> str:
-    return f"ρ {rho:.2f}".replace("-", "\N{MINUS SIGN}")
+    return with_minus(f"ρ {rho:.2f}")
 
 
 def _draw_map(

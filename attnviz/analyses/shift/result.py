@@ -265,23 +265,17 @@ class ShiftResult(WordResult):
         by_source, along = ("layer", "head", "token"), ("layer", "axis")
         plane = self.plane
         text, other = (None, None) if plane is None else (plane.path, plane.reference_path)
-        rows: list[tuple[str, str, Tensor | None, tuple[str, ...]]] = [
+        causal, methods = self.causal.items(), self.methods.items()
+        return [
             ("value", "value", split.value, by_source),
             ("routing", "routing", split.routing, by_source),
             ("credit", "credit", split.credit, ("token",)),
-        ]
-        for name, lost in self.causal.items():
-            rows.append((f"causal_{name}", f"lost by {name}", lost, ("word",)))
-        rows += [
+            *((f"causal_{name}", f"lost by {name}", lost, ("word",)) for name, lost in causal),
             ("direct_effect", "direct effect", self.direct_effect, ("layer", "head")),
             ("total_effect", "total effect", self.total_effect, ("layer", "head")),
             ("raw_attention", "raw attention", self.raw_attention, ("word",)),
             ("rollout", "rollout", self.rollout, ("word",)),
-        ]
-        for name, scores in self.methods.items():
-            rows.append((f"method_{name}", f"method {name}", scores, ("word",)))
-        return [
-            *rows,
+            *((f"method_{name}", f"method {name}", of, ("word",)) for name, of in methods),
             ("ledger_attention", "ledger attention", stream.attention, by_source),
             ("ledger_mlp", "ledger MLP", stream.mlp, ("layer",)),
             ("path", "path", self.path, ("layer",)),
