@@ -20,6 +20,7 @@ from attnviz.runtime.progress import part, track
 
 Head: TypeAlias = tuple[int, int]  # layer, head
 Ablation: TypeAlias = Literal["zero", "mean", "resample"]
+Outputs: TypeAlias = Sequence[Tensor]  # of the heads of each layer, (H, T, d_v) each
 
 EXACT = 30  # heads that are ablated exactly by default
 _LAYERS_AT_ONCE = 2  # layers whose heads are ablated in one batch
@@ -75,9 +76,7 @@ def head_effects(
     return HeadEffects(estimate, table)
 
 
-def estimate_effects(
-    target: Target, run: HeadRun, number: Tensor, replacement: Sequence[Tensor]
-) -> Tensor:
+def estimate_effects(target: Target, run: HeadRun, number: Tensor, replacement: Outputs) -> Tensor:
     """Return what a number () of the run loses without each head to first order, (L, H)."""
     mixed = [mix for _, mix in run.mixes]
     expect_gradients(number)
@@ -94,9 +93,7 @@ def estimate_effects(
     return estimate
 
 
-def ablate_each(
-    score: Score, run: HeadRun, heads: Sequence[Head], replacement: Sequence[Tensor]
-) -> Tensor:
+def ablate_each(score: Score, run: HeadRun, heads: Sequence[Head], replacement: Outputs) -> Tensor:
     """Ablate each head by itself and return what the score loses, (N,), in float64.
 
     The output of the head, before W^O, is replaced at all positions but the attention sink, and
@@ -199,9 +196,7 @@ class _HeadTracer(AttentionTracer):
         return mixed.clone()  # the model may change it in place
 
 
-def replace_outputs(
-    run: HeadRun, how: Ablation, others: Sequence[Sequence[Tensor]] = ()
-) -> list[Tensor]:
+def replace_outputs(run: HeadRun, how: Ablation, others: Sequence[Outputs] = ()) -> list[Tensor]:
     """Return what replaces the outputs of the heads of each layer, (H, T, d_v) each.
 
     "zero" replaces them by zeros, "mean" by the mean output of the head over the positions of other
@@ -233,9 +228,7 @@ def replace_outputs(
     return resampled
 
 
-def mean_of_outputs(
-    texts: Sequence[Sequence[Tensor]], first: int, *, like: Sequence[Tensor]
-) -> list[Tensor]:
+def mean_of_outputs(texts: Sequence[Outputs], first: int, *, like: Outputs) -> list[Tensor]:
     """Return the mean outputs over the positions of some texts, from the `first` on.
 
     like : tensors (H, T, d_v) of the shapes that are returned, one for each layer.
@@ -263,11 +256,11 @@ def run_without(
     target: Target,
     run: HeadRun,
     sets: Sequence[Sequence[Head]],
-    replacement: Sequence[Tensor],
+    replacement: Outputs,
     *,
     measure: Callable[[Tensor], Tensor],
     hidden: Sequence[int] = (),
-    fixed: Sequence[Tensor] | None = None,
+    fixed: Outputs | None = None,
 ) -> Tensor:
     """Ablate each set of heads and return what is measured of the output, (N, …).
 
@@ -308,7 +301,7 @@ def run_without(
 
 def measure_without(
     targets: Sequence[Target],
-    outputs: Sequence[Sequence[Tensor]],
+    outputs: Sequence[Outputs],
     sets: Sequence[Sequence[Head]] | None = None,
     *,
     measure: Callable[[Tensor], Tensor],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,8 @@ from attnviz.errors import ModelError
 from attnviz.pipeline.attend import Model
 from attnviz.runtime.progress import part, track
 
+Words: TypeAlias = Sequence[Sequence[int]]  # the positions of the pieces of each
+
 ALL = ("mask", "replace", "knock-out", "delete")
 _MOST_TOKENS = 1024, 16384  # in one batch: on a CPU, whose caches are small, and on a GPU
 _COMMON, _DRAWS = 1000, 8  # common words of a vocabulary, and how many replace a word
@@ -27,9 +29,7 @@ def batch_size(ids: Tensor) -> int:
     return max(1, _MOST_TOKENS[ids.device.type != "cpu"] // ids.shape[-1])
 
 
-def intervene(
-    target: Target, words: Sequence[Sequence[int]], interventions: Sequence[str]
-) -> dict[str, Tensor]:
+def intervene(target: Target, words: Words, interventions: Sequence[str]) -> dict[str, Tensor]:
     """Return the effects of changing each word, (W, d), by intervention.
 
     An effect is the vector in the unchanged text minus the vector after the change.
@@ -57,14 +57,12 @@ def available_interventions(model: Model) -> tuple[str, ...]:
     return ALL if has_mask else ("knock-out", "replace", "delete")
 
 
-def substitute(target: Target, words: Sequence[Sequence[int]], tokens: Sequence[int]) -> Tensor:
+def substitute(target: Target, words: Words, tokens: Sequence[int]) -> Tensor:
     """Replace each word by other tokens and return the mean vectors of the target, (W, d)."""
     return substitute_each(target, words, tokens).mean(1)
 
 
-def substitute_each(
-    target: Target, words: Sequence[Sequence[int]], tokens: Sequence[int]
-) -> Tensor:
+def substitute_each(target: Target, words: Words, tokens: Sequence[int]) -> Tensor:
     """Replace each word by each of K tokens and return the vectors of the target, (W, K, d).
 
     tokens : the ids that replace a piece, in one run each: [MASK], or several words.
@@ -84,7 +82,7 @@ def substitute_each(
     return ends.reshape(len(words), len(tokens), -1)
 
 
-def knock_out(target: Target, words: Sequence[Sequence[int]]) -> Tensor:
+def knock_out(target: Target, words: Words) -> Tensor:
     """Hide each word from all other positions in every layer; return the target's vectors, (W, d).
 
     Source: attention knockout (Geva et al. 2023, arXiv:2304.14767).
@@ -103,7 +101,7 @@ def knock_out(target: Target, words: Sequence[Sequence[int]]) -> Tensor:
     return torch.cat(ends)
 
 
-def gates_without(ids: Tensor, hidden: Sequence[Sequence[Sequence[int]]]) -> Tensor:
+def gates_without(ids: Tensor, hidden: Sequence[Words]) -> Tensor:
     """Return which keys each query may attend to if words are hidden from all others, (N, T, T).
 
     hidden : the words that are hidden in each of N copies of a text, the positions of each.
@@ -118,7 +116,7 @@ def gates_without(ids: Tensor, hidden: Sequence[Sequence[Sequence[int]]]) -> Ten
     return gates
 
 
-def delete(target: Target, words: Sequence[Sequence[int]]) -> Tensor:
+def delete(target: Target, words: Words) -> Tensor:
     """Delete each word from the text and return the vectors of the target, (W, d)."""
     ends = []
     for positions in track(words):

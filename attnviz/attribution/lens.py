@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attribution.target import Target, unembedding_of
-from attnviz.attribution.tracing import blocks_of
+from attnviz.attribution.tracing import blocks_of, computing
 from attnviz.errors import InputError, ModelError
 from attnviz.results.base import Rules, Savable
 
@@ -71,18 +71,9 @@ class StoredRun:
                 return output
             return states if isinstance(output, Tensor) else (states, *output[1:])
 
-        skipped = self.blocks[:count]
-        own = [vars(block).get("forward") for block in skipped]
-        for index, block in enumerate(skipped):
-            block.forward = partial(stored, index)
-        try:
+        skipped = enumerate(self.blocks[:count])
+        with computing({block: partial(stored, index) for index, block in skipped}):
             yield
-        finally:
-            for block, forward in zip(skipped, own, strict=True):
-                if forward is None:
-                    del block.forward
-                else:
-                    block.forward = forward
 
     def states(self) -> Tensor:
         """Return the residual stream after each block, (L, T, d)."""

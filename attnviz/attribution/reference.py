@@ -108,7 +108,12 @@ def encode_causal(
     """Return the inputs of a text, and the `bos`, `sink` and `notes` of its `Reading`."""
     source = text if isinstance(text, Inputs) else parse_inputs(text)
     batch = encode(model.checkpoint, source, truncate=truncate)
-    _expect_tokens(batch)
+    ids, axes = batch.inputs.get("input_ids"), batch.axes.get("text", ())
+    if ids is None or len(axes) != 1 or ids.shape != (1, len(axes[0])):
+        raise InputError(
+            "Attributions are of one text, and these inputs are none. Give the ids of its tokens "
+            "as input_ids (1, T), or a text."
+        )
     bos = sink = None
     notes = _notes_on(source, batch)
     if not batch.axes["text"][0].special[0] and is_causal(model, batch.inputs):
@@ -122,16 +127,6 @@ def encode_causal(
             batch = encode_after(model, source, bos, truncate=truncate)
             notes = (*notes, f"{READ_WITH}{token} before it")
     return batch.inputs, bos, sink, notes
-
-
-def _expect_tokens(batch: Batch) -> None:
-    """Raise InputError for inputs that are not one text, by the ids of its tokens."""
-    ids, axes = batch.inputs.get("input_ids"), batch.axes.get("text", ())
-    if ids is None or len(axes) != 1 or ids.shape != (1, len(axes[0])):
-        raise InputError(
-            "Attributions are of one text, and these inputs are none. Give the ids of its tokens "
-            "as input_ids (1, T), or a text."
-        )
 
 
 def _notes_on(source: Inputs, batch: Batch) -> tuple[str, ...]:

@@ -140,13 +140,24 @@ def activations(
         if type(m).__module__ in _ACTIVATIONS
         and not isinstance(m, nn.Softmax | nn.MultiheadAttention)
     ]
-    for activation in replaced:
-        activation.forward = partial(run, activation.forward)
+    with computing({activation: partial(run, activation.forward) for activation in replaced}):
+        yield
+
+
+@contextmanager
+def computing(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Let each module compute a function in place of its own."""
+    own = {module: vars(module).get("forward") for module in functions}
+    for module, function in functions.items():
+        module.forward = function
     try:
         yield
     finally:
-        for activation in replaced:
-            del activation.forward
+        for module, forward in own.items():
+            if forward is None:
+                del module.forward
+            else:
+                module.forward = forward
 
 
 def trace_run(

@@ -131,7 +131,21 @@ def ablate(
     >>> lost.mean
     tensor([0.0947, 0.0316], dtype=torch.float64)
     """
-    _check(target, against, word, how, knock_out, patch, effect)
+    if word is not None and (target is not None or against is not None):
+        raise InputError(
+            "A word and a target are given. Give a word to measure its vector, or a target to "
+            "measure its prediction."
+        )
+    if how not in (None, "mean", "zero", "resample"):
+        raise InputError(f"how must be mean, zero or resample, not {how!r:.60}.")
+    if effect not in ("total", "direct"):
+        raise InputError(f"effect must be total or direct, not {effect!r:.60}.")
+    if how is not None and (knock_out is not None or patch is not None):
+        raise InputError("Neither knocking a word out nor patching needs how. Leave it out.")
+    if knock_out is not None and patch is not None:
+        raise InputError("A word to knock out and a text to patch from are given. Give one.")
+    if knock_out is not None and effect == "direct":
+        raise InputError("Knocking a word out has a total effect only. Leave out effect=direct.")
     sets = None if isinstance(heads, str) and heads == "all" else _as_sets(heads)
     replaced: Ablation = how or ("mean" if knock_out is None and patch is None else "zero")
     model, source, truncate = parse_source("ablate", model, texts, inputs, several=True)
@@ -166,33 +180,6 @@ def ablate(
         agreement=_verify(measured),
         provenance=first.site.reading.result.provenance,
     )
-
-
-def _check(
-    target: str | None,
-    against: str | None,
-    word: str | None,
-    how: str | None,
-    knock_out: str | None,
-    patch: TextSource | None,
-    effect: str,
-) -> None:
-    """Raise InputError for arguments that exclude each other or are none of the choices."""
-    if word is not None and (target is not None or against is not None):
-        raise InputError(
-            "A word and a target are given. Give a word to measure its vector, or a target to "
-            "measure its prediction."
-        )
-    if how not in (None, "mean", "zero", "resample"):
-        raise InputError(f"how must be mean, zero or resample, not {how!r:.60}.")
-    if effect not in ("total", "direct"):
-        raise InputError(f"effect must be total or direct, not {effect!r:.60}.")
-    if how is not None and (knock_out is not None or patch is not None):
-        raise InputError("Neither knocking a word out nor patching needs how. Leave it out.")
-    if knock_out is not None and patch is not None:
-        raise InputError("A word to knock out and a text to patch from are given. Give one.")
-    if knock_out is not None and effect == "direct":
-        raise InputError("Knocking a word out has a total effect only. Leave out effect=direct.")
 
 
 def _outputs_elsewhere(
@@ -405,8 +392,7 @@ def _describe(
 def _verify(measured: Sequence[_OneText]) -> AgreementReport:
     """Return a report that covers the outputs from which effects are subtracted."""
     report = AgreementReport.joined(one.site.reading.result.agreement for one in measured)
-    ours, loaded = (
-        torch.cat([getattr(one, name) for one in measured]) for name in ("unchanged", "loaded")
-    )
+    ours = torch.cat([one.unchanged for one in measured])
+    loaded = torch.cat([one.loaded for one in measured])
     name = "vectors" if measured[0].site.number is None else "logits"
     return check_hidden_states(report, ours, loaded, name=name)

@@ -49,9 +49,8 @@ def ablate(
             bottom = draw_effects(page, grid, (left, top), room, unit=result.unit, raises=raises)
             left, top = (left + room + _GAP, top) if beside else (left, bottom + _BELOW)
         bottom = max(bottom, _draw_bars(page, result, left, top))
-        return page.finish_with_caption(
-            bottom + CAPTION_GAP, _caption(result), result.checked_agreement
-        )
+        parts = _caption(result)
+        return page.finish_with_caption(bottom + CAPTION_GAP, parts, result.checked_agreement)
 
 
 def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> float:

@@ -21,6 +21,7 @@ from attnviz.analyses.shift.compute import COMPLETE, tracing
 from attnviz.attribution.decomposition import Decomposition, decompose
 from attnviz.attribution.heads import HeadEffects, head_effects
 from attnviz.attribution.interventions import (
+    Words,
     available_interventions,
     common_words,
     intervene,
@@ -233,9 +234,7 @@ def explain_prediction(
         decomposition=split,
         causal={name: by_word(effect) for name, effect in causal.items()},
         replacements=by_word(replacements),
-        methods={
-            name: sum_pieces(scores, groups.positions) for name, scores in attributions.items()
-        },
+        methods={name: sum_pieces(of, groups.positions) for name, of in attributions.items()},
         heads=effects,
         lens=lens,
         notes=(*notes, *prediction.notes, *reading.notes, *compared.notes, *left_out, *missing),
@@ -405,9 +404,7 @@ def _stacks_of(reading: Reading) -> tuple[str, ...]:
     return tuple("source" if rows[0] < source else "target" for rows in reading.groups.positions)
 
 
-def _measure(
-    site: Target, words: Sequence[Sequence[int]], ids: Tensor
-) -> tuple[dict[str, Tensor], Tensor]:
+def _measure(site: Target, words: Words, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Return what the number loses by each change of a word, (W,), and by each replacement, (K, W).
 
     ids : the tokens of the text and of its reference, (2, T). None of them replaces a word.
@@ -531,9 +528,8 @@ def explain_tokens(
             prediction = FoundPrediction.of(reading.until(end), choices, ids[number], other)
             notes = [f"the model wrote “{written.strip()}”"] if written else []
             source = replace(reading.result.provenance, text=text + written)
-            results.append(
-                explain_prediction(prediction, measure=measure, notes=notes, provenance=source)
-            )
+            why = explain_prediction(prediction, measure=measure, notes=notes, provenance=source)
+            results.append(why)
     return results
 
 

@@ -84,9 +84,8 @@ def explain(
             top = _draw_heads(page, result, result.heads, top + _GAP)
         if result.lens is not None:
             top = _draw_lens(page, result, result.lens, top + _GAP)
-        return page.finish_with_caption(
-            top + CAPTION_GAP, _caption_parts(result), result.checked_agreement
-        )
+        parts = _caption_parts(result)
+        return page.finish_with_caption(top + CAPTION_GAP, parts, result.checked_agreement)
 
 
 def _caption_parts(result: ExplainResult) -> list[str]:
@@ -266,9 +265,8 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     for side, count in sorted(counts.items()):
         if before:  # a line between the source and the target
             ax.axvline(before, color=theme().ink, linewidth=0.9)
-        page.write(
-            left + (before + count / 2) * cell, bottom, [side], color=theme().muted, align="center"
-        )
+        middle = left + (before + count / 2) * cell
+        page.write(middle, bottom, [side], color=theme().muted, align="center")
         before += count
     return bottom + line_height(SMALL_SIZE) * bool(counts)
 

@@ -269,9 +269,7 @@ class ExplainResult(WordResult):
         sign = 1 if self.decomposition.total >= 0 else -1
         measured = (self.attributions[self.best_method], self.consensus) if self.causal else ()
         rankings = (self.credit, *measured)
-        firsts = {
-            max(self.sources, key=lambda index: sign * float(scores[index])) for scores in rankings
-        }
+        firsts = {max(self.sources, key=lambda n: sign * float(scores[n])) for scores in rankings}
         first = firsts.pop()
         signs = (self.credit, self.consensus) if self.causal else (self.credit,)
         confirmed = all(sign * float(scores[first]) > 0 for scores in signs)
@@ -282,9 +280,8 @@ class ExplainResult(WordResult):
         """The finding in one sentence. It names a word only if its measured effect agrees."""
         if not self.sources:
             return f"The text is too short to explain {self.question} by its words"
-        word = (
-            "" if self.strongest is None else f"“{literal(self.names[self.strongest], _LONGEST)}”"
-        )
+        first = self.strongest
+        word = "" if first is None else f"“{literal(self.names[first], _LONGEST)}”"
         if word and not self.causal:
             word = f"by its contribution {word}"
         if self.decomposition.total >= 0:

@@ -161,7 +161,16 @@ def shift(
     with tracing(model):
         split = decompose(readout, compared.inputs, direction=axis, gate=compared.gate)
         stream = decompose_residual_stream(readout, target.inputs, direction=axis)
-        _check_decomposition(model, word, split, stream)
+        if not all(isfinite(error) for error in (split.error, split.credit_error, stream.error)):
+            raise ModelError(
+                f"The shift cannot be decomposed: parts of {model.name} are nan or infinite. "
+                "Choose another model or --dtype (dtype=)."
+            )
+        if split.length <= torch.finfo(torch.float32).tiny:
+            raise InputError(
+                f"Nothing moves {word!r}: it attends to no other word, or to the same words in the "
+                "reference. Choose another word or reference."
+            )
         states = _mean_states(readout, target.inputs)
         gate = compared.gate
         with nullcontext() if gate is None else AttentionKnockout(gate[None, None]):
@@ -303,13 +312,8 @@ def read_regions(
                 f"The region {region!r} has the text itself, so “{name}” would be measured against "
                 "itself. Give it other texts."
             )
-        states, has_word = zip(
-            *(
-                _state(model, name, text, batch)
-                for text, batch in zip(listed, batches, strict=True)
-            ),
-            strict=True,
-        )
+        pairs = zip(listed, batches, strict=True)
+        states, has_word = zip(*(_state(model, name, *pair) for pair in pairs), strict=True)
         centers.append(torch.stack(states).mean(0))
         ends.append(torch.stack(states)[:, -1])
         missing.append(has_word.count(False))
@@ -386,22 +390,6 @@ def tracing(model: Model) -> Iterator[None]:
         ) from error
 
 
-def _check_decomposition(
-    model: Model, word: str, split: Decomposition, stream: ResidualStream
-) -> None:
-    """Raise for parts that are nan or infinite, and for a word that nothing moved."""
-    if not all(isfinite(error) for error in (split.error, split.credit_error, stream.error)):
-        raise ModelError(
-            f"The shift cannot be decomposed: parts of {model.name} are nan or infinite. "
-            "Choose another model or --dtype (dtype=)."
-        )
-    if split.length <= torch.finfo(torch.float32).tiny:
-        raise InputError(
-            f"Nothing moves {word!r}: it attends to no other word, or to the same words in the "
-            "reference. Choose another word or reference."
-        )
-
-
 def _verify(
     report: AgreementReport,
     target: Target,
@@ -415,9 +403,8 @@ def _verify(
     reference is a run of its own, which no other run confirms.
     """
     worst = max(split.error, split.credit_error, stream.error)
-    report = replace(
-        report, analysis=(*report.analysis, AnalysisCheck("sums of the parts", worst, COMPLETE))
-    )
+    sums = AnalysisCheck("sums of the parts", worst, COMPLETE)
+    report = replace(report, analysis=(*report.analysis, sums))
     with restoring(target.model.module, None, seed=2):
         (start,), end = trace_run(target.readout, compared.inputs, nullcontext())
     first, last = (state.detach().double().cpu() for state in (target.readout(start), end))

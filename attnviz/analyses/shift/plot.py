@@ -107,9 +107,8 @@ def shift(
             end = _draw_small_panels(page, result, _draw_words(page, result, top) + 0.12)
         else:
             end, path = _draw_panels(page, result, top)
-        drawn = page.finish_with_caption(
-            end + CAPTION_GAP, _caption_parts(result, details=details), result.checked_agreement
-        )
+        parts = _caption_parts(result, details=details)
+        drawn = page.finish_with_caption(end + CAPTION_GAP, parts, result.checked_agreement)
         if path is not None:
             _label_path(path, result)
         return drawn
