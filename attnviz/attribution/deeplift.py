@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 
-from attnviz.attribution.target import Place
+from attnviz.attribution.target import Place, Places
 from attnviz.attribution.tracing import (
     MATRICES,
     AttentionTracer,
@@ -154,11 +154,7 @@ def softmax(scores: Tensor, on_opened: Callable[[Tensor], None] | None = None) -
 
 
 def normalize(
-    x: Tensor,
-    shape: Any,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
+    x: Tensor, _: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
     """Return the layer norm over the last dimension: γ (x - mean) / σ + β.
 
@@ -194,11 +190,7 @@ class DeepLift(AttentionTracer):
     """
 
     def __init__(
-        self,
-        *,
-        cut: bool,
-        gate: Tensor | None = None,
-        places: Mapping[nn.Module, Place] | None = None,
+        self, *, cut: bool, gate: Tensor | None = None, places: Places | None = None
     ) -> None:
         super().__init__(places)
         self.cut, self.gate = cut, gate

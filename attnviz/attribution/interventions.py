@@ -8,10 +8,10 @@ from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.attribution.deeplift import DeepLift
-from attnviz.attribution.target import Place, Readout, Target, copies_of, mask_token
+from attnviz.attribution.target import Places, Readout, Target, copies_of, mask_token
 from attnviz.attribution.tracing import AttentionTracer, Elementwise, by_head, trace_run
 from attnviz.errors import ModelError
 from attnviz.pipeline.attend import Model
@@ -130,7 +130,7 @@ class AttentionKnockout(AttentionTracer):
     places : as in `AttentionTracer`. count : the number of attentions that were masked.
     """
 
-    def __init__(self, gate: Tensor, places: Mapping[nn.Module, Place] | None = None) -> None:
+    def __init__(self, gate: Tensor, places: Places | None = None) -> None:
         super().__init__(places)
         self.gate, self.count = gate, 0
 

@@ -136,19 +136,14 @@ def _notes_on(source: Inputs, batch: Batch) -> tuple[str, ...]:
 
 
 def _as_ids(
-    source: Inputs,
-    tensors: Mapping[str, Tensor],
-    *,
-    bos: int | None = None,
-    after: Sequence[int] = (),
+    text: Inputs, inputs: Mapping[str, Tensor], *, bos: int | None = None, after: Sequence[int] = ()
 ) -> Inputs:
     """Return a text by its ids, (1, T), with a token before it, and others after it."""
-    ids, *types = (
-        tensors[name][0].tolist() for name in ("input_ids", "token_type_ids") if name in tensors
-    )
+    names = [name for name in ("input_ids", "token_type_ids") if name in inputs]
+    ids, *types = (inputs[name][0].tolist() for name in names)
     before = () if bos is None else (bos,)
     segments = (*(0 for _ in before), *types[0], *(types[0][-1] for _ in after)) if types else None
-    return replace(source, texts=[TokenIds((*before, *ids, *after), segments)], pairs=None)
+    return replace(text, texts=[TokenIds((*before, *ids, *after), segments)], pairs=None)
 
 
 def first_token(tokenizer: Any) -> int | None:

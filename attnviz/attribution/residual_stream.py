@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import linear
 
 from attnviz.attribution.decomposition import measure_along
-from attnviz.attribution.target import Place, Readout, base_of
+from attnviz.attribution.target import Places, Readout, base_of
 from attnviz.attribution.tracing import (
     MATRICES,
     WEIGHT_PRESERVING,
@@ -113,7 +113,7 @@ def decompose_residual_stream(
 class FrozenNonlinearities(AttentionTracer):
     """Freezes what is not linear while a model runs, and records the parts that add up."""
 
-    def __init__(self, places: Mapping[nn.Module, Place] | None = None) -> None:
+    def __init__(self, places: Places | None = None) -> None:
         super().__init__(places)
         self.mixes: list[TracedAttention] = []
         self.mlps: list[Tensor] = []  # the output of each MLP, without its bias

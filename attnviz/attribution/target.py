@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,7 @@ class Place(NamedTuple):
         return embedded
 
 
+Places: TypeAlias = Mapping[nn.Module, Place]  # of the modules of attentions
 EVERYWHERE = Place()  # of every attention in a model with one stack
 
 

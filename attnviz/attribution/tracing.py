@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attnviz.attribution.target import EVERYWHERE, Place, Readout
+from attnviz.attribution.target import EVERYWHERE, Place, Places, Readout
 from attnviz.errors import ModelError
 from attnviz.runtime.compat import outside_function_modes
 
@@ -66,7 +66,7 @@ class AttentionTracer(TorchFunctionMode):
     place : that of the attention that runs.
     """
 
-    def __init__(self, places: Mapping[nn.Module, Place] | None = None) -> None:
+    def __init__(self, places: Places | None = None) -> None:
         super().__init__()
         self.place = EVERYWHERE
         self._places, self._hooks = places or {}, ExitStack()

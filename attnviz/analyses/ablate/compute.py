@@ -25,6 +25,7 @@ from attnviz.attribution.heads import (
     Ablation,
     Head,
     HeadRun,
+    Outputs,
     estimate_effects,
     outputs_of,
     replace_outputs,
@@ -315,7 +316,7 @@ def _ablate_text(
     site: _Site,
     sets: Sequence[tuple[Head, ...]] | None,
     how: Ablation,
-    others: Sequence[Sequence[Tensor]],
+    others: Sequence[Outputs],
     knock_out: str | None,
     effect: str,
     keep_sink: bool,
@@ -335,14 +336,9 @@ def _ablate_text(
         run.expect(head for one in chosen for head in one)
         replacement = replace_outputs(run, how, others)
         unchanged = run.numbers.detach()
+        measure, fixed = site.measure(unchanged), run.outputs if effect == "direct" else None
         effects = run_without(
-            target,
-            run,
-            chosen,
-            replacement,
-            measure=site.measure(unchanged),
-            hidden=hidden,
-            fixed=run.outputs if effect == "direct" else None,
+            target, run, chosen, replacement, measure=measure, hidden=hidden, fixed=fixed
         )
         estimate = torch.full((len(chosen),), torch.nan, dtype=torch.float64, device="cpu")
         if site.number is not None and not hidden and effect == "total":

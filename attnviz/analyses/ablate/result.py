@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import attnviz
+from attnviz.analyses.explain.result import UNITS
 from attnviz.attribution.ranking import RANKABLE, spearman
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
@@ -24,12 +25,7 @@ if TYPE_CHECKING:
 _LISTED = 10  # sets of heads
 _LONGEST = 24  # letters of a word in a sentence
 _LEVEL = 0.05  # how often an interval misses the mean
-_UNITS = {
-    "log-probability": "nats",
-    "difference": "logits",
-    "logit": "logits",
-    "vector": "of its length",
-}
+_UNITS = UNITS | {"vector": "of its length"}
 
 
 @dataclass(frozen=True, eq=False)

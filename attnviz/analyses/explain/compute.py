@@ -264,14 +264,7 @@ class FoundPrediction:
 
     @classmethod
     def of(
-        cls,
-        reading: Reading,
-        choices: Choices,
-        choice: int,
-        against: int | None,
-        notes: Sequence[str] = (),
-        *,
-        log: bool = False,
+        cls, reading: Reading, choices: Choices, choice: int, against: int | None, log: bool = False
     ) -> FoundPrediction:
         """Return the prediction of one choice. log : as in `Prediction`."""
         model, stacks = choices.model, reading.stacks
@@ -279,7 +272,7 @@ class FoundPrediction:
             model.module, choices.rows, choice, against, choices.kind, log, stacks=stacks
         )
         target = Target(model, reading.inputs, reading.special, readout, reading.sink)
-        return cls(reading, target, choices, notes)
+        return cls(reading, target, choices)
 
 
 def find_prediction(
@@ -332,7 +325,7 @@ def find_prediction(
             f"Both choices are the token or class “{choices.label(first)}”. Choose another one."
         )
     log = log and choices.is_distribution
-    return FoundPrediction.of(reading, choices, first, second, notes, log=log)
+    return replace(FoundPrediction.of(reading, choices, first, second, log), notes=notes)
 
 
 def _prefix(model: Model, decoder: TextSource) -> TokenIds:

@@ -32,7 +32,7 @@ _STRONGEST = 5  # heads that are named
 _RESAMPLES = 1000
 _TINY = 1e-30
 _LONGEST = 24  # letters of a word in a sentence
-_UNITS = {"difference": "logits", "log-probability": "nats", "logit": "logits"}
+UNITS = {"difference": "logits", "log-probability": "nats", "logit": "logits"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +187,7 @@ class ExplainResult(WordResult):
     @property
     def unit(self) -> str:
         """The unit of the number: logits, nats of a log-probability, or points of a score."""
-        return "points" if math.isnan(self.probability) else _UNITS[self.number]
+        return "points" if math.isnan(self.probability) else UNITS[self.number]
 
     @property
     def sources(self) -> list[int]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import method
 from attnviz.attribution.residual_stream import FrozenNonlinearities
-from attnviz.attribution.target import Place, Score
+from attnviz.attribution.target import Places, Score
 from attnviz.attribution.tracing import Elementwise, activations, by_head, trace_run
 
 
@@ -44,7 +42,7 @@ def direct_attribution(score: Score) -> Tensor:
 class _DirectPaths(FrozenNonlinearities):
     """Also cuts the paths through the MLPs of blocks, but not through the head of the model."""
 
-    def __init__(self, run: StoredRun, places: Mapping[nn.Module, Place]) -> None:
+    def __init__(self, run: StoredRun, places: Places) -> None:
         super().__init__(places)
         self._run = run
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.attribution.methods import method
-from attnviz.attribution.target import Place, Score
+from attnviz.attribution.target import Place, Places, Score
 from attnviz.attribution.tracing import AttentionTracer, by_head, trace_run
 from attnviz.errors import ModelError
 
@@ -37,7 +35,7 @@ def gradient_attention(score: Score) -> Tensor:
 class _WeightTracer(AttentionTracer):
     """Collects the attention weights of a run, in the graph of its gradients."""
 
-    def __init__(self, places: Mapping[nn.Module, Place]) -> None:
+    def __init__(self, places: Places) -> None:
         super().__init__(places)
         self.weights: list[tuple[Tensor, Place]] = []  # with their place among all tokens
 
