@@ -175,7 +175,8 @@ def shift(
         gate = compared.gate
         with nullcontext() if gate is None else AttentionKnockout(gate[None, None]):
             first = {name: both[:1] for name, both in compared.inputs.items()}
-            plane = _find_plane(states, _mean_states(readout, first), split, regions)
+            without = _mean_states(readout, first)
+        plane = _find_plane(states, without, split, regions)
         with part(0, 3 if verify_causally else 1):
             causal = _causal(target, groups, split.direction, every=verify_causally)
         along = split.direction.double().cpu()
