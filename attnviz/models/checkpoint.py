@@ -252,7 +252,7 @@ def _with_adapter(
 ) -> Checkpoint:
     """Return a checkpoint with the adapter in a folder, which may have a tokenizer of its own."""
     with pretrained.translate(name, "the adapter"):
-        sha256 = _sha256_of_files([folder / ADAPTER])
+        sha256 = _sha256_of_files([folder / ADAPTER], checkpoint.sha256)
     module = add_adapter(name, folder, checkpoint.module)
     processors = checkpoint.processors
     if own_tokenizer and pretrained.has_vocabulary(folder):
@@ -263,7 +263,7 @@ def _with_adapter(
         name=name,
         module=module,
         processors=processors,
-        sha256=hashlib.sha256(f"{checkpoint.sha256}{sha256}".encode()).hexdigest(),
+        sha256=sha256,
         versions=_versions(module),
         notes=(f"the base model of the adapter is {checkpoint.name}",),
     )
@@ -461,13 +461,15 @@ def _sha256_of_state(module: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def _sha256_of_files(files: Sequence[Path]) -> str:
-    """Return the SHA-256 of one file, or that of the joined hexadecimal digests of several."""
-    digests = []
+def _sha256_of_files(files: Sequence[Path], *before: str) -> str:
+    """Return the SHA-256 of one file; of several, or after others, of the joined hex digests."""
+    digests = [*before]
     for file in files:
         with file.open("rb") as stream:
             digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
-    return digests[0] if len(files) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    return (
+        digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    )
 
 
 # --- whether the vocabulary of a tokenizer is that of the embeddings
