@@ -279,25 +279,35 @@ def value_input(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> 
     X = source(record, "value")
     if record.projection is None or record.projection.value is None or X is None:
         return None
-    return _before(record.projection.value, X.to(dtype))
+    return follow(record.projection.value.before, X.to(dtype))
 
 
 def begin(part: HeadProjection, X: Tensor) -> Tensor:
     """Return X W_h + b_h of every head h, (heads, T, d)."""
-    heads = head_linear(_before(part, X), part.weight.to(X), _to(part.bias, X))
+    heads = head_linear(follow(part.before, X), part.weight.to(X), _to(part.bias, X))
     return heads if part.beside is None else share(_linear(part.beside, X), heads)
 
 
 def follow(
-    steps: tuple[Step, ...], heads: Tensor, angles: Angles | None = None, X: Tensor | None = None
+    steps: tuple[Step | Linear | Rounding, ...],
+    heads: Tensor,
+    angles: Angles | None = None,
+    X: Tensor | None = None,
 ) -> Tensor:
-    """Take some steps on all heads (heads, T, d); a rotation needs its angles, a gate the input."""
+    """Take some steps on all heads (heads, T, d), or on their input (T, d) before there are heads.
+
+    A rotation needs its angles, a gate the input.
+    """
     for step in steps:
         match step:
             case Norm(over="width"):
                 heads = split_heads(_norm(step, merge_heads(heads)), len(heads))
             case Norm():
                 heads = _norm(step, heads)
+            case Linear():
+                heads = _linear(step, heads)
+            case Rounding():
+                heads = _round(step, heads)
             case Clip():
                 heads = clip(heads, step.bound)
             case Factor():
@@ -319,18 +329,6 @@ def _before_output(record: AttentionRecord, heads: Tensor) -> tuple[Tensor, Line
     assert projection.before_output is not None
     X = _to(record.input, heads)
     return follow(projection.before_output, heads, X=X), projection.output
-
-
-def _before(part: HeadProjection, X: Tensor) -> Tensor:
-    for step in part.before:
-        match step:
-            case Linear():
-                X = _linear(step, X)
-            case Norm():
-                X = _norm(step, X)
-            case Rounding():
-                X = _round(step, X)
-    return X
 
 
 def _round(rounding: Rounding, X: Tensor) -> Tensor:
