@@ -159,18 +159,9 @@ class LinearAttention(AttentionRecord):
 
     def at(self, rows: Tensor, columns: Tensor | slice | None = None) -> LinearAttention:
         """Return the attention of some queries (R,) to some keys (C,), by default the same ones."""
-        columns = rows if columns is None else columns
-        keys = columns if isinstance(columns, Tensor) else torch.arange(len(self.key_axis))[columns]
-        return replace(
-            self,
-            query_axis=self.query_axis.at(rows.tolist()),
-            key_axis=self.key_axis.at(keys.tolist()),
-            query=self.query[:, rows],
-            key=self.key[:, keys],
-            value=self.value[:, keys],
-            matrix=self.matrix[:, rows][..., keys],
-            visible=None,
-        )
+        part, columns = super().at(rows, columns), rows if columns is None else columns
+        assert isinstance(part, LinearAttention)
+        return replace(part, matrix=self.matrix[:, rows][..., columns])
 
     def part_of_scores(self, *args: Any, **keywords: Any) -> Tensor:
         """Raise InputError: there is no softmax, and so there are no scores."""
