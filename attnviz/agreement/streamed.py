@@ -71,41 +71,28 @@ def prove_streamed(
         # Of every query's attention vector and of the model's: a random sum of the features.
         errors = (attention.signed_sums - attention.model_sums).double().abs()
         empty = attention.summary.empty
-        vectors = errors.masked_fill(empty, 0.0).amax(1)
-        numbers |= {"vectors": vectors, "longest": attention.longest.double()}
+        numbers["attention vectors"] = errors.masked_fill(empty, 0.0).amax(1)
+        numbers["longest"] = attention.longest.double()
         numbers["count"] = (~empty).sum() * len(errors)
     numbers = copy_to_cpu([numbers])[0]
     bound = abs(record.scale) * float(numbers["norms"])  # of the scores; errors grow with it
-    checks = []
     fine = torch.finfo(torch.float32).eps
+    allowed: dict[str, tuple[float | Tensor, int]] = {}  # of each stage, and how many are compared
     if attention.model_sums is not None:
         # Rounding of the weights, of the values and of their mean is in the model's precision. That
         # of a score is too, unless attention is fused, and its effect is proportional to the score.
         coarse = max(fine, torch.finfo(record.value.dtype).eps)
         rounding = max(4 * coarse, 4 * (fine if attention.fused else coarse) * max(1.0, bound))
-        checks.append(
-            bounded_check(
-                record,
-                "attention vectors",
-                numbers["vectors"],
-                max(_STREAMED, rounding) * numbers["longest"].clamp(min=SMALLEST),
-                compared=int(numbers["count"]),
-                heads=attention.heads,
-            )
-        )
+        longest = numbers["longest"].clamp(min=SMALLEST)
+        allowed["attention vectors"] = max(_STREAMED, rounding) * longest, int(numbers["count"])
     # The error of a float32 product of d terms is at most d · eps / 2 times the product of the
     # norms, and so is that of their log-sum-exp; the relative error of a weight is the sum of both.
-    checks.append(
-        bounded_check(
-            record,
-            "summary",
-            numbers["summary"],
-            max(_STREAMED, record.query.shape[-1] * fine * bound),
-            compared=summary.count,
-            heads=attention.heads,
-        )
+    allowed["summary"] = max(_STREAMED, record.query.shape[-1] * fine * bound), summary.count
+    checks = tuple(
+        bounded_check(record, stage, numbers[stage], most, compared=count, heads=attention.heads)
+        for stage, (most, count) in allowed.items()
     )
-    return Proof(record.place, tuple(checks), (), False)
+    return Proof(record.place, checks, (), False)
 
 
 class _SummaryComparison:
@@ -122,7 +109,7 @@ class _SummaryComparison:
         record, summary = self.record, self.summary
         self.device = record.query.device
         self.m, self.n = len(record.query_axis), len(record.key_axis)
-        self.heads = self._copied(torch.tensor(attention.heads, device="cpu"))
+        self.heads = torch.tensor(attention.heads, device=self.device)
         self.all_heads = attention.heads == tuple(range(record.heads))
         # The queries that may read no key, from the record alone.
         if record.visible is not None:
@@ -153,16 +140,13 @@ class _SummaryComparison:
         cells = list(dict.fromkeys([min(max(diagonal, 0), across - 1), 0, across - 1, *others]))
 
         self._compare_rows(_ALL, rows, scores if self.all_heads else scores[self.heads])
-        rows = self._copied(some)
+        rows = some.to(self.device)
         for heads, part in self._blocks(len(rows), self.n):
             scores = self.record.part_of_scores(torch.float64, self.heads[heads], rows[part])
             self._compare_rows(heads, rows[part], scores)
         self._compare_cells(cell, block, torch.tensor(cells[:count], device="cpu"))
-        self._compare_columns(self._copied(columns))
+        self._compare_columns(columns.to(self.device))
         self._compare_sums()
-
-    def _copied(self, indices: Tensor) -> Tensor:
-        return indices.to(self.device)
 
     def _add(
         self, heads: slice, expected: Tensor, reduced: Tensor, least: float | Tensor = _TINY
@@ -220,7 +204,7 @@ class _SummaryComparison:
         size, widths = self.summary.cell, cell_sizes(self.n, self.summary.cell)[cells]
         columns = cells[:, None] * size + torch.arange(size, device="cpu")
         outside = columns >= self.n if columns.amax() >= self.n else None  # in a smaller last cell
-        columns = self._copied(columns.clamp(max=self.n - 1).flatten())
+        columns = columns.clamp(max=self.n - 1).flatten().to(self.device)
         sums, tops = torch.zeros(
             2, len(self.heads), len(cells), dtype=torch.float64, device=self.device
         )
@@ -229,14 +213,14 @@ class _SummaryComparison:
             P = self._weights(heads, some, columns)
             P = P.view(*P.shape[:2], len(cells), size)
             if outside is not None:
-                P.masked_fill_(self._copied(outside), 0.0)
+                P.masked_fill_(outside.to(self.device), 0.0)
             sums[heads] += P.sum((1, 3))
             tops[heads] = torch.maximum(tops[heads], P.amax((1, 3)))
         # The largest of all cells in the row, which scales the errors, is no less than the mean.
         least = (self._row_sums()[:, rows.start : rows.stop].mean(1) / self.n).clamp(min=_TINY)
-        cells = self._copied(cells)
+        cells = cells.to(self.device)
         mean, largest = self.summary.mean[:, cell], self.summary.largest[:, cell]
-        self._add(_ALL, sums / self._copied(len(rows) * widths), mean[:, cells], least)
+        self._add(_ALL, sums / (len(rows) * widths).to(self.device), mean[:, cells], least)
         self._add(_ALL, tops, largest[:, cells], least)
 
     def _compare_columns(self, columns: Tensor) -> None:

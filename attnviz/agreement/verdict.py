@@ -93,10 +93,7 @@ def _check(measured: Measured, numbers: Numbers) -> StageCheck:
     if "summed" in numbers:
         tolerances = tolerances.maximum(FLOAT32 * numbers["summed"])
     tolerances = tolerances.clamp(max=tolerance)
-    slopes = allowed = torch.empty(0, device="cpu")
-    if stage not in ("scores", "weights"):
-        slopes, errors = slope(numbers)
-        allowed = errors.clamp(min=precision.slope)
+    has_slopes = stage not in ("scores", "weights")
     check = bounded_check(
         record,
         stage,
@@ -105,7 +102,7 @@ def _check(measured: Measured, numbers: Numbers) -> StageCheck:
         compared=int(numbers["rows"]) * measured.width,
         own_errors=own_errors,
         largest=largest,
-        slopes=(slopes, allowed),
+        slopes=slope(numbers, least=precision.slope) if has_slopes else None,
     )
     if stage == "weights":
         return _check_logarithms(check, numbers, precision)
@@ -128,10 +125,9 @@ def tolerance_of(stage: str, numbers: Numbers, precision: Precision) -> float:
 
 def _check_logarithms(check: StageCheck, numbers: Numbers, precision: Precision) -> StageCheck:
     """Add the checks of weights alone."""
-    slopes, errors = slope(numbers, step=precision.eps)
-    of_all, error = slope(numbers, "of all ", step=precision.eps)
     # One head has only some of the layer's numbers, so its slope is less certain.
-    allowed, allowed_of_all = errors.clamp(min=2 * precision.slope), error.clamp(precision.slope)
+    slopes, allowed = slope(numbers, step=precision.eps, least=2 * precision.slope)
+    of_all, allowed_of_all = slope(numbers, "of all ", step=precision.eps, least=precision.slope)
     off = ~(slopes.abs() <= allowed)
     if not of_all.abs() <= allowed_of_all:
         off |= slopes.abs() >= slopes.abs().max()  # name the worst head
@@ -149,8 +145,7 @@ def _check_logarithms(check: StageCheck, numbers: Numbers, precision: Precision)
 
 def _check_contributions(check: StageCheck, numbers: Numbers, precision: Precision) -> StageCheck:
     """Add the checks of the contribution of each head to the output."""
-    slopes, errors = slope(numbers, "of heads ")
-    allowed = errors.clamp(min=2 * precision.slope)
+    slopes, allowed = slope(numbers, "of heads ", least=2 * precision.slope)
     off = not bool((slopes.abs() <= allowed).all())
     return replace(
         check,
@@ -186,17 +181,14 @@ def bounded_check(
         off |= ~(errors.abs() <= allowed)
     failed = failed_heads(off)
     own_errors = torch.zeros(len(differences), device="cpu") if own_errors is None else own_errors
+    tolerances = torch.as_tensor(tolerance, dtype=torch.float64, device="cpu")
     return StageCheck(
         stack=record.stack,
         layer=record.layer,
         path=record.path,
         stage=stage,
         differences=tuple(differences.tolist()),
-        tolerances=tuple(
-            torch.as_tensor(tolerance, dtype=torch.float64, device="cpu")
-            .expand(len(differences))
-            .tolist()
-        ),
+        tolerances=tuple(tolerances.expand(len(differences)).tolist()),
         own_errors=tuple(own_errors.tolist()),
         compared=compared,
         finite=all(x is None or bool(x.isfinite().all()) for x in (differences, largest)),
@@ -258,15 +250,17 @@ def regression(x: Tensor, dy: Tensor, dz: Tensor, *dims: tuple[int, ...]) -> Num
     return sums | {prefix + "zz": squares.sum(over) for prefix, over in prefixes}
 
 
-def slope(numbers: Numbers, prefix: str = "", *, step: float = 0.0) -> tuple[Tensor, Tensor]:
+def slope(
+    numbers: Numbers, prefix: str = "", *, step: float = 0.0, least: float
+) -> tuple[Tensor, Tensor]:
     """Return the slope of y on x minus 1, and how far it may be from 0, from their `regression`.
 
-    z is our own run. The slope of y may be off three times as far as that of z, or 4 standard
-    errors. A standard error assumes that each number is off by at least one rounding `step`. Rows
-    without spread have the slope 0, and the canary then shows that nothing is proven.
+    z is our own run. The slope of y may be off by `least`, three times as far as that of z, or 4
+    standard errors. A standard error assumes that each number is off by at least one rounding
+    `step`. Rows without spread have the slope 0, and the canary then shows that nothing is proven.
     """
     xx, xy, xz, count, zz = (numbers[prefix + name] for name in ("xx", "xy", "xz", "count", "zz"))
     spread = xx.clamp(min=torch.finfo(xx.dtype).tiny)
     run_slope, variance = xz / spread, zz / count.clamp(min=1) + step**2
     standard_error = (variance / spread).sqrt()
-    return xy / spread, torch.maximum(3 * run_slope.abs(), 4 * standard_error)
+    return xy / spread, (3 * run_slope.abs()).maximum(4 * standard_error).clamp(min=least)

@@ -66,10 +66,8 @@ class StageCheck(Savable):
         return f"StageCheck({self.place}, {self.stage}, {outcome} to {self.largest_difference:.1e})"
 
     def _rules(self) -> Rules:
-        tolerances = (*self.tolerances, *self.slope_tolerances)
-        if self.slope_tolerance is not None:
-            tolerances += (self.slope_tolerance,)
-        yield "tolerances above 0", not any(tolerance <= 0 for tolerance in tolerances)
+        tolerances = (*self.tolerances, *self.slope_tolerances, self.slope_tolerance)
+        yield "tolerances above 0", not any(most is not None and most <= 0 for most in tolerances)
         counts = {len(self.differences), len(self.tolerances), len(self.own_errors)}
         yield "a tolerance and an error for each difference", len(counts) == 1 and 0 not in counts
         yield "a tolerance for each slope", len(self.slope_errors) == len(self.slope_tolerances)
@@ -209,12 +207,9 @@ class PositionCheck(Savable):
     @classmethod
     def joined(cls, checks: Sequence[PositionCheck]) -> PositionCheck:
         """Return one check of several texts."""
-        counts = {
-            name: sum(getattr(check, name) for check in checks)
-            for name in ("tokens", "patches", "frames", "of")
-        }
+        counted = (*dict.fromkeys(UNITS.values()), "of")
         return cls(
-            **counts,
+            **{name: sum(getattr(check, name) for check in checks) for name in counted},
             failed=tuple(failure for check in checks for failure in check.failed),
             layers=min(check.layers for check in checks),
             doubt=next((check.doubt for check in checks if check.doubt), None),
@@ -239,8 +234,8 @@ class PositionCheck(Savable):
     @property
     def changed(self) -> dict[str, int]:
         """How many positions of each kind were changed."""
-        kinds = ("tokens", "patches", "frames")
-        return {units: getattr(self, units) for units in kinds if getattr(self, units)}
+        kinds = {units: getattr(self, units) for units in UNITS.values()}
+        return {units: count for units, count in kinds.items() if count}
 
 
 @dataclass(frozen=True)
