@@ -97,10 +97,7 @@ def check_hidden_states(
 
 
 def _differences(
-    ours: Sequence[Tensor],
-    theirs: Sequence[Tensor],
-    axes: Mapping[str, Sequence[Axis]],
-    texts: int,
+    ours: Sequence[Tensor], theirs: Sequence[Tensor], axes: Mapping[str, Sequence[Axis]], texts: int
 ) -> list[float]:
     """Return the largest relative difference of each text; infinite for other shapes."""
     if [tensor.shape for tensor in ours] != [tensor.shape for tensor in theirs]:

@@ -12,8 +12,13 @@ from attnviz.results.agreement_report import OutputCheck as OutputCheck
 from attnviz.results.agreement_report import PositionCheck as PositionCheck
 from attnviz.results.agreement_report import StageCheck as StageCheck
 from attnviz.results.attention_record import AttentionRecord as AttentionRecord
+from attnviz.results.attention_record import GivenAttention as GivenAttention
+from attnviz.results.attention_record import LinearAttention as LinearAttention
+from attnviz.results.attention_record import LinearReference as LinearReference
 from attnviz.results.attention_record import MaskRule as MaskRule
 from attnviz.results.attention_record import Reference as Reference
+from attnviz.results.attention_record import expect_vectors as expect_vectors
+from attnviz.results.attention_record import row_shares as row_shares
 from attnviz.results.attention_result import AttentionResult as AttentionResult
 from attnviz.results.attention_result import Computation as Computation
 from attnviz.results.attention_result import MapSummary as MapSummary
@@ -28,11 +33,6 @@ from attnviz.results.attention_result import one_result as one_result
 from attnviz.results.axis import Axis as Axis
 from attnviz.results.axis import AxisGeometry as AxisGeometry
 from attnviz.results.axis import Landmark as Landmark
-from attnviz.results.kinds import GivenAttention as GivenAttention
-from attnviz.results.kinds import LinearAttention as LinearAttention
-from attnviz.results.kinds import LinearReference as LinearReference
-from attnviz.results.kinds import expect_vectors as expect_vectors
-from attnviz.results.kinds import row_shares as row_shares
 from attnviz.results.projection import Clip as Clip
 from attnviz.results.projection import Factor as Factor
 from attnviz.results.projection import Gate as Gate

@@ -13,7 +13,7 @@ from torch import Tensor
 import attnviz
 from attnviz.errors import InputError, true_or_false, whole_number
 from attnviz.results.agreement_report import AgreementReport
-from attnviz.results.attention_record import AttentionRecord
+from attnviz.results.attention_record import AttentionRecord, GivenAttention, LinearAttention
 from attnviz.results.axis import Axis, listed, literal, merge, token_groups
 from attnviz.results.base import (
     Rules,
@@ -28,7 +28,6 @@ from attnviz.results.base import (
     wide_table,
 )
 from attnviz.results.digest import digests
-from attnviz.results.kinds import GivenAttention, LinearAttention
 from attnviz.results.projection import STAGES
 
 if TYPE_CHECKING:

@@ -254,21 +254,17 @@ def make_axis(
             ]
             spans[k] = pieces if whole_words else _joined(spans[k], pieces)
     words: list[int | None] = []
-    names: list[str] = []
-    index: dict[tuple[int, int], int] = {}
+    index: dict[tuple[int, int], int] = {}  # of each word, by its text and its place there
     for position, segment in enumerate(segments):
         if offsets is None or special[position] or not spans[segment]:
             words.append(None)
             continue
-        word = _word_at(spans[segment], offsets[position])
-        if (segment, word) not in index:
-            index[segment, word] = len(names)
-            names.append(texts[segment][slice(*spans[segment][word])])
-        words.append(index[segment, word])
+        word = segment, _word_at(spans[segment], offsets[position])
+        words.append(index.setdefault(word, len(index)))
     return Axis(
         labels=tuple(labels),
         words=tuple(words),
-        word_labels=tuple(names),
+        word_labels=tuple(texts[of][slice(*spans[of][word])] for of, word in index),
         special=tuple(special),
         padding=tuple(padding),
         segments=tuple(segments),
