@@ -93,10 +93,7 @@ class _Rounding:
 
     @classmethod
     def of(cls, exact: Tensor, rounded: Tensor, summed: Tensor, eps: float) -> _Rounding:
-        """Return it for mixtures (K, H, m, c), in float32 and in the model's precision.
-
-        summed : (H, m, c), that of the first.
-        """
+        """Return it for mixtures (K, H, m, c), exact and rounded; `summed` is that of the first."""
         products, squares = exact * (rounded - exact), exact**2
         relative = (rounded[0] - exact[0]) / summed.clamp(min=SMALLEST)
         slope = products[0].sum() / squares[0].sum().clamp(min=SMALLEST**2)

@@ -111,8 +111,7 @@ def _relative(x: Tensor, y: Tensor, axes: Mapping[str, Sequence[Axis]], texts: i
     """Return the norm of x - y relative to that of y, for each text (N,)."""
     x, y = x.double(), y.double()
     same = (x == y) | (x.isnan() & y.isnan())
-    padding = _padding(y, axes, texts)
-    if padding is not None:
+    if (padding := _padding(y, axes, texts)) is not None:
         same |= padding.view(*padding.shape, *[1] * (y.dim() - 2))
     difference = torch.where(same, 0.0, x - y)
     rows = 1 if y.dim() == 0 or len(y) != texts else texts  # 1 : of all texts together

@@ -135,8 +135,7 @@ def _misplaced_in_first(
     the own key must move most; unless every token was changed, this is no proof. If it mixes
     patches or frames, this must hold for most of them.
     """
-    around = _not_around(rows, distances, reach)
-    if around is not None:
+    if (around := _not_around(rows, distances, reach)) is not None:
         return around
     misplaced = _misplaced(rows, distances, distances.argmax(1), reach)
     if units == "tokens":

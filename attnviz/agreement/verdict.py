@@ -86,13 +86,12 @@ def _check(measured: Measured, numbers: Numbers) -> StageCheck:
     differences, own_errors = numbers["differences"], numbers["own_errors"]
     largest = numbers["largest_by_head"]
     floor = (FLOOR * precision.eps + SUMMATION) * largest.clamp(min=SMALLEST)
-    tolerance = tolerance_of(stage, numbers, precision)
     tolerances = 3 * own_errors + floor
     if stage == "weights":  # our own run may be off by less than the scores were rounded by
         tolerances = tolerances.maximum(FLOOR * FLOAT32 * numbers["rounding"])
     if "summed" in numbers:
         tolerances = tolerances.maximum(FLOAT32 * numbers["summed"])
-    tolerances = tolerances.clamp(max=tolerance)
+    tolerances = tolerances.clamp(max=tolerance_of(stage, numbers, precision))
     has_slopes = stage not in ("scores", "weights")
     check = bounded_check(
         record,

@@ -438,15 +438,13 @@ class AgreementReport(Savable):
         weights = state(of_weights, complete="weights" not in left_out)
         unproven = (self.unproven or not self.checks) and weights == "verified"
         equal = None if self.given or self.input is None else self.input.equal
+        positions = [] if self.positions is None or self.positions.doubt else [self.positions]
+        output = state([] if self.output is None else [self.output])
         return {
             "weights": "not proven" if unproven else weights,
             "projections": state(of_projections, complete=not left_out & {*PROJECTED}),
-            "positions": state(
-                [] if self.positions is None or self.positions.doubt else [self.positions]
-            ),
-            "output": "not proven"
-            if self.output is not None and self.output.blind
-            else state([] if self.output is None else [self.output]),
+            "positions": state(positions),
+            "output": "not proven" if self.output is not None and self.output.blind else output,
             "input": {True: "verified", False: "differs", None: "not compared"}[equal],
         }
 
@@ -459,15 +457,14 @@ class AgreementReport(Savable):
         know; and whether another attention would have shown in the output (None: not tried).
         """
         tried, output = self.positions, self.output
+        shows = None if output is None or output.moved is None else not output.blind
         return {
             "compared": [*dict.fromkeys(check.stage for check in self.checks)],
             "not_compared": self._left_out,
             "heads": self.heads,
             "positions": tried and [sum(tried.changed.values()), tried.of, tried.layers],
             "unknown_words": [] if self.input is None else [*self.input.unknown],
-            "output_shows_attention": None
-            if output is None or output.moved is None
-            else not output.blind,
+            "output_shows_attention": shows,
         }
 
     @property

@@ -213,7 +213,10 @@ class AttentionRecord(Savable):
     visible: MaskRule | None = None
     log_softmax: bool = False
 
-    _stored: ClassVar[str | None] = None  # the field that holds weights which follow from no scores
+    signed: ClassVar[bool] = False
+    """Whether weights may be negative, and rows sum to anything: never after a softmax."""
+    # The field with the weights (H, m, n), where they do not follow from queries and keys.
+    _stored: ClassVar[str | None] = None
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -246,11 +249,6 @@ class AttentionRecord(Savable):
         # Checked with files only: a module may cut its input into blocks of other lengths.
         m, n = len(self.query_axis), len(self.key_axis)
         yield "inputs of its shape", _has(self.input, m) and _has(self.key_input, n)
-
-    @property
-    def signed(self) -> bool:
-        """Whether weights may be negative, and rows sum to anything: never after a softmax."""
-        return False
 
     @property
     def finite(self) -> bool:
@@ -410,8 +408,7 @@ class AttentionRecord(Savable):
         if self.log_softmax and dtype == self.query.dtype:
             return torch.exp(scores - scores.logsumexp(-1, keepdim=True))
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        sinks = self.sinks
-        if sinks is None:
+        if (sinks := self.sinks) is None:
             return softmax(wide).to(scores.dtype)
         if sinks.dim() == 2 and rows is not None:
             sinks = sinks[:, rows]
@@ -536,6 +533,7 @@ class LinearAttention(AttentionRecord):
     head_dims: dict[str, int] = field(default_factory=dict, kw_only=True)
     text: Axis | None = field(default=None, kw_only=True)
     cell: int = field(default=1, kw_only=True)
+    signed = True
     _stored = "matrix"
 
     def __repr__(self) -> str:
@@ -549,11 +547,6 @@ class LinearAttention(AttentionRecord):
         are_values = self.value.dim() == 3 and self.value.shape[:2] == (H, n)
         yield "values for each head", are_values
         yield "queries and keys without features", not self.query.numel() + self.key.numel()
-
-    @property
-    def signed(self) -> bool:
-        """Whether weights may be negative, and rows sum to anything."""
-        return True
 
     def argument_of(self, name: str, head: int) -> Tensor | None:
         """Return what one head takes of an argument, (m, …), a row for each position.

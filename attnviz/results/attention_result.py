@@ -641,8 +641,7 @@ class AttentionResult(Savable):
         InputError
             There is no such layer, or only its summary was kept.
         """
-        attention = self.layer(layer)
-        if isinstance(attention, AttentionRecord):
+        if isinstance(attention := self.layer(layer), AttentionRecord):
             return attention
         raise InputError(_TOO_LONG.format(len(attention.query_axis)))
 
