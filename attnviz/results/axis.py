@@ -165,7 +165,9 @@ class Axis(Savable):
     @classmethod
     def numbered(cls, length: int) -> Axis:
         """Return an axis of positions of which only the number is known."""
-        return cls.of_labels([*map(str, range(length))])
+        labels = tuple(map(str, range(length)))
+        axis = cls.plain(labels, special=(False,) * length)
+        return replace(axis, words=tuple(range(length)), word_labels=labels)
 
 
 @dataclass(frozen=True)
