@@ -88,20 +88,10 @@ def reduce_map(spec: ScoreSpec, buffers: MapBuffers) -> bool:
 class _Plan:
     """What all blocks of a map share.
 
-    Attributes
-    ----------
-    rows, heads : int
-        Of a block, at most.
-    before, after, read, marks
-        The mask rule and the marked keys, as the loops take them.
-    empty : array
-        (m,), which rows may read nothing.
-    sinks : array
-        (H, m), in units of log₂.
-    has_terms : bool
-        Whether more than the product makes the scores.
-    factor : float
-        By what to multiply the queries.
+    rows, heads : of a block, at most. before, after, read, marks : the mask rule and the marked
+    keys, as the loops take them. empty : (m,), which rows may read nothing. sinks : (H, m), in
+    units of log₂. has_terms : whether more than the product makes the scores. factor : by what to
+    multiply the queries.
     """
 
     def __init__(self, spec: ScoreSpec, buffers: MapBuffers) -> None:
@@ -186,12 +176,8 @@ class _HeadGroup:
 class _RowBlock:
     """Memory for some rows of some heads.
 
-    Attributes
-    ----------
-    Q, A : Tensor
-        (h, rows, d) and (h, d_v, rows), as products take and give them.
-    shift, total, sums, best : array
-        (h, rows), (h, rows), (4, h, rows) and (h, k, rows), as the loops take them.
+    Q, A : (h, rows, d) and (h, d_v, rows), as products take and give them. shift, total, sums, best
+    : (h, rows), (h, rows), (4, h, rows) and (h, k, rows), as the loops take them.
     """
 
     def __init__(self, group: _HeadGroup, height: int) -> None:

@@ -148,18 +148,5 @@ class ScoreSpec:
         if start < columns.stop and rule.hides(rows, slice(start, columns.stop), n):
             i = torch.arange(rows.start, rows.stop, device=out.device)
             j = torch.arange(start, columns.stop, device=out.device)
-            out[..., start - columns.start :].masked_fill_(self.hidden(i[:, None], j), NEVER)
+            out[..., start - columns.start :].masked_fill_(rule.hidden_at(i, j), NEVER)
         return out
-
-    def hidden(self, i: Tensor, j: Tensor) -> Tensor:
-        """Return whether the queries i may not read the keys j; their shapes are broadcast."""
-        rule, n = self.visible, self.shape[2]
-        position = i + rule.offset  # of the queries among the keys
-        hidden = (j < 0) | (j >= n)
-        if rule.before is not None:
-            hidden = hidden | (j < position - rule.before)
-        if rule.after is not None:
-            hidden = hidden | (j > position + rule.after)
-        if rule.keys is not None:
-            hidden = hidden | ~rule.keys.to(j.device)[j.clamp(0, n - 1)]
-        return hidden

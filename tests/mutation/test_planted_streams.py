@@ -265,7 +265,7 @@ def test_planted_faults_in_the_reference_are_detected(monkeypatch, tally):
         return slice(whole_block.start, whole_block.stop - 1)
 
     def nothing_hidden(self, i, j):
-        return (i < 0) & (j < 0)
+        return (i[:, None] < 0) & (j < 0)
 
     def without_the_last(*length_and_cell):
         sizes = cell_sizes(*length_and_cell)
@@ -274,7 +274,7 @@ def test_planted_faults_in_the_reference_are_detected(monkeypatch, tally):
 
     for room, name, fault in (
         (ScoreSpec, "columns", one_less),
-        (ScoreSpec, "hidden", nothing_hidden),
+        (MaskRule, "hidden_at", nothing_hidden),
         (reference, "cell_sizes", without_the_last),
     ):
         tally.fault("in streamed maps")

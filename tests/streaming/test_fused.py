@@ -430,7 +430,7 @@ def test_a_mask_rule_is_read_with_two_copies_for_each_block(monkeypatch):
     for rule in ("causal", "window", "both sides", "all"):
         spec, _ = drawn(rule=rule)
         i = torch.arange(N)
-        hidden = spec.hidden(i[:, None], i).expand(N, N)
+        hidden = spec.visible.hidden_at(i, i)
         for mask in (~hidden, torch.zeros(N, N).masked_fill(hidden, -torch.inf)):
             copies.clear()
             with torch.no_grad(), Counter("_local_scalar_dense", "nonzero", "equal") as counter:
