@@ -257,7 +257,7 @@ def to_linear_record(
     return LinearAttention(
         path=mixing.path,
         call=0,
-        **stacks.place_linear(mixing.path, m, n),
+        **stacks.place(mixing.path, m, n, cross=False, causal=True, linear=True),
         query=empty,
         key=value.new_empty(H, n, 0),
         value=value,

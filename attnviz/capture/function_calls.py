@@ -62,11 +62,6 @@ class FunctionCall:
         return self.function.__qualname__
 
     @property
-    def kind(self) -> object:
-        """What all calls of the same code have in common."""
-        return self.function
-
-    @property
     def tensors(self) -> dict[str, Tensor]:
         """The arguments that are tensors of real numbers."""
         return {name: value for name, value in self.arguments.items() if _is_real(value)}

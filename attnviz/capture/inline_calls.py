@@ -193,11 +193,6 @@ class InlineCall:
         return f"{type(self.run.module).__qualname__}.forward from {start} to {end}"
 
     @property
-    def kind(self) -> object:
-        """What all calls of the same code have in common."""
-        return type(self.run.module), self.span.start, self.span.end
-
-    @property
     def result(self) -> Tensor:
         """What the code computed in the run that was watched."""
         run = self.run
@@ -316,10 +311,13 @@ class _Reach:
         odd = torch.arange(size, device=self.result.device) % 2
         shape = [size if dim == tokens else 1 for dim in range(self.result.dim())]
         half = odd.reshape(shape).to(self.result).expand_as(self.result)
-        grads = self.of(half if part is None else half * part)
+        even = torch.arange(0, size, 2, device=self.result.device)
         return [
-            grad if grad is None or grad.dim() <= tokens else _even(grad, tokens, size)
-            for grad in grads
+            # Positions of other tensors do not correspond.
+            grad.index_select(tokens, even)
+            if grad is not None and grad.dim() > tokens and grad.shape[tokens] == size
+            else grad
+            for grad in self.of(half if part is None else half * part)
         ]
 
     def one_to_one(self, leaf: int, tokens: int, features: int) -> Tensor | None:
@@ -360,10 +358,3 @@ def _in_order(sources: Tensor, numbers: Tensor, count: int, size: int) -> Tensor
     order = known[following] + every - following
     is_inside = int(order.min()) >= 0 and int(order.max()) < size
     return order if is_inside and len(set(order.tolist())) == count else None
-
-
-def _even(grad: Tensor, tokens: int, size: int) -> Tensor:
-    """Return the derivatives at every other position; at all if positions do not correspond."""
-    if grad.shape[tokens] != size:
-        return grad
-    return grad.index_select(tokens, torch.arange(0, size, 2, device=grad.device))

@@ -81,7 +81,7 @@ class LinearCalls:
 
     def __init__(self, parameters: list[Tensor], texts: int) -> None:
         self._texts = texts
-        self._constants = {storage_id(tensor.untyped_storage()) for tensor in parameters}
+        self._parameters = {storage_id(tensor.untyped_storage()) for tensor in parameters}
         self._known: dict[object, Layout | None] = {}
         self._known_inline: dict[object, list[tuple[Span, Layout]]] = {}
 
@@ -97,7 +97,7 @@ class LinearCalls:
         ]  # fmt: skip
         if not candidates or result.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             return None
-        key = call.kind, result.dim()
+        key = call.function, result.dim()
         if key not in self._known:
             dims = [dim for dim, size in enumerate(result.shape) if size in lengths]
             tested = [_test(call, result, name, self._texts, dims) for name in candidates]
@@ -124,13 +124,72 @@ class LinearCalls:
         for span, layout in self._known_inline[key]:
             yield InlineCall(run, span), layout
 
-    def activations(self, call: Call) -> dict[str, Tensor]:
-        """Return the tensors of a call that are not parameters."""
-        return {
+    def read(
+        self,
+        path: str,
+        module: nn.Module,
+        call: Call,
+        layout: Layout,
+        result: Tensor,
+        *,
+        with_matrix: bool,
+        cell: int | None = None,
+    ) -> LinearMixing:
+        """Return what a call mixes, with its matrix or with what the matrix is compared with.
+
+        The function is called while its arguments are as they were.
+
+        path, module : the module that calls it. cell : how many positions are pooled, as in
+        `LinearCall`: their result is that of the mean values, and the arguments are not kept.
+        """
+        # In float32 rounding hides less.
+        wide, own = (LinearCall(one, layout, cell or 1) for one in (call.wide(), call))
+        values = wide.values
+        columns = min(max(values.shape[3], _FEWEST_PROBES), _MOST_PROBES)
+        generator = torch.Generator("cpu").manual_seed(0)
+        probes = torch.randn(values.shape[2], columns, generator=generator, device="cpu")
+        probes = probes.to(values.device)
+        count = values.shape[2]
+        orders = [torch.randperm(count, generator=generator, device="cpu") for _ in range(3)]
+        reverse = torch.arange(count, device="cpu").flip(0)
+        is_wide = all(tensor.dtype == torch.float32 for tensor in call.tensors.values())
+        orders = [reverse] if is_wide else [reverse, *orders]
+        other_values = torch.stack([own.values[:, :, order.to(values.device)] for order in orders])
+        exact = torch.stack([wide.mixed(one.to(values)) for one in other_values])
+        rounded = exact if is_wide else torch.stack([own.mixed(one) for one in other_values])
+        canaries = {} if with_matrix else wide.canaries()
+        arguments = {
             name: tensor
             for name, tensor in call.tensors.items()
-            if storage_id(tensor.untyped_storage()) not in self._constants
+            if cell is None
+            and name != layout.value
+            and storage_id(tensor.untyped_storage()) not in self._parameters
         }
+        dims = {name: wide.head_dim(name) for name in arguments} if with_matrix else {}
+        return LinearMixing(
+            path=path,
+            module=type(module).__name__,
+            function=call.name,
+            values=own.values,
+            result=layout.by_head(result) if own.cell == 1 else own.mixed(own.values),
+            matrix=wide.matrix() if with_matrix else None,
+            arguments=arguments,
+            head_dims={name: dim for name, dim in dims.items() if dim is not None},
+            probes=probes,
+            probed=wide.times(probes),
+            exact=exact,
+            rounded=rounded,
+            canaries=canaries,
+            rounded_by={
+                name: torch.stack(
+                    [
+                        _share(wide.with_canary(name, one.to(values)) - right, off - right)
+                        for one, right, off in zip(other_values, exact, rounded, strict=True)
+                    ]
+                )
+                for name in canaries
+            },
+        )
 
 
 def _test(
@@ -343,66 +402,6 @@ class LinearMixing:
     rounded: Tensor
     canaries: dict[str, Tensor]
     rounded_by: dict[str, Tensor]
-
-
-def read_mixing(
-    path: str,
-    module: str,
-    call: Call,
-    layout: Layout,
-    result: Tensor,
-    arguments: dict[str, Tensor],
-    *,
-    with_matrix: bool,
-    cell: int = 1,
-) -> LinearMixing:
-    """Return what a call mixes, with its matrix or with what the matrix is compared with.
-
-    The function is called while its arguments are as they were.
-
-    cell : as in `LinearCall`; of several positions the result is that of the mean values.
-    """
-    # In float32 rounding hides less.
-    wide, own = LinearCall(call.wide(), layout, cell), LinearCall(call, layout, cell)
-    values = wide.values
-    columns = min(max(values.shape[3], _FEWEST_PROBES), _MOST_PROBES)
-    generator = torch.Generator("cpu").manual_seed(0)
-    probes = torch.randn(values.shape[2], columns, generator=generator, device="cpu")
-    probes = probes.to(values.device)
-    is_wide = all(tensor.dtype == torch.float32 for tensor in call.tensors.values())
-    orders = [torch.randperm(values.shape[2], generator=generator, device="cpu") for _ in range(3)]
-    reverse = torch.arange(values.shape[2], device="cpu").flip(0)
-    orders = [reverse] if is_wide else [reverse, *orders]
-    other_values = torch.stack([own.values[:, :, order.to(values.device)] for order in orders])
-    exact = torch.stack([wide.mixed(one.to(values)) for one in other_values])
-    rounded = exact if is_wide else torch.stack([own.mixed(one) for one in other_values])
-    canaries = {} if with_matrix else wide.canaries()
-    arguments = {name: tensor for name, tensor in arguments.items() if name != layout.value}
-    dims = {name: wide.head_dim(name) for name in arguments} if with_matrix else {}
-    return LinearMixing(
-        path=path,
-        module=module,
-        function=call.name,
-        values=own.values,
-        result=layout.by_head(result) if cell == 1 else own.mixed(own.values),
-        matrix=wide.matrix() if with_matrix else None,
-        arguments=arguments,
-        head_dims={name: dim for name, dim in dims.items() if dim is not None},
-        probes=probes,
-        probed=wide.times(probes),
-        exact=exact,
-        rounded=rounded,
-        canaries=canaries,
-        rounded_by={
-            name: torch.stack(
-                [
-                    _share(wide.with_canary(name, one.to(values)) - right, off - right)
-                    for one, right, off in zip(other_values, exact, rounded, strict=True)
-                ]
-            )
-            for name in canaries
-        },
-    )
 
 
 def _share(change: Tensor, difference: Tensor) -> Tensor:

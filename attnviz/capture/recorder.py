@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from torch.nn.functional import pad
 from attnviz.capture.attention_interface import AttentionCallArgs, from_arguments
 from attnviz.capture.function_calls import FunctionCall, first_tensor, watching_functions
 from attnviz.capture.inline_calls import ModuleRun, SubmoduleCall, tensor_taken
-from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing, read_mixing
+from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing
 from attnviz.capture.projections.find import AttentionModule, ModuleInputs
 from attnviz.capture.tracing.arrange import Attention, NotExpressibleError, arrange
 from attnviz.capture.tracing.provenance import Softmax
@@ -73,9 +74,7 @@ def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tu
     """
 
     def record(number: int, run: Callable[[], object]) -> Recording:
-        def recorder(model: nn.Module) -> _Recorder:
-            return _Recorder(model, texts, is_first=number == 0)
-
+        recorder = partial(_Recorder, texts=texts, is_first=number == 0)
         return watch(model, run, recorder, seed=number).take_recording()
 
     with model_lock:
@@ -157,17 +156,9 @@ class _Recorder(ModuleWatcher):
                 self._read_mixing(run.module, call, layout, call.result)
 
     def _read_mixing(self, module: nn.Module, call: Call, layout: Layout, result: Tensor) -> None:
-        self._linear.append(
-            read_mixing(
-                self.paths[module],
-                type(module).__name__,
-                call,
-                layout,
-                result,
-                self._linear_calls.activations(call),
-                with_matrix=self._is_first,
-            )
-        )
+        path, is_first = self.paths[module], self._is_first
+        mixing = self._linear_calls.read(path, module, call, layout, result, with_matrix=is_first)
+        self._linear.append(mixing)
 
     @contextmanager
     def _replaying(self) -> Iterator[None]:

@@ -39,29 +39,23 @@ class StackCounter:
         self._layers: Counter[str] = Counter()
 
     def place(
-        self, path: str, queries: int, keys: int, *, cross: bool, causal: bool
+        self, path: str, queries: int, keys: int, *, cross: bool, causal: bool, linear: bool = False
     ) -> dict[str, Any]:
         """Return the stack, layer and axes of the next attention, as fields of its record.
 
         queries, keys : how many. cross : whether its keys are of another sequence. causal : whether
-        no query reads a later key.
+        no query reads a later key. linear : whether it has no softmax, and its layers count alone.
         """
-        stack = self._stack(path.lower(), cross, causal)
+        place = self._stack(path.lower(), cross, causal)
+        stack = LINEAR if linear else place
         layer = self._layers[stack]
         self._layers[stack] += 1
-        kinds = sorted(self._axes, key=lambda kind: kind != _READS.get(stack))
+        kinds = sorted(self._axes, key=lambda kind: kind != _READS.get(place))
         query_axis = key_axis = self._axis(queries, kinds)
-        if stack == "cross" or queries != keys:
+        if place == "cross" or queries != keys:
             others = sorted(self._axes, key=lambda kind: self._axes[kind] is query_axis)
             key_axis = self._axis(keys, others)
         return {"stack": stack, "layer": layer, "query_axis": query_axis, "key_axis": key_axis}
-
-    def place_linear(self, path: str, queries: int, keys: int) -> dict[str, Any]:
-        """Return the stack, layer and axes of the next linear attention, as for a record."""
-        place = self.place(path, queries, keys, cross=False, causal=True)
-        self._layers[place["stack"]] -= 1
-        self._layers[LINEAR] += 1
-        return place | {"stack": LINEAR, "layer": self._layers[LINEAR] - 1}
 
     def _stack(self, path: str, cross: bool, causal: bool) -> str:
         names = path.split(".")

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
 from attnviz.capture.capture import OwnNumbers, to_linear_record, to_linear_reference
 from attnviz.capture.function_calls import FunctionCall, watching_functions
-from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown, read_mixing
+from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown
 from attnviz.capture.projections.match import match_projections, reproduced
 from attnviz.capture.recorder import record_runs
 from attnviz.capture.stacks import StackCounter
@@ -393,9 +394,7 @@ def capture_pooled(
     run = minimal_run(model, inputs)
 
     def mixtures(number: int) -> list[LinearMixing]:
-        def watcher(model: nn.Module) -> _PooledRun:
-            return _PooledRun(model, known, cell, number)
-
+        watcher = partial(_PooledRun, known=known, cell=cell, is_first=number == 0)
         return watch(model, run, watcher, seed=number).mixtures
 
     with model_lock:
@@ -417,9 +416,9 @@ def capture_pooled(
 class _PooledRun(ModuleWatcher):
     """Reads the pooled maps of one run, or what they are compared with."""
 
-    def __init__(self, model: nn.Module, known: LinearCalls, cell: int, number: int) -> None:
+    def __init__(self, model: nn.Module, known: LinearCalls, cell: int, *, is_first: bool) -> None:
         super().__init__(model, texts=1)
-        self._known, self._cell, self._number = known, cell, number
+        self._known, self._cell, self._is_first = known, cell, is_first
         self.mixtures: list[LinearMixing] = []
         self.mode = watching_functions(model, lambda: len(self.mixtures), self._on_function)
 
@@ -445,14 +444,8 @@ class _PooledRun(ModuleWatcher):
                     "called again. Choose another model."
                 )
             del self.mixtures[before:]
-            mixing = read_mixing(
-                self.paths[module],
-                type(module).__name__,
-                call,
-                layout,
-                result,
-                {},
-                with_matrix=self._number == 0,
-                cell=self._cell,
+            path, is_first, cell = self.paths[module], self._is_first, self._cell
+            mixing = self._known.read(
+                path, module, call, layout, result, with_matrix=is_first, cell=cell
             )
             self.mixtures.append(mixing)
