@@ -89,11 +89,9 @@ def capture(
     texts = len(next(iter(axes.values()))) if axes else count_inputs(model, inputs)
     outputs: list[Output] = []
     forward = partial(model, **inputs)
-
-    def keep_output() -> None:
-        outputs.append(output_of(model, forward))
-
-    first_run, second_run = record_runs(model, texts, keep_output, forward)
+    first_run, second_run = record_runs(
+        model, texts, lambda: outputs.append(output_of(model, forward)), forward
+    )
     calls, again = first_run.calls, second_run.calls
     mixtures, mixed_again = first_run.linear, second_run.linear
     expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
@@ -106,12 +104,7 @@ def capture(
         return [
             Capture(
                 own.copy(_to_records(calls, text_index, axes or {}, mixtures)),
-                own.copy(
-                    (
-                        *(_to_reference(call, text_index) for call in again),
-                        *(to_linear_reference(mixing, text_index) for mixing in mixed_again),
-                    )
-                ),
+                own.copy(_to_references(again, text_index, mixed_again)),
                 compared,
                 notes=notes,
             )
@@ -141,11 +134,7 @@ def capture_generation(
     whole, axes = _full_inputs(model, inputs, read[None]), axes_of(read)
     outputs: list[Output] = []
     forward = partial(model, **whole)
-
-    def in_one_pass() -> None:
-        outputs.append(output_of(model, forward))
-
-    (one_pass,) = record_runs(model, 1, in_one_pass)
+    (one_pass,) = record_runs(model, 1, lambda: outputs.append(output_of(model, forward)))
     if one_pass.linear or not _caches_keys_only(model):
         (captured,) = capture(model, whole, axes)
         pairs = zip(captured.records, captured.references, strict=True)
@@ -167,7 +156,7 @@ def capture_generation(
     _expect_no_later_keys(model, zip(records, weights, strict=True), generation)
     captured = Capture(
         records,
-        own.copy(tuple(_to_reference(call, 0) for call in again)),
+        own.copy(_to_references(again, 0)),
         outputs_beside(model, forward, outputs[0], between_runs=_between_runs(calls, again)),
         tuple(weights),
         (*generation.notes, *runs[0].notes),
@@ -222,10 +211,18 @@ def _to_records(
 ) -> tuple[AttentionRecord, ...]:
     """Return the records of one text of a batch; those of linear attention follow the others."""
     stacks = StackCounter({kind: batch_axes[text_index] for kind, batch_axes in axes.items()})
-    records = [_to_record(call, text_index, stacks) for call in calls]
-    matched = [
-        _match(call, record, text_index) for call, record in zip(calls, records, strict=True)
+    of_text = [_of_text(call, text_index) for call in calls]
+    records = [
+        _to_record(one, stacks, is_causal=call.attention.is_causal)
+        for one, call in zip(of_text, calls, strict=True)
     ]
+
+    def match(n: int, known: Collection[str] = ()) -> AttentionRecord:
+        one, inputs = of_text[n], calls[n].inputs
+        heads, batch = one.attention.head_output, (inputs.input, inputs.key_input)
+        return match_projections(records[n], one.module, heads, one.merged_heads, batch, known)
+
+    matched = [match(n) for n in range(len(calls))]
     # A form that reproduces one layer is known. Where it does not reproduce another, they differ.
     shown = {
         (type(call.module.module), stage)
@@ -237,11 +234,19 @@ def _to_records(
         if call.module is not None:
             kind, missing = type(call.module.module), call.module.known - reproduced(matched[n])
             if known := [stage for stage in missing if (kind, stage) in shown]:
-                matched[n] = _match(call, records[n], text_index, known)
-    return (
-        *matched,
-        *(to_linear_record(mixing, text_index, stacks) for mixing in mixtures),
-    )
+                matched[n] = match(n, known)
+    return (*matched, *(to_linear_record(mixing, text_index, stacks) for mixing in mixtures))
+
+
+def _to_references(
+    calls: Sequence[AttentionCall], text_index: int, mixtures: Sequence[LinearMixing] = ()
+) -> tuple[Reference, ...]:
+    """Return the references of one text of a batch, in the order of its records."""
+    references = []
+    for call in (_of_text(call, text_index) for call in calls):
+        one = call.attention
+        references.append(Reference(one.weights, one.scores, one.head_output, call.output))
+    return (*references, *(to_linear_reference(mixing, text_index) for mixing in mixtures))
 
 
 def to_linear_record(
@@ -291,75 +296,43 @@ def to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReferenc
     )
 
 
-def _to_record(call: AttentionCall, text_index: int, stacks: StackCounter) -> AttentionRecord:
+def _of_text(call: AttentionCall, text_index: int) -> AttentionCall:
+    """Return the tensors of one text; a batch may share one, and every query shares sinks (H,)."""
+
+    def select(tensor: Tensor) -> Tensor:
+        return tensor if tensor.dim() == 1 else tensor[text_index if len(tensor) > 1 else 0]
+
+    of_text: AttentionCall = map_tensors(call, select)
+    return of_text
+
+
+def _to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) -> AttentionRecord:
+    """Return the record of a call of one text; is_causal : that of the batch."""
     attention, inputs = call.attention, call.inputs
-
-    def select(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else _of_text(tensor, text_index)
-
-    mask, sinks, rotation = attention.mask, attention.sinks, inputs.rotation
-    if rotation is not None:
-        rotation = _of_text(rotation[0], text_index), _of_text(rotation[1], text_index)
-        if any(angle.dim() != 2 or len(angle) != attention.query.shape[-2] for angle in rotation):
-            rotation = None  # of some positions only, or of more: its stage is not compared
-    if mask is not None:
-        mask = _of_text(mask, text_index).expand(-1, *attention.weights.shape[-2:])
-    position = stacks.place(
-        call.path,
-        attention.query.shape[-2],
-        attention.key.shape[-2],
-        cross=inputs.key_input is not None,
-        causal=attention.is_causal,
-    )
+    m, n = attention.weights.shape[-2:]
+    rotation = inputs.rotation
+    if rotation is not None and any(angle.dim() != 2 or len(angle) != m for angle in rotation):
+        rotation = None  # of some positions only, or of more: its stage is not compared
+    cross = inputs.key_input is not None
     return AttentionRecord(
         path=call.path,
         call=call.call,
-        **position,
-        query=_of_text(attention.query, text_index),
-        key=_of_text(attention.key, text_index),
-        value=_of_text(attention.value, text_index),
+        **stacks.place(call.path, m, n, cross=cross, causal=is_causal),
+        query=attention.query,
+        key=attention.key,
+        value=attention.value,
         scale=attention.scale,
         soft_cap=attention.soft_cap,
-        capped_bias=select(attention.capped_bias),
-        bias=select(attention.bias),
-        mask=mask,
-        sinks=select(sinks) if sinks is not None and sinks.dim() > 1 else sinks,
-        input=select(inputs.input),
-        key_input=select(inputs.key_input),
+        capped_bias=attention.capped_bias,
+        bias=attention.bias,
+        mask=None if attention.mask is None else attention.mask.expand(-1, m, n),
+        sinks=attention.sinks,
+        input=inputs.input,
+        key_input=inputs.key_input,
         rotation=rotation,
         through_interface=call.through_interface,
         log_softmax=attention.log_softmax,
     )
-
-
-def _match(
-    call: AttentionCall, record: AttentionRecord, text_index: int, known: Collection[str] = ()
-) -> AttentionRecord:
-    """Return the record of one text with its projections."""
-    heads, merged = call.attention.head_output, call.merged_heads
-    return match_projections(
-        record,
-        call.module,
-        None if heads is None else _of_text(heads, text_index),
-        None if merged is None else _of_text(merged, text_index),
-        (call.inputs.input, call.inputs.key_input),
-        known,
-    )
-
-
-def _to_reference(call: AttentionCall, text_index: int) -> Reference:
-    head_output, output = call.attention.head_output, call.output
-    return Reference(
-        weights=_of_text(call.attention.weights, text_index),
-        scores=_of_text(call.attention.scores, text_index),
-        head_output=None if head_output is None else _of_text(head_output, text_index),
-        output=None if output is None else _of_text(output, text_index),
-    )
-
-
-def _of_text(tensor: Tensor, text_index: int) -> Tensor:
-    """Return the part of one text; a batch may share one."""
-    return tensor[text_index if len(tensor) > 1 else 0]
 
 
 class OwnNumbers:
