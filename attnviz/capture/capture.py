@@ -297,7 +297,7 @@ def to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReferenc
 
 
 def _of_text(call: AttentionCall, text_index: int) -> AttentionCall:
-    """Return the tensors of one text; a batch may share one, and every query shares sinks (H,)."""
+    """Return the part of one text; a batch may share tensors, and sinks (H,) have no texts."""
 
     def select(tensor: Tensor) -> Tensor:
         return tensor if tensor.dim() == 1 else tensor[text_index if len(tensor) > 1 else 0]

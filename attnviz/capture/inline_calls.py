@@ -10,8 +10,8 @@ changed. Queries, keys and gates then stay as they were.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture.function_calls import PLAIN, first_tensor
-from attnviz.runtime.compat import outside_dispatch_modes, without_hooks
+from attnviz.runtime.compat import outside_dispatch_modes, replaced_forwards
 
 VALUES = "values"
 _FEWEST_REACHED = 4  # one feature in so many of a result must depend on a value
@@ -113,9 +113,8 @@ class ModuleRun:
             for name, value in self.arguments.items()
         }
         bound = inspect.BoundArguments(inspect.signature(self.module.forward), arguments)
-        modules = [call.module for call in self.calls]
-        replaced = _instead_of_forward(modules, submodule)
-        with outside_dispatch_modes(), without_hooks(modules), replaced, suppress(_ReachedError):
+        replaced = replaced_forwards([call.module for call in self.calls], submodule)
+        with outside_dispatch_modes(), replaced, suppress(_ReachedError):
             taken.append(first_tensor(self.module.forward(*bound.args, **bound.kwargs)))
         return taken
 
@@ -131,24 +130,6 @@ class ModuleRun:
 def tensor_taken(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """Return the first tensor of the arguments of a call."""
     return next((one for one in [*args, *kwargs.values()] if isinstance(one, Tensor)), None)
-
-
-@contextmanager
-def _instead_of_forward(
-    modules: Sequence[nn.Module], function: Callable[..., Any]
-) -> Iterator[None]:
-    """Let modules call another function instead of their own `forward`."""
-    own = {module: module.__dict__.get("forward") for module in modules}
-    try:
-        for module in own:
-            module.__dict__["forward"] = function
-        yield
-    finally:
-        for module, forward in own.items():
-            if forward is None:
-                del module.__dict__["forward"]
-            else:
-                module.__dict__["forward"] = forward
 
 
 def _wide(value: Any) -> Any:

@@ -206,13 +206,9 @@ def _encoded(model: Any, inputs: Mapping[str, Tensor], source: Tensor) -> BaseMo
         states.append(output[0])
         raise EndRunError
 
-    with restoring(model), torch.no_grad(), model_errors(model):
-        hook = model.get_encoder().register_forward_hook(end)
-        try:
-            with suppress(EndRunError):
-                model(**inputs)
-        finally:
-            hook.remove()
+    with restoring(model), torch.no_grad(), model_errors(model), suppress(EndRunError):
+        model.get_encoder().register_forward_hook(end)
+        model(**inputs)
     return BaseModelOutput(last_hidden_state=states[0][source.to(states[0].device)])
 
 

@@ -197,20 +197,16 @@ class Outputs:
 
 
 def output_of(model: nn.Module, run: Callable[[], object]) -> Output:
-    """Run the model, and return its output and that of its first attention."""
+    """Run the model in `restoring`; return its output and that of its first attention."""
     first: list[tuple[Tensor, ...]] = []
 
     def keep_first(module: nn.Module, args: Any, output: Any) -> None:
         if not first:
             first.append(floats(output)[:1])  # eager attention returns its weights too
 
-    attentions = find_attention_modules(model).values()
-    hooks = [attention.module.register_forward_hook(keep_first) for attention in attentions]
-    try:
-        output = run()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    for attention in find_attention_modules(model).values():
+        attention.module.register_forward_hook(keep_first)
+    output = run()
     logits = getattr(output, "logits", None)
     has_logits = isinstance(logits, Tensor) and logits.dim() == 3
     return Output(floats(output), first[0] if first else (), logits if has_logits else None)

@@ -30,14 +30,12 @@ FusedAttention: TypeAlias = Callable[[Tensor, Tensor, Tensor, bool, float], tupl
 # ------------------------------------------------------------------------------------------ torch
 
 
-@contextmanager
-def outside_dispatch_modes() -> Iterator[None]:
+def outside_dispatch_modes() -> AbstractContextManager[None]:
     """Run what follows outside every dispatch mode.
 
     What the caller of a capture computes inside a callback is no part of the model's run.
     """
-    with _disable_current_modes():
-        yield
+    return _disable_current_modes()
 
 
 def outside_function_modes() -> AbstractContextManager[None]:
@@ -82,17 +80,20 @@ def state_of(module: nn.Module) -> list[dict[Any, Any]]:
 
 
 @contextmanager
-def without_hooks(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Run what follows without the hooks of some modules: it is no part of the user's run."""
-    names = "_forward_pre_hooks", "_forward_hooks"
-    hooks = {module: {name: module.__dict__[name] for name in names} for module in modules}
+def replaced_forwards(modules: Iterable[nn.Module], forward: Callable[..., Any]) -> Iterator[None]:
+    """Let modules run another `forward`, without hooks: it is no part of the user's run."""
+    names = "forward", "_forward_pre_hooks", "_forward_hooks"
+    own = {module: {n: v for n, v in vars(module).items() if n in names} for module in modules}
     try:
-        for module in hooks:
-            module.__dict__.update({name: OrderedDict() for name in names})
+        for module in own:
+            vars(module).update(
+                forward=forward, _forward_pre_hooks=OrderedDict(), _forward_hooks=OrderedDict()
+            )
         yield
     finally:
-        for module, own in hooks.items():
-            module.__dict__.update(own)
+        for module, members in own.items():
+            del vars(module)["forward"]
+            vars(module).update(members)
 
 
 def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:

@@ -221,6 +221,12 @@ def storage_key(tensor: Tensor) -> int:
     return storage_id(tensor.untyped_storage())
 
 
+def tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors among the arguments or results of an operator, and those in its lists."""
+    flat = (item for one in values for item in (one if isinstance(one, list | tuple) else (one,)))
+    return [item for item in flat if isinstance(item, Tensor)]
+
+
 def shares_storage(result: Tensor, args: Sequence[Any]) -> bool:
     """Whether the result of an operator is stored in the memory of one of its arguments."""
     return any(isinstance(arg, Tensor) and storage_key(arg) == storage_key(result) for arg in args)
@@ -248,8 +254,7 @@ class ConstantStorages:
         """Note whether the result of an operator depends on constants only."""
         if not isinstance(result, Tensor):
             return
-        flat = [item for arg in args for item in (arg if isinstance(arg, list | tuple) else [arg])]
-        if all(item in self for item in flat if isinstance(item, Tensor)):
+        if all(tensor in self for tensor in tensors_in(args)):
             self._add(result)
         elif not self.is_parameter(result):
             self._references.pop(storage_key(result), None)

@@ -29,6 +29,7 @@ from attnviz.capture.tracing.provenance import (
     mix,
     shares_storage,
     storage_key,
+    tensors_in,
 )
 from attnviz.runtime.compat import CAST, SOFTMAX, TorchDispatchMode, is_in_place
 
@@ -198,8 +199,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
 
     def _note_derived(self, name: str, args: tuple[Any, ...], result: Any) -> None:
         """Note what is computed of weights, but for copies, and if an activation is multiplied."""
-        flat = [item for arg in args for item in (arg if isinstance(arg, list | tuple) else [arg])]
-        tensors = [t for t in flat if isinstance(t, Tensor) and t.is_floating_point()]
+        tensors = [tensor for tensor in tensors_in(args) if tensor.is_floating_point()]
         derived = [self._derived.of(tensor) for tensor in tensors]
         softmaxes = frozenset[Softmax]().union(*derived)
         if not softmaxes:
@@ -209,8 +209,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         for softmax in softmaxes:
             softmax.used |= name not in _MOVES and name not in _COPIES
             softmax.multiplied |= multiplied
-        for output in result if isinstance(result, list | tuple) else (result,):
-            if isinstance(output, Tensor) and output.is_floating_point():
+        for output in tensors_in([result]):
+            if output.is_floating_point():
                 self._derived.add(output, softmaxes)
 
     def _is_activation(self, tensor: Tensor) -> bool:
@@ -293,12 +293,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
     ) -> None:
         """Move the fields of a formula as an operator moves its numbers."""
         moved_args = {i: args[i] for i in _MOVES[name] if i < len(args)}
-        tensors = [
-            tensor
-            for arg in moved_args.values()
-            for tensor in (arg if isinstance(arg, list | tuple) else [arg])
-            if isinstance(tensor, Tensor)
-        ]
+        tensors = tensors_in(moved_args.values())
         tracked = [self.provenance.get(tensor) for tensor in tensors]
         known = [provenance for provenance in tracked if provenance is not None]
         if name == "copy" and not known:
