@@ -95,8 +95,8 @@ def capture_batch(
     `capture`.
 
     inputs : the arguments of its forward, N texts padded on the right to one length, or one image
-    or sound. known : the
-    attentions of one text, from `capture`; the model must execute these and no other.
+    or sound. known : the attentions of one text, from `capture`; the model must execute these and
+    no other.
     """
     ids = inputs.get("input_ids")
     texts, length = (1, 0) if ids is None else ids.shape

@@ -44,10 +44,8 @@ class FunctionCall:
     ) -> FunctionCall | None:
         """Return a call; None if it takes fewer than two tensors, or what may be written twice."""
         given = [*args, *kwargs.values()]
-        if sum(map(_is_real, given)) < 2:
-            return None
         # A cache, for example, would be written a second time.
-        if not all(map(_is_plain, given)):
+        if sum(map(_is_real, given)) < 2 or not all(map(_is_plain, given)):
             return None
         try:
             bound = inspect.signature(function).bind(*args, **kwargs)
@@ -74,12 +72,7 @@ class FunctionCall:
     @torch.no_grad()
     def again(self, **changed: Tensor) -> Tensor:
         """Call the function again with other tensors, and return its (first) result."""
-        bound = inspect.BoundArguments(
-            inspect.signature(self.function),
-            {**self.arguments, **changed},
-        )
-        with outside_dispatch_modes():
-            result = first_tensor(self.function(*bound.args, **bound.kwargs))
+        result = call_by_name(self.function, {**self.arguments, **changed})
         assert result is not None  # as in the call that was watched
         return result
 
@@ -88,6 +81,13 @@ def first_tensor(result: object) -> Tensor | None:
     """Return a result that is a tensor, or the first of several results if that is one."""
     result = result[0] if isinstance(result, tuple) and result else result
     return result if isinstance(result, Tensor) else None
+
+
+def call_by_name(function: Callable[..., Any], arguments: dict[str, Any]) -> Tensor | None:
+    """Call a function of a model, which is no part of its run; return its (first) result."""
+    bound = inspect.BoundArguments(inspect.signature(function), arguments)
+    with outside_dispatch_modes():
+        return first_tensor(function(*bound.args, **bound.kwargs))
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.function_calls import PLAIN, first_tensor
-from attnviz.runtime.compat import outside_dispatch_modes, replaced_forwards
+from attnviz.capture.function_calls import PLAIN, call_by_name, first_tensor
+from attnviz.runtime.compat import replaced_forwards
 
 VALUES = "values"
 _FEWEST_REACHED = 4  # one feature in so many of a result must depend on a value
@@ -112,10 +112,9 @@ class ModuleRun:
             name: value.clone() if isinstance(value, Tensor) else value
             for name, value in self.arguments.items()
         }
-        bound = inspect.BoundArguments(inspect.signature(self.module.forward), arguments)
         replaced = replaced_forwards([call.module for call in self.calls], submodule)
-        with outside_dispatch_modes(), replaced, suppress(_ReachedError):
-            taken.append(first_tensor(self.module.forward(*bound.args, **bound.kwargs)))
+        with replaced, suppress(_ReachedError):
+            taken.append(call_by_name(self.module.forward, arguments))
         return taken
 
     def wide(self) -> ModuleRun:

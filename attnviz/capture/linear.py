@@ -374,8 +374,6 @@ class LinearCall:
 class LinearMixing:
     """One linear mixture of values that a model computed, on a batch of N texts.
 
-    Attributes
-    ----------
     path : the module that ran. module : the name of its class. function : the name of the call.
     values, result : (N, H, n, d_v) and (N, H, m, d_v), in the model's precision.
     matrix : (N, H, m, n); None in the run that the first is compared with.

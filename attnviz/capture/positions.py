@@ -53,8 +53,6 @@ class UnknownPlacesError(Exception):
 class MovedKeys:
     """How far the keys of an input moved when some of its T positions were changed in R runs.
 
-    Attributes
-    ----------
     changed : the positions that each run changed, (R, T).
     distances : by attention, (R, n), relative to the norm of the longest key.
     keys : by attention, those of the unchanged run, (G, n, d_k).

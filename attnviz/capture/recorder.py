@@ -417,11 +417,8 @@ def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attent
         return pad(one.query * one.scale, (0, width) if one is main else (width, 0))
 
     def mask(one: Attention) -> Tensor:
-        return (
-            torch.zeros_like(one.query[:, :1, :, :1]).expand(-1, -1, -1, n)
-            if one.mask is None
-            else one.mask
-        )
+        none = torch.zeros_like(one.query[:, :1, :, :1]).expand(-1, -1, -1, n)
+        return none if one.mask is None else one.mask
 
     return replace(
         main,

@@ -86,8 +86,6 @@ class Sample:
 class ReducedAttention(Sample):
     """A sampled attention, and the reduced maps of some of its heads.
 
-    Attributes
-    ----------
     heads, summary : the numbers of the heads, and their maps in this order.
     signed_sums : (heads, m), for every query the sum of the features of our attention vector, with
         random signs.

@@ -30,7 +30,6 @@ _WARP = 16  # keys of a tile that one warp works on
 _KEYS = 2**25  # bytes of keys per launch: they stay in the second-level cache
 _CELLS = 2**28  # bytes of partial cells per launch
 _PAIRS = 2**27  # numbers of the queries whose weights for single keys are computed at once
-
 _EVERY = 8  # layers of one kind, of which one is compared with float64
 
 Operator: TypeAlias = Callable[[ScoreSpec, Tensor], tuple[Tensor, Tensor]]
@@ -42,8 +41,6 @@ _calls: Counter[tuple[object, ...]] = Counter()
 class Tiling:
     """How large a tile is, and how it is worked on.
 
-    Attributes
-    ----------
     rows, columns : of a tile. warps, stages : of a program. programs : on each multiprocessor.
     features : how many are multiplied at once.
     """
@@ -104,16 +101,9 @@ def reduce_map(
     Every run on one kind of device gives the same numbers. Memory: two floats for each key and
     running program, and a bounded number of partial cells.
 
-    Parameters
-    ----------
-    spec : ScoreSpec
-        An attention without bias, on a CUDA device.
-    buffers : MapBuffers
-        Their cells join a power of two of rows, or a multiple of 128.
-    lse : Tensor, optional
-        (H, m), the log-sum-exp of each row and its sink, natural; computed by default.
-    tiling : Tiling, optional
-        The size of a tile; chosen by default.
+    spec : an attention without bias, on a CUDA device. buffers : their cells join a power of two of
+    rows, or a multiple of 128. lse : (H, m), the log-sum-exp of each row and its sink, natural;
+    computed by default. tiling : the size of a tile; chosen by default.
     """
     tiling = tiling or Tiling.of(spec)
     (_, m, n), device = spec.shape, spec.query.device
@@ -230,19 +220,9 @@ def fused(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
     Torch's fused attention returns both for causal attention, windows, and padding on one side.
     Otherwise the kernel returns the log-sum-exp, and the weights follow block by block.
 
-    Parameters
-    ----------
-    spec : ScoreSpec
-        An attention that the kernels support.
-    value : Tensor
-        (G, n, d_v), for the same heads as the keys.
-
-    Returns
-    -------
-    output : Tensor
-        (H, m, d_v), in the precision of the query, or float32; 0 in rows that read nothing.
-    lse : Tensor
-        (H, m), float32, natural, with the sinks; -∞ in rows that read nothing.
+    spec : an attention that the kernels support. value : (G, n, d_v), for the same heads as the
+    keys. The vectors (H, m, d_v) are in the precision of the query, or float32; 0 in rows that read
+    nothing. The log-sum-exp (H, m) is in float32, natural, with the sinks; -∞ in these rows.
     """
     without_sinks = replace(spec, sinks=None)
     output, lse = _fused_by_torch(without_sinks, value) or (None, log_sum_exp(without_sinks))
@@ -292,8 +272,6 @@ def _fused_by_torch(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor] | N
 class _DensePart:
     """The queries and the keys of a map whose hidden cells follow from their distance alone.
 
-    Attributes
-    ----------
     spec : of these queries and keys; the last query is at the last key if there is a limit.
     length : how many queries the map has. rows, keys : which of them these are.
     """

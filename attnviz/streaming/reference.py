@@ -21,13 +21,9 @@ class MapBuffers:
 
     Each engine fills them: `mean` and `received` with sums, `entropy` in bits.
 
-    Parameters
-    ----------
-    cells, top, marked
-        As in `attnviz.streaming.summarise`. On a GPU the size of a cell is rounded up to a power of
-        two or a multiple of 128, so that the tiles of the kernels hold whole cells.
-    value : Tensor, optional
-        (G, n, d_v), to compute the attention vectors too.
+    cells, top, marked : as in `attnviz.streaming.summarise`. On a GPU the size of a cell is rounded
+    up to a power of two or a multiple of 128, so that the tiles of the kernels hold whole cells.
+    value : (G, n, d_v), to compute the attention vectors too; None without them.
     """
 
     def __init__(

@@ -49,9 +49,8 @@ class Attention:
     weights: Tensor  # and its output
     # The model's own A·V, (N, H, m, d_v); None where more than weights and values enters it.
     head_output: Tensor | None
-    compares_all: bool = (
-        True  # whether all values that the weights are multiplied by are in `value`
-    )
+    # Whether all values that the weights are multiplied by are in `value`.
+    compares_all: bool = True
     log_softmax: bool = False  # as in AttentionRecord
 
     @cached_property

@@ -161,8 +161,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             if dim in (-1, args[0].dim() - 1):
                 values = result if isinstance(result, Tensor) else result[0]
                 origin = torch.zeros_like(values, dtype=torch.long)
-                is_log_sum_exp = name == "logsumexp"
-                shift = Provenance("shift", origin, log_sum_exp=is_log_sum_exp)
+                shift = Provenance("shift", origin, log_sum_exp=name == "logsumexp")
                 self.provenance.set(values, shift)
                 return
         if not isinstance(result, Tensor) or not result.is_floating_point():
