@@ -45,6 +45,7 @@ from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.results import AgreementReport
 
 CaptionLength: TypeAlias = Literal["short", "full"]
+Place: TypeAlias = tuple[float, float]  # left and top, in inches
 
 _CAPTION_LINES = 2  # of a short caption, without the verdict
 _VERDICT_LINES = 2  # at most
@@ -157,9 +158,8 @@ class Page:
         if not shown and "inline" in get_backend():
             plt.close(self.figure)  # a notebook shows what is returned, and all that is open
         self._axes: list[tuple[Axes, tuple[float, float, float, float]]] = []
-        self._texts: list[tuple[Text, float, float]] = []
-        self._lines: list[tuple[Line2D, Sequence[tuple[float, float]]]] = []
-        self._arrows: list[tuple[FancyArrowPatch, tuple[float, float], tuple[float, float]]] = []
+        # What sets the place of texts, lines and arrows, and where their points are (left, top).
+        self._placed: list[tuple[Callable[..., object], list[Place]]] = []
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """Add axes at a place."""
@@ -188,7 +188,7 @@ class Page:
         for line in lines:
             look = {"color": color or theme().ink, "fontsize": points, **_face(weight)}
             text = self.figure.text(0, 0, line, ha=align, va="top", parse_math=math, **look)
-            self._texts.append((text, left, top))
+            self._placed.append((text.set_position, [(left, top)]))
             top += line_height(points)
         return top
 
@@ -251,19 +251,19 @@ class Page:
         """Write the caption at `top` and end the page below it."""
         return self.finish(self.caption(top, parts, agreement) + MARGIN)
 
-    def arrow(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """Draw an arrow between two places (left, top)."""
+    def arrow(self, start: Place, end: Place) -> None:
+        """Draw an arrow between two places."""
         arrow = FancyArrowPatch(
             (0, 0), (0, 0), arrowstyle="-|>", mutation_scale=5, color=theme().muted, linewidth=0.6
         )
         self.figure.add_artist(arrow)
-        self._arrows.append((arrow, start, end))
+        self._placed.append((arrow.set_positions, [start, end]))
 
-    def line(self, points: Sequence[tuple[float, float]]) -> None:
-        """Draw a line through some places (left, top)."""
+    def line(self, points: Sequence[Place]) -> None:
+        """Draw a line through some places."""
         line = Line2D([], [], color=theme().muted, linewidth=0.6)
         self.figure.add_artist(line)
-        self._lines.append((line, points))
+        self._placed.append((lambda *places: line.set_data(*zip(*places, strict=True)), [*points]))
 
     def finish(self, height: float) -> Figure:
         """Set the height of the page, and place everything."""
@@ -271,14 +271,8 @@ class Page:
         for ax, (left, top, width, tall) in self._axes:
             box = (left / self.width, 1 - (top + tall) / height, width / self.width, tall / height)
             ax.set_position(box)
-        for text, left, top in self._texts:
-            text.set_position((left / self.width, 1 - top / height))
-        for arrow, *ends in self._arrows:
-            arrow.set_positions(*((left / self.width, 1 - top / height) for left, top in ends))
-        for line, points in self._lines:
-            line.set_data(
-                [left / self.width for left, _ in points], [1 - top / height for _, top in points]
-            )
+        for place, points in self._placed:
+            place(*((left / self.width, 1 - top / height) for left, top in points))
         return self.figure
 
 
@@ -468,7 +462,7 @@ def _paragraphs(
     """
     lines: list[str] = []
     shown: list[str] = []
-    for sentence in _sentences(parts):
+    for sentence in map(_sentence, parts):
         longer = ruler.wrap(" ".join([*shown, sentence]), width, SMALL_SIZE)
         if not shown or most is None or len(longer) <= most:
             shown.append(sentence)
@@ -485,22 +479,15 @@ def _paragraphs(
 
 def _description(parts: Sequence[str], agreement: AgreementReport | None) -> str:
     """Return all sentences and the whole verdict, which are saved with a figure."""
-    verdict = [] if agreement is None else [_sentence(agreement.summary())]
-    return " ".join([*_sentences(parts), *verdict])
+    verdict = [] if agreement is None else [agreement.summary()]
+    return " ".join(map(_sentence, [*parts, *verdict]))
 
 
-def _sentences(parts: Sequence[str]) -> list[str]:
-    """Return each part with a capital letter and a period; a file name keeps its first letter."""
-    sentences = []
-    for part in parts:
-        sentence = part.strip().removesuffix(".")
-        starts_with_file = "." in sentence.split(maxsplit=1)[0]
-        sentences.append(f"{sentence if starts_with_file else sentence[0].upper() + sentence[1:]}.")
-    return sentences
-
-
-def _sentence(verdict: str) -> str:
-    return f"{verdict[0].upper()}{verdict[1:]}."
+def _sentence(part: str) -> str:
+    """Return a part with a capital letter and a period; a file name keeps its first letter."""
+    sentence = part.strip().removesuffix(".")
+    starts_with_file = "." in sentence.split(maxsplit=1)[0]
+    return f"{sentence if starts_with_file else sentence[0].upper() + sentence[1:]}."
 
 
 def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -> None:

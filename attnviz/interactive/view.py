@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 from attnviz.analyses.explain.result import ExplainResult
@@ -140,7 +140,8 @@ def view(
         "words": words,
     }
     placed = [] if explain is None else place_explanations(result, explain)
-    return View(results, start, _data_limit(results, size), placed)
+    limit = _data_limit(results, size)
+    return View(results, partial(make_payload, results, start, limit, placed))
 
 
 class View(Page):
@@ -158,12 +159,9 @@ class View(Page):
     def __init__(
         self,
         results: Sequence[AttentionResult],
-        start: dict[str, Any],
-        limit: int,
-        explanations: Sequence[dict[str, Any]] = (),
+        collect: Callable[[], tuple[dict[str, Any], str]],
     ) -> None:
-        self._results, self._start, self._limit = results, start, limit
-        self._explanations = explanations
+        self._results, self._collect = results, collect
 
     def __repr__(self) -> str:
         """Return the results of the page and how to save it."""
@@ -192,7 +190,7 @@ class View(Page):
 
     @cached_property
     def _payload(self) -> tuple[dict[str, Any], str]:
-        return make_payload(self._results, self._start, self._limit, self._explanations)
+        return self._collect()
 
     @cached_property
     def _page(self) -> str:  # type: ignore[override]
