@@ -101,11 +101,8 @@ def make_payload(
             for (index, number), head in of_result.items():
                 if index in values:
                     head["value"] = values[index][heads[index, number][0].key_head]
-        parts = zip(results, attentions, overviews, exact, mixes, strict=True)
-        shown = [
-            {"name": name, **_describe_result(*part, blocks)}
-            for name, part in zip(names, parts, strict=True)
-        ]
+        parts = zip(names, results, attentions, overviews, exact, mixes, strict=True)
+        shown = [{"name": name, **_describe_result(*part, blocks)} for name, *part in parts]
         errors = [head["error"] for of_result in exact for head in of_result.values()]
         sampled = any(
             heads[key][0].sampled for key, how in encodings.items() if how == VECTORS_ONLY
@@ -314,15 +311,11 @@ def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[dict[str
         else:
             overviews.append(None)
             continue
-        codes = blocks.add(Codes.of_maps(maps, _OVERVIEW_LEVELS, signed=_is_signed(attention)))
+        signed = isinstance(attention, LinearAttention)
+        codes = blocks.add(Codes.of_maps(maps, _OVERVIEW_LEVELS, signed=signed))
         rows, columns = maps.shape[1:]
         overviews.append({"cell": cell, "rows": rows, "columns": columns, "maps": codes})
     return overviews
-
-
-def _is_signed(attention: Attention) -> bool:
-    """Whether weights may be negative: those of linear attention."""
-    return isinstance(attention, AttentionRecord) and attention.signed
 
 
 def head_numbers(attention: Attention) -> tuple[int, ...]:
@@ -352,11 +345,10 @@ def _describe_result(
     blocks: Blocks,
 ) -> dict[str, Any]:
     """Return what a page shows of one result."""
-    axes: list[Axis] = []
+    sides = ((attention.query_axis, attention.key_axis) for attention in attentions)
+    axes = list(dict.fromkeys(axis for pair in sides for axis in pair))
     groups: dict[tuple[str, Axis, Axis], list[dict[str, Any]]] = {}
     for index, attention in enumerate(attentions):
-        sides = attention.query_axis, attention.key_axis
-        axes += [axis for axis in dict.fromkeys(sides) if axis not in axes]
         numbers = head_numbers(attention)
         layer = {
             "layer": attention.layer,
@@ -366,7 +358,8 @@ def _describe_result(
         }
         if index in mixes and (output := mixes[index].output) is not None:
             layer["output"] = blocks.add(output)
-        groups.setdefault((attention.stack, *sides), []).append(layer)
+        place = attention.stack, attention.query_axis, attention.key_axis
+        groups.setdefault(place, []).append(layer)
     stacks = []
     names = [name for name, *_ in groups]
     for (name, query_axis, key_axis), layers in groups.items():
@@ -572,7 +565,7 @@ def _notes(
             f"The model run stored only pooled maps of {without_record} heads; "
             "attend(…, exact=[layer]) stores all of a layer."
         )
-    if linear := sum(len(head_numbers(one)) for one in attentions if _is_signed(one)):
+    if linear := sum(one.heads for one in attentions if isinstance(one, LinearAttention)):
         notes.append(
             "Linear attention has no softmax: weights are signed, rows sum to anything, no steps."
         )

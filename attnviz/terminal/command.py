@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -23,7 +23,7 @@ from attnviz.errors import AttnvizWarning, InputError, expect_in_text, expect_wo
 from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime.progress import say
 from attnviz.terminal.console import console, print_json, print_verdict, progress_bar
-from attnviz.terminal.options import ADVANCED, SHARED, SYNTAX, option, parse_index
+from attnviz.terminal.options import ADVANCED, SHARED, SYNTAX, option, parse_index, typed
 from attnviz.terminal.source import Parameter, keywords_of, read_function
 
 if TYPE_CHECKING:
@@ -139,15 +139,8 @@ class Command:
         by_place = parameter.positional and name != "model"
         if by_place if self.arguments is None else name in self.arguments:
             is_needed = parameter.default is None and name not in self.texts
-            return inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if is_needed else None,
-                annotation=Annotated[
-                    kind if is_needed else kind | None,
-                    typer.Argument(help=described, show_default=False),
-                ],
-            )
+            default = inspect.Parameter.empty if is_needed else None
+            return typed(name, kind, typer.Argument(help=described, show_default=False), default)
         if get_origin(kind) is list:
             described += " Repeat the option for several."
         panel = ADVANCED if name in _SETTINGS else _PANELS.get(name, _PANELS.get(group))

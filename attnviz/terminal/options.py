@@ -35,13 +35,14 @@ def option(
     """Return an option as typer reads it; without a default it is None where it is not typed."""
     word = f"--{name.replace('_', '-')}"
     flags = _FLAGS.get(name) or (f"{word}/--no-{word[2:]}" if default is True else word,)
-    declared = typer.Option(*flags, help=help, rich_help_panel=panel, **how)
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind | None if default is None else kind, declared],
-    )
+    return typed(name, kind, typer.Option(*flags, help=help, rich_help_panel=panel, **how), default)
+
+
+def typed(name: str, kind: Any, declared: Any, default: Any) -> inspect.Parameter:
+    """Return a parameter of a command that is declared as an option or an argument of typer."""
+    annotation = Annotated[kind | None if default is None else kind, declared]
+    how = {"default": default, "annotation": annotation}
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **how)
 
 
 # Options that belong to no function: type, help, panel, default, and more for typer.
