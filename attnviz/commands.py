@@ -9,9 +9,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from attnviz.analyses.example import check_source
 from attnviz.errors import InputError, ModelError, refuse_given
@@ -35,29 +33,20 @@ _PAGE = "output force open"
 @Command(
     "plot.heatmap",
     "heatmap.png",
-    _MAP,
+    f"find {_MAP}",
     without=(
         "annot", "ax", "caption", "cbar", "cbar_ax", "cmap", "heads", "norm", "overview", "title",
         "vmax", "vmin", "width",
     ),
 )  # fmt: skip
-def heatmap(
-    call: Call,
-    *,
-    find: Annotated[
-        str | None,
-        typer.Option(
-            help="Two words. Rank the heads by the weight between them.", metavar="QUERY:KEY"
-        ),
-    ] = None,
-) -> int:
+def heatmap(call: Call) -> int:
     """Draw the attention map of one head, with an overview of all heads.
 
     Without --layer and --head, the head that relates the content words of the text most is drawn.
     For an image, the weights from one query to the patches are laid over the image. A long text is
     drawn as an overview; --rows and --columns draw an exact part of it.
     """
-    words = None if find is None else parse_word_pair(find)
+    words = parse_word_pair(call.given["find"]) if "find" in call.given else None
     call.expect_in_text(*(words or ()))
     layer, head = call.values.get("layer"), call.values.get("head")
     result = call.attend(layers=layer, heads=head)
@@ -96,41 +85,27 @@ def heads(call: Call) -> int:
     return call.report(maps, maps, shown)
 
 
-@Command("view", "view.html", _PAGE, PAGE_SUFFIXES, without=("compare", "explain", "top"))
-def view(
-    call: Call,
-    *,
-    compare: Annotated[
-        str | None, typer.Option(help="Second text to compare with, word by word.")
-    ] = None,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Explain each generated token by the words before it. Needs --generate.",
-        ),
-    ] = False,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Compare each explanation with the effects of changing the words, measured in "
-            "separate runs.",
-        ),
-    ] = False,
-) -> int:
+@Command(
+    "view",
+    "view.html",
+    f"compare explain measure {_PAGE}",
+    PAGE_SUFFIXES,
+    without=("compare", "explain", "top"),
+)
+def view(call: Call) -> int:
     """Write an interactive page: all heads, lines and maps, one word in all heads, every step.
 
     The page is one file and works offline. For a long text it holds as much as --size allows.
     """
     text, layer = call.inputs.get("text"), call.values.get("layer")
+    compare: str | None = call.given.get("compare")
     if compare is not None and text is None:
         what = "a text, not a --result" if call.result else "a text to compare with"
         raise InputError(f"--compare needs {what}. Type both texts.")
     if compare is not None:
         others = {name: call.inputs.get(name) for name in ("pair", "target", "image", "audio")}
         refuse_given("--compare reads two texts, each alone. Leave it out.", **others)
-    tokens = _explained_tokens(call, compare, explain=explain, measure=measure)
+    tokens = _explained_tokens(call)
     results = [call.attend(exact=layer)]
     if compare is not None:
         results.append(call.attend(compare, exact=layer))
@@ -140,7 +115,7 @@ def view(
 
         with progress_bar("explaining the tokens"):
             options["explain"] = explain_generation(
-                str(text), generate=tokens, measure=measure, model=call.model
+                str(text), generate=tokens, measure=call.given["measure"], model=call.model
             )
 
     from attnviz.interactive.view import view as make_page
@@ -152,17 +127,17 @@ def view(
     )
 
 
-def _explained_tokens(call: Call, compare: str | None, *, explain: bool, measure: bool) -> int:
+def _explained_tokens(call: Call) -> int:
     """Return how many generated tokens to explain: those that the page shows; 0 for none.
 
     The model does not read its last token, so the page does not show it.
     """
     generated = call.inputs.get("generate", 1)
-    if not explain:
-        if measure:
+    if not call.given["explain"]:
+        if call.given["measure"]:
             raise InputError("--measure is for explanations. Add --explain.")
         return 0
-    if "text" not in call.inputs or generated < 2 or compare is not None:
+    if "text" not in call.inputs or generated < 2 or "compare" in call.given:
         raise InputError(
             "--explain explains the tokens that a model generates after one text. Type a text, and "
             "--generate 2 or more."
@@ -280,37 +255,14 @@ def models(call: Call) -> int:
 @Command(
     "",
     None,
-    "",
+    "model host port max_tokens time_limit open_browser",
     without=(
         "model", "device_map", "offload_folder", "tokenizer", "processor", "special_tokens",
         "target_tokenizer",
     ),
     loads=True,
 )  # fmt: skip
-def serve(
-    call: Call,
-    *,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            "-m",
-            help="Model to offer, a hub name or a local folder. Repeat it for several models.",
-            show_default="the bundled all-MiniLM-L6-v2",
-        ),
-    ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. Any other lets other machines connect.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(help="Port to listen on. 0 takes any free port.", min=0, max=65535)
-    ] = 8765,
-    max_tokens: Annotated[int, typer.Option(help="Most tokens of a text.", min=1)] = 512,
-    time_limit: Annotated[
-        float, typer.Option(help="Most seconds that an answer may take.", min=0.1)
-    ] = 30.0,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page.")] = False,
-) -> int:
+def serve(call: Call) -> int:
     """Serve a page on this machine: type a sentence, and see attention, senses and shifts at once.
 
     The command prints the link to the page. The link is secret, and changes with each start. No
@@ -324,15 +276,8 @@ def serve(
         )
     from attnviz.interactive.serve.app import run
 
-    run(
-        model or [],
-        call.load,
-        host=host,
-        port=port,
-        max_tokens=max_tokens,
-        time_limit=time_limit,
-        open_browser=open_,
-    )
+    names = ("host", "port", "max_tokens", "time_limit", "open_browser")
+    run(call.given.get("model", []), call.load, **{name: call.given[name] for name in names})
     return 0
 
 

@@ -23,7 +23,7 @@ from attnviz.errors import AttnvizWarning, InputError, expect_in_text, expect_wo
 from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime.progress import say
 from attnviz.terminal.console import console, print_json, print_verdict, progress_bar
-from attnviz.terminal.options import ADVANCED, SHARED, SYNTAX, option, parse_index, typed
+from attnviz.terminal.options import ADVANCED, FURTHER, SYNTAX, option, parse_index, typed
 from attnviz.terminal.source import Parameter, keywords_of, read_function
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Command:
 
     function: str  # the public function
     output: str | None = None  # the file that is written without --output
-    offers: str = "output force width caption json"  # the options of `SHARED` that it has
+    offers: str = "output force width caption json"  # the options of `FURTHER` that it has
     suffixes: tuple[str, ...] = FIGURE_SUFFIXES + DATA_SUFFIXES  # that --output may have
     doing: str = "computing"  # what the progress bar shows
     arguments: tuple[str, ...] | None = None  # typed without a name; by default the positional ones
@@ -57,24 +57,19 @@ class Command:
     loads: bool = False  # loads models though the function takes no `model`
 
     def __call__(self, body: Callable[..., int]) -> Callable[..., int]:
-        """Return what typer makes a command of: it runs `body` with a `Call`.
-
-        Keyword-only parameters of the body are further options.
-        """
-        own = inspect.signature(body, eval_str=True).parameters.values()
-        extra = {each.name: each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY}
+        """Return what typer makes a command of: it runs `body` with a `Call`."""
         declared = {
             group: [self._declare(parameter, group) for parameter in parameters.values()]
             for group, parameters in self.groups.items()
         }
-        own_first = [*declared["own"], *declared["draws"], *extra.values(), *declared["inputs"]]
-        listed = sorted([*own_first, *self._shared(), *declared["loads"]], key=_panel)
+        own_first = [*declared["own"], *declared["draws"], *declared["inputs"]]
+        listed = sorted([*own_first, *self._further(), *declared["loads"]], key=_panel)
         options = {each.name: each for each in reversed(listed)}  # the first of a name
         order = (*(self.arguments or ()), *(each.name for each in listed))
         options = {name: options[name] for name in order}
 
         def run(**values: Any) -> int:
-            return body(Call(self, values), **{name: values[name] for name in extra})
+            return body(Call(self, values))
 
         run.__name__ = body.__name__
         generic = body is compute_and_report
@@ -148,14 +143,14 @@ class Command:
             panel = panel or "Input"
         return option(name, kind, described, panel, default, **how)
 
-    def _shared(self) -> list[inspect.Parameter]:
+    def _further(self) -> list[inspect.Parameter]:
         """Return the options that belong to no function."""
         inputs = {"result": self.subject, "file": self.texts}
         names = [*(name for name, has in inputs.items() if has), *self.offers.split(), "debug"]
         output = f"File to write: {', '.join(self.suffixes)}."
         shown = {"show_default": self.output or "no file"}
-        shared = {**SHARED, "output": (Path, output, "Output", None, shown)}
-        return [option(name, *shared[name][:4], **shared[name][4]) for name in names]
+        further = {**FURTHER, "output": (Path, output, "Output", None, shown)}
+        return [option(name, *further[name][:4], **further[name][4]) for name in names]
 
     @cached_property
     def texts(self) -> list[str]:
@@ -216,13 +211,14 @@ def _expect_text(text: str, subject: str) -> None:
 class Call:
     """One run of a command: its values by what they are for, checked before anything slow.
 
-    values : arguments of the function; inputs, loads and look : of `attend`, `load` and the drawing
-    function. What was not typed is in none of these.
+    given : all that was typed. values : arguments of the function; inputs, loads and look : of
+    `attend`, `load` and the drawing function.
     """
 
     def __init__(self, command: Command, typed: dict[str, Any]) -> None:
         self.command, groups = command, command.groups
         given = {name: value for name, value in typed.items() if value not in (None, [], ())}
+        self.given = given
         fixed = _of(command.without, command.defaults)
         own, self.inputs = _of(groups["own"], given), fixed | _of(groups["inputs"], given)
         self.loads = _of(groups["loads"], given)
@@ -230,11 +226,9 @@ class Call:
         # What a function loads the model with, once it has checked its other arguments.
         self.loader: Any = partial(getattr, self, "model")
         self.json, self.force = given.get("json", False), given.get("force", False)
-        self.stack: str | None = given.get("stack")
-        self.opens: bool = given.get("open", False)
         self.result: Path | None = given.get("result")
         if self.result is not None:
-            self._refuse_beside_a_result(given)
+            self._refuse_beside_a_result()
         elif "file" in given and "file" not in own:
             self._read_file(own, given["file"])
         for name in command.texts:
@@ -244,19 +238,19 @@ class Call:
             if name in ("text", "pair", "target") and isinstance(value, str):
                 _expect_text(value, "The text" if name == "text" else f"The --{name}")
         self.values = {name: self._parse(name, value) for name, value in own.items()}
-        self.path = self._find_path(given)
+        self.path = self._find_path()
         if command.first is not None:
             command.first(self.values)
         if command.subject is not None and self.result is None:
             self.expect_in_text(*filter(None, [self.values.get("word")]))
             self._expect_heads()
 
-    def _refuse_beside_a_result(self, given: dict[str, Any]) -> None:
+    def _refuse_beside_a_result(self) -> None:
         """Raise InputError for options that a saved result makes useless."""
         groups = self.command.groups
         for name, parameter in {"file": None, **groups["inputs"], **groups["loads"]}.items():
             default = None if parameter is None else self.command.default(parameter)
-            if name == "mode" or given.get(name) in (None, default):
+            if name == "mode" or self.given.get(name) in (None, default):
                 continue
             if name in _PANELS or name in _SETTINGS or name in groups["loads"]:
                 raise InputError(
@@ -280,17 +274,17 @@ class Call:
         is_one = isinstance(value, list | tuple) and len(value) == 1
         return value[0] if is_one and type(value[0]) in parameter.types else value
 
-    def _find_path(self, given: dict[str, Any]) -> Path | None:
+    def _find_path(self) -> Path | None:
         """Return the file to write, which can be written and is none of those that are read."""
-        output = given.get("output") or (None if self.json else self.command.output)
+        output = self.given.get("output") or (None if self.json else self.command.output)
         if output is None:
             return None
         path = check_output(output, self.command.suffixes, force=self.force)
         groups = self.command.groups
-        files = {"text": given.get("file"), "result": self.result}
+        files = {"text": self.given.get("file"), "result": self.result}
         for name, parameter in (groups["own"] | groups["inputs"]).items():
             if Path in parameter.types:
-                files["text" if name == "file" else name] = given.get(name)
+                files["text" if name == "file" else name] = self.given.get(name)
         for name, file in files.items():
             if file is not None and is_file(file) and path.exists() and path.samefile(file):
                 raise InputError(
@@ -352,7 +346,7 @@ class Call:
                 result = attend(**inputs, **streaming, model=self.loader)
         for note in result.notes:
             warnings.warn(f"Note: {note}.", AttnvizWarning, stacklevel=2)
-        return result.stack(self.stack) if "stack" in self.command.offers else result
+        return result.stack(self.given.get("stack")) if "stack" in self.command.offers else result
 
     def compute(self) -> Any:
         """Return the result of the function."""
@@ -370,7 +364,7 @@ class Call:
         assert self.path is not None
         page.save(self.path, force=self.force)
         code = print_verdict(agreement, self.path, json=False)
-        if self.opens:
+        if self.given["open"]:
             typer.launch(str(self.path))
         return code
 

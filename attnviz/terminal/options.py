@@ -26,6 +26,7 @@ _FLAGS = {
     "columns": ("--columns", "--cols"),
     "methods": ("--methods", "--method"),
     "sentences": ("--sentences", "--sense"),
+    "open_browser": ("--open",),
 }
 
 
@@ -46,7 +47,7 @@ def typed(name: str, kind: Any, declared: Any, default: Any) -> inspect.Paramete
 
 
 # Options that belong to no function: type, help, panel, default, and more for typer.
-SHARED: dict[str, tuple[Any, str, str | None, Any, dict[str, Any]]] = {
+FURTHER: dict[str, tuple[Any, str, str | None, Any, dict[str, Any]]] = {
     "stack": (
         str,
         "Attention to show if the model has several kinds: encoder, decoder, cross, vision, text, "
@@ -72,6 +73,35 @@ SHARED: dict[str, tuple[Any, str, str | None, Any, dict[str, Any]]] = {
     "json": (bool, "Print the data as JSON to standard output.", "Output", False, {}),
     "open": (bool, "Open the page in the browser.", "Output", False, {}),
     "debug": (bool, "Show the traceback of an error.", ADVANCED, False, {}),
+    # Those of one command
+    "find": (
+        str, "Two words. Rank the heads by the weight between them.",
+        None, None, {"metavar": "QUERY:KEY"},
+    ),
+    "compare": (str, "Second text to compare with, word by word.", None, None, {}),
+    "explain": (
+        bool, "Explain each generated token by the words before it. Needs --generate.",
+        None, False, {},
+    ),
+    "measure": (
+        bool, "Compare each explanation with the effects of changing the words, measured in "
+        "separate runs.",
+        None, False, {},
+    ),
+    "model": (
+        list[str], "Model to offer, a hub name or a local folder. Repeat it for several models.",
+        None, None, {"show_default": "the bundled all-MiniLM-L6-v2"},
+    ),
+    "host": (
+        str, "Address to listen on. Any other lets other machines connect.",
+        None, "127.0.0.1", {},
+    ),
+    "port": (
+        int, "Port to listen on. 0 takes any free port.", None, 8765, {"min": 0, "max": 65535},
+    ),
+    "max_tokens": (int, "Most tokens of a text.", None, 512, {"min": 1}),
+    "time_limit": (float, "Most seconds that an answer may take.", None, 30.0, {"min": 0.1}),
+    "open_browser": (bool, "Open the page.", None, False, {}),
 }  # fmt: skip
 
 
