@@ -53,8 +53,7 @@ def describe_explanation(result: ExplainResult, position: int) -> dict[str, Any]
     """
     before = len(result.tokens) - position
     credit = result.decomposition.credit.clone()
-    hidden = [*result.unmeasured, *(n for n, special in enumerate(result.special) if special)]
-    for word in hidden:
+    for word in {*range(len(result.words))} - {*result.sources}:
         credit[list(result.positions[word])] = math.nan
     words = result.credit.tolist()
     top = signed_norm(words[index] for index in result.sources).vmax or 1.0

@@ -99,19 +99,19 @@ class Command:
             inputs = {"text": attend.parameters["text"]} | {
                 name: replace(key, default=attend.parameters[name].default)
                 for name, key in keywords.items()
+                if name not in _CHOSEN
             }
         own = {
             name: parameter
             for name, parameter in self.parameters.items()
             if name not in ("model", self.subject)
-            and (parameter.description or name not in (inputs or _CHOSEN))
+            and (parameter.description or name not in (*inputs, *_CHOSEN))
         }
         loads: dict[str, Parameter] = {}
         if self.loads or self.subject or "model" in self.parameters:
             first, *others = read_function("load").parameters.values()
             loads = {each.name: each for each in (replace(first, name="model"), *others)}
         drawing = read_function(f"plot.{self.function}").parameters if self.draws else {}
-        inputs = {name: each for name, each in inputs.items() if name not in _CHOSEN}
         draws = {name: drawing[name] for name in self.draws}
         groups = {"own": own, "inputs": inputs, "loads": loads, "draws": draws}
         return {

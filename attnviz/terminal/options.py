@@ -73,7 +73,7 @@ FURTHER: dict[str, tuple[Any, str, str | None, Any, dict[str, Any]]] = {
     "json": (bool, "Print the data as JSON to standard output.", "Output", False, {}),
     "open": (bool, "Open the page in the browser.", "Output", False, {}),
     "debug": (bool, "Show the traceback of an error.", ADVANCED, False, {}),
-    # Those of one command
+    # Those of one command: heatmap, view and serve
     "find": (
         str, "Two words. Rank the heads by the weight between them.",
         None, None, {"metavar": "QUERY:KEY"},

@@ -6,7 +6,6 @@ A function is read from its file: its parameters with types, defaults and descri
 from __future__ import annotations
 
 import ast
-import builtins
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any, Literal
 from attnviz.figures import documented
 
 _PACKAGE = Path(__file__).parents[1]
-_SCALARS = ("bool", "str", "float", "int")
+_PLAIN: dict[str, type] = {each.__name__: each for each in (bool, str, float, int, Path)}
 _LISTS = ("Sequence", "Many", "list", "Iterable")
 
 
@@ -171,10 +170,8 @@ def _types(node: ast.expr | None, module: str) -> Iterator[Any]:
             yield Literal[ast.literal_eval(values)]
         case ast.Subscript(value=ast.Name(id=name), slice=item) if name in _LISTS:
             yield from (list[each] for each in _types(item, module))  # type: ignore[valid-type]
-        case ast.Name(id=name) if name in _SCALARS:
-            yield getattr(builtins, name)
-        case ast.Name(id="Path"):
-            yield Path
+        case ast.Name(id=name) if name in _PLAIN:
+            yield _PLAIN[name]
         case ast.Name(id=name):
             home, statement = _find(module, name)
             if re.match(r"\w+(: TypeAlias)? = ", statement):
