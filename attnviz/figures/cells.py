@@ -30,7 +30,6 @@ from attnviz.figures.style import (
     SMALLEST_SIZE,
     TEXT_SIZE,
     theme,
-    value_colors,
 )
 from attnviz.formula.attention import HIDDEN
 from attnviz.results import AxisGeometry, Landmark
@@ -121,7 +120,7 @@ def draw_values(
 ) -> QuadMesh:
     """Draw signed numbers. Colors end at ± `largest`, by default the largest absolute number."""
     end = largest or range_of(values)
-    return draw_cells(ax, values, value_colors(), Normalize(-end, end), lines=lines)
+    return draw_cells(ax, values, theme().values, Normalize(-end, end), lines=lines)
 
 
 def range_of(values: Tensor, share: float = 1.0) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnviz.figures.layout import Page
 from attnviz.figures.scale import signed_norm
-from attnviz.figures.style import AXIS_ROOM, SMALL_SIZE, theme, value_colors
+from attnviz.figures.style import AXIS_ROOM, SMALL_SIZE, theme
 
 _LARGEST, _LOWEST, _TALLEST = 0.22, 0.1, 3.0  # inches of a head's cell, and of all heads
 
@@ -119,7 +119,7 @@ def draw_effects(
     scale = signed_norm(effects.flatten().tolist())
     cells = grid.arrange(effects).numpy()
     extent = (0, grid.columns, grid.rows, 0)
-    ax.imshow(cells, cmap=value_colors(), norm=scale, aspect="auto", extent=extent)
+    ax.imshow(cells, cmap=theme().values, norm=scale, aspect="auto", extent=extent)
     if estimated is not None and estimated.any():
         dots = np.array([grid.place(*cell) for cell in estimated.nonzero().tolist()]).T + 0.5
         ax.plot(*dots, ".", color=theme().muted, markersize=1.5, clip_on=False)

@@ -39,7 +39,6 @@ from attnviz.figures.style import (
     style,
     theme,
     theme_on,
-    value_colors,
 )
 from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.results import AgreementReport
@@ -364,7 +363,7 @@ def label_points(
 
 def range_bar(ax: Axes) -> None:
     """Draw into `ax` the color bar of panels that each have their own range."""
-    color_bar(ScalarMappable(Normalize(-1, 1), value_colors()), ax, "of the range")
+    color_bar(ScalarMappable(Normalize(-1, 1), theme().values), ax, "of the range")
 
 
 def add_caption(

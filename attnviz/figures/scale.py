@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.errors import InputError, did_you_mean
-from attnviz.figures.style import neutral_colors, theme, value_colors, weight_colors
+from attnviz.figures.style import theme
 
 LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
@@ -130,7 +130,7 @@ class WeightScale:
     neutral: Normalize | None
     uninformative: Tensor
     masked: Tensor | None
-    colors: Colormap = field(default_factory=weight_colors)
+    colors: Colormap = field(default_factory=lambda: theme().weights)
     name: str = ""
 
     @classmethod
@@ -145,7 +145,7 @@ class WeightScale:
         if maps.signed:
             size = weights.float().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
             nothing = torch.zeros_like(uninformative)
-            return cls(signed_norm([size]), None, nothing, maps.masked, value_colors())
+            return cls(signed_norm([size]), None, nothing, maps.masked, theme().values)
         if uninformative.all() or is_logarithmic(weights.shape[-1]):
             uninformative = torch.zeros_like(uninformative)
         largest = weights.reshape(-1, *uninformative.shape).nan_to_num(0.0, 0.0, 0.0).amax(0)
@@ -179,14 +179,14 @@ class WeightScale:
         bars = [("between words", ScalarMappable(self.norm, self.colors))]
         if self.neutral is None:
             return [("", bars[0][1])]
-        return [*bars, (self.name, ScalarMappable(self.neutral, neutral_colors()))]
+        return [*bars, (self.name, ScalarMappable(self.neutral, theme().neutral))]
 
     def rgba(self, weights: Tensor) -> NDArray[np.uint8]:
         """Return the colors (…, m, n, 4) of weights; masked cells have a color of their own."""
         values = weights.float().numpy()
         colors = _colors(values, self.norm, self.colors)
         if self.neutral is not None:
-            gray = _colors(values, self.neutral, neutral_colors())
+            gray = _colors(values, self.neutral, theme().neutral)
             colors = np.where(self.uninformative.numpy()[..., None], gray, colors)
         if self.masked is not None:
             colors[..., self.masked.numpy(), :] = bytes_of(theme().masked)

@@ -112,7 +112,9 @@ class Theme:
         not "verified". masked : cells of keys that a query may not attend to.
     cycle : lines and bars; the first six are distinct with every kind of color vision.
     weights, neutral, values : colormaps of weights, of weights that say little about the text, and
-        of signed numbers. The first two begin with the background; the third has it at 0.
+        of signed numbers. The first two begin with the background; the third has it at 0. Those of
+        weights and numbers are perceptually uniform, also in gray and with every kind of color
+        vision (devon and vik, or oslo and berlin; Crameri 2018, doi:10.5281/zenodo.1243862).
     strong : where in `values`, from 0 to 1, bars of positive numbers have their color.
     """
 
@@ -220,25 +222,6 @@ _CHOSEN: ContextVar[tuple[str, Theme]] = ContextVar("chosen", default=(SANS, LIG
 def theme() -> Theme:
     """Return the colors of the figures that are drawn."""
     return _CHOSEN.get()[1]
-
-
-def weight_colors() -> Colormap:
-    """Return the colormap of weights (devon; Crameri 2018, doi:10.5281/zenodo.1243862).
-
-    It is perceptually uniform, also in gray and with every kind of color vision, and has the
-    background at 0. The dark theme has oslo.
-    """
-    return theme().weights
-
-
-def neutral_colors() -> Colormap:
-    """Return the colormap of weights that say little about the text: gray, the background at 0."""
-    return theme().neutral
-
-
-def value_colors() -> Colormap:
-    """Return the colormap of signed numbers, the background at 0 (vik or berlin; Crameri 2018)."""
-    return theme().values
 
 
 # Weights over an image: below even weights, even (white), and above. They are light in both themes,

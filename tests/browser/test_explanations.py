@@ -10,7 +10,7 @@ from tokenizers.processors import TemplateProcessing
 
 import attnviz
 from attnviz.figures.scale import signed_norm
-from attnviz.figures.style import value_colors
+from attnviz.figures.style import theme
 
 TEXT = "the old train left the quiet station"
 
@@ -57,7 +57,7 @@ def expect_explained(page, result):
     words = page.locator(".headline .word")
     expect(words.nth(len(result.tokens))).to_have_class(re.compile(r"\bexplained\b"))
     scale = signed_norm(result.credit[result.sources].tolist())
-    colors = value_colors()  # of the light theme
+    colors = theme().values  # of the light theme
     for n in range(len(result.tokens)):
         shown = words.nth(n).evaluate("""word => {
             const context = document.createElement('canvas').getContext('2d');

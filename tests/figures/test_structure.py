@@ -263,7 +263,7 @@ def test_a_head_grid_draws_every_head_of_every_layer(train):
 
 def colors_of(weights, bar, name):
     """Return the colors of weights by the scale of a color bar, from 0 to 255."""
-    colors = style.weight_colors() if name else style.neutral_colors()
+    colors = style.theme().weights if name else style.theme().neutral
     return 255 * colors((weights / bar.get_xlim()[1]).numpy())
 
 

@@ -26,7 +26,6 @@ from attnviz.figures.style import (
     TEXT_SIZE,
     power,
     theme,
-    weight_colors,
 )
 from attnviz.results.axis import literal, source
 
@@ -114,7 +113,7 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
     across = min(_SMALL_CELL if result.agrees else _LARGEST_CELL, room / heads)
     down = min(across, _TALLEST / len(layers))
     ax = page.axes(page.left + AXIS_ROOM, top, across * heads, down * len(layers))
-    colors = weight_colors().with_extremes(over=theme().alarm)
+    colors = theme().weights.with_extremes(over=theme().alarm)
     mesh = draw_cells(ax, table, colors, norm, edgecolors=theme().faint, linewidth=0.6)
     if across >= _WRITTEN_CELL:
         say = partial(_say, most=most)
@@ -123,7 +122,7 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
         frame(ax, (result.first.head, layers.index(result.first.layer)), (1, 1))
         left = page.left + AXIS_ROOM + across * heads + GAP
         bar = page.axes(left, top, BAR_WIDTH, min(1.5, down * len(layers)))
-        color_bar(ScalarMappable(norm, weight_colors()), bar, "", say=lambda x, _: power(x))
+        color_bar(ScalarMappable(norm, theme().weights), bar, "", say=lambda x, _: power(x))
     number_axes(ax, {"head": range(heads), "layer": layers}, (across, down))
     return top + down * len(layers) + AXIS_ROOM
 

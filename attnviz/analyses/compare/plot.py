@@ -27,7 +27,6 @@ from attnviz.figures.style import (
     SMALL_SIZE,
     WIDE,
     theme,
-    weight_colors,
 )
 from attnviz.results.axis import literal
 from attnviz.results.text import signed
@@ -246,7 +245,7 @@ def _draw_roles(
     across, down = room - named, _CELL * len(counts)
     ax = page.axes(left + named, top, across, down)
     numbers = np.array(list(counts.values()), dtype=float)
-    drawn = ax.imshow(numbers, weight_colors(), aspect="auto", vmin=0, vmax=numbers.max())
+    drawn = ax.imshow(numbers, theme().weights, aspect="auto", vmin=0, vmax=numbers.max())
     cell = across / len(labels)
     fits = page.ruler.widest([f"{numbers.max():.0f}"], SMALL_SIZE) < cell - 0.03
     look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL_SIZE}

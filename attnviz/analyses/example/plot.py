@@ -28,7 +28,6 @@ from attnviz.figures.style import (
     TEXT_SIZE,
     WIDE,
     theme,
-    weight_colors,
 )
 from attnviz.results.axis import literal
 
@@ -160,7 +159,7 @@ def _draw_matrix(page: Page, matrix: Matrix, left: float, top: float, width: flo
     ax = page.axes(left + _LABEL, top, n * cell, m * _ROW)
     low, high = np.nanmin(matrix.values), np.nanmax(matrix.values)
     norm = Normalize(low, low + max(high - low, 1e-12) / _DARKEST)
-    mesh = draw_cells(ax, matrix.values, weight_colors(), norm)
+    mesh = draw_cells(ax, matrix.values, theme().weights, norm)
     texts = [[text.replace("-", "\N{MINUS SIGN}") for text in row] for row in matrix.texts]
     longest = max((text for row in matrix.texts for text in row), key=len)
     for size in (SMALL_SIZE, SMALLEST_SIZE):

@@ -30,8 +30,6 @@ from attnviz.figures.style import (
     TEXT_SIZE,
     power,
     theme,
-    value_colors,
-    weight_colors,
 )
 from attnviz.results.axis import literal, source_and_notes
 from attnviz.results.text import signed
@@ -142,7 +140,7 @@ def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
     ax.set(xlim=(0, page.right - left_edge), ylim=(height, 0))
     for index, text, left, down, wide in places:
         number = credit[index] if index is not None else float("nan")
-        fill = value_colors()(scale(number)) if number == number else theme().ground
+        fill = theme().values(scale(number)) if number == number else theme().ground
         color = theme().readable_on(fill) if number == number else theme().muted
         if index is None:
             color = theme().accent
@@ -205,7 +203,7 @@ def _draw_key(page: Page, result: ExplainResult, scale: Normalize, top: float) -
     left = page.left + page.ruler.width(low, SMALL_SIZE) + 0.06
     ax = page.axes(left, top + 0.02, _KEY, tall - 0.04)
     ax.axis("off")
-    ax.imshow(np.linspace(0, 1, 128)[None], cmap=value_colors(), aspect="auto")
+    ax.imshow(np.linspace(0, 1, 128)[None], cmap=theme().values, aspect="auto")
     left += _KEY + 0.06
     if left + page.ruler.width(high, SMALL_SIZE) > page.right:
         left, top = page.left, top + tall
@@ -248,7 +246,7 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
         drawn = [numbers[index] / largest for index in shown]
         best = max(range(len(drawn)), key=lambda n: sign * drawn[n])
         for n, number in enumerate(drawn):
-            fill = value_colors()((1 + number) / 2)
+            fill = theme().values((1 + number) / 2)
             ax.bar(n + 0.5, 1, width=1, bottom=line, color=fill, edgecolor=theme().ground)
             if cell >= _NUMBERED:
                 ax.text(
@@ -322,7 +320,7 @@ def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -
     ax = page.axes(page.left + AXIS_ROOM, top, across * len(shown), tall)
     ax.set(xlim=(0, len(shown)), ylim=(0, 1), yticks=[])
     for column, layer in enumerate(shown):
-        fill = weight_colors()(lens.probabilities[layer, 0].item())
+        fill = theme().weights(lens.probabilities[layer, 0].item())
         ax.bar(column + 0.5, 1, width=1, color=fill, edgecolor=theme().ground, linewidth=0.5)
         text = page.ruler.clip(labels[layer], tall - 0.06, SMALL_SIZE)
         ax.text(

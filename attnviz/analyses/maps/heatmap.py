@@ -53,7 +53,6 @@ from attnviz.figures.style import (
     SMALLEST_SIZE,
     TEXT_SIZE,
     WIDE,
-    neutral_colors,
     style,
     theme,
     theme_on,
@@ -567,7 +566,7 @@ def _draw_matrix(
         written &= ~drawn.masked
     for cells, norm, colors in (
         (~scale.uninformative, scale.norm, scale.colors),
-        (scale.uninformative, scale.neutral, neutral_colors()),
+        (scale.uninformative, scale.neutral, theme().neutral),
     ):
         if norm is not None:
             shown = pooled if cells.all() else weights.masked_fill(~cells, torch.nan)

@@ -44,8 +44,6 @@ from attnviz.figures.style import (
     as_math,
     power,
     theme,
-    value_colors,
-    weight_colors,
 )
 from attnviz.results import AttentionResult
 from attnviz.results.axis import literal, selection, source
@@ -304,7 +302,7 @@ def _draw_row(page: Page, result: StepsResult, stages: Sequence[Stage], top: flo
     left = last.left + last.across + BAR_GAP
     bar = page.axes(left, top + _HEADER, BAR_WIDTH, min(last.high, 0.9))
     if last.is_weights:
-        color_bar(ScalarMappable(last.norm, weight_colors()), bar, "weight")
+        color_bar(ScalarMappable(last.norm, theme().weights), bar, "weight")
     else:
         range_bar(bar)
     return bottom
@@ -369,7 +367,7 @@ def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> f
     n = stage.values.shape[1]
     ax = page.axes(panel.left, top, panel.across, panel.high)
     lines = stage.over_keys and min(panel.across / n, panel.down) >= _LINED_CELL
-    colors = weight_colors() if panel.is_weights else value_colors()
+    colors = theme().weights if panel.is_weights else theme().values
     mesh = draw_cells(ax, stage.values, colors, panel.norm, lines=lines)
     if panel.labels is not None:
         panel.labels.apply(ax, "y")

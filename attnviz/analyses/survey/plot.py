@@ -35,8 +35,6 @@ from attnviz.figures.style import (
     SMALL_SIZE,
     WIDE,
     theme,
-    value_colors,
-    weight_colors,
 )
 from attnviz.results.axis import literal
 
@@ -405,7 +403,7 @@ def head_panels(
 def _draw_panel(ax: Axes, values: Tensor, unsure: Tensor, end: float, *, signed: bool) -> None:
     """Draw numbers (rows, columns), the unsure ones faint, or blank in a signed panel."""
     ax.imshow(
-        values.numpy(), value_colors() if signed else weight_colors(), aspect="auto",
+        values.numpy(), theme().values if signed else theme().weights, aspect="auto",
         origin="upper", interpolation="nearest", norm=Normalize(-end if signed else 0.0, end),
         alpha=np.where(unsure.numpy(), 0.0 if signed else _FAINT_OPACITY, 1.0),
     )  # fmt: skip
