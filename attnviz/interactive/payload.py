@@ -102,7 +102,7 @@ def make_payload(
                 if index in values:
                     head["value"] = values[index][heads[index, number][0].key_head]
         parts = zip(names, results, attentions, overviews, exact, mixes, strict=True)
-        shown = [{"name": name, **_describe_result(*part, blocks)} for name, *part in parts]
+        shown = [{"name": name, **_describe_result(blocks, *part)} for name, *part in parts]
         errors = [head["error"] for of_result in exact for head in of_result.values()]
         sampled = any(
             heads[key][0].sampled for key, how in encodings.items() if how == VECTORS_ONLY
@@ -337,12 +337,12 @@ def shape(attention: Attention) -> tuple[str, int, tuple[int, ...], int | None, 
 
 
 def _describe_result(
+    blocks: Blocks,
     result: AttentionResult,
     attentions: Sequence[Attention],
     overviews: Sequence[dict[str, Any] | None],
     exact: Mapping[HeadKey, dict[str, Any]],
     mixes: Mixes,
-    blocks: Blocks,
 ) -> dict[str, Any]:
     """Return what a page shows of one result."""
     sides = ((attention.query_axis, attention.key_axis) for attention in attentions)

@@ -41,9 +41,9 @@ def option(
 
 def typed(name: str, kind: Any, declared: Any, default: Any) -> inspect.Parameter:
     """Return a parameter of a command that is declared as an option or an argument of typer."""
-    annotation = Annotated[kind | None if default is None else kind, declared]
-    how = {"default": default, "annotation": annotation}
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **how)
+    annotation: Any = Annotated[kind | None if default is None else kind, declared]
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, by_name, default=default, annotation=annotation)
 
 
 # Options that belong to no function: type, help, panel, default, and more for typer.
