@@ -203,23 +203,19 @@ class Page:
         lines = self.ruler.wrap(text, self.room, TEXT_SIZE)
         return self.write(self.left, top, lines, points=TEXT_SIZE)
 
-    def title(
-        self, left: float, top: float, text: str, room: float, *, points: float = TITLE_SIZE
+    def heading(self, text: str) -> float:
+        """Write the title of the page; return its lower edge."""
+        return self.subtitle(self.left, MARGIN, text, self.room, points=TITLE_SIZE)
+
+    def subtitle(
+        self, left: float, top: float, text: str, room: float, *, points: float = TEXT_SIZE
     ) -> float:
-        """Write a title in lines at most `room` wide; return its lower edge."""
+        """Write the title of a panel in lines at most `room` wide; return its lower edge."""
         # The bold font has Latin, Greek and Cyrillic.
         has_bold = all(ord(one) < 0x530 or one in "“”‘’–—…\N{MINUS SIGN}" for one in text)
         weight = "bold" if has_bold else "normal"
         lines = self.ruler.wrap(text, room, points, weight)
         return self.write(left, top, lines, points=points, weight=weight)
-
-    def heading(self, text: str) -> float:
-        """Write the title of the page; return its lower edge."""
-        return self.title(self.left, MARGIN, text, self.room)
-
-    def subtitle(self, left: float, top: float, text: str, room: float) -> float:
-        """Write the title of a panel in lines at most `room` wide; return its lower edge."""
-        return self.title(left, top, text, room, points=TEXT_SIZE)
 
     def caption(
         self,

@@ -99,14 +99,12 @@ def keywords_of(module: str, name: str) -> dict[str, Parameter]:
     assert isinstance(node, ast.ClassDef)
     keywords: dict[str, Parameter] = {}
     for base in node.bases:
-        if isinstance(base, ast.Name):
-            keywords |= keywords_of(module, base.id)
+        keywords |= keywords_of(module, ast.unparse(base))
     for line in node.body:
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            key = line.target.id
-            is_flag = isinstance(line.annotation, ast.Name) and line.annotation.id == "bool"
-            default = ast.Constant(False if is_flag else None)
-            keywords[key] = Parameter(key, line.annotation, module, default)
+        match line:
+            case ast.AnnAssign(target=ast.Name(id=key), annotation=annotation):
+                default = ast.Constant(False if ast.unparse(annotation) == "bool" else None)
+                keywords[key] = Parameter(key, annotation, module, default)
     return keywords
 
 
