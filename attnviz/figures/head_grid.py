@@ -59,10 +59,7 @@ class HeadGrid:
     def number_sides(
         self, ax: Axes, cell: tuple[float, float], middle: tuple[float, float] = (0.5, 0.5)
     ) -> None:
-        """Number the layers and the heads.
-
-        The parameters are those of `number_axes`.
-        """
+        """Number the layers and the heads; the parameters are those of `number_axes`."""
         sides = [("layer", self.layers), ("head", self.heads)]
         number_axes(ax, dict(sides if self.layers_across else sides[::-1]), cell, middle)
 

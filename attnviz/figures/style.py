@@ -66,6 +66,7 @@ _FORMULA_PARTS = re.compile(
     |(?P<sign>[ᵀ·…αΣ])""",
     re.VERBOSE,
 )
+_TICKS = {"labelsize": TEXT_SIZE, "major.width": 0.5, "major.size": 2.0, "major.pad": 2.0}
 _RC_PARAMS: dict[Any, Any] = {
     "font.sans-serif": [SANS],
     "font.size": TEXT_SIZE,
@@ -79,14 +80,7 @@ _RC_PARAMS: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.5,
-    "xtick.labelsize": TEXT_SIZE,
-    "ytick.labelsize": TEXT_SIZE,
-    "xtick.major.width": 0.5,
-    "ytick.major.width": 0.5,
-    "xtick.major.size": 2.0,
-    "ytick.major.size": 2.0,
-    "xtick.major.pad": 2.0,
-    "ytick.major.pad": 2.0,
+    **{f"{axis}tick.{name}": size for axis in "xy" for name, size in _TICKS.items()},
     "legend.fontsize": SMALL_SIZE,
     "legend.title_fontsize": SMALL_SIZE,
     "legend.frameon": False,

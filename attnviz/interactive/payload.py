@@ -165,11 +165,7 @@ Mixes = dict[int, Mix]  # by the index of the attention
 def _mixes_that_fit(attentions: Sequence[Sequence[Attention]], room: int) -> list[Mixes] | None:
     """Return the values and outputs of all attentions; None if they need more than `room` bytes."""
     records = [
-        {
-            index: record
-            for index, attention in enumerate(of_result)
-            if (record := _record_of(attention)) is not None and not record.signed
-        }
+        {n: one for n, one in enumerate(map(_record_of, of_result)) if one and not one.signed}
         for of_result in attentions
     ]
     known = [record for of_result in records for record in of_result.values()]
