@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -225,13 +224,19 @@ def _figure(
     compute: Callable[[], Any], query: Query, more: Callable[[Any], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the figure of a result as SVG, its verdict and notes, and `more` of the result."""
+    import matplotlib.pyplot as plt
+
     from attnviz.figures.layout import render
 
     with part(0, 2, "the model reads"):
         result = compute()
     width = COLUMN_WIDTH if query.get("narrow") is True else FULL_WIDTH
-    with part(1, 2, "its figure is drawn"), _drawing():
-        svg = render(result.plot(width=width), ".svg").decode()
+    plt.switch_backend("agg")  # this thread has no window
+    try:
+        with part(1, 2, "its figure is drawn"):
+            svg = render(result.plot(width=width), ".svg").decode()
+    finally:
+        plt.close("all")  # also the figures of a cancelled job
     return {
         "svg": svg,
         "verdict": result.agreement.verdict,
@@ -239,18 +244,6 @@ def _figure(
         "notes": list(result.notes),
         **more(result),
     }
-
-
-@contextmanager
-def _drawing() -> Iterator[None]:
-    """Draw in a thread without a window, and close all figures, also of a cancelled job."""
-    import matplotlib.pyplot as plt
-
-    plt.switch_backend("agg")
-    try:
-        yield
-    finally:
-        plt.close("all")
 
 
 def _text(query: Query, name: str) -> str:
