@@ -12,7 +12,7 @@ from typing import Unpack
 import torch
 from torch import Tensor, nn
 
-from attnviz.analyses.explore.examples import Examples, count_pairs, with_counts
+from attnviz.analyses.explore.examples import Examples, with_counts
 from attnviz.analyses.explore.media import explore_media
 from attnviz.analyses.explore.result import ExploreResult, QueryKeyPlane, WrittenTokens
 from attnviz.analyses.shift.compute import tracing
@@ -155,8 +155,7 @@ def explore(
         written, effects, notes = _of_predictions(model, sample_of(first), sample)
     kept, causal = (examples.strongest, examples.deciles), _reads_earlier_only(sample)
     every_text = (text.encoding["input_ids"] for text in encoded())
-    counts = count_pairs(every_text, ids, kept, causal)
-    strongest, deciles = (with_counts(of_heads, ids, counts, causal) for of_heads in kept)
+    strongest, deciles = with_counts(kept, every_text, ids, causal)
     shown = {one.text for several in (*strongest, *deciles) for one in several}
     return ExploreResult(
         survey=surveyed,

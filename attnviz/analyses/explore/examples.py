@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.analyses.survey.media import OWN_ROLES, RESTING_ROLES
 from attnviz.analyses.survey.statistics import Tokens
 from attnviz.results.base import Savable
 
@@ -48,8 +49,8 @@ class Examples:
     def __init__(self, roles: Sequence[str], seed: int) -> None:
         self._strongest: list[_Kept] = [[] for _ in roles]
         self._sample: list[_Kept] = [[] for _ in roles]
-        self._reads_itself = torch.tensor([role.startswith("own ") for role in roles], device="cpu")
-        self._rests = torch.tensor([role.startswith("rests") for role in roles], device="cpu")
+        self._reads_itself = torch.tensor([role in OWN_ROLES for role in roles], device="cpu")
+        self._rests = torch.tensor([role in RESTING_ROLES for role in roles], device="cpu")
         self._seed = seed
 
     def add(
@@ -133,33 +134,46 @@ def _keep(
 
 
 Pair: TypeAlias = tuple[int, int, bool, bool]  # token ids, whether causal, whether one token
-OfHeads: TypeAlias = Sequence[Sequence[HeadExample]]
+OfHeads: TypeAlias = tuple[tuple[HeadExample, ...], ...]
 
 
-def _pair(example: HeadExample, ids: Mapping[int, Sequence[int]], causal: bool) -> Pair:
-    of_text = ids[example.text]
-    return of_text[example.row], of_text[example.key], causal, example.row == example.key
-
-
-def count_pairs(
+def with_counts(
+    several: Sequence[OfHeads],
     texts: Iterable[Sequence[int]],
     ids: Mapping[int, Sequence[int]],
-    examples: Sequence[OfHeads],
-    causal: Sequence[bool],
-    of_tokens: Sequence[bool] | None = None,
-) -> Counter[Pair]:
-    """Count in all texts the places where a query can read a key, of the pairs in the examples.
+    causal: Sequence[bool | None],
+) -> list[OfHeads]:
+    """Return examples with how often the query can read the key, in all places of all texts.
 
     texts : the token ids of every text. ids : those of the texts of examples, by number. causal :
-    of each head, whether it reads earlier tokens only. of_tokens : of each head, whether tokens
-    attend to tokens; by default they do.
+    of each head, whether it reads earlier tokens only; None where it does not read tokens.
     """
     wanted: dict[int, set[Pair]] = {}
-    for of_heads in examples:
-        for k, several in enumerate(of_heads):
-            for one in several if of_tokens is None or of_tokens[k] else ():
-                pair = _pair(one, ids, causal[k])
+
+    def pair_of(one: HeadExample, k: int) -> Pair:
+        of_text = ids[one.text]
+        return of_text[one.row], of_text[one.key], bool(causal[k]), one.row == one.key
+
+    for of_heads in several:
+        for k, examples in enumerate(of_heads):
+            for one in examples if causal[k] is not None else ():
+                pair = pair_of(one, k)
                 wanted.setdefault(pair[0], set()).add(pair)
+    counts = _count_pairs(texts, wanted)
+
+    def counted(one: HeadExample, k: int) -> HeadExample:
+        return one if causal[k] is None else replace(one, count=counts[pair_of(one, k)])
+
+    return [
+        tuple(tuple(counted(one, k) for one in examples) for k, examples in enumerate(of_heads))
+        for of_heads in several
+    ]
+
+
+def _count_pairs(
+    texts: Iterable[Sequence[int]], wanted: Mapping[int, Iterable[Pair]]
+) -> Counter[Pair]:
+    """Count the places where a query can read a key; wanted : pairs by their query."""
     counts: Counter[Pair] = Counter()
     for text in texts:
         places: dict[int, list[int]] = {}
@@ -174,25 +188,6 @@ def count_pairs(
                     for j in places.get(key, ())
                 )
     return counts
-
-
-def with_counts(
-    examples: OfHeads,
-    ids: Mapping[int, Sequence[int]],
-    counts: Counter[Pair],
-    causal: Sequence[bool],
-    of_tokens: Sequence[bool] | None = None,
-) -> tuple[tuple[HeadExample, ...], ...]:
-    """Return the examples with the counts of their pairs."""
-    return tuple(
-        tuple(
-            replace(one, count=counts[_pair(one, ids, causal[k])])
-            if of_tokens is None or of_tokens[k]
-            else one
-            for one in several
-        )
-        for k, several in enumerate(examples)
-    )
 
 
 def at_deciles(sample: Sequence[HeadExample]) -> list[HeadExample]:

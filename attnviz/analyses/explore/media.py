@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from attnviz.analyses.explore.examples import Examples, HeadExample, count_pairs, with_counts
+from attnviz.analyses.explore.examples import Examples, OfHeads, with_counts
 from attnviz.analyses.explore.result import ExploreResult, HeadAxis, QueryKeyPlane, ShownMedium
 from attnviz.analyses.survey.compute import survey_media
 from attnviz.analyses.survey.media import MediaCorpus, Medium
@@ -37,19 +37,18 @@ def explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> ExploreR
         for done, medium in enumerate(corpus, start=1):
             _add_examples(examples, corpus, medium, records)
             say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
-    strongest, deciles = examples.strongest, examples.deciles
-    shown = sorted({one.text for several in (*strongest, *deciles) for one in several})
+    kept: Sequence[OfHeads] = (examples.strongest, examples.deciles)
+    strongest, deciles = _counted(corpus, records, kept) if corpus.kind == "audio" else kept
+    shown = {one.text for several in (*strongest, *deciles) for one in several}
     with part(2, 3, "each head"):
         planes = [
             plane
             for index in range(len(records))
             for plane in QueryKeyPlane.of_heads([one.records[index] for one in sample], numbers)
         ]
-        kept = sorted({*shown, *(numbers if corpus.kind == "image" else [])})
-        media, tokens = _shown_media(corpus, kept)
+        drawn = sorted({*shown, *(numbers if corpus.kind == "image" else [])})
+        media, tokens = _shown_media(corpus, drawn)
     axes, reads = _axes(records)
-    if corpus.kind == "audio":
-        strongest, deciles = _counted(corpus, records, (strongest, deciles))
     return ExploreResult(
         survey=surveyed,
         tokens=tokens,
@@ -171,21 +170,17 @@ def _decoded(corpus: MediaCorpus, medium: Medium) -> tuple[str, ...]:
 
 
 def _counted(
-    corpus: MediaCorpus,
-    records: Sequence[AttentionRecord],
-    examples: tuple[tuple[tuple[HeadExample, ...], ...], ...],
-) -> tuple[tuple[tuple[HeadExample, ...], ...], ...]:
+    corpus: MediaCorpus, records: Sequence[AttentionRecord], examples: Sequence[OfHeads]
+) -> list[OfHeads]:
     """Return the examples, those of pairs of tokens with how often the corpus has the pair."""
     ids = {
         medium.number: tuple(medium.batch.inputs["decoder_input_ids"][0].tolist())
         for medium in corpus
         if medium.tokens is not None
     }
-    of_tokens = [
-        record.query_axis == record.key_axis and record.key_axis.seconds is None
+    causal = [  # a decoder writes from left to right
+        True if record.query_axis == record.key_axis and record.key_axis.seconds is None else None
         for record in records
         for _ in range(record.heads)
     ]
-    causal = [True] * len(of_tokens)  # a decoder writes from left to right
-    counts = count_pairs(ids.values(), ids, examples, causal, of_tokens)
-    return tuple(with_counts(of_heads, ids, counts, causal, of_tokens) for of_heads in examples)
+    return with_counts(examples, ids.values(), ids, causal)

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 import attnviz
 from attnviz.analyses.explore.examples import DECILES, HeadExample
-from attnviz.analyses.survey.media import POSITIONS, TITLES
+from attnviz.analyses.survey.media import POSITIONS, RESTING_ROLES, TITLES
 from attnviz.analyses.survey.result import SurveyResult
 from attnviz.results import AttentionRecord
 from attnviz.results.agreement_report import AgreementReport
@@ -382,7 +382,7 @@ class ExploreResult(Result):
         )
         names = ("head", "role", "strongest example", "raises", "lost without it")
         table = plain_table(names)
-        named = [k for k, role in enumerate(survey.roles) if role and "rests" not in role]
+        named = [k for k, role in enumerate(survey.roles) if role and role not in RESTING_ROLES]
         for k in named[:_LISTED]:
             best = self.examples[k][0] if self.examples[k] else None
             pair = "–" if best is None else " → ".join(self.position_names(k, best))

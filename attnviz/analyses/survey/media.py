@@ -25,7 +25,8 @@ from attnviz.analyses.survey.corpus import (
 )
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.analyses.survey.statistics import (
-    STATISTICS,
+    ROLES,
+    SIGNED_STATISTICS,
     Heads,
     HeadStatistic,
     TextStatistics,
@@ -459,15 +460,17 @@ STATISTICS_OF: Mapping[str, tuple[MediaStatistic, ...]] = {
     ),
 }  # fmt: skip
 """The statistics of a kind of medium, in the order of every result."""
-TITLES = {
-    **{one.name: one.title for several in STATISTICS_OF.values() for one in several},
-    **TITLES_OF_TEXTS,
-}
+_OF_ROLES: Mapping[str, Sequence[HeadStatistic]] = {"text": [*ROLES.values()], **STATISTICS_OF}
+_DECLARED = [one for several in _OF_ROLES.values() for one in several]
+TITLES = {one.name: one.title for one in _DECLARED} | TITLES_OF_TEXTS
+OWN_ROLES = {one.role for one in _DECLARED if one.name == "self"}
+RESTING_ROLES = {one.role for one in _DECLARED if one.resting}
 
 
-def statistics_of(kind: str) -> Sequence[HeadStatistic]:
-    """Return the statistics of texts, images or sounds."""
-    return STATISTICS if kind == "text" else STATISTICS_OF[kind]
+def statistics_of_roles(kind: str, *, signed: bool = False) -> dict[str, str]:
+    """Return each role that heads get on texts, images or sounds, and its statistic, by name."""
+    statistics = SIGNED_STATISTICS if signed else _OF_ROLES[kind]
+    return {one.role: one.name for one in statistics if one.role}
 
 
 def _known(function: Callable[P, T], *args: P.args, **keywords: P.kwargs) -> T | None:

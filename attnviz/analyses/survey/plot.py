@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,8 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.survey.media import POSITIONS, TITLES, statistics_of
+from attnviz.analyses.survey.media import POSITIONS, RESTING_ROLES, TITLES, statistics_of_roles
 from attnviz.analyses.survey.result import SURE, HeadName, SurveyResult
-from attnviz.analyses.survey.statistics import (
-    ROLES,
-    SIGNED_STATISTICS,
-    SIGNED_TITLES,
-    HeadStatistic,
-)
 from attnviz.figures import figure
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, label_points, line_height, new_page
@@ -85,9 +79,8 @@ def survey(
             top = _draw_confirmations(page, result, top) + _GAP
         # Statistics without even weights are compared with shuffled tokens.
         p_values = torch.where(result.even.isnan(), result.p_shuffled, result.p_even)
-        titles = {**TITLES, **SIGNED_TITLES}
         panels = [
-            Panel(titles.get(name, name), name, mean, p_value >= SURE, bool((mean < 0).any()))
+            Panel(TITLES.get(name, name), name, mean, p_value >= SURE, bool((mean < 0).any()))
             for name, mean, p_value, count in zip(
                 result.statistics, result.mean.T, p_values.T, result.count.T, strict=True
             )
@@ -139,7 +132,7 @@ def _colors(result: SurveyResult) -> dict[str, str]:
     """Return the color of each role, the rarest first."""
     roles = Counter(role for role in result.roles if role)
     order = [role for role, _ in reversed(roles.most_common())]
-    at_rest = [one.role for one in statistics_of(result.kind) if one.resting]
+    at_rest = [role for role in statistics_of_roles(result.kind) if role in RESTING_ROLES]
     resting = dict(zip(at_rest, (theme().gray, theme().faint), strict=False))
     cycle = itertools.cycle(theme().cycle[1:4] + theme().cycle[:1] + theme().cycle[5:])
     return {role: resting.get(role) or next(cycle) for role in order}
@@ -175,17 +168,13 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
 def _draw_named(page: Page, result: SurveyResult, place: tuple[float, float], top: float) -> float:
     """Draw the heads with a role: their mean weight with its interval, beside even weights."""
     colors = _colors(result)
-    known: Mapping[str, HeadStatistic] = ROLES
-    if result.signed or result.kind != "text":
-        declared = SIGNED_STATISTICS if result.signed else statistics_of(result.kind)
-        known = {one.role: one for one in declared}
     columns = {
-        role: result.of(one.name)
-        for role, one in known.items()
-        if role and one.name in result.statistics
+        role: result.of(name)
+        for role, name in statistics_of_roles(result.kind, signed=result.signed).items()
+        if name in result.statistics
     }
     mean = {n: float(result.mean[n, columns[role]]) for n, role in enumerate(result.roles) if role}
-    named = sorted(mean, key=lambda n: (result.roles[n].startswith("rests"), -mean[n]))
+    named = sorted(mean, key=lambda n: (result.roles[n] in RESTING_ROLES, -mean[n]))
     shown = named[:_MOST_NAMED]
     left, right = place
     measure = "|weight|" if result.signed else "weight"
@@ -300,7 +289,7 @@ def _plane_of(distances: Tensor) -> NDArray[np.float64]:
 
 def _label_plane(ax: Axes, result: SurveyResult, places: NDArray[np.float64]) -> None:
     """Name heads with a role other than resting, where there is room."""
-    named = [n for n, role in enumerate(result.roles) if role and not role.startswith("rests")]
+    named = [n for n, role in enumerate(result.roles) if role and role not in RESTING_ROLES]
     if named:
         names = [str(result.heads[n]) for n in named]
         label_points(ax, places[named], names, places, textcolor=theme().ink)
@@ -310,7 +299,7 @@ def _caption(result: SurveyResult) -> list[str]:
     named = [
         f"{name} {role}"
         for name, role in zip(result.heads, result.roles, strict=True)
-        if role and not role.startswith("rests")
+        if role and role not in RESTING_ROLES
     ]
     columns = zip(result.statistics, result.count.any(0).tolist(), strict=True)
     missing = [name for name, measured in columns if not measured]

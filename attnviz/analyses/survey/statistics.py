@@ -227,8 +227,20 @@ def statistics_for(roles: Collection[str] = ()) -> tuple[Statistic, ...]:
 
 STATISTICS = statistics_for()
 NAMES = tuple(statistic.name for statistic in STATISTICS)
-TITLES = {statistic.name: statistic.title for statistic in _DECLARED}
 ROLES = {statistic.role: statistic for statistic in _DECLARED if statistic.role}
+
+# The weights of linear attention are signed. A statistic such as |previous| is that of softmax
+# attention, of the shares of the weights in the sizes of their row: |M_ij| / Σ_j |M_ij|. So it is a
+# share here, too, and roles follow by the same criteria. Beside them stands how much of the sizes
+# is of negative weights.
+_OF_SIZES = tuple(
+    replace(one, name=f"|{one.name}|", title=one.title.replace("weight ", "|weight| "))
+    for one in STATISTICS
+)
+_NEGATIVE = Statistic("negative", "share of negative weights", even_baseline=False)
+SIGNED_STATISTICS = (*_OF_SIZES, _NEGATIVE)
+"""The statistics of linear attention, in the order of every result."""
+TITLES = {statistic.name: statistic.title for statistic in (*_DECLARED, *SIGNED_STATISTICS)}
 
 
 def largest(tokens: int, statistics: Sequence[Statistic] = STATISTICS) -> Tensor:
@@ -515,17 +527,6 @@ def key_order(
 
 # --- linear attention: its weights are signed, and their sizes are measured
 
-# A statistic such as |previous| is that of softmax attention, of the shares of the weights in the
-# sizes of their row: |M_ij| / Σ_j |M_ij|. So it is a share here, too, and roles follow by the same
-# criteria. Beside them stands how much of the sizes is of negative weights.
-_OF_SIZES = tuple(
-    replace(one, name=f"|{one.name}|", title=one.title.replace("weight ", "|weight| "))
-    for one in STATISTICS
-)
-_NEGATIVE = Statistic("negative", "share of negative weights", even_baseline=False)
-SIGNED_STATISTICS = (*_OF_SIZES, _NEGATIVE)
-"""The statistics of linear attention, in the order of every result."""
-SIGNED_TITLES = {one.name: one.title for one in SIGNED_STATISTICS}
 _MOST_HEADS = 2048  # of which the bootstrap and the distances fit in memory
 
 
