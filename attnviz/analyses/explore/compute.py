@@ -256,29 +256,22 @@ def _written(
     away from the last residual stream (direct logit attribution). The final norm and the
     unembedding are the model's own.
     """
-    runs = [_unembedding(model, text) for text in texts]
+    runs, tokenizer = [_unembedding(model, text) for text in texts], model.tokenizer
+    assert tokenizer is not None  # the model reads text
     written = []
     for records in _by_record(sample):
-        changes = torch.stack(
-            [
-                unembed(_outputs_of_heads(record))
-                for unembed, record in zip(runs, records, strict=True)
-            ]
-        )  # (texts, H, V)
+        outputs = map(_outputs_of_heads, records)
+        of_texts = [unembed(one) for unembed, one in zip(runs, outputs, strict=True)]
+        changes = torch.stack(of_texts)  # (texts, H, V)
         mean, raised = changes.mean(0), (changes > 0).sum(0)
         for of_head, counts in zip(mean, raised, strict=True):
             lists = []
             for sign in (1, -1):
                 values, ids = (sign * of_head).topk(_WRITTEN)
                 agreeing = counts[ids] if sign > 0 else len(texts) - counts[ids]
-                lists.append(
-                    tuple(
-                        (str(model.tokenizer.decode([token])), sign * value, number)  # type: ignore[union-attr]
-                        for token, value, number in zip(
-                            ids.tolist(), values.tolist(), agreeing.tolist(), strict=True
-                        )
-                    )
-                )
+                tokens = [str(tokenizer.decode([token])) for token in ids.tolist()]
+                changed = (sign * values).tolist(), agreeing.tolist()
+                lists.append(tuple(zip(tokens, *changed, strict=True)))
             written.append(WrittenTokens(*lists))
     return tuple(written)
 

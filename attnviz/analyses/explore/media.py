@@ -94,14 +94,11 @@ def _axes(
     records: Sequence[AttentionRecord],
 ) -> tuple[tuple[HeadAxis, ...], tuple[tuple[int, int], ...]]:
     """Return the different axes, and which the queries and the keys of each head have."""
-    axes: list[HeadAxis] = []
+    axes: dict[HeadAxis, int] = {}
     reads: list[tuple[int, int]] = []
 
     def index_of(axis: Axis) -> int:
-        shown = _shown_axis(axis)
-        if shown not in axes:
-            axes.append(shown)
-        return axes.index(shown)
+        return axes.setdefault(_shown_axis(axis), len(axes))
 
     for record in records:
         reads += [(index_of(record.query_axis), index_of(record.key_axis))] * record.heads

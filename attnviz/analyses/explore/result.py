@@ -284,12 +284,8 @@ class ExploreResult(Result):
     def payload(self) -> dict[str, Any]:
         """Return the data of the page."""
         survey = self.survey
-        statistics = [
-            (column, name)
-            for column, name in enumerate(survey.statistics)
-            if survey.count[:, column].any()
-        ]
-        columns = [column for column, _ in statistics]
+        columns = survey.count.any(0).nonzero()[:, 0].tolist()
+        shown = [survey.statistics[column] for column in columns]
         report = self.checked_agreement
 
         def numbers(table: Tensor, head: int) -> list[float | None]:
@@ -335,9 +331,7 @@ class ExploreResult(Result):
             ],
             "verdict": report.summary(),
             "verified": report.verdict == "verified",
-            "statistics": [
-                {"name": name, "title": TITLES.get(name, name)} for _, name in statistics
-            ],
+            "statistics": [{"name": name, "title": TITLES.get(name, name)} for name in shown],
             "texts": {number: list(tokens) for number, tokens in self.tokens.items()},
             "media": {number: asdict(one) for number, one in self.media.items()},
             "axes": [asdict(axis) for axis in self.axes],
@@ -386,11 +380,8 @@ class ExploreResult(Result):
         for k in named[:_LISTED]:
             best = self.examples[k][0] if self.examples[k] else None
             pair = "–" if best is None else " → ".join(self.position_names(k, best))
-            raised = (
-                ", ".join(one[0].strip() for one in self.written[k].raises[:3])
-                if (self.written)
-                else "–"
-            )
+            raises = self.written[k].raises[:3] if self.written else ()
+            raised = ", ".join(one[0].strip() for one in raises) if self.written else "–"
             lost = "–" if self.effects is None else f"{self.effects[k]:.3f}"
             table.add_row(self.head_names[k], survey.roles[k], *map(Text, (pair, raised, lost)))
         yield table

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
+from attnviz.analyses.senses.result import Occurrence, SensesResult
 from attnviz.figures import figure
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import (
@@ -410,14 +410,10 @@ def _caption_parts(result: SensesResult) -> list[str]:
         f"gray: range of 95% of {result.shuffles:,} shuffles of the senses",
         f"best {result.state_name(result.best)}, chosen on the same sentences, "
         f"{result.scores[result.best].accuracy:.2f}, p = {result.p_best:.4f} over all layers; "
-        f"output {_interval(result.scores[-1])}; "
+        f"output {result.scores[-1].interval}; "
         f"guessing {result.chance:.2f}; static, the "
         f"word entering layer 0, {result.scores[0].accuracy:.2f}; other words, the mean static "
-        f"embedding of the sentence without the word, {_interval(result.context)}",
+        f"embedding of the sentence without the word, {result.context.interval}",
         "attention: mean of all heads, special tokens left out",
         *result.notes,
     ]
-
-
-def _interval(score: SenseScore) -> str:
-    return f"{score.accuracy:.2f} ({score.low:.2f} to {score.high:.2f})"

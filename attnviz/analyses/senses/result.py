@@ -67,9 +67,14 @@ class SenseScore(Savable):
         """The mean of the recalls, in which each sense has the same weight."""
         return sum(self.recalls) / len(self.recalls)
 
+    @property
+    def interval(self) -> str:
+        """The accuracy with its interval."""
+        return f"{self.accuracy:.2f} ({self.low:.2f} to {self.high:.2f})"
+
     def __str__(self) -> str:
         """Return the accuracy with its interval and its p-value."""
-        return f"{self.accuracy:.2f} ({self.low:.2f} to {self.high:.2f}), p = {self.p_value:.4f}"
+        return f"{self.interval}, p = {self.p_value:.4f}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -280,7 +280,7 @@ class Bootstrap:
     """Sums over texts, from which the `Estimates` of K numbers follow."""
 
     def __init__(self, width: int) -> None:
-        self._count, self._sum = np.zeros(width), np.zeros(width)
+        self._mean = Mean(width)
         # Poisson bootstrap: each text counts 0, 1, 2, … times (Hanley & MacGibbon 2006).
         self._resampled_count = np.zeros((RESAMPLES, width))
         self._resampled_sum = np.zeros((RESAMPLES, width))
@@ -288,27 +288,25 @@ class Bootstrap:
     def add(self, weights: Floats, values: Floats) -> None:
         """Add n texts: weights (n, resamples) from `draw`, values (n, K), NaN if missing."""
         present = ~np.isnan(values)
-        known = np.where(present, values, 0.0)
-        self._count += present.sum(0)
-        self._sum += known.sum(0)
+        self._mean.add(values)
         # Many numbers are missing in the same texts: those of all heads, or none at all.
         bits = np.packbits(present, axis=0)
         _, first, kind = np.unique(bits, axis=1, return_index=True, return_inverse=True)
         self._resampled_count += (weights.T @ present[:, first])[:, kind.ravel()]
-        self._resampled_sum += weights.T @ known
+        self._resampled_sum += weights.T @ np.where(present, values, 0.0)
 
     def estimates(self) -> Estimates:
         """Return the estimates from all texts that were added."""
-        low, high = np.full((2, len(self._count)), np.nan)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean = self._sum / self._count
-            enough = self._count >= _MIN_TEXTS
-            if enough.any():
+        mean, texts = self._mean.mean(), self._mean.count
+        low, high = np.full((2, len(texts)), np.nan)
+        enough = texts >= _MIN_TEXTS
+        if enough.any():
+            with np.errstate(divide="ignore", invalid="ignore"):
                 count, total = self._resampled_count[:, enough], self._resampled_sum[:, enough]
                 means = np.where(count > 0, total / count, mean[enough])
                 edge = (1 - _CONFIDENCE) / 2
                 low[enough], high[enough] = np.quantile(means, [edge, 1 - edge], axis=0)
-        return Estimates(mean, low, high, self._count.astype(np.int64))
+        return Estimates(mean, low, high, texts.astype(np.int64))
 
 
 class SignFlips:
@@ -376,17 +374,17 @@ class Mean:
     """The mean of K numbers over texts that come in parts; NaN is left out."""
 
     def __init__(self, width: int) -> None:
-        self._sum, self._count = np.zeros(width), np.zeros(width)
+        self._sum, self.count = np.zeros(width), np.zeros(width)
 
     def add(self, values: Floats) -> None:
         """Add n texts, (n, K)."""
         self._sum += np.nansum(values, axis=0)
-        self._count += (~np.isnan(values)).sum(0)
+        self.count += (~np.isnan(values)).sum(0)
 
     def mean(self) -> Floats:
         """Return the means, (K,)."""
         with np.errstate(invalid="ignore"):
-            return self._sum / self._count
+            return self._sum / self.count
 
 
 def draw(numbers: NDArray[np.int64], seed: int) -> Floats:

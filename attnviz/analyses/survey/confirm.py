@@ -135,10 +135,9 @@ def confirm(
             for head, role in zip(heads, roles, strict=True)
             if role == probe.role
         ]
-        result = Confirmation(role=probe.role, behavior=probe.behavior, heads=tuple(named))
         counts = Counter(head.layer for head in heads)
         ablated, sets = _draw_sets(named, counts, random.Random(seed))
-        result = replace(result, ablated=tuple(ablated))
+        result = Confirmation(probe.role, probe.behavior, tuple(named), ablated=tuple(ablated))
         if reason or not named or len(sets) < RANDOM_SETS:
             few = "too few other heads to compare with" if named else "no head has the role"
             confirmed.append(replace(result, reason=reason or few))

@@ -406,10 +406,12 @@ def tokenize_corpus(
     for text in texts:
         try:
             if text.source is not None:
-                yield _encoded(model, text, truncate=truncate)
-                continue
-            with translate(checkpoint):
-                encoded = tokenize(checkpoint, text.text, text.pair, longest, truncate=truncate)
+                read = _encoded(model, text, truncate=truncate)
+            else:
+                with translate(checkpoint):
+                    one = tokenize(checkpoint, text.text, text.pair, longest, truncate=truncate)
+                names = text.number, text.text, text.pair
+                read = TokenizedText(*names, encoding=one.fields, cut=one.cut_from is not None)
         except InputError as error:
             if on_bad is None:
                 raise InputError(
@@ -417,10 +419,7 @@ def tokenize_corpus(
                 ) from None
             on_bad(text.number + 1, f"text {text.number + 1}: {error}")
         else:
-            is_cut = encoded.cut_from is not None
-            yield TokenizedText(
-                text.number, text.text, text.pair, encoding=encoded.fields, cut=is_cut
-            )
+            yield read
 
 
 def inputs_of(texts: Sequence[Text]) -> Inputs:

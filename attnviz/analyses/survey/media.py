@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -45,7 +45,6 @@ from attnviz.pipeline.attend import Loadable, Model, attend
 from attnviz.pipeline.run import transcript_of
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Kind: TypeAlias = Literal["text", "image", "audio"]
 FILES = {
@@ -473,10 +472,10 @@ def statistics_of_roles(kind: str, *, signed: bool = False) -> dict[str, str]:
     return {one.role: one.name for one in statistics if one.role}
 
 
-def _known(function: Callable[P, T], *args: P.args, **keywords: P.kwargs) -> T | None:
+def _known(function: Callable[..., T], *args: Any) -> T | None:
     """Return what a function measures; None where this has no meaning."""
     try:
-        return function(*args, **keywords)
+        return function(*args)
     except _NoMeaningError:
         return None
 
