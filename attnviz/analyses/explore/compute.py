@@ -150,7 +150,9 @@ def explore(
     with part(1, 3, "examples"):
         for texts_of_part in (first, *tokenized):
             _add_examples(examples, heads, texts_of_part)
-            ids = _ids_of(examples, texts_of_part, ids)
+            ids |= {text.number: tuple(text.encoding["input_ids"]) for text in texts_of_part}
+            used = examples.texts
+            ids = {number: ids[number] for number in ids if number in used}
     with part(2, 3, "each head"):
         written, effects, notes = _of_predictions(model, sample_of(first), sample)
     kept, causal = (examples.strongest, examples.deciles), _reads_earlier_only(sample)
@@ -198,15 +200,6 @@ def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[Tokeni
         start = end
 
     capture_batch(heads.checkpoint.module, inputs, heads.records, add)
-
-
-def _ids_of(
-    examples: Examples, texts: Sequence[TokenizedText], known: dict[int, tuple[int, ...]]
-) -> dict[int, tuple[int, ...]]:
-    """Return the token ids of the texts that examples use, or may come to use."""
-    used = examples.texts
-    new = {text.number: tuple(text.encoding["input_ids"]) for text in texts if text.number in used}
-    return {number: ids for number, ids in {**known, **new}.items() if number in used}
 
 
 def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:

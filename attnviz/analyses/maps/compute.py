@@ -127,13 +127,13 @@ def attention_map(
     if streamed := [one for one in attentions if isinstance(one, StreamedAttention)]:
         _check_special(special, streamed=True)
         maps = [_streamed_map(one, heads, rows, columns, all_notes) for one in streamed]
-        (weights, left, across), *_ = maps
-        weights = torch.stack([one for one, *_ in maps]).mean(0)
     else:
         records = [one for one in attentions if isinstance(one, AttentionRecord)]
-        of_layers = [_map_of(record, words) for record in records]
-        (_, left, across), *_ = of_layers
-        weights = torch.stack([one[list(heads)].mean(0) for one, *_ in of_layers]).mean(0)
+        maps = [_map_of(record, words) for record in records]
+        maps = [(one[list(heads)].mean(0), left, across) for one, left, across in maps]
+    of_layers, (left, *_), (across, *_) = zip(*maps, strict=True)
+    weights = torch.stack(of_layers).mean(0)
+    if not streamed:
         weights, left, across, masked, sink = _treat_special(
             records, weights, left, across, special, all_notes
         )
@@ -310,7 +310,9 @@ def _treat_special(
         notes.append("word pieces merged (columns summed, rows averaged)")
     _check_special(special)
     signed = any(record.signed for record in records)
-    masked = _masked_in_all(records, rows, columns)
+    masks = [masked_cells(record, rows, columns) for record in records]
+    known = [mask for mask in masks if mask is not None]
+    masked = torch.stack(known).all(0) if len(known) == len(records) else None
     sink = starts_with_sink(masked, columns) and not signed
     left, across = (
         [
@@ -572,15 +574,6 @@ def _mean_of_others(weights: Tensor, pairs: Tensor, groups: Tensor) -> Tensor:
     sums = weights.new_zeros(len(weights), size).index_add_(1, group, counted)
     others = counts.new_zeros(size).index_add_(0, group, counts)[group] - counts
     return ((sums[:, group] - counted) / others.clamp(min=1)).view_as(weights)
-
-
-def _masked_in_all(
-    records: Sequence[AttentionRecord], rows: TokenGroups, columns: TokenGroups
-) -> Tensor | None:
-    """Return what no head of any of the layers may attend to, (m, n); None without any."""
-    masks = [masked_cells(record, rows, columns) for record in records]
-    known = [mask for mask in masks if mask is not None]
-    return torch.stack(known).all(0) if len(known) == len(records) else None
 
 
 def starts_with_sink(masked: Tensor | None, columns: TokenGroups) -> bool:

@@ -177,11 +177,14 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
         return Finding(f"The rows sum to {least}{f' to {most}' * (most != least)}, not to 1")
     if asked is not None:
         return _of_cell(drawn, *asked)
-    if (family := head_families(drawn)[0]) is not None:
-        share = f"{family[1]:.0%} of their attention{_aside(drawn)}"
-        title = f"{family[0].words} {family[0].rule}: {share}"
-        return Finding(title, examples=_examples(drawn, family[0]))
     rows, columns = drawn.is_word
+    if (found := head_families(drawn)[0]) is not None:
+        family, share = found
+        title = f"{family.words} {family.rule}: {share:.0%} of their attention{_aside(drawn)}"
+        if family.name != "same":
+            return Finding(title)
+        keys = _family_keys(drawn, rows)[FAMILIES.index(family)]
+        return Finding(title, examples=_largest_cells(drawn, keys))
     related = content_words(_words(drawn.rows, rows))[:, None]
     related = related & content_words(_words(drawn.columns, columns))
     if drawn.rows == drawn.columns:
@@ -209,14 +212,6 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
             f"another's attention (evenly {1 / n:.0%})"
         )
     return _of_cell(drawn, row, column)
-
-
-def _examples(drawn: AttentionMap, family: Family) -> tuple[tuple[int, int], ...]:
-    """Return the largest weights of a long map's repeated words, one for each word."""
-    if family.name != "same":
-        return ()
-    words, _ = drawn.is_word
-    return _largest_cells(drawn, _family_keys(drawn, words)[FAMILIES.index(family)])
 
 
 def _largest_cells(drawn: AttentionMap, among: Tensor) -> tuple[tuple[int, int], ...]:

@@ -43,7 +43,6 @@ from attnviz.analyses.survey.media import (
     Kind,
     MediaCorpus,
     MediaHeads,
-    changes_of,
     expect_corpus,
     load_corpus_model,
 )
@@ -272,7 +271,8 @@ def survey_media(
     corpus: MediaCorpus, *, skip_bad: bool, seed: int
 ) -> tuple[SurveyResult, list[int], list[AttentionResult]]:
     """Return the survey of images or sounds; and of a sample, the numbers and verified results."""
-    changes = changes_of(corpus, skip_bad)
+    changes = CorpusChanges(noun=corpus.kind)
+    corpus.on_bad = changes.leave_out if skip_bad else None
     media, sample = corpus.verified_sample()
     changes.left_out.clear()  # they are read again
     heads = MediaHeads(corpus, sample[0].records, seed)

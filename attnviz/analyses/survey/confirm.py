@@ -143,7 +143,7 @@ def confirm(
             confirmed.append(replace(result, reason=reason or few))
             continue
         if answers is None:
-            answers, reason = attempt(partial(_find_all_answers, model, texts[:_TEXTS]))
+            answers, reason = attempt(partial(_find_answers, model, texts[:_TEXTS]))
             if answers is None:
                 confirmed.append(replace(result, reason=reason))
                 continue
@@ -233,17 +233,14 @@ def _measure(
     return confirmation, check
 
 
-def _find_all_answers(model: Model, texts: Sequence[ProbeText]) -> _Answers:
-    """Read the texts, and record the outputs of the heads in each."""
-    targets = [_find_answers(model, text) for text in texts]
+def _find_answers(model: Model, texts: Sequence[ProbeText]) -> _Answers:
+    """Read the texts, where their answers are predicted, and the outputs of the heads in each."""
+    targets = []
+    for text in texts:
+        reading = read(model, text.text)
+        ids = reading.inputs["input_ids"][0].tolist()
+        answers = Answers.find(model, text, ids, reading.special)
+        readout = NextTokens(model.module, answers.rows, answers.tokens, answers.wrong)
+        targets.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
     with tracing(model):
         return targets, [outputs_of(target) for target in targets]
-
-
-def _find_answers(model: Model, text: ProbeText) -> Target:
-    """Read a text, and where its answers are predicted."""
-    reading = read(model, text.text)
-    ids = reading.inputs["input_ids"][0].tolist()
-    answers = Answers.find(model, text, ids, reading.special)
-    readout = NextTokens(model.module, answers.rows, answers.tokens, answers.wrong)
-    return Target(model, reading.inputs, reading.special, readout, reading.sink)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from attnviz.analyses.survey.corpus import (
     Corpus,
-    CorpusChanges,
     OnBad,
     check_corpus,
     check_corpus_name,
@@ -216,20 +215,13 @@ class MediaCorpus:
                 f"The corpus has no {self.kind} that can be read. Name a folder of "
                 f"{NOUNS[self.kind]}."
             )
-        results = [self._attend(medium) for medium in media]
-        return media, [
-            replace(one, provenance=replace(one.provenance, image=None, audio=None, target=None))
-            for one in results
-        ]
-
-    def _attend(self, medium: Medium) -> AttentionResult:
-        if self.kind == "image":
-            result: AttentionResult = attend(image=medium.source, model=self.model)
-            return result
-        result = attend(
-            audio=medium.source, target=medium.target, model=self.model, truncate=self.truncate
-        )
-        return result
+        results: list[AttentionResult] = []
+        for medium in media:
+            inputs: dict[str, Any] = {self.kind: medium.source, "target": medium.target}
+            result = attend(**inputs, model=self.model, truncate=self.truncate)
+            unnamed = replace(result.provenance, image=None, audio=None, target=None)
+            results.append(replace(result, provenance=unnamed))
+        return media, results
 
     def capture(
         self,
@@ -542,10 +534,3 @@ class MediaHeads(Heads):
         none = torch.full(weights.shape[:1], torch.nan, device="cpu")
         measured = [_known(one.measure, of_rows, pairs) for one in self.statistics]
         return torch.stack([none if one is None else one for one in measured], -1)
-
-
-def changes_of(corpus: MediaCorpus, skip_bad: bool) -> CorpusChanges:
-    """Return the changes of a corpus, into which it writes what cannot be read."""
-    changes = CorpusChanges(noun=corpus.kind)
-    corpus.on_bad = changes.leave_out if skip_bad else None
-    return changes
