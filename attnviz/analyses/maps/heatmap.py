@@ -671,8 +671,8 @@ def draw_image_page(
     tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST_IMAGE)
 
     where = f"{drawn.where}, {query_name(drawn, query)}"
-    title = _finding(drawn, query) if look.title is None else look.title
-    top = page.heading(title)
+    finding, most_read = _finding(drawn, query)
+    top = page.heading(finding if look.title is None else look.title)
     top = page.paragraph(page.left, top, where, inner, points=TEXT_SIZE) + GAP / 2
     under_name = line_height(SMALL_SIZE) + 0.02
     first, second = (MARGIN, top), (MARGIN + side + GAP, top)
@@ -688,8 +688,7 @@ def draw_image_page(
     left, below = second[0], second[1] + under_name
     ax = page.axes(left, below, side, tall)
     mappable = draw_over_image(ax, drawn, query, look)
-    row, column = _most_read(drawn, query)
-    frame(ax, (column, row), (1, 1), LIGHT.ink)
+    frame(ax, most_read[::-1], (1, 1), LIGHT.ink)
     if look.cbar:
         beside = (left + side + GAP / 2, below, BAR_WIDTH, min(tall, 1.5))
         bar = page.axes(*beside) if look.cbar_ax is None else look.cbar_ax
@@ -817,21 +816,16 @@ def _doublings(ratio: Tensor, look: Look) -> tuple[Tensor, float]:
     return doublings, min(_MOST_DOUBLINGS, max(1.0, float(doublings.max())))
 
 
-def _most_read(drawn: AttentionMap, query: int) -> tuple[int, int]:
-    """Return the row and column of the patch that a query gives the most weight."""
+def _finding(drawn: AttentionMap, query: int) -> tuple[str, tuple[int, int]]:
+    """Return which patch a query gives the most weight: in words, and its row and column."""
     ratio = _times_even(drawn, query)
-    return divmod(int(ratio.argmax()), ratio.shape[1])
-
-
-def _finding(drawn: AttentionMap, query: int) -> str:
-    """Return which patch a query gives the most weight."""
-    ratio = _times_even(drawn, query)
-    row, column = _most_read(drawn, query)
+    row, column = divmod(int(ratio.argmax()), ratio.shape[1])
     query_patch = _patch_of(drawn, query)
     query_label = literal(drawn.rows[query])
     name = query_label if query_patch is None else f"The framed patch {query_patch}"
     to = "itself" if query_patch == (row, column) else f"patch ({row}, {column})"
-    return f"{name} attends most to {to}: {float(ratio.max()):.1f} × even weight"
+    title = f"{name} attends most to {to}: {float(ratio.max()):.1f} × even weight"
+    return title, (row, column)
 
 
 def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:

@@ -109,7 +109,7 @@ def _listed_sentences(page: Page, result: SensesResult) -> list[int]:
     """
     count = max(1, _LISTED // len(result.senses))
     right = result.right[result.best] > 0.5
-    room = _column(page, result)
+    _, room = _columns(page, result)
     listed = []
     for sense in result.senses:
         of_sense = {n: one for n, one in enumerate(result.occurrences) if one.sense == sense}
@@ -124,14 +124,10 @@ def _listed_sentences(page: Page, result: SensesResult) -> list[int]:
     return listed
 
 
-def _column(page: Page, result: SensesResult) -> float:
-    """Return the width of a sentence: the senses are side by side, if there is room."""
-    columns = _columns(page, result)
-    return (page.room - (columns - 1) * 2 * _GAP) / columns - _INDENT
-
-
-def _columns(page: Page, result: SensesResult) -> int:
-    return min(len(result.senses), 3) if page.width >= WIDE else 1
+def _columns(page: Page, result: SensesResult) -> tuple[int, float]:
+    """Return how many senses are side by side, and the width of a sentence."""
+    columns = min(len(result.senses), 3) if page.width >= WIDE else 1
+    return columns, (page.room - (columns - 1) * 2 * _GAP) / columns - _INDENT
 
 
 def _written(occurrence: Occurrence) -> str:
@@ -243,7 +239,7 @@ def _write_sentences(page: Page, result: SensesResult, listed: Sequence[int], to
     """Write some sentences, sense by sense, with the most attended word in color."""
     title = "The numbered sentences, with the word that each attends to most"
     top = page.subtitle(page.left, top, title, page.room) + 0.03
-    columns, room = _columns(page, result), _column(page, result)
+    columns, room = _columns(page, result)
     edge = top
     for number, sense in enumerate(result.senses):
         if number % columns == 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from attnviz.results.text import dim, plain_table, with_minus
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.text import Text
 
 _NAMED = 6  # words that each sense attends to
 _TIE = 1e-9  # accuracies that differ by less are equal
@@ -331,7 +329,20 @@ class SensesResult(Result):
         yield Text(" ".join([f"{self.headline}.", *self.details]))
         columns = ("layer", "accuracy", "interval", "p", "shuffled", "silhouette", "macro")
         names = (*columns, literal(self.minority, 12))
-        yield plain_table((), names, self._rows_of_states(), no_wrap=len(names))
+        rows = []
+        for state, score in enumerate(self.scores):
+            cells = (
+                "output" if state == len(self.scores) - 1 else str(state),
+                f"{score.accuracy:.2f}",
+                f"{score.low:.2f}–{score.high:.2f}",
+                f"{score.p_value:.4f}",
+                f"{score.shuffled:.2f}",
+                with_minus(f"{score.silhouette:.2f}"),
+                f"{score.macro_recall:.2f}",
+                f"{score.recalls[self.senses.index(self.minority)]:.2f}",
+            )
+            rows.append([Text(cell, "bold" if state == self.best else "") for cell in cells])
+        yield plain_table((), names, rows, no_wrap=len(names))
         yield Text(
             "accuracy as the word enters a layer, with its 95% interval; shuffled: the 95th "
             "percentile with shuffled senses; macro: mean recall of all senses; last: recall of "
@@ -354,20 +365,3 @@ class SensesResult(Result):
             words = ", ".join(f"{literal(word)} {share:.0%}" for word, share in strongest)
             yield Text(f"  {literal(sense)}: ", "bold").append(words, "not bold")
         yield from dim(self.notes)
-
-    def _rows_of_states(self) -> Iterator[list[Text]]:
-        """Yield the cells of each state."""
-        from rich.text import Text
-
-        for state, score in enumerate(self.scores):
-            cells = (
-                "output" if state == len(self.scores) - 1 else str(state),
-                f"{score.accuracy:.2f}",
-                f"{score.low:.2f}–{score.high:.2f}",
-                f"{score.p_value:.4f}",
-                f"{score.shuffled:.2f}",
-                with_minus(f"{score.silhouette:.2f}"),
-                f"{score.macro_recall:.2f}",
-                f"{score.recalls[self.senses.index(self.minority)]:.2f}",
-            )
-            yield [Text(cell, "bold" if state == self.best else "") for cell in cells]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -221,10 +221,8 @@ def survey(
             "Give texts in place of the probe."
         )
     statistics = SIGNED_STATISTICS if signed else statistics_for([one.role for one in probes])
-    with ExitStack() as opened:
-        on_ray = engine == "ray"
-        cluster = ray_cluster(address, model.module)
-        measure = opened.enter_context(cluster) if on_ray else measure_here
+    on_ray = engine == "ray"
+    with ray_cluster(address, model.module) if on_ray else nullcontext(measure_here) as measure:
         folder = (
             None
             if out is None

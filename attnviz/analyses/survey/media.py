@@ -506,13 +506,11 @@ class MediaHeads(Heads):
             value.append(self._values(weights, pairs))
             even.append(self._values(uniform * weights.sum(-1, keepdim=True), pairs))
             shuffled.append(self._values(weights.gather(-1, order), pairs))
-            if attention.model_weights is None:
-                differences.append(torch.full(weights.shape[:1], torch.nan, device="cpu"))
-                return
-            model = self._values(attention.model_weights(rows)[0].cpu(), pairs)
+            of_model = attention.model_weights
+            theirs = None if of_model is None else self._values(of_model(rows)[0].cpu(), pairs)
             limits = [(one.limit and _known(one.limit, pairs)) or 1.0 for one in self.statistics]
             largest = torch.tensor(limits, device="cpu").clamp(min=1.0)
-            differences.append(largest_difference(value[-1], model, largest))
+            differences.append(largest_difference(value[-1], theirs, largest))
 
         self.corpus.capture(medium, self.records, add)
         values = torch.cat(value)[None]

@@ -337,8 +337,13 @@ class TextStatistics:
     compared: int
 
 
-def largest_difference(ours: Tensor, theirs: Tensor, largest: Tensor) -> Tensor:
-    """Return the largest difference of each head (H, S), as a share of the largest values, (H,)."""
+def largest_difference(ours: Tensor, theirs: Tensor | None, largest: Tensor) -> Tensor:
+    """Return the largest difference of each head (H, S), as a share of the largest values, (H,).
+
+    NaN if there is nothing to compare with.
+    """
+    if theirs is None:
+        return torch.full(ours.shape[:1], torch.nan, device="cpu")
     shares = ((ours - theirs).abs() / largest).nan_to_num(0.0)
     return shares.masked_fill(ours.isnan() != theirs.isnan(), torch.inf).amax(-1)
 
@@ -420,10 +425,7 @@ class HeadStatistics(Heads):
         of_all, of_plain, of_first = (
             WeightStatistics(some, self.statistics) for some in (tokens, tokens[:N], tokens[:1])
         )
-        value: list[Tensor] = []
-        even: list[Tensor] = []
-        keys: list[Tensor] = []
-        differences: list[Tensor] = []
+        measured: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
 
         def add(attention: BatchedAttention) -> None:
             def readable_keys(rows: slice) -> Tensor:
@@ -448,20 +450,17 @@ class HeadStatistics(Heads):
                 return uniform[:, None] * sums
 
             values = of_all(attention.weights).cpu()
-            value.append(values)
-            even.append(of_plain(even_weights).expand_as(values[:N]).cpu())
-            keys.append(of_plain(shuffled_keys).cpu())
-            if attention.model_weights is None:
-                differences.append(torch.full(values.shape[1:2], torch.nan, device="cpu"))
-                return
-            model_values = of_first(attention.model_weights).cpu()[0]
+            even = of_plain(even_weights).expand_as(values[:N]).cpu()
+            of_model = attention.model_weights
+            theirs = None if of_model is None else of_first(of_model).cpu()[0]
             limits = largest(length, self.statistics)
-            differences.append(largest_difference(values[0], model_values, limits))
+            difference = largest_difference(values[0], theirs, limits)
+            measured.append((values, even, of_plain(shuffled_keys).cpu(), difference))
 
         capture_batch(self.checkpoint.module, inputs, self.records, add)
-        both = torch.cat(value, dim=1)
-        baselines = both[N:], torch.cat(even, dim=1), torch.cat(keys, dim=1)
-        return both[:N], *baselines, torch.cat(differences)
+        *statistics, differences = zip(*measured, strict=True)
+        both, even, keys = (torch.cat(of_layers, dim=1) for of_layers in statistics)
+        return both[:N], both[N:], even, keys, torch.cat(differences)
 
     def batch(self, encodings: Sequence[Encoding]) -> tuple[dict[str, Tensor], Tokens]:
         """Return texts as one padded input of the model, and their positions."""
