@@ -271,11 +271,8 @@ class ExploreResult(Result):
         tokens = self.tokens.get(str(example.text), ())
         if not self.axes:
             return tokens[example.row], tokens[example.key]
-        row, key = (
-            self.axes[axis].name_of(position, tokens)
-            for axis, position in zip(self.reads[head], (example.row, example.key), strict=True)
-        )
-        return row, key
+        queries, keys = (self.axes[axis] for axis in self.reads[head])
+        return queries.name_of(example.row, tokens), keys.name_of(example.key, tokens)
 
     def page(self) -> Any:
         """Return the interactive page, as `attnviz.view` does: `.save("heads.html")` writes it."""
@@ -296,6 +293,7 @@ class ExploreResult(Result):
         heads = []
         for k, head in enumerate(survey.heads):
             role = survey.roles[k]
+            similar = [n for n in survey.distances[k].argsort().tolist() if n != k]
             heads.append(
                 {
                     "name": names[k],
@@ -308,9 +306,7 @@ class ExploreResult(Result):
                     "low": numbers(survey.low, k),
                     "high": numbers(survey.high, k),
                     "even": numbers(survey.even, k),
-                    "similar": [n for n in survey.distances[k].argsort().tolist() if n != k][
-                        :_SIMILAR
-                    ],
+                    "similar": similar[:_SIMILAR],
                     "axes": list(self.reads[k]) if self.axes else None,
                     "examples": [self._example_data(k, one) for one in self.examples[k]],
                     "deciles": [

@@ -315,11 +315,7 @@ def _treat_special(
     masked = torch.stack(known).all(0) if len(known) == len(records) else None
     sink = starts_with_sink(masked, columns) and not signed
     left, across = (
-        [
-            n
-            for n, is_out in enumerate(one.padded if special == "keep" else one.special)
-            if not is_out
-        ]
+        [n for n, out in enumerate(one.padded if special == "keep" else one.special) if not out]
         for one in (rows, columns)
     )
     if len(left) == len(rows.labels) and len(across) == len(columns.labels):
@@ -690,9 +686,7 @@ def choose_head(
         result.layer(layer)  # raises if there is none
     ranking = ranking or rank_heads(result)
     scores = [
-        score
-        for score in ranking.scores
-        if layer in (None, score.layer) and (not heads or score.head in heads)
+        s for s in ranking.scores if layer in (None, s.layer) and (not heads or s.head in heads)
     ]
     best = scores[0]
     among = "all heads" if layer is None and not heads else "those asked for"

@@ -94,31 +94,19 @@ class _LabeledMaps(Result):
         return "of the first word" if self.starts_with_sink else "of the only key"
 
     def _label_rules(self, *sizes: set[int]) -> Rules:
-        yield (
-            "a weight for each pair of labels",
-            fits(self.weights, *sizes)
-            and self.weights.is_floating_point()
-            and self.weights.numel() > 0,
-        )
-        m, n = len(self.rows), len(self.columns)
-        yield (
-            "special tokens among its labels",
-            len(self.special_rows) in (0, m) and len(self.special_columns) in (0, n),
-        )
-        masked = self.masked
-        yield (
-            "a mask for each pair of labels",
-            masked is None or (masked.dtype == torch.bool and masked.shape == (m, n)),
-        )
+        (m, n), masked = (len(self.rows), len(self.columns)), self.masked
+        has_numbers = self.weights.is_floating_point() and self.weights.numel() > 0
+        yield "a weight for each pair of labels", fits(self.weights, *sizes) and has_numbers
+        special = len(self.special_rows) in (0, m) and len(self.special_columns) in (0, n)
+        yield "special tokens among its labels", special
+        is_mask = masked is None or (masked.dtype == torch.bool and masked.shape == (m, n))
+        yield "a mask for each pair of labels", is_mask
         rows, columns = self.sides
-        fit = rows.fits(len(self.rows)) and columns.fits(len(self.columns))
-        yield "a place for each label", fit
+        yield "a place for each label", rows.fits(m) and columns.fits(n)
 
     def _number_rules(self) -> Rules:
-        yield (
-            "numbers where it says that they were verified",
-            self.agreement.verdict != "verified" or bool(self.weights.isfinite().any()),
-        )
+        is_known = self.agreement.verdict != "verified" or bool(self.weights.isfinite().any())
+        yield "numbers where it says that they were verified", is_known
 
     def labels(self) -> dict[str, list[str]]:
         """Return the labels of the rows and columns."""

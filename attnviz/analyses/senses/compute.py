@@ -110,10 +110,8 @@ def senses(
     labels = [names.index(checked[n].sense) for n in words.sentence]
     design = Design.of(labels, list(words.sentence))
     outcomes = [classify(vectors, design, centered=not raw) for vectors in words.vectors]
-    scores = tuple(
-        score(vectors, design, outcome)
-        for vectors, outcome in zip(words.vectors, outcomes, strict=True)
-    )
+    both = zip(words.vectors, outcomes, strict=True)
+    scores = tuple(score(vectors, design, outcome) for vectors, outcome in both)
     best = max(range(len(scores)), key=lambda i: (round(scores[i].accuracy, 9), -i))
     planes, explained = zip(*map(main_plane, words.vectors), strict=True)
     occurrences, record = _occurrences(words, checked, max(best - 1, 0))

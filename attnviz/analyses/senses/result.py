@@ -308,10 +308,8 @@ class SensesResult(Result):
         """Return one row for each state and occurrence."""
         states, count = self.right.shape
         x, y = self.plane.unbind(-1)
-        table = stacked(
-            {"state": range(states), "occurrence": range(count)},
-            {"right": self.right, "x": x, "y": y},
-        )
+        dimensions = {"state": range(states), "occurrence": range(count)}
+        table = stacked(dimensions, {"right": self.right, "x": x, "y": y})
         occurrences = [self.occurrences[index] for index in table["occurrence"]]
         names = ("sense", "sentence", "start", "end")
         return {**table, **{name: [getattr(one, name) for one in occurrences] for name in names}}

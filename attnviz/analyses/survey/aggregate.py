@@ -232,12 +232,8 @@ def _distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
         words = (~special).nonzero().flatten()
         rows = words[:: -(-len(words) // _SAMPLE_ROWS)]
         of_layers = [record.weights().float()[:, rows].cpu() for record in records]
-        weights = torch.cat(
-            [
-                row_shares(one) if record.signed else one
-                for one, record in zip(of_layers, records, strict=True)
-            ]
-        )
+        both = zip(of_layers, records, strict=True)
+        weights = torch.cat([row_shares(one) if record.signed else one for one, record in both])
         step = max(1, _PAIR_WEIGHTS // weights[0].numel())
         for_each_head = [
             torch.cat([divergence(head, heads).sum(-1) for heads in torch.split(weights, step)])

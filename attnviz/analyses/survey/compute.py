@@ -186,14 +186,9 @@ def survey(
     probes = [] if probe is None else find_probes(probe)
     model, kind = load_corpus_model(model, special_tokens)
     if kind != "text":
-        refuse_given(
-            f"{model.name} reads {NOUNS[kind]}, and it is for texts. Leave it out, or run attnviz "
-            "explore.",
-            probe=probe,
-            out=out,
-            engine=engine != "local",
-            stack=stack,
-        )
+        why = f"{model.name} reads {NOUNS[kind]}, and it is for texts. Leave it out, or run "
+        why += "attnviz explore."
+        refuse_given(why, probe=probe, out=out, engine=engine != "local", stack=stack)
         corpus_of_media = MediaCorpus.of(model, kind, texts, truncate, column)
         return survey_media(corpus_of_media, skip_bad=skip_bad, seed=seed)[0]
     if probes:
@@ -223,11 +218,9 @@ def survey(
     statistics = SIGNED_STATISTICS if signed else statistics_for([one.role for one in probes])
     on_ray = engine == "ray"
     with ray_cluster(address, model.module) if on_ray else nullcontext(measure_here) as measure:
-        folder = (
-            None
-            if out is None
-            else _open_folder(Path(out), model, truncate, seed, statistics, resume, force)
-        )
+        folder = None
+        if out is not None:
+            folder = _open_folder(Path(out), model, truncate, seed, statistics, resume, force)
         summaries = [] if folder is None else [folder.path / name for name in _SUMMARIES]
         for path in summaries:
             check_output(path, force=force or resume)

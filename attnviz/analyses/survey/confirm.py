@@ -130,11 +130,8 @@ def confirm(
     confirmed, checks = [], []
     answers: _Answers | None = None  # the same for all probes
     for number, probe in enumerate(probes):
-        named = [
-            (head.layer, head.head)
-            for head, role in zip(heads, roles, strict=True)
-            if role == probe.role
-        ]
+        with_roles = zip(heads, roles, strict=True)
+        named = [(head.layer, head.head) for head, role in with_roles if role == probe.role]
         counts = Counter(head.layer for head in heads)
         ablated, sets = _draw_sets(named, counts, random.Random(seed))
         result = Confirmation(probe.role, probe.behavior, tuple(named), ablated=tuple(ablated))

@@ -309,10 +309,8 @@ class AxisPairs:
     def patches(self) -> tuple[Tensor, Tensor]:
         """How many rows and columns of patches a key is away, (R, n). NaN for a special token."""
         self._expect(self.keys.patches is not None and self.is_self)
-        places = torch.tensor(
-            [(math.nan, math.nan) if p is None else p for p in self.keys.patches or ()],
-            device="cpu",
-        )
+        known = [(math.nan, math.nan) if p is None else p for p in self.keys.patches or ()]
+        places = torch.tensor(known, device="cpu")
         rows, columns = (places[self.rows, None] - places).abs().unbind(-1)
         return rows, columns
 

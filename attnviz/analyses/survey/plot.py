@@ -79,11 +79,10 @@ def survey(
             top = _draw_confirmations(page, result, top) + _GAP
         # Statistics without even weights are compared with shuffled tokens.
         p_values = torch.where(result.even.isnan(), result.p_shuffled, result.p_even)
+        columns = zip(result.statistics, result.mean.T, p_values.T, result.count.T, strict=True)
         panels = [
             Panel(TITLES.get(name, name), name, mean, p_value >= SURE, bool((mean < 0).any()))
-            for name, mean, p_value, count in zip(
-                result.statistics, result.mean.T, p_values.T, result.count.T, strict=True
-            )
+            for name, mean, p_value, count in columns
             if count.any()
         ]
         directions = grid_of(result.heads)[0].directions
@@ -168,11 +167,8 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
 def _draw_named(page: Page, result: SurveyResult, place: tuple[float, float], top: float) -> float:
     """Draw the heads with a role: their mean weight with its interval, beside even weights."""
     colors = _colors(result)
-    columns = {
-        role: result.of(name)
-        for role, name in statistics_of_roles(result.kind, signed=result.signed).items()
-        if name in result.statistics
-    }
+    known = statistics_of_roles(result.kind, signed=result.signed)
+    columns = {one: result.of(name) for one, name in known.items() if name in result.statistics}
     mean = {n: float(result.mean[n, columns[role]]) for n, role in enumerate(result.roles) if role}
     named = sorted(mean, key=lambda n: (result.roles[n] in RESTING_ROLES, -mean[n]))
     shown = named[:_MOST_NAMED]
@@ -296,11 +292,8 @@ def _label_plane(ax: Axes, result: SurveyResult, places: NDArray[np.float64]) ->
 
 
 def _caption(result: SurveyResult) -> list[str]:
-    named = [
-        f"{name} {role}"
-        for name, role in zip(result.heads, result.roles, strict=True)
-        if role and role not in RESTING_ROLES
-    ]
+    with_roles = zip(result.heads, result.roles, strict=True)
+    named = [f"{name} {role}" for name, role in with_roles if role and role not in RESTING_ROLES]
     columns = zip(result.statistics, result.count.any(0).tolist(), strict=True)
     missing = [name for name, measured in columns if not measured]
     return [

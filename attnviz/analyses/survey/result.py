@@ -282,11 +282,8 @@ class SurveyResult(HeadTable):
             means = [values[:, index].nanmean() for values in (self.mean, self.even, self.shuffled)]
             cells = ["–" if mean.isnan() else f"{mean:.3f}" for mean in means]
             best = self.mean[:, index].nan_to_num(-1.0).topk(min(_NAMED, len(self.heads))).indices
-            most = [
-                f"{self.heads[n]} ({self.mean[n, index]:.2f})"
-                for n in best.tolist()
-                if self.count[n, index]
-            ]
+            known = [n for n in best.tolist() if self.count[n, index]]
+            most = [f"{self.heads[n]} ({self.mean[n, index]:.2f})" for n in known]
             table.add_row(name, *cells, ", ".join(most) or "–")
         yield table
         sizes = ", ".join(map(str, self.cluster_sizes))

@@ -163,9 +163,7 @@ _DECLARED = (
         "distance", "mean distance, tokens",
         keys=lambda pairs: pairs.offset.abs(), every_row=True, limit=lambda tokens: tokens - 1,
     ),
-    Statistic(
-        "self", "weight for itself", keys=lambda pairs: pairs.offset == 0, role="own token",
-    ),
+    Statistic("self", "weight for itself", keys=lambda pairs: pairs.offset == 0, role="own token"),
     Statistic(
         "previous", "for the previous token",
         keys=lambda pairs: (pairs.offset == 1) & pairs.word_key, role="previous token",
