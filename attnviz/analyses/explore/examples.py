@@ -70,10 +70,8 @@ class Examples:
         itself = torch.eye(*weights.shape[-2:], dtype=torch.bool, device=weights.device)
         itself = itself & (keys_of is None)
         shown = ((key_tokens.real & ~key_tokens.special)[:, None, :] & ~itself)[:, None]
-        reads_itself, rests = (
-            flags[heads].to(weights.device)[:, None, None]
-            for flags in (self._reads_itself, self._rests)
-        )
+        flags = self._reads_itself, self._rests
+        reads_itself, rests = (one[heads].to(weights.device)[:, None, None] for one in flags)
         if keys_of is None and not weights.triu(1).any():  # the first token of a causal model
             shown = shown & ((torch.arange(shown.shape[-1], device=shown.device) > 0) | rests)
         shown = shown | (reads_itself & itself) | (rests & key_tokens.special[:, None, None])
@@ -117,10 +115,8 @@ class Examples:
     @property
     def deciles(self) -> tuple[tuple[HeadExample, ...], ...]:
         """Examples of each head at the 90, 80, …, 10 % quantiles of a random sample of queries."""
-        return tuple(
-            tuple(at_deciles([one for _, one in sample])) if sample else ()
-            for sample in self._sample
-        )
+        samples = ([one for _, one in sample] for sample in self._sample)
+        return tuple(tuple(at_deciles(sample)) if sample else () for sample in samples)
 
 
 def _keep(

@@ -41,11 +41,9 @@ def explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> ExploreR
     strongest, deciles = _counted(corpus, records, kept) if corpus.kind == "audio" else kept
     shown = {one.text for several in (*strongest, *deciles) for one in several}
     with part(2, 3, "each head"):
-        planes = [
-            plane
-            for index in range(len(records))
-            for plane in QueryKeyPlane.of_heads([one.records[index] for one in sample], numbers)
-        ]
+        planes: list[QueryKeyPlane] = []
+        for several in zip(*(one.records for one in sample), strict=True):
+            planes += QueryKeyPlane.of_heads(several, numbers)
         drawn = sorted({*shown, *(numbers if corpus.kind == "image" else [])})
         media, tokens = _shown_media(corpus, drawn)
     axes, reads = _axes(records)
@@ -107,10 +105,8 @@ def _axes(
 
 def _shown_axis(axis: Axis) -> HeadAxis:
     if axis.patches is not None:
-        specials = tuple(
-            label if patch is None else ""
-            for label, patch in zip(axis.labels, axis.patches, strict=True)
-        )
+        both = zip(axis.labels, axis.patches, strict=True)
+        specials = tuple(label if patch is None else "" for label, patch in both)
         return HeadAxis("patches", patches=axis.patches, specials=specials)
     if axis.seconds is not None:
         return HeadAxis("frames", step=float(axis.seconds[1] or 0) if len(axis) > 1 else 1.0)
@@ -125,24 +121,21 @@ def _shown_media(
     tokens: dict[str, tuple[str, ...]] = {}
     pictures: dict[str, Image.Image] = {}
     for medium in corpus.some(numbers):
-        number, wave = str(medium.number), medium.batch.waveform
+        number, wave, name = str(medium.number), medium.batch.waveform, literal(medium.name, 80)
         if wave is not None:
-            media[number] = ShownMedium(
-                literal(medium.name, 80), seconds=wave.seconds, outline=_outline(wave.extremes)
-            )
+            media[number] = ShownMedium(name, seconds=wave.seconds, outline=_outline(wave.extremes))
             tokens[number] = _decoded(corpus, medium)
         elif medium.batch.image is not None:
             pictures[number] = Image.fromarray(medium.batch.image.cpu().numpy())
             pictures[number].thumbnail((_SIDES[0], _SIDES[0]))
-            media[number] = ShownMedium(literal(medium.name, 80))
+            media[number] = ShownMedium(name)
     encoded: dict[str, str] = {}
     for side in _SIDES:
         encoded = {number: _data_uri(picture, side) for number, picture in pictures.items()}
         if sum(map(len, encoded.values())) <= _PICTURES:
             break
-    return {
-        number: replace(one, image=encoded.get(number, "")) for number, one in media.items()
-    }, tokens
+    media = {number: replace(one, image=encoded.get(number, "")) for number, one in media.items()}
+    return media, tokens
 
 
 def _data_uri(picture: Image.Image, side: int) -> str:

@@ -73,9 +73,8 @@ class QueryKeyPlane(Savable):
                 labels += [axis.labels[n] for n in ordinary]
                 if numbers and axis.patches is not None:
                     places += [(numbers[index], n) for n in ordinary]
-            chosen = torch.linspace(
-                0, len(labels) - 1, min(_POINTS, len(labels)), device="cpu"
-            ).long()
+            count = min(_POINTS, len(labels))
+            chosen = torch.linspace(0, len(labels) - 1, count, device="cpu").long()
             of_chosen = tuple(labels[n] for n in chosen.tolist())
             where = tuple(places[n] for n in chosen.tolist() if places)
             sides.append((torch.cat(vectors, dim=1)[:, chosen], of_chosen, where))
@@ -284,6 +283,7 @@ class ExploreResult(Result):
         columns = survey.count.any(0).nonzero()[:, 0].tolist()
         shown = [survey.statistics[column] for column in columns]
         report = self.checked_agreement
+        read = f"{survey.read}, {survey.tokens:,} {POSITIONS[survey.kind]}"
 
         def numbers(table: Tensor, head: int) -> list[float | None]:
             values = table[head, columns].double().tolist()
@@ -320,11 +320,7 @@ class ExploreResult(Result):
             )
         return {
             "model": self.provenance.model,
-            "caption": [
-                f"{survey.read}, {survey.tokens:,} {POSITIONS[survey.kind]}",
-                *survey.notes,
-                *self.notes,
-            ],
+            "caption": [read, *survey.notes, *self.notes],
             "verdict": report.summary(),
             "verified": report.verdict == "verified",
             "statistics": [{"name": name, "title": TITLES.get(name, name)} for name in shown],
@@ -367,9 +363,8 @@ class ExploreResult(Result):
         from rich.text import Text
 
         survey = self.survey
-        yield Text(
-            f"{len(survey.heads)} heads of {self.provenance.model_name} on {survey.read}", "bold"
-        )
+        title = f"{len(survey.heads)} heads of {self.provenance.model_name} on {survey.read}"
+        yield Text(title, "bold")
         names = ("head", "role", "strongest example", "raises", "lost without it")
         table = plain_table(names)
         named = [k for k, role in enumerate(survey.roles) if role and role not in RESTING_ROLES]
@@ -396,11 +391,10 @@ def _plane_data(plane: QueryKeyPlane) -> dict[str, Any]:
             for n, (token, place) in enumerate(zip(tokens, rounded, strict=True))
         ]
 
+    of_keys = plane.key_tokens or plane.tokens, plane.key_places or plane.query_places
     return {
         "queries": places(plane.queries, plane.tokens, plane.query_places),
-        "keys": places(
-            plane.keys, plane.key_tokens or plane.tokens, plane.key_places or plane.query_places
-        ),
+        "keys": places(plane.keys, *of_keys),
         "explained": round(plane.explained, 3),
     }
 

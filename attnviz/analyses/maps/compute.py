@@ -438,16 +438,14 @@ def _sum_cells(weights: Tensor, cell: int) -> Tensor:
 
 def _pooled_groups(axis: Axis, part: slice, cell: int) -> TokenGroups:
     """Return the tokens of the rows or columns of a pooled map."""
-    starts = range(part.start, part.stop, cell)
+    starts, marks = range(part.start, part.stop, cell), landmarks(axis, part.start, part.stop)
     positions = [tuple(range(start, min(start + cell, part.stop))) for start in starts]
     return TokenGroups(
         positions=tuple(positions),
         labels=tuple(axis.labels[start] for start in starts),
         special=tuple(all(axis.special[i] for i in cells) for cells in positions),
         segments=tuple(axis.segments[start] for start in starts),
-        side=AxisGeometry(
-            landmarks=landmarks(axis, part.start, part.stop), start=part.start, cell=cell
-        ),
+        side=AxisGeometry(landmarks=marks, start=part.start, cell=cell),
     )
 
 
@@ -623,13 +621,11 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     2      0     3   0.13
     """
     stack = one_result(result, streamed=True).stack()
-    scores = [
-        HeadScore(record.layer, head, mass, resting=share >= _RESTING)
-        for record in stack.records
-        for head, (mass, share) in enumerate(
-            zip(content_mass(record).tolist(), sink_share(record).tolist(), strict=True)
-        )
-    ]
+    scores = []
+    for record in stack.records:
+        both = zip(content_mass(record).tolist(), sink_share(record).tolist(), strict=True)
+        for head, (mass, share) in enumerate(both):
+            scores.append(HeadScore(record.layer, head, mass, resting=share >= _RESTING))
     for streamed in stack.streamed:  # of word pieces
         content = content_positions(streamed.query_axis)
         related = (streamed.summary.marked - streamed.summary.itself).cpu()[:, content]

@@ -136,9 +136,8 @@ def _draw_examples(
     best = [max((share, n) for n, (of, share) in enumerate(looks) if of == name) for name in names]
     numbers = [n for _, n in sorted(best, reverse=True)]
     count = len(maps.numbers)
-    shown = replace(
-        maps, weights=maps.weights.flatten(0, 1)[numbers][None], layers=maps.layers[:1], heads=()
-    )
+    weights = maps.weights.flatten(0, 1)[numbers][None]
+    shown = replace(maps, weights=weights, layers=maps.layers[:1], heads=())
     titles = [f"{maps.layers[n // count]}.{maps.numbers[n % count]}" for n in numbers]
     title, families = "The clearest head of each kind (layer.head)", [looks[n][0] for n in numbers]
     top = page.subtitle(place[0], top, title, place[1] - place[0])

@@ -410,13 +410,11 @@ def draw_side_by_side(
                 drawn_axes.append(ax)
             bottom = below_titles + down * m + ticks.room + _LABEL
             if look.cbar and not start:
-                _draw_bars(
-                    page, scale, left + len(row) * (room + GAP) - GAP / 2, below_titles, down * m
-                )
+                end = left + len(row) * (room + GAP) - GAP / 2
+                _draw_bars(page, scale, end, below_titles, down * m)
             top = bottom + GAP
-        page.finish_with_caption(
-            bottom + GAP, [source(first.provenance), *first.notes], first.checked_agreement
-        )
+        parts = [source(first.provenance), *first.notes]
+        page.finish_with_caption(bottom + GAP, parts, first.checked_agreement)
         return drawn_axes
 
 
@@ -583,9 +581,8 @@ def _draw_matrix(
     columns.apply(ax, "x")
     unit = f", {rows.unit}" if rows.unit else ""
     names = [f"query (attending){unit}", f"query{unit}", "query", ""]
-    ax.set_ylabel(
-        ruler.longest(names, down * m, TEXT_SIZE), color=theme().muted, fontsize=TEXT_SIZE
-    )
+    name = ruler.longest(names, down * m, TEXT_SIZE)
+    ax.set_ylabel(name, color=theme().muted, fontsize=TEXT_SIZE)
     unit = f", {columns.unit}" if columns.unit else ""
     ax.set_xlabel(f"key (attended to){unit}", color=theme().muted, fontsize=TEXT_SIZE)
     row, column = drawn.boundary

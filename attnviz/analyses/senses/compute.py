@@ -276,11 +276,10 @@ def _attended(
     weights = record.weights()[:, list(rows)].double().mean((0, 1)).cpu()
     groups = token_groups(record.key_axis)
     content = content_words(groups).tolist()
+    words = zip(groups.labels, groups.positions, groups.special, content, strict=True)
     shares = [
         (label, float(weights[list(positions)].sum()), is_content)
-        for label, positions, special, is_content in zip(
-            groups.labels, groups.positions, groups.special, content, strict=True
-        )
+        for label, positions, special, is_content in words
         if not special and not set(positions) & set(rows) and any(map(str.isalnum, label))
     ]
     total = sum(weight for _, weight, _ in shares) or 1.0
@@ -443,7 +442,7 @@ def score(vectors: Tensor, design: Design, outcome: Outcome) -> SenseScore:
     from sklearn.metrics import silhouette_score
 
     centered = (vectors - vectors.mean(0)).numpy()
-    accuracy = outcome.right.mean().item()
+    accuracy, count = outcome.right.mean().item(), int(design.senses.max()) + 1
     low, high = interval(accuracy, outcome.refitted, int(design.sentences.max()) + 1)
     return SenseScore(
         accuracy=accuracy,
@@ -451,10 +450,7 @@ def score(vectors: Tensor, design: Design, outcome: Outcome) -> SenseScore:
         high=high,
         p_value=p_value(accuracy, outcome.shuffled),
         shuffled=outcome.shuffled.quantile(0.95).item(),
-        recalls=tuple(
-            outcome.right[design.senses == sense].mean().item()
-            for sense in range(int(design.senses.max()) + 1)
-        ),
+        recalls=tuple(outcome.right[design.senses == n].mean().item() for n in range(count)),
         silhouette=float(silhouette_score(centered, design.senses.numpy(), metric="cosine")),
     )
 

@@ -71,10 +71,9 @@ def senses(
     >>> import attnviz
     >>> figure = attnviz.plot.senses(attnviz.senses("bank"))
     """
-    words = [occurrence.sentence for occurrence in result.occurrences]
-    with new_page(
-        width, caption, [*result.senses, result.word, *words, result.provenance.model]
-    ) as page:
+    words = [result.word, *(occurrence.sentence for occurrence in result.occurrences)]
+    texts = [*result.senses, *words, result.provenance.model]
+    with new_page(width, caption, texts) as page:
         top = page.heading(result.headline) + 0.02
         room, is_wide = page.room, page.width >= WIDE
         top = page.lead(top, " ".join(result.details)) + 0.06
@@ -92,9 +91,8 @@ def senses(
             below = page.subtitle(page.left, end + _BETWEEN, "Right in each layer", room)
             _draw_accuracy(page, result, page.left, below, _ACCURACY)
             end = below + _ACCURACY
-        return page.finish_with_caption(
-            end + CAPTION_GAP, _caption_parts(result), result.checked_agreement
-        )
+        parts = _caption_parts(result)
+        return page.finish_with_caption(end + CAPTION_GAP, parts, result.checked_agreement)
 
 
 def shown_states(result: SensesResult) -> list[int]:
@@ -340,9 +338,8 @@ def _draw_accuracy(
     tall = height - AXIS_ROOM - 0.06
     ax = page.axes(left + _LEFT, top + 0.06, across, tall)
     states = range(last + 1)
-    ax.fill_between(
-        states, [score.shuffled for score in scores], color=theme().faint, alpha=0.6, linewidth=0
-    )
+    shuffled = [score.shuffled for score in scores]
+    ax.fill_between(states, shuffled, color=theme().faint, alpha=0.6, linewidth=0)
     ax.text(
         last / 2, 0.04, "95% of shuffles", fontsize=SMALL_SIZE, color=theme().muted, ha="center"
     )

@@ -96,9 +96,7 @@ def aggregate(
     for part in parts:
         missing = part.value.isnan()
         measured = ~missing.flatten(1).all(1)
-        no_baseline = torch.tensor(
-            [not statistic.even_baseline for statistic in statistics], device="cpu"
-        )
+        no_baseline = torch.tensor([not one.even_baseline for one in statistics], device="cpu")
         # If a text does not have a statistic, its baselines are NaN too.
         ours, even, keys, shuffled = (
             values.masked_fill(left_out, torch.nan)[measured].double().flatten(1).numpy()
@@ -116,9 +114,8 @@ def aggregate(
         above_shuffled.add(signs, difference(ours, shuffled))
         role_half.add(signs[in_half], above_keys[in_half])
         other_half.add(signs[~in_half], above_keys[~in_half])
-        for mean, values in zip(
-            means, (even, shuffled, (ours - even)[in_half], above_keys[~in_half]), strict=True
-        ):
+        averaged = even, shuffled, (ours - even)[in_half], above_keys[~in_half]
+        for mean, values in zip(means, averaged, strict=True):
             mean.add(values)
         texts += len(numbers)
         held_out += int((~in_half).sum())

@@ -66,14 +66,9 @@ class Answers:
                 f"{model.name} reads a text of the probe in other tokens. Give a corpus."
             )
         number = {token: n for n, token in enumerate(tokens, start=1)} | dict.fromkeys(wrong, -1)
-        return cls(
-            rows=tuple(rows),
-            tokens=tuple(tokens or [ids[place] for place in places]),
-            wrong=tuple(wrong),
-            holds=tuple(
-                0 if row in places else number.get(token, 0) for row, token in enumerate(ids)
-            ),
-        )
+        holds = [0 if row in places else number.get(token, 0) for row, token in enumerate(ids)]
+        tokens = tokens or [ids[place] for place in places]
+        return cls(tuple(rows), tuple(tokens), tuple(wrong), tuple(holds))
 
 
 def with_answers(

@@ -184,9 +184,7 @@ def _draw_named(page: Page, result: SurveyResult, place: tuple[float, float], to
     ax = page.axes(left + room, top, right - left - room - 0.3, height)
     for y, n in enumerate(shown):
         column = columns[result.roles[n]]
-        low, high, even = (
-            float(each[n, column]) for each in (result.low, result.high, result.even)
-        )
+        low, high, even = (float(of[n, column]) for of in (result.low, result.high, result.even))
         ax.barh(y, mean[n], height=0.7, color=colors[result.roles[n]])
         ax.plot([low, high], [y, y], color=theme().ink, linewidth=0.8)
         ax.plot([even, even], [y - 0.42, y + 0.42], color=theme().ink, linewidth=1.0)

@@ -72,11 +72,8 @@ class HeadTable(Result):
         return columns
 
     def _columns_of_heads(self) -> Columns:
-        return {
-            "stack": [head.stack for head in self.heads],
-            "layer": [head.layer for head in self.heads],
-            "head": [head.head for head in self.heads],
-        }
+        names = ("stack", "layer", "head")
+        return {name: [getattr(head, name) for head in self.heads] for name in names}
 
 
 @dataclass(frozen=True)

@@ -432,10 +432,8 @@ class HeadStatistics(Heads):
 
             def shuffled_keys(rows: slice) -> Tensor:
                 """Return the weights of each query in another order, (N, H, R, T)."""
-                order = key_order(readable_keys(rows), tokens.real[:N], rows, numbers, self.seed)[
-                    :, None
-                ]
-                weights = attention.weights(rows)[:N]
+                readable, weights = readable_keys(rows), attention.weights(rows)[:N]
+                order = key_order(readable, tokens.real[:N], rows, numbers, self.seed)[:, None]
                 return weights.gather(-1, order.expand_as(weights))
 
             def even_weights(rows: slice) -> Tensor:
@@ -582,10 +580,8 @@ class SignedHeadStatistics(HeadStatistics):
     def _measure_text(self, text: TokenizedText) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the statistics of one text, (1, K, S) each."""
         if len(text) < 2:  # nothing is mixed
-            nothing = torch.full(
-                (1, len(self.heads), len(self.statistics)), torch.nan, device="cpu"
-            )
-            return (nothing,) * 4
+            shape = 1, len(self.heads), len(self.statistics)
+            return (torch.full(shape, torch.nan, device="cpu"),) * 4
         # With as many tokens, neither text is padded.
         mixed = shuffle(text.encoding, f"{self.seed} {text.number}")
         inputs, tokens = self.batch([text.encoding, mixed])

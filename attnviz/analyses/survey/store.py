@@ -38,6 +38,7 @@ _SCHEMA = pa.schema(
     ]
 )
 _REPEATED = [name for name in _SCHEMA.names if name not in _VALUES]
+_COMPRESSED: dict[str, Any] = {"compression": "zstd", "use_dictionary": _REPEATED}
 _MANIFEST = "survey.json"
 _ABOUT = b"attnviz"  # the key in the metadata of a part
 
@@ -125,13 +126,7 @@ class Folder:
         metadata = json.dumps(about | {"digest": _digest(about)})
         table = table.replace_schema_metadata({_ABOUT: metadata})
         with atomic(self._part(number)) as temporary:
-            pq.write_table(
-                table,
-                temporary,
-                compression="zstd",
-                use_dictionary=_REPEATED,
-                write_page_checksum=True,
-            )
+            pq.write_table(table, temporary, write_page_checksum=True, **_COMPRESSED)
 
     def _part(self, number: int) -> Path:
         return self.path / "parts" / f"{number:06}.parquet"
