@@ -94,7 +94,7 @@ class _LabeledMaps(Result):
         return "of the first word" if self.starts_with_sink else "of the only key"
 
     def _label_rules(self, *sizes: set[int]) -> Rules:
-        (m, n), masked = (len(self.rows), len(self.columns)), self.masked
+        m, n, masked = len(self.rows), len(self.columns), self.masked
         has_numbers = self.weights.is_floating_point() and self.weights.numel() > 0
         yield "a weight for each pair of labels", fits(self.weights, *sizes) and has_numbers
         special = len(self.special_rows) in (0, m) and len(self.special_columns) in (0, n)

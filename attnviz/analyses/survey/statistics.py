@@ -462,17 +462,18 @@ class HeadStatistics(Heads):
         """Return texts as one padded input of the model, and their positions."""
         inputs = pad_texts(self.checkpoint, encodings)
         ids = inputs["input_ids"]
-        lengths = [len(encoding["input_ids"]) for encoding in encodings]
-
-        def numbers(name: str) -> Tensor:
-            of_texts = zip(encodings, lengths, strict=True)
-            return padded([one.get(name, [0] * n) for one, n in of_texts], 0).to(ids.device)
-
-        special = numbers("special_tokens_mask").bool()
-        ends = torch.tensor(lengths, device=ids.device)[:, None]
-        real = torch.arange(ids.shape[1], device=ids.device) < ends
+        masks = [encoding["special_tokens_mask"] for encoding in encodings]
+        special = padded(masks, 0).bool().to(ids.device)
+        lengths = torch.tensor([len(mask) for mask in masks], device=ids.device)
+        real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         punctuation = torch.isin(ids, self._punctuation_ids) & real & ~special
-        return inputs, Tokens(ids, real, special, punctuation, numbers("asks"), numbers("holds"))
+        nothing = [[0] * len(mask) for mask in masks]
+        asks, holds = (
+            padded([one.get(name, none) for one, none in zip(encodings, nothing, strict=True)], 0)
+            for name in ("asks", "holds")
+        )
+        answers = asks.to(ids.device), holds.to(ids.device)
+        return inputs, Tokens(ids, real, special, punctuation, *answers)
 
     @cached_property
     def _punctuation_ids(self) -> Tensor:
