@@ -155,6 +155,17 @@ def with_p_values(result, p_values, **changed):
     return replace(result, scores=tuple(scores), **changed)
 
 
+def test_no_split_where_the_other_words_do_as_well(results):
+    bank = results["bank"]
+    others = replace(bank.context, accuracy=bank.scores[-1].accuracy)
+    assert replace(bank, context=others).headline == (
+        "The other words alone tell river and money apart as well as “bank” does: "
+        "100% right, chance 50%"
+    )
+    few = replace(bank, occurrences=bank.occurrences[:13])  # ten of one sense
+    assert few.chance == pytest.approx(10 / 13)
+
+
 def test_titles_of_other_findings(results):
     bank = results["bank"]
     output = with_p_values(bank, [1, 1, 0.001, 1, 1, 1, 0.001])

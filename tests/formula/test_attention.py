@@ -245,6 +245,19 @@ def test_softmax_handles_scores_that_overflow_exp():
     close(softmax(tensor([[-3e38, -3e38]])), [[0.5, 0.5]])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_long_row_of_half_precision_does_not_overflow(dtype):
+    weights = softmax(torch.zeros(70_000, dtype=dtype))
+    assert weights.dtype == dtype
+    torch.testing.assert_close(weights, torch.zeros(70_000, dtype=dtype).softmax(-1))
+
+
+def test_no_keys_and_no_features():
+    assert softmax(torch.zeros(3, 0)).shape == (3, 0)
+    nothing = torch.zeros(2, 0)
+    close(attention_weights(nothing, nothing), [[0.5, 0.5]] * 2)
+
+
 # --------------------------------------------------------------------------------- heads
 
 

@@ -479,6 +479,17 @@ def test_ranks_of_estimates(several, tiny_model):
     assert replace(several, estimate=unknown).rank_correlation is None
 
 
+def test_distances_of_several_texts_are_not_tested(model):
+    """A distance is above 0 in every text, even where a head does nothing."""
+    result = attnviz.ablate([TEXT, OTHER.replace("mud", "bank")], word="bank", model=model)
+    noise = replace(result, lost=torch.rand_like(result.lost) * 1e-6)
+    for one in (result, noise):
+        assert not one.is_tested
+        assert not one.is_certain.any()
+        assert "certain" not in one.headline
+        assert all(bar.get_facecolor()[3] == 1 for bar in one.plot().axes[1].patches)
+
+
 def test_the_headline_says_what_is_certain(several):
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)[:, None]
     uncertain = replace(several, lost=signs.expand_as(several.lost).clone())

@@ -8,7 +8,9 @@ import torch
 from families import tiny
 
 import attnviz
+from attnviz.analyses.explore.compute import _outputs_of_heads
 from attnviz.analyses.explore.examples import _SAMPLE, STRONGEST, Examples
+from attnviz.analyses.survey.statistics import Tokens
 from attnviz.app import run
 from attnviz.errors import InputError
 
@@ -231,3 +233,24 @@ def test_the_command_writes_a_page(tmp_path, capsys):
         assert run(["explore", *arguments, *other]) == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert not (tmp_path / "other.html").exists()
+
+
+def test_the_first_token_of_a_causal_model_counts_only_for_heads_at_rest(decoder):
+    """By hand: heads that put nearly all of their weight on it, and a little on the one before."""
+    result = decoder.attend("the bank was full of cash")
+    special = torch.tensor(result.records[0].query_axis.special)
+    for record in result.records:
+        rows, _ = _outputs_of_heads(record)
+        weights = record.weights().tril(-1).masked_fill(special, 0)
+        weights[..., 0] = 0
+        weights[:, special] = -1
+        assert rows == weights.amax(-1).argmax(-1).tolist()
+    T = 6
+    weights = torch.eye(T).roll(-1, 1).tril(-1) * 0.1
+    weights[:, 0] = 0.8
+    everywhere = torch.ones(1, T, dtype=torch.bool)
+    tokens = Tokens(torch.arange(T)[None], everywhere, ~everywhere, ~everywhere)
+    for role, key in (("", 1), ("rests on the first token", 0)):
+        kept = Examples([role], seed=0)
+        kept.add(slice(0, 1), [0], weights[None, None], tokens)
+        assert (kept.strongest[0][0].key == 0) == (key == 0)

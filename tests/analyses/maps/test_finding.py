@@ -43,6 +43,17 @@ def test_families_by_hand(drawn, weights, name, title):
     assert of_map(drawn).cell is None
 
 
+@pytest.mark.parametrize(("factor", "said"), [(4, "4"), (0.125, None)])
+def test_rows_that_sum_to_more_than_1_are_no_shares(drawn, factor, said):
+    """Whatever a row holds, no title says that more than all of its attention goes anywhere."""
+    drawn = replace(drawn, weights=shifted(-1) * factor)
+    title = of_map(drawn).title
+    assert title == "The rows sum to 4, not to 1" if said else "%" in title
+    uneven = replace(drawn, weights=torch.rand(9, 9, generator=torch.manual_seed(0)) * 3)
+    assert of_map(uneven).title.startswith("The rows sum to ")
+    assert all(found is None or found[1] <= 1 for found in head_families(uneven))
+
+
 def test_just_below_the_least_weight_there_is_no_family(drawn):
     even = 1 / 9
     for excess, found in ((0.24, None), (0.27, "next")):
@@ -62,7 +73,7 @@ def test_the_first_word_is_a_family_only_where_it_is_no_special_token(drawn):
 
 
 def test_the_finding_is_the_largest_weight_between_content_words(drawn):
-    weights = torch.full((9, 9), 0.05)
+    weights = torch.full((9, 9), 0.005)
     weights[2, 5] = 0.6  # train, station
     weights[1, 4] = 0.9  # function words
     weights[0, 8] = 0.95  # special tokens

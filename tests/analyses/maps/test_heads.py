@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import attnviz
 from attnviz.analyses.maps.compute import (
     attention_map,
     choose_head,
@@ -261,6 +262,22 @@ def test_special_tokens_and_the_query_itself_do_not_compete():
     sink[2] = torch.tensor([0.5, 0.05, 0.2, 0.05, 0.1, 0.1])
     (head,) = find_heads(result_of(record_of(sink)), query="train", key="station").heads
     assert head.rank == 1
+
+
+def test_a_word_that_the_model_did_not_read_is_refused(model):
+    result = model.attend("the 🍕 left the station")
+    assert "[UNK]" in result.tokens
+    for query, key in (("🍕", "station"), ("station", "🍕")):
+        with pytest.raises(InputError, match="The model has no token for '🍕'"):
+            find_heads(result, query=query, key=key)
+    for analysis in (
+        lambda: attnviz.shift("🍕", "the 🍕 left the station", model=model),
+        lambda: attnviz.ablate("the 🍕 left the station", word="🍕", model=model),
+        lambda: attnviz.ablate("the 🍕 left", word="left", knock_out="🍕", model=model),
+        lambda: attnviz.senses("🍕", {"one": ["a 🍕", "my 🍕 is"], "two": ["the 🍕", "x 🍕"]}),
+    ):
+        with pytest.raises(InputError, match="The model has no token for '🍕'"):
+            analysis()
 
 
 def test_the_real_model_relates_train_to_station_above_on_and_the(train):

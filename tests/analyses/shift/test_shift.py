@@ -203,12 +203,20 @@ def test_the_headline_is_the_word_that_contributed_most_if_its_effect_agrees(mod
     lost = (end_of(model, SAT, 5) - end_of(model, masked, 5)) @ (first - second) / way**2
     assert f"Masking “river” takes {lost:.2f} of the way back" in result.conclusion()
     place = (end_of(model, SAT, 5) - second) @ (first - second) / way**2
+    assert result.path[-1].item() == pytest.approx(place.item(), rel=1e-4)
+    assert_close(result.path, result.plane.path[:, 0])  # printed as drawn
     assert f"It ends at {place:.2f}, where money is 0 and water is 1." in result.conclusion()
     alone = attnviz.shift("bank", SAT, model=model)
     share = alone.credit.max().item() / alone.decomposition.total
     assert alone.headline == (
         f"“river” moved “bank” {share:.2f} of the way from its place alone to its place here"
     )
+
+
+def test_texts_of_regions_without_the_word_are_noted(model):
+    tech = {"tech": "I love computers", "fruit": "I love pears"}
+    notes = attnviz.shift("apple", "I love apple phones", toward=tech, model=model).notes
+    assert sum("“apple” is not in 1 of 1 texts" in note for note in notes) == 2
 
 
 def test_the_headline_names_the_direction_of_the_movement(model):
