@@ -427,10 +427,7 @@ def reads_choices(module: Any) -> bool:
 
 
 def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
-    """Raise ModelError for token ids that have no row in the embedding.
-
-    Placeholders of images and sounds may have none.
-    """
+    """Raise ModelError for ids without a row in the embedding; placeholders may have none."""
     module = checkpoint.module
     has_media = any("values" in name or "features" in name for name in inputs)
     for name in ("input_ids", "decoder_input_ids"):

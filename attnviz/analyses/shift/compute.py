@@ -319,8 +319,9 @@ def read_regions(
         ends.append(torch.stack(states)[:, -1])
         missing.append(has_word.count(False))
     notes = [
-        f"“{name}” is not in {absent} of {len(texts)} texts of {region}: the mean of all their "
-        "tokens counts there"
+        f"“{name}” is "
+        + ("in no text" if absent == len(texts) else f"not in {absent} of {len(texts)} texts")
+        + f" of {region}: the mean of all their tokens counts there"
         for region, texts, absent in zip(toward, ends, missing, strict=True)
         if absent
     ]

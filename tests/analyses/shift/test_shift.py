@@ -153,12 +153,12 @@ def test_a_neighbor_moves_apple_toward_its_sense(model, apple):
     assert apple.causal["mask"][neighbor] > 0 > pie.causal["mask"][neighbor]
     assert apple.path[-1] > pie.path[-1]
     assert apple.path[0] == pytest.approx(pie.path[0].item())  # the static embedding is the same
-    for result in (apple, pie):  # distances and positions on the axis form one triangle
-        to_tech, to_fruit = result.distances.unbind(1)
-        assert_close(result.path, (1 + to_fruit**2 - to_tech**2) / 2)
+    for result in (apple, pie):  # distances and the place on the axis form one triangle
+        to_tech, to_fruit = result.distances[-1]
+        assert_close(result.path[-1], (1 + to_fruit**2 - to_tech**2) / 2)
 
 
-def test_the_path_is_0_and_1_at_the_regions_themselves(model):
+def test_the_path_ends_at_0_and_1_in_the_regions_themselves(model):
     regions = {"one": ["I love apple pie"], "other": ["I love apple phones"]}
     spanned = read_regions(model, "apple", regions, torch.zeros(1, 1))
     for text, place in (("I love apple pie", 1.0), ("I love apple phones", 0.0)):
@@ -166,7 +166,7 @@ def test_the_path_is_0_and_1_at_the_regions_themselves(model):
         with torch.no_grad():
             states = model.module(ids, output_hidden_states=True).hidden_states
         path, _ = spanned.place(torch.stack(states)[:, 0, 3].double())
-        assert_close(path[1:], torch.full((6,), place).double(), atol=1e-5, rtol=0)
+        assert path[-1].item() == pytest.approx(place, abs=1e-5)
 
 
 def test_a_minimal_pair(model):
@@ -216,7 +216,7 @@ def test_the_headline_is_the_word_that_contributed_most_if_its_effect_agrees(mod
 def test_texts_of_regions_without_the_word_are_noted(model):
     tech = {"tech": "I love computers", "fruit": "I love pears"}
     notes = attnviz.shift("apple", "I love apple phones", toward=tech, model=model).notes
-    assert sum("“apple” is not in 1 of 1 texts" in note for note in notes) == 2
+    assert sum("“apple” is in no text of " in note for note in notes) == 2
 
 
 def test_the_headline_names_the_direction_of_the_movement(model):
@@ -677,12 +677,11 @@ def test_only_words_that_can_be_read_are_ranked(tokenizer):
     assert few.rank_correlations == {}
 
 
-def test_equal_regions_have_no_position(model):
+def test_regions_that_are_one_point_at_first_have_no_distance_there(model):
     regions = {"money": "the bank lends", "river": "the bank floods"}
     result = attnviz.shift("bank", "the bank of cash", toward=regions, model=model)
-    assert result.path[0].isnan()
     assert result.distances[0].isnan().all()
-    assert not result.path[1:].isnan().any()
+    assert not result.path.isnan().any()
 
 
 def test_inflections_count_in_regions_and_texts_without_the_word_are_named(model):

@@ -156,7 +156,7 @@ TEXTS = {
         "attnviz.attend(['a', 'train ' * 70], model='tiny')", 2, "In text 2 of 2: The text has 72"
     ),
     "lists of two lengths": called(
-        "attnviz.attend(['a', 'b'], pair=['a'], model='tiny')", 2, "2 texts but 1 pairs"
+        "attnviz.attend(['a', 'b'], pair=['a'], model='tiny')", 2, "2 texts but 1 pair"
     ),
     "None in a list": called("attnviz.attend(['a', None], model='tiny')", 2, "not NoneType"),
 }
