@@ -74,9 +74,7 @@ class Capture:
 
 
 def capture(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    axes: Mapping[str, Sequence[Axis]] | None = None,
+    model: nn.Module, inputs: Mapping[str, Tensor], axes: Mapping[str, Sequence[Axis]] | None = None
 ) -> list[Capture]:
     """Run `model` twice on a batch of N texts and return the attentions of each.
 

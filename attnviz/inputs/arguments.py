@@ -21,8 +21,9 @@ from attnviz.inputs.multimodal import fill_placeholders, fills_placeholders
 from attnviz.inputs.text import TextPair, continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.io.files import is_file, read_arrays, read_text
-from attnviz.models.pretrained import count_inputs, forward_parameters, input_kinds
+from attnviz.models.pretrained import count_inputs, embedding_rows, forward_parameters, input_kinds
 from attnviz.results import Axis
+from attnviz.results.text import counted
 from attnviz.runtime.compat import attention_implementation
 
 if TYPE_CHECKING:
@@ -148,10 +149,9 @@ def encode_arguments(
     main = values.get(module.main_input_name)
     if main is not None and (not isinstance(main, Tensor) or not main.dim() or not main.numel()):
         raise InputError(f"{module.main_input_name} holds no numbers. Give an array of them.")
-    if isinstance(ids := values.get("input_ids"), Tensor) and ids.is_floating_point():
-        raise InputError("input_ids are whole numbers, one for each token. Give those.")
-    if isinstance(ids, Tensor) and ids.dim() < 2:
-        raise InputError("input_ids are rows, one for each input: (N, T). Give input_ids[None].")
+    for name in ("input_ids", "decoder_input_ids"):
+        if isinstance(ids := values.get(name), Tensor):
+            _expect_ids(checkpoint, name, ids)
     axes: dict[str, tuple[Axis, ...]] = {}
     texts: tuple[TextPair, ...] = ()
     if tokenizer is not None and _are_ids(values.get("input_ids")):
@@ -166,9 +166,36 @@ def encode_arguments(
     if tokenizer is not None and _are_ids(values.get("decoder_input_ids")):
         decoded = values["decoder_input_ids"]
         axes["target"] = tuple(continue_axis(tokenizer, None, row) for row in decoded)
-    count = count_inputs(module, values)
-    axes = {kind: of for kind, of in axes.items() if len(of) == count}
-    return values, _labeled(axes, given, count), texts
+    count = max([count_inputs(module, values), *map(len, axes.values())])
+    for kind, of in axes.items():
+        if len(of) not in (1, count):
+            raise InputError(
+                f"inputs holds {counted(len(of), kind)} among {count} inputs. Give one for each, "
+                "or one for all."
+            )
+        axes[kind] = of * (count // len(of))
+    return values, _labeled(axes, given, count), texts * (count // max(1, len(texts)))
+
+
+def _expect_ids(checkpoint: Checkpoint, name: str, ids: Tensor) -> None:
+    """Raise InputError for what is not rows of ids that the embedding of the model has."""
+    module = checkpoint.module
+    if ids.is_floating_point():
+        raise InputError(f"{name} are whole numbers, one for each token. Give those.")
+    if ids.dim() < 2:
+        raise InputError(f"{name} are rows, one for each input: (N, T). Give {name}[None].")
+    # Placeholders of images and sounds may have no row; a decoder may have another embedding.
+    is_text = input_kinds(module) == ("text",) and name == "input_ids"
+    if is_text and (outside := outside_embedding(module, ids)):
+        raise InputError(f"{name} {outside}. Give ids of {checkpoint.name}.")
+
+
+def outside_embedding(module: Any, ids: Tensor) -> str | None:
+    """Return in words that some ids have no row in the embedding; None if all have one."""
+    rows = embedding_rows(module)
+    if rows is None or bool(((ids >= 0) & (ids < rows)).all()):
+        return None
+    return f"go from {int(ids.min())} to {int(ids.max())}, but the embedding has rows 0–{rows - 1}"
 
 
 def _are_ids(value: Any) -> bool:

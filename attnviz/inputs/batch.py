@@ -14,6 +14,7 @@ from attnviz.inputs.arguments import (
     Arguments,
     ArgumentSource,
     encode_arguments,
+    outside_embedding,
     parse_arguments,
     unfilled_note,
 )
@@ -50,7 +51,6 @@ from attnviz.inputs.text import (
 from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
 from attnviz.models.pretrained import (
     count_inputs,
-    embedding_rows,
     forward_parameters,
     has_text_decoder,
     input_kinds,
@@ -342,7 +342,8 @@ def encode(
             checks = [one + other for one, other in zip(checks, of_target, strict=True)]
         if image is not None:
             pixels = processed_image(checkpoint, image, tensors)
-    _expect_rows(checkpoint, tensors)
+    if image is None and sound is None:  # their placeholders have no row in the embedding
+        _expect_rows(checkpoint, tensors)
     names = forward_parameters(module)
     tensors = _placed(checkpoint, {name: t for name, t in tensors.items() if name in names})
     if image is not None:
@@ -368,14 +369,16 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
     """Return arguments of the model's forward as a batch."""
     with translate(checkpoint):
         inputs, axes, texts = encode_arguments(checkpoint, arguments)
-    _expect_rows(checkpoint, inputs)
     inputs = _placed(checkpoint, inputs)
     pixels, own = None, list[str]()
     if "image" in axes and len(axes["image"]) == 1:
         pixels = processed_image(checkpoint, None, inputs)
     if "decoder_input_ids" not in inputs and "decoder_inputs_embeds" not in inputs:
         axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
-    count = count_inputs(checkpoint.module, inputs)
+    count = len(next(iter(axes.values()))) if axes else count_inputs(checkpoint.module, inputs)
+    lost = sorted({"attention_mask", "token_type_ids"} & arguments.values.keys() - inputs.keys())
+    read = f"read as arguments of the model: {Arguments(inputs).summary}"
+    differs = (f"{', '.join(lost)} left out: the model takes no such argument",) if lost else ()
     if generating and count > 1:
         raise InputError(f"inputs holds {count} inputs. Give one to generate after it.")
     return Batch(
@@ -383,8 +386,8 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
         axes,
         cut_from=(None,) * count,
         image=pixels,
-        notes=((f"read as arguments of the model: {Arguments(inputs).summary}", *own),) * count,
-        input_check=(EncodingCheck(InputCheck(True)),) * count,
+        notes=((read, *differs, *own),) * count,
+        input_check=(EncodingCheck(InputCheck(True, differs)),) * count,
         texts=texts,
     )
 
@@ -427,19 +430,17 @@ def reads_choices(module: Any) -> bool:
 
 
 def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
-    """Raise ModelError for ids without a row in the embedding; placeholders may have none."""
+    """Raise ModelError for token ids that have no row in the embedding."""
     module = checkpoint.module
-    has_media = any("values" in name or "features" in name for name in inputs)
     for name in ("input_ids", "decoder_input_ids"):
-        if (ids := inputs.get(name)) is None or has_media:
+        if (ids := inputs.get(name)) is None:
             continue
         # The decoder may have another vocabulary and embedding.
         embedder = module if name == "input_ids" else module.get_decoder()  # type: ignore[no-untyped-call]
-        rows = embedding_rows(embedder)
-        if rows is not None and not bool(((ids >= 0) & (ids < rows)).all()):
+        if outside := outside_embedding(embedder, ids):
             raise ModelError(
-                f"The ids of {checkpoint.name} go from {int(ids.min())} to {int(ids.max())}, but "
-                f"the embedding has rows 0–{rows - 1}. Pass the tokenizer= of this model."
+                f"The ids of the tokenizer of {checkpoint.name} {outside}. Pass the tokenizer= of "
+                "this model."
             )
 
 

@@ -115,11 +115,7 @@ def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[s
 
 
 def fill_placeholders(
-    checkpoint: Checkpoint,
-    axis: Axis,
-    kind: str,
-    inputs: dict[str, Tensor],
-    sound: Sound | None,
+    checkpoint: Checkpoint, axis: Axis, kind: str, inputs: dict[str, Tensor], sound: Sound | None
 ) -> Axis:
     """Label the placeholders by the patches or the frames that fill them."""
     _, token_id = _placeholder(checkpoint, kind)

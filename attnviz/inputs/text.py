@@ -18,6 +18,7 @@ from attnviz.inputs.tokens import Chat, TokenIds, special_flags
 from attnviz.models.pretrained import forward_parameters, has_text_decoder
 from attnviz.results import Axis, InputCheck
 from attnviz.results.axis import Span, join_axes, literal, make_axis
+from attnviz.results.text import counted
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import sought_tokens
 from attnviz.runtime.libraries import MemoryBudget
@@ -357,14 +358,16 @@ def _check(
     if most is not None:
         kind = "target" if of_decoder else "text"
         differs.append(f"{kind} cut from {encoded.cut_from} to {most} tokens")
-    if checkpoint.special_tokens == "split" and not isinstance(source, str):
-        notes.append("special tokens in ids and in messages are read as such")
+    is_split = checkpoint.special_tokens == "split"
+    if is_split and not isinstance(source, str) and any(encoded.special):
+        notes.append("special tokens of token ids and chats are kept, not split")
     if isinstance(source, TokenIds):  # their text is made of them
         if source.padding:
-            differs.append(f"{source.padding} tokens of padding before the text left out")
+            differs.append(f"left out {counted(source.padding, 'padding token')} before the text")
         takes_segments = "token_type_ids" in forward_parameters(checkpoint.module)
-        if source.segments and takes_segments and not _reads_segments(checkpoint.module):
-            differs.append("token_type_ids left out: the model has no table of them")
+        matters = source.segments and (takes_segments or any(source.segments))
+        if matters and not _reads_segments(checkpoint.module):
+            differs.append("token_type_ids left out: the model has no table of segments")
         check = InputCheck(row == list(source.ids[:most]), (*differs,))
         return EncodingCheck(check, (*differs, *notes))
     for number, text in enumerate(filter(None, encoded.texts)):
@@ -391,7 +394,7 @@ def _check(
             for token in dict.fromkeys(map(str, tokenizer.all_special_tokens))
             if any(token in text for text in (source, second) if text)
         ]
-        if checkpoint.special_tokens == "split":
+        if is_split:
             differs += _listed("read as plain text, not as special tokens", typed, "parse")
         else:
             typed = [token for token in typed if token in read]
@@ -529,14 +532,16 @@ def encode_target(
     ]
     if len(alone) == len(targets):
         if len({*map(len, (one.ids for one in alone))}) > 1:
-            raise InputError("The targets differ in length. Give one at a time, or the tokenizer.")
-        given = torch.tensor([one.ids for one in alone], device=checkpoint.device)
-        ids = given if alone[0].shifted else _shift(module, given)
-        if ids is given and not alone[0].shifted:  # they hold the decoder's first token
-            ids = given[:, :-1]
+            raise InputError(
+                "The targets differ in length. Give one at a time, or the decoder's tokenizer "
+                "(target_tokenizer=)."
+            )
+        ids = torch.cat([_read_by_decoder(checkpoint, one) for one in alone])
         inputs = {"decoder_input_ids": ids, "decoder_attention_mask": torch.ones_like(ids)}
         axes = tuple(continue_axis(tokenizer, None, row) for row in ids)
-        return inputs, axes, (EncodingCheck(),) * len(alone)
+        last = "the last id of the target is predicted, not read"
+        notes = [() if one.shifted else (last,) for one in alone]
+        return inputs, axes, tuple(EncodingCheck(notes=note) for note in notes)
     labels, axes, _, checks = encode_texts(
         checkpoint, [(text, None) for text in targets], truncate=truncate, of_decoder=True
     )
@@ -550,6 +555,17 @@ def encode_target(
         axes = tuple(join_axes(start, axis) for axis in axes)
         mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
     return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes, checks
+
+
+def _read_by_decoder(checkpoint: Checkpoint, source: TokenIds) -> Tensor:
+    """Return what the decoder reads of the ids of a target, (1, T)."""
+    ids = torch.tensor([source.ids], device=checkpoint.device)
+    shifted = ids if source.shifted else _shift(checkpoint.module, ids)
+    if shifted is ids and not source.shifted:  # they hold the decoder's first token
+        shifted = ids[:, :-1]
+    if not shifted.numel():
+        raise InputError("The target has the decoder's first token only. Give at least one more.")
+    return shifted
 
 
 def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:

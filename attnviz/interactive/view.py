@@ -157,9 +157,7 @@ class View(Page):
     """
 
     def __init__(
-        self,
-        results: Sequence[AttentionResult],
-        collect: Callable[[], tuple[dict[str, Any], str]],
+        self, results: Sequence[AttentionResult], collect: Callable[[], tuple[dict[str, Any], str]]
     ) -> None:
         self._results, self._collect = results, collect
 

@@ -69,7 +69,7 @@ _FORMER_FIELDS = {
         "secant": "decomposition",
         "ledger": "residual_stream",
         "patched": "direct_effect",
-    },
+    }
 }
 _DTYPES = {
     torch.float32, torch.float64, torch.float16, torch.bfloat16,

@@ -57,9 +57,7 @@ def expect_float64(device: torch.device) -> None:
 
 
 def device_map_options(
-    device_map: DeviceMap | None,
-    folder: str | os.PathLike[str] | None,
-    device: str | torch.device,
+    device_map: DeviceMap | None, folder: str | os.PathLike[str] | None, device: str | torch.device
 ) -> dict[str, Any]:
     """Return the keywords of `from_pretrained` that place a model; none without a device map."""
     if device_map is None:

@@ -356,9 +356,7 @@ def attend(
 
 
 def attended(
-    source: TextSource | AttentionResult | None,
-    model: Model | Loadable | None,
-    inputs: OneInput,
+    source: TextSource | AttentionResult | None, model: Model | Loadable | None, inputs: OneInput
 ) -> AttentionResult:
     """Return a result as it is, or that of `attend`; raise InputError for both at once."""
     if isinstance(source, list) and any(isinstance(one, AttentionResult) for one in source):
@@ -389,10 +387,7 @@ def parse_source(
         raise TypeError(f"{reader}() got an unexpected keyword argument {name!r}")
     for name in ("image", "audio", "sampling_rate", "target"):
         if keywords.pop(name, None) is not None:
-            raise InputError(
-                f"{reader} reads one text; images, sounds and targets come with attend. Leave "
-                f"{name} out."
-            )
+            raise InputError(f"{reader} reads text only. Leave {name} out, or use attend.")
     truncate = true_or_false(keywords.pop("truncate", False), "truncate")
     special_tokens = keywords.pop("special_tokens", None)
     inputs = parse_inputs(text, generate=1, **keywords)  # which prompts a chat

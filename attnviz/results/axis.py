@@ -453,8 +453,8 @@ def expect_known(word: str, axis: Axis, positions: Sequence[int]) -> None:
     """Raise InputError if the model read an unknown token ([UNK]) at one of these positions."""
     if axis.unknown is not None and any(axis.unknown[n] for n in positions):
         raise InputError(
-            f"The model has no token for {shortened(word)!r} and read an unknown one in its place. "
-            "Choose another word, or a model that knows it."
+            f"The model has no token for {shortened(word)!r}, or for a part of it, and read an "
+            "unknown one. Choose another word, or a model that knows it."
         )
 
 

@@ -23,12 +23,7 @@ __all__ = ["ScoreSpec", "attend", "summarise"]
 @exact_products()
 @torch.no_grad()
 def attend(
-    spec: ScoreSpec,
-    value: Tensor,
-    *,
-    cells: int = 512,
-    top: int = 0,
-    marked: Tensor | None = None,
+    spec: ScoreSpec, value: Tensor, *, cells: int = 512, top: int = 0, marked: Tensor | None = None
 ) -> tuple[Tensor, MapSummary]:
     """Return the attention vectors of every head, and the summary of its weights.
 

@@ -159,9 +159,11 @@ def test_no_split_where_the_other_words_do_as_well(results):
     bank = results["bank"]
     others = replace(bank.context, accuracy=bank.scores[-1].accuracy)
     assert replace(bank, context=others).headline == (
-        "The other words alone tell river and money apart as well as “bank” does: "
+        "The other words alone tell river and money apart as well as “bank” does (100% right): "
         "100% right, chance 50%"
     )
+    middle = with_p_values(bank, [1, 1, 0.001, 1, 1, 1, 0.5], p_best=0.001, context=others)
+    assert middle.headline.startswith("No split of “bank” into river and money can be shown")
     few = replace(bank, occurrences=bank.occurrences[:13])  # ten of one sense
     assert few.chance == pytest.approx(10 / 13)
 

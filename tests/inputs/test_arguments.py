@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from media import seeing
 from safetensors.torch import save_file
 
 import attnviz
-from attnviz import InputError, ModelError
+from attnviz import InputError
 
 SIZE = {
     "vocab_size": 30522, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -78,6 +79,28 @@ def test_the_main_input_says_how_many_there_are(model, labels):
         torch.testing.assert_close(
             result.weights(), own_weights(model.module, arguments, row), atol=1e-5, rtol=0
         )
+
+
+def test_one_image_stands_beside_several_texts(tokenizer):
+    model = seeing("clip", tokenizer)
+    pixels = torch.rand(1, 3, 32, 32)
+    texts = tokenizer(["a cat", "a dog"], return_tensors="pt")["input_ids"] % 1000
+    both = model.attend(inputs={"input_ids": texts, "pixel_values": pixels})
+    assert len(both) == 2
+    (alone,) = [model.attend(inputs={"input_ids": texts[:1], "pixel_values": pixels})]
+    vision = [one.stack("vision") if "vision" in one.stacks else one for one in (*both, alone)]
+    assert torch.equal(vision[0].weights(), vision[1].weights())
+    with pytest.raises(InputError, match=r"2 texts among 3 inputs"):
+        model.attend(inputs={"input_ids": texts, "pixel_values": torch.rand(3, 3, 32, 32)})
+
+
+def test_an_argument_that_the_model_does_not_take_is_named(tokenizer):
+    config = transformers.DistilBertConfig(vocab_size=30522, dim=32, n_heads=2, n_layers=1)
+    model = attnviz.load(transformers.DistilBertModel(config).eval(), tokenizer=tokenizer)
+    arguments = dict(tokenizer(TEXT, "it was late", return_tensors="pt"))
+    hole = changed(arguments, "attention_mask")
+    for result in (model.attend(arguments), model.attend(inputs=hole)):
+        assert any(note.startswith("token_type_ids left out") for note in result.notes)
 
 
 def test_boxes_are_read_and_missed(tokenizer):
@@ -235,7 +258,7 @@ def test_wrong_arguments_are_refused_in_one_line(name, model):
 
 
 def test_inputs_stand_alone(model):
-    with pytest.raises(ModelError, match="go from 40000 to 40000, but the embedding has rows"):
+    with pytest.raises(InputError, match="input_ids go from 40000 to 40000"):
         model.attend(inputs={"input_ids": [[40000]], "position_ids": [[0]]})
     with pytest.raises(InputError, match="Leave text out"):
         model.attend("a", inputs={"input_ids": [[101, 102]]})

@@ -233,6 +233,9 @@ def test_a_decoder_has_a_tokenizer_of_its_own():
     assert len(named) == len(result.stack("decoder").tokens)
     several = alone.attend(["the house", "a cat"], target=[ids, ids])
     assert [one.stack("decoder").tokens for one in several] == [named] * 2
+    assert any("the last id of the target" in note for note in several[0].notes)
+    with pytest.raises(InputError, match="decoder's first token only"):
+        alone.attend("the house", target=[0])
     with pytest.raises(InputError, match="The targets differ in length"):
         alone.attend(["the house", "a cat"], target=[ids, ids[:3]])
     with pytest.raises(InputError, match="has another vocabulary than its encoder"):

@@ -129,14 +129,14 @@ def test_what_is_left_out_of_ids_is_said(model, tokenizer):
     decoder = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
     typed = decoder.attend({"input_ids": ids, "token_type_ids": [0] * len(ids)})
     for result, said in (
-        (decoder.attend(padded), "2 tokens of padding before the text left out"),
-        (decoder.attend(inputs=padded), "2 tokens of padding before the text left out"),
-        (typed, "token_type_ids left out: the model has no table of them"),
+        (decoder.attend(padded), "left out 2 padding tokens before the text"),
+        (decoder.attend(inputs=padded), "left out 2 padding tokens before the text"),
+        (typed, "token_type_ids left out: the model has no table of segments"),
     ):
         assert said in result.notes
         assert said in result.agreement.input.differs
     split = model.attend(ids, special_tokens="split")
-    assert "special tokens in ids and in messages are read as such" in split.notes
+    assert "special tokens of token ids and chats are kept, not split" in split.notes
 
 
 def test_ids_are_a_reference_and_begin_a_target(model, tokenizer):

@@ -151,7 +151,7 @@ class AblationResult(Result):
         """Whether the mean differs from 0, (S,): by Student's t, corrected for the number of sets.
 
         One text has no spread: what is measured in it counts. A distance is above 0 in any case,
-        so that none of several texts is certain.
+        so with several texts no set of heads is called certain.
         """
         if not self.is_tested:
             return torch.zeros_like(self.mean, dtype=torch.bool)

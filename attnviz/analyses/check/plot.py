@@ -132,10 +132,10 @@ def _largest(result: CheckResult) -> float:
     return float(result.differences.nan_to_num(0.0, 0.0, 0.0).max())
 
 
-def _say(difference: float, most: float = 1.0) -> str:
+def _say(difference: float, most: float) -> str:
     """Return a difference of weights with two digits, or in powers of ten.
 
-    >>> _say(0.204), _say(4.2e-7), _say(2.0)
+    >>> _say(0.204, 1), _say(4.2e-7, 1), _say(2.0, 1)
     ('.20', '4·10⁻⁷', 'NaN')
     """
     if difference > most:

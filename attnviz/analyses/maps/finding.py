@@ -173,8 +173,8 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
         return _of_pooled(drawn)
     weights = drawn.weights.float()
     if (sums := weights.sum(-1)).max() > _MOST_OF_A_ROW:
-        least, most = (f"{float(end):.3g}" for end in sums.aminmax())
-        return Finding(f"The rows sum to {least}{f' to {most}' * (most != least)}, not to 1")
+        least, most = (f"{float(end):.3g}" for end in sums[sums > 0].aminmax())
+        return Finding(f"The rows sum to {least}{f' to {most}' * (most != least)}, not to 1", asked)
     if asked is not None:
         return _of_cell(drawn, *asked)
     rows, columns = drawn.is_word

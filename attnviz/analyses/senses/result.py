@@ -212,14 +212,18 @@ class SensesResult(Result):
         output = f"{self.scores[-1].accuracy:.0%} right, chance {self.chance:.0%}"
         if since == 0:
             return f"{word} differs between {senses} before any context: {output}"
-        if self.others_do_as_well and (since is not None or self.separated[self.best]):
-            return f"The other words alone tell {senses} apart as well as {word} does: {output}"
         if since is not None:
+            if self.others_do_as_well:
+                return (
+                    f"The other words alone tell {senses} apart as well as {word} does "
+                    f"({self.context.accuracy:.0%} right): {output}"
+                )
             if since == len(self.scores) - 1:
                 return f"At the output, {word} splits into {senses}: {output}"
             return f"From layer {since} on, {word} splits into {senses}: output {output}"
-        if self.separated[self.best] and self.p_best <= _LEVEL:
-            best = f"{self.scores[self.best].accuracy:.0%} right"
+        accuracy, is_shown = self.scores[self.best].accuracy, self.separated[self.best]
+        if is_shown and self.p_best <= _LEVEL and accuracy > self.context.accuracy + _TIE:
+            best = f"{accuracy:.0%} right"
             return (
                 f"{word} splits into {senses} {self.state_name(self.best)} ({best}, the best of "
                 f"{len(self.scores)}), but not at the output: {output}"

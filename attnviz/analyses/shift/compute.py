@@ -269,9 +269,9 @@ class Regions:
     def place(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return the place of states (L + 1, d) on the axis, and their distances from the regions.
 
-        The place is 0 at the second region and 1 at the first, as these are at the end, (L + 1,).
-        Distances are in units of that of the regions in each layer, (L + 1, 2). Both are NaN where
-        the regions are one point.
+        The place is measured between the centers at the end: 0 at the second, 1 at the first,
+        (L + 1,). Distances are in units of that of the regions in each layer, (L + 1, 2), and NaN
+        where the regions are one point.
         """
         gap = (self.centers[:, 0] - self.centers[:, 1]).norm(dim=-1)
         gap = gap.masked_fill(gap <= _ROUNDING * self.centers.norm(dim=-1).amax(1), torch.nan)

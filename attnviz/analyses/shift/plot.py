@@ -247,7 +247,11 @@ class _Word:
 def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> float:
     """Write the text with two bars below each word; return the lower edge."""
     room = page.right - left
-    top = page.subtitle(left, top, _sentence_title(result), room) + 0.02
+    is_all = result.contributions[0] == "all paths"
+    brought = f"What “{literal(result.word, 20)}” reads from each word"
+    brought = "What each word brought" if is_all else brought
+    title = f"{brought}, and what {result.changing_it} takes" if result.causal else brought
+    top = page.subtitle(left, top, title, room) + 0.02
     top = _draw_key(page, result, left, top, room) + 0.08
     contributions = [result.share(number) for number in result.contributions[1]]
     effects = [math.nan] * len(contributions)
@@ -295,13 +299,6 @@ def _extent(
     ends += [result.share(effect[word.index]) for effect in result.causal.values() for word in line]
     known = [end for end in ends if end == end]
     return min(known), max(known)
-
-
-def _sentence_title(result: ShiftResult) -> str:
-    is_all = result.contributions[0] == "all paths"
-    word = literal(result.word, 20)
-    brought = "What each word brought" if is_all else f"What “{word}” reads from each word"
-    return f"{brought}, and what {result.changing_it} takes" if result.causal else brought
 
 
 def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: float) -> float:

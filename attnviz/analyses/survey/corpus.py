@@ -142,7 +142,8 @@ def parse_corpus(
         )
     if pairs is not None:
         listed = None if isinstance(source, str | Path) or not isinstance(source, Sized) else source
-        pairs = read_texts(pairs, "pair", ids=False)[0] or []
+        is_list = isinstance(pairs, Sized) and not isinstance(pairs, str)
+        pairs = read_texts(list(pairs) if is_list else pairs, "pair", ids=False)[0] or []
         if listed is None or len(pairs) != len(listed):
             raise InputError(
                 "pair is the second text of each: give a list of texts, and as many second ones."
@@ -189,7 +190,7 @@ def read_corpus(
 def check_corpus(source: object, column: str = "text") -> None:
     """Raise InputError for what is neither the name of a file nor a list, or has no columns."""
     if hasattr(source, "columns"):  # iterated, a table yields their names
-        raise InputError("A table is no list of texts. Give one of its columns: table['text'].")
+        raise InputError("A table is not a list of texts. Give one column, such as table['text'].")
     if not isinstance(source, str | Path | Iterable):
         raise InputError(f"A corpus is a file or a list of texts, not {source!r:.60}.")
     if not isinstance(source, str | Path) or Path(source).suffix.lower() not in SUFFIXES[1:]:

@@ -464,7 +464,7 @@ def test_models_of_other_kinds(family, tokenizer):
         ),
         ("bank", {"reference": CASH}, "The reference is the same as the text"),
         ("bank", {"reference": "gates"}, "Did you mean gate?"),
-        ("bank", {"target": "x"}, "targets come with attend. Leave target out"),
+        ("bank", {"target": "x"}, "shift reads text only. Leave target out"),
         ("bank", {"reference": [CASH, CASH]}, "The other text is a list of texts"),
         ("bank", {"reference": 7}, "In the other text: The text must be a string, not int"),
         (7, {}, "word must be a string, not 7"),

@@ -191,7 +191,7 @@ def test_the_corpus_is_checked_before_a_model_is_loaded(
 
 @pytest.mark.parametrize("reader", [attnviz.survey, attnviz.explore])
 def test_what_is_no_list_of_texts_is_refused(reader):
-    with pytest.raises(InputError, match="Give one of its columns"):
+    with pytest.raises(InputError, match="Give one column, such as"):
         reader(pd.DataFrame({"text": TEXTS}))
     for pair, said in (
         ([1, 2, 3], "Pair 1 of 3 must be a string"),
