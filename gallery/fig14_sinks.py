@@ -48,5 +48,5 @@ with attnviz.plot.style():
     right.set(xlabel="mean over heads, %", xlim=(0, 100), ylabel="layer", ylim=(5.5, -0.5))
     right.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.03, 1), handlelength=1)
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
-title = f"{share:.0%} of all attention goes to tokens without content"
+title = f"Content words give {share:.0%} of their attention to tokens without content"
 fig = attnviz.plot.add_caption(fig, title=title, text="Model: all-MiniLM-L6-v2", agreement=proof)
