@@ -19,6 +19,8 @@ from attnviz.pipeline.attend import Model
 Kind: TypeAlias = Literal["next token", "masked token", "class"]
 Number: TypeAlias = Literal["difference", "log-probability", "logit"]
 
+_TIED = 0.5  # a difference of logits that is none: 62 % against 38 % at the most
+
 
 @dataclass(frozen=True, eq=False)
 class Prediction(Readout):
@@ -163,6 +165,20 @@ class Choices:
         """Return the most probable tokens or classes, the first first."""
         logits = self.logits.double().cpu()
         return logits.argsort(descending=True, stable=True)[:count].tolist()
+
+    def rival(self, choice: int) -> tuple[int | None, list[str]]:
+        """Return what a choice is compared with: the most probable other one, and notes.
+
+        None where the classes do not exclude each other, or where both are nearly tied.
+        """
+        other = next((other for other in self.top(2) if other != choice), None)
+        if other is None or not self.is_distribution:
+            return None, []
+        if (self.logits[choice] - self.logits[other]).abs() >= _TIED:
+            return other, []
+        probabilities = self.probabilities
+        one, two = (f"“{self.label(n)}” ({probabilities[n]:.0%})" for n in (choice, other))
+        return None, [f"{one} and {two} are nearly tied, so the first is explained alone"]
 
     def label(self, choice: int) -> str:
         """Return a token without its leading blank, or the name of a class."""

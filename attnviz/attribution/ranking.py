@@ -54,12 +54,20 @@ def spread(numbers: Tensor, words: list[int], count: int) -> Tensor:
 
 
 def consensus(effects: Mapping[str, Tensor], rows: list[int]) -> Tensor:
-    """Return the mean of effects (…, W), each in units of its deviation over some words."""
-    scaled = []
-    for effect in effects.values():
-        deviation = effect[..., rows].std(-1, correction=0, keepdim=True) if rows else 0.0 * effect
-        scaled.append(torch.where(deviation > 0, effect / deviation, effect))
-    return torch.stack(torch.broadcast_tensors(*scaled)).mean(0)  # type: ignore[no-untyped-call]
+    """Return the mean of effects (…, W), each scaled to their mean deviation over some words.
+
+    Each then counts alike in the ranks, and the mean keeps their unit.
+
+    >>> effects = {"mask": torch.tensor([1.0, 3.0]), "delete": torch.tensor([30.0, 10.0])}
+    >>> consensus(effects, [0, 1])
+    tensor([11.,  11.])
+    """
+    stacked = torch.stack(torch.broadcast_tensors(*effects.values()))  # type: ignore[no-untyped-call]
+    if not rows:
+        return stacked.mean(0)
+    deviation = stacked[..., rows].std(-1, correction=0, keepdim=True)
+    scale = deviation.mean(0) / deviation
+    return (stacked * torch.where(deviation > 0, scale, 1.0)).mean(0)
 
 
 def spearman(a: Tensor, b: Tensor) -> float | None:
@@ -76,7 +84,7 @@ def spearman(a: Tensor, b: Tensor) -> float | None:
 
 
 def correlate_ranks(scores: Tensor, draws: Tensor) -> np.ndarray[Any, Any]:
-    """Return Spearman's ρ of scores (W,) with each of several draws (N, W).
+    """Return Spearman's ρ of scores (W,) or (N, W) with each of N draws (N, W); NaN if all tie.
 
     >>> draws = torch.tensor([[0.0, 5.0, 6.0], [3.0, 2.0, 1.0]])
     >>> correlate_ranks(torch.tensor([1.0, 2.0, 3.0]), draws).round(6)
@@ -84,9 +92,9 @@ def correlate_ranks(scores: Tensor, draws: Tensor) -> np.ndarray[Any, Any]:
     """
     from scipy.stats import rankdata
 
-    ours, others = rankdata(scores.numpy()), rankdata(draws.numpy(), axis=1)
-    ours, others = ours - ours.mean(), others - others.mean(1, keepdims=True)
-    norms = np.linalg.norm(others, axis=1) * np.linalg.norm(ours)
-    rhos: np.ndarray[Any, Any] = np.zeros(len(others))
-    np.divide(others @ ours, norms, out=rhos, where=norms > 0)
+    ranks = (rankdata(numbers.numpy(), axis=-1) for numbers in (scores, draws))
+    ours, others = (rank - rank.mean(-1, keepdims=True) for rank in ranks)
+    norms = np.linalg.norm(others, axis=-1) * np.linalg.norm(ours, axis=-1)
+    rhos: np.ndarray[Any, Any] = np.full(len(others), np.nan)
+    np.divide((others * ours).sum(-1), norms, out=rhos, where=norms > 0)
     return rhos

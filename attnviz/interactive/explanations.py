@@ -52,6 +52,8 @@ def describe_explanation(result: ExplainResult, position: int) -> dict[str, Any]
     position : that of the token in the page. The explanation may read a token before the text.
     """
     before = len(result.tokens) - position
+    if result.decomposition is None:
+        raise InputError(f"{result.question} has no contributions of words, which a page shows.")
     credit = result.decomposition.credit.clone()
     for word in {*range(len(result.words))} - {*result.sources}:
         credit[list(result.positions[word])] = math.nan
@@ -81,23 +83,24 @@ def _headline(result: ExplainResult) -> str:
     if not words:
         return f"{result.question}: no word before it is measured"
     numbers = f"{', '.join(words)} {result.unit}"
-    if result.causal and result.strongest is None:
+    if result.causal and result.strongest != result.first(result.credit):
         return f"{result.question}: methods disagree, {numbers} by the split"
     return f"{result.question}: {numbers}"
 
 
 def _details(result: ExplainResult) -> str:
     """Return how the contributions were computed, and how far they agree with the measured ones."""
-    total = _with_sign(result.decomposition.total)
-    parts = [
-        f"Contributions of the words by the split, sum {total}: the logits differ by "
-        f"{signed(result.value)} here and by {signed(result.baseline)} without context"
-    ]
+    value, baseline = signed(result.value), signed(result.baseline)
+    numbers = f"the logits differ by {value} here and by {baseline} without context"
+    if result.against is None:
+        numbers = f"{result.quantity} is {value} here and {baseline} without context"
+    parts = [f"Contributions of the words by the split, sum {_with_sign(result.total)}: {numbers}"]
     if not result.causal:
         parts.append("Not compared with measured effects")
     elif SPLIT in result.rank_correlations:
         rho, low, high = map(signed, result.rank_correlations[SPLIT])
-        parts.append(f"Rank correlation with the measured effects {rho} ({low} to {high})")
+        rho = f"{rho} ({low} to {high} over words)"
+        parts.append(f"Rank correlation with the measured effects {rho}")
     else:
         parts.append("Too few words for a rank correlation with the measured effects")
     parts += [

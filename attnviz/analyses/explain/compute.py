@@ -1,12 +1,13 @@
 """Why a model predicted a token or a class.
 
-The prediction is compared with that of a reference in which words can attend to less. The
-difference is decomposed exactly (`attribution.decomposition`). Independently of that, each word is
-changed, and the effect on the prediction is measured (`attribution.interventions`).
+Each word is changed, and the effect on the prediction is measured (`attribution.interventions`).
+Independently of that, the prediction is compared with that of a reference in which words can attend
+to less, and the difference is decomposed exactly (`attribution.decomposition`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,11 +32,11 @@ from attnviz.attribution.lens import LogitLens, logit_lens
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.ranking import spread, sum_pieces
-from attnviz.attribution.reference import Reading, encode_causal, make_reference, read
+from attnviz.attribution.reference import Reading, Reference, encode_causal, make_reference, read
 from attnviz.attribution.target import Score, Target, token_ids
 from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
-from attnviz.errors import InputError, ModelError, expect_words, positive_number
+from attnviz.errors import InputError, ModelError, expect_words, first_line, positive_number
 from attnviz.inputs.batch import Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import encode_prefix, expect_tokens_left, generated_text
 from attnviz.inputs.tokens import TextSource, TokenIds, parse_text
@@ -67,7 +68,7 @@ def explain(
     model: Model | Loadable | None = None,
     **inputs: Unpack[Source],
 ) -> ExplainResult:
-    """Explain a prediction by the words of a text, exactly, beside the effect of changing each.
+    """Explain a prediction by the effect of changing each word, beside an exact decomposition.
 
     Parameters
     ----------
@@ -80,8 +81,8 @@ def explain(
         several tokens it is the first. By default the most probable one.
     against : str, optional
         Another token or class. The difference of both logits is explained. By default the second
-        most probable one, if there is no `target` and the classes exclude each other; else the
-        target is explained alone.
+        most probable one, if there is no `target`, the classes exclude each other, and the logits
+        differ by half a logit or more. Else the target is explained alone.
     number : {"log-probability", "logit"}
         What is explained of a target alone.
     reference : str, default "gate"
@@ -112,8 +113,9 @@ def explain(
     Returns
     -------
     ExplainResult
-        The decomposition, the effects of the interventions (`causal`), the attributions of
-        `methods`, and how far each agrees with the effects (`rank_correlations`).
+        The effects of the interventions (`causal`), their mean (`consensus`), the decomposition,
+        the attributions of `methods`, and how far each agrees with the effects
+        (`rank_correlations`).
 
     Raises
     ------
@@ -124,7 +126,7 @@ def explain(
         no text.
     ModelError
         The model predicts neither tokens nor classes, or its blocks cannot be traced or have no
-        gradients.
+        gradients, where this is asked for.
 
     Examples
     --------
@@ -181,21 +183,15 @@ def explain_prediction(
     assert isinstance(readout, Prediction)
     compared = make_reference(site, reference, reading)
     groups, result, at = reading.groups, reading.result, readout.positions[0]
+    split, missing = _decompose(site, compared, optional=measure and reference == "gate")
     unmeasured = tuple(
         index
         for index, rows in enumerate(groups.positions)
         if reading.sink in rows
         or (readout.kind == "masked token" and at in rows)
-        or (readout.kind == "next token" and at in rows and compared.gate is not None)
+        or (readout.kind == "next token" and at in rows and split and compared.gate is not None)
     )
     with tracing(model):
-        along = torch.ones(1, device="cpu")
-        split = decompose(readout, compared.inputs, direction=along, gate=compared.gate)
-        if not (torch.isfinite(split.credit).all() and split.length > 0):
-            raise ModelError(
-                f"The prediction of {model.name} cannot be decomposed: it is nan or infinite, or "
-                "no word changes it. Choose another model or --dtype (dtype=)."
-            )
         others = [
             index
             for index, special in enumerate(groups.special)
@@ -205,10 +201,17 @@ def explain_prediction(
         causal: dict[str, Tensor] = {}
         replacements = torch.empty(0, len(words), dtype=torch.float64, device="cpu")
         if measure:
-            causal, replacements = _measure(site, words, token_ids(compared.inputs))
-        score = Score.of(site, split, result, compared.gate)
-        attributions, left_out = compute_methods(methods, score)
-        effects, lens, missing = _measure_heads(score, readout) if heads else (None, None, [])
+            causal, replacements = _measure(
+                site, words, token_ids(compared.inputs), knock_out=split is not None
+            )
+        attributions: dict[str, Tensor] = {}
+        effects, lens = None, None
+        if split is not None:
+            score = Score.of(site, split, result, compared.gate)
+            attributions, missing = compute_methods(methods, score)
+            if heads:
+                effects, lens, left_out = _measure_heads(score, readout)
+                missing += left_out
         value = site.outputs(1).item()
 
     by_word = partial(spread, words=others, count=len(groups.labels))
@@ -220,7 +223,7 @@ def explain_prediction(
         kind=readout.kind,
         number=readout.number,
         value=value,
-        baseline=value - split.total,
+        baseline=value - (math.nan if split is None else split.total),
         probability=probabilities[readout.choice].item(),
         top=tuple(map(choices.label, top)),
         top_probabilities=tuple(probabilities[top].tolist()),
@@ -237,10 +240,39 @@ def explain_prediction(
         methods={name: sum_pieces(of, groups.positions) for name, of in attributions.items()},
         heads=effects,
         lens=lens,
-        notes=(*notes, *prediction.notes, *reading.notes, *compared.notes, *left_out, *missing),
+        notes=(*notes, *prediction.notes, *reading.notes, *compared.notes, *missing),
         agreement=_verify(result.agreement, choices, site, split, value),
         provenance=provenance or result.provenance,
     )
+
+
+def _decompose(
+    site: Target, compared: Reference, *, optional: bool
+) -> tuple[Decomposition | None, list[str]]:
+    """Return the decomposition of a prediction, and notes.
+
+    optional : return None and a note, not a ModelError, if the model cannot be traced.
+    """
+    name = site.model.name
+    if not torch.isfinite(site.outputs(1)).all():
+        raise ModelError(
+            f"The prediction of {name} cannot be explained: it is nan or infinite. Choose another "
+            "model or --dtype (dtype=)."
+        )
+    try:
+        with tracing(site.model):
+            along = torch.ones(1, device="cpu")
+            split = decompose(site.readout, compared.inputs, direction=along, gate=compared.gate)
+    except ModelError as error:
+        if not optional or isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise
+        return None, [f"only effects are measured, and no method is computed: {first_line(error)}"]
+    if not (torch.isfinite(split.credit).all() and split.length > 0):
+        raise ModelError(
+            f"The prediction of {name} cannot be decomposed: it is nan or infinite, or no word "
+            "changes it. Choose another model or --dtype (dtype=)."
+        )
+    return split, []
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,14 +336,12 @@ def find_prediction(
     masks = ids.count(getattr(model.tokenizer, "mask_token_id", -1))
     if choices.kind == "masked token" and masks > 1:
         notes.append(f"the text has {masks} mask tokens: the first is explained")
-    top = choices.top(2)
-    first = top[0] if written.last is None else written.last
-    second = next((other for other in top if other != first), None)
-    second = second if choices.is_distribution else None
+    first = choices.top(1)[0] if written.last is None else written.last
+    second, found = choices.rival(first) if target is against is None else (None, [])
+    notes += found
     if target is not None:
         first, found = choices.find(target, "target")
         notes += found
-        second = None
     if against is not None:
         second, found = choices.find(against, "other choice")
         notes += found
@@ -397,12 +427,16 @@ def _stacks_of(reading: Reading) -> tuple[str, ...]:
     return tuple("source" if rows[0] < source else "target" for rows in reading.groups.positions)
 
 
-def _measure(site: Target, words: Words, ids: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+def _measure(
+    site: Target, words: Words, ids: Tensor, *, knock_out: bool
+) -> tuple[dict[str, Tensor], Tensor]:
     """Return what the number loses by each change of a word, (W,), and by each replacement, (K, W).
 
     ids : the tokens of the text and of its reference, (2, T). None of them replaces a word.
+    knock_out : also hide each word from all attention, which has to be traced.
     """
-    others = [name for name in available_interventions(site.model) if name != "replace"]
+    left_out = ("replace",) if knock_out else ("replace", "knock-out")
+    others = [name for name in available_interventions(site.model) if name not in left_out]
     with part(0, 2):
         causal = {name: lost[:, 0] for name, lost in intervene(site, words, others).items()}
     common = common_words(site.model)
@@ -426,15 +460,20 @@ def _measure_heads(
 
 
 def _verify(
-    report: AgreementReport, choices: Choices, site: Target, split: Decomposition, value: float
+    report: AgreementReport,
+    choices: Choices,
+    site: Target,
+    split: Decomposition | None,
+    value: float,
 ) -> AgreementReport:
     """Return a report that covers the split: its sums, and the number that it explains.
 
     The model as loaded predicts the text once more. A gated reference is a run of its own, which no
     other run confirms.
     """
-    missed = AnalysisCheck("sums of the parts", completeness_error(split), COMPLETE)
-    report = replace(report, analysis=(*report.analysis, missed))
+    if split is not None:
+        missed = AnalysisCheck("sums of the parts", completeness_error(split), COMPLETE)
+        report = replace(report, analysis=(*report.analysis, missed))
     ours = torch.tensor([[value]], dtype=torch.float64, device="cpu")
     size = choices.logits.double().abs().max().item()
     return check_hidden_states(report, ours, site.as_loaded(), name="logits", scale=size)
@@ -517,11 +556,11 @@ def explain_tokens(
             end = start + number  # of the tokens before this one
             written = str(decode(read[:end]))[len(str(decode(read[:start]))) :]
             choices = Choices(model, "", "next token", (end - 1,), logits[end - 1])
-            other = next(other for other in choices.top(2) if other != ids[number])
-            prediction = FoundPrediction.of(reading.until(end), choices, ids[number], other)
-            notes = [f"the model wrote “{written.strip()}”"] if written else []
+            other, notes = choices.rival(ids[number])
+            found = FoundPrediction.of(reading.until(end), choices, ids[number], other, log=True)
+            notes += [f"the model wrote “{written.strip()}”"] if written else []
             source = replace(reading.result.provenance, text=text + written)
-            why = explain_prediction(prediction, measure=measure, notes=notes, provenance=source)
+            why = explain_prediction(found, measure=measure, notes=notes, provenance=source)
             results.append(why)
     return results
 

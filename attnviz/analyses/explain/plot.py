@@ -1,4 +1,4 @@
-"""Draw a prediction as its text, shaded by what each word contributed, beside measured effects."""
+"""Draw a prediction as its text, shaded by the measured effect of each word, beside methods."""
 
 from __future__ import annotations
 
@@ -54,11 +54,12 @@ _PlacedWord: TypeAlias = tuple[int | None, str, float, float, float]
 def explain(
     result: ExplainResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
-    """Draw the text of a prediction, shaded by what each word contributed to it.
+    """Draw the text of a prediction, shaded by the measured effect of changing each word.
 
-    Below it stand the contributions, the measured effects of changing each word, and further
-    methods, with the rank correlation of each method and the effects; then, if they were measured,
-    what is lost without each head, and what each layer would predict.
+    Below it stand the effects, the contributions and further methods, with the rank correlation of
+    each method and the effects; then, if they were measured, what is lost without each head, and
+    what each layer would predict. If no effect was measured, the text is shaded by the
+    contributions.
 
     Parameters
     ----------
@@ -87,24 +88,25 @@ def explain(
 
 
 def _caption_parts(result: ExplainResult) -> list[str]:
-    split = result.decomposition
     first, *notes = source_and_notes(result.provenance, result.notes)
-    parts = [
-        first,
-        f"colors: contributions over all paths, in {result.unit}; they sum to {split.total:.2f} "
-        f"(completeness error {power(result.completeness_error)})",
-        f"compared with {result.reference}",
-    ]
+    parts = [first]
+    colors = "colors: " if not result.causal else ""
     if result.causal:
-        parts.insert(
-            2,
-            f"{_MEASURED}: what is lost in separate runs, mean of {', '.join(result.causal)}, each "
-            "in units of its deviation",
+        changes = ", ".join(result.causal)
+        parts.append(
+            f"colors: {_MEASURED}, the {result.unit} that are lost in separate runs, mean of "
+            f"{changes}, each scaled to their mean deviation"
         )
+    if result.decomposition is not None:
+        parts += [
+            f"{colors}contributions over all paths, in {result.unit}, sum to {result.total:.2f} "
+            f"(completeness error {power(result.completeness_error)})",
+            f"compared with {result.reference}",
+        ]
     if result.rank_correlations:
         parts.append(
             "ρ: rank correlation (Spearman) with the measured effect, and its 95 % interval over "
-            "draws of the words that replace a word"
+            "words of this text and over the words that replace them"
         )
     if any(index not in result.sources for index in result.unmeasured):
         names = ", ".join(f"“{literal(result.names[index], 20)}”" for index in result.unmeasured)
@@ -124,8 +126,8 @@ def _caption_parts(result: ExplainResult) -> list[str]:
 
 def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
     """Write the text with a shaded box behind each word; return the lower edge."""
-    credit = result.credit.tolist()
-    scale = signed_norm(itertools.compress(credit, [not special for special in result.special]))
+    effect = result.effect.tolist()
+    scale = signed_norm(itertools.compress(effect, [not special for special in result.special]))
     tall, step = line_height(_WORDS) + 2 * _PAD, line_height(_WORDS) + 2 * _PAD + _LEADING
     sides = sorted(set(result.stacks))
     indent = page.ruler.widest(sides, SMALL_SIZE) + 0.08 if sides else 0.0
@@ -139,7 +141,7 @@ def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
     ax.axis("off")
     ax.set(xlim=(0, page.right - left_edge), ylim=(height, 0))
     for index, text, left, down, wide in places:
-        number = credit[index] if index is not None else float("nan")
+        number = effect[index] if index is not None else float("nan")
         fill = theme().values(scale(number)) if number == number else theme().ground
         color = theme().readable_on(fill) if number == number else theme().muted
         if index is None:
@@ -240,11 +242,10 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     ax = page.axes(left, top, right - left, _ROW * len(rows))
     ax.set(xlim=(0, len(shown)), ylim=(len(rows), 0))
     ax.axis("off")
-    sign = 1 if result.decomposition.total >= 0 else -1
     for line, (name, numbers) in enumerate(rows):
         largest = max(abs(numbers[index]) for index in shown) or 1.0
         drawn = [numbers[index] / largest for index in shown]
-        best = max(range(len(drawn)), key=lambda n: sign * drawn[n])
+        best = shown.index(first) if (first := result.first(numbers)) in shown else -1
         for n, number in enumerate(drawn):
             fill = theme().values((1 + number) / 2)
             ax.bar(n + 0.5, 1, width=1, bottom=line, color=fill, edgecolor=theme().ground)
@@ -273,7 +274,7 @@ def _strongest(result: ExplainResult, most: int) -> list[int]:
     """Return the words with the largest contributions or effects, in the order of the text."""
     if not result.sources or most < min(_FEWEST, len(result.sources)):
         return []
-    numbers = [result.credit, result.consensus] if result.causal else [result.credit]
+    numbers = [result.effect] if result.decomposition is None else [result.effect, result.credit]
     sizes = torch.stack(numbers)[:, result.sources].abs()
     largest = (sizes / sizes.amax(1, keepdim=True).clamp(min=1e-30)).amax(0)
     order = largest.argsort(descending=True, stable=True)[:most].tolist()

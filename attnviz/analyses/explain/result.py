@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -55,7 +55,7 @@ class ExplainResult(WordResult):
         What is explained: "difference" (of logits), "log-probability" or "logit".
     value, baseline : float
         The number in the text and in the reference. The contributions of the words sum to the
-        difference.
+        difference. The baseline is NaN without a decomposition.
     probability : float
         The probability of the target: by the softmax, or by the sigmoid where a text has several
         labels at once. NaN for a score (regression, a reranker), which has none.
@@ -74,8 +74,9 @@ class ExplainResult(WordResult):
         token is predicted, and the attention sink.
     reference : str
         What the text is compared with, in words.
-    decomposition : Decomposition
-        The difference to the reference, split over layers, heads and tokens.
+    decomposition : Decomposition or None
+        The difference to the reference, split over layers, heads and tokens; None for attention
+        that cannot be decomposed, such as that of windows.
     causal : mapping of str to Tensor
         By intervention, what the number loses if each word is masked, replaced, knocked out or
         deleted, (W,). NaN for words that were not changed. Empty if nothing was measured.
@@ -101,7 +102,7 @@ class ExplainResult(WordResult):
     >>> reaction = "CC(=O)O.OCC>>CC(=O)O[MASK]C"
     >>> why = attnviz.explain(reaction, model="rxnmapper")
     >>> print(why.headline)
-    Methods disagree on which word raises “C” over “[Pb]”
+    Interventions disagree on which word raises “C” over “[Pb]” most
     >>> why.decomposition.credit_error < 1e-3
     True
     >>> figure = why.plot()
@@ -124,7 +125,7 @@ class ExplainResult(WordResult):
     tokens: tuple[str, ...]
     unmeasured: tuple[int, ...]
     reference: str
-    decomposition: Decomposition
+    decomposition: Decomposition | None
     causal: Mapping[str, Tensor]
     replacements: Tensor
     notes: tuple[str, ...]
@@ -142,7 +143,9 @@ class ExplainResult(WordResult):
             "as many special flags and positions as words",
             (len(self.special) == len(self.positions) == W),
         )
-        yield "a contribution of each token", self.decomposition.credit.shape == (T,)
+        credit = None if self.decomposition is None else self.decomposition.credit
+        yield "a contribution of each token", credit is None or credit.shape == (T,)
+        yield "contributions or effects", credit is not None or len(self.causal) > 0
         yield "a stack of each word", len(self.stacks) in (0, W)
         yield "positions of tokens", all(0 <= row < T for rows in self.positions for row in rows)
         yield "unmeasured words among its words", all(0 <= n < W for n in self.unmeasured)
@@ -152,10 +155,10 @@ class ExplainResult(WordResult):
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
-        return (
-            f"ExplainResult({self.question} after {self.provenance.text!r}: {self.value:.2f}, "
-            f"completeness error {self.completeness_error:.0e})"
-        )
+        error = self.completeness_error
+        exact = "no decomposition" if math.isnan(error) else f"completeness error {error:.0e}"
+        value = f"{self.question} after {self.provenance.text!r}: {self.value:.2f}"
+        return f"ExplainResult({value}, {exact})"
 
     @property
     def question(self) -> str:
@@ -201,6 +204,8 @@ class ExplainResult(WordResult):
     @property
     def credit(self) -> Tensor:
         """What each word contributed over all paths, (W,). NaN where it is not measured."""
+        if self.decomposition is None:
+            return torch.full((len(self.words),), torch.nan, dtype=torch.float64, device="cpu")
         credit = self.by_word(self.decomposition.credit)
         credit[list(self.unmeasured)] = torch.nan
         return credit
@@ -208,113 +213,141 @@ class ExplainResult(WordResult):
     @property
     def completeness_error(self) -> float:
         """How far the contributions, and the direct parts, miss the whole, as shares of them."""
-        return completeness_error(self.decomposition)
+        split = self.decomposition
+        return math.nan if split is None else completeness_error(split)
 
     @property
     def attributions(self) -> dict[str, Tensor]:
         """The contributions, under the name "split", and the attributions of `methods`, (W,)."""
         others = {name: scores for name, scores in self.methods.items() if name != SPLIT}
-        return {SPLIT: self.credit, **others}
+        return others if self.decomposition is None else {SPLIT: self.credit, **others}
 
     @property
     def consensus(self) -> Tensor:
-        """The mean of all interventions, each in units of its deviation over the words, (W,).
+        """The measured effect of each word, (W,): the mean over the interventions.
 
-        NaN if nothing was measured.
+        Each is scaled to their mean deviation over the words. NaN if nothing was measured.
         """
         if not self.causal:
             return torch.full((len(self.words),), torch.nan, dtype=torch.float64, device="cpu")
         return consensus(self.causal, self.sources)
 
+    @property
+    def effect(self) -> Tensor:
+        """What each word adds to the number, (W,): the measured effect, named `consensus`.
+
+        The contribution if nothing was measured.
+        """
+        return self.consensus if self.causal else self.credit
+
+    @property
+    def _sign(self) -> int:
+        """1 if the words raise the number all in all, else -1."""
+        total = self.effect[self.sources].sum() if self.decomposition is None else self.total
+        return 1 if total >= 0 else -1
+
+    @property
+    def total(self) -> float:
+        """The sum of the contributions. NaN without a decomposition."""
+        return math.nan if self.decomposition is None else self.decomposition.total
+
     @cached_property
     def rank_correlations(self) -> dict[str, tuple[float, float, float]]:
-        """Spearman's ρ of each method with the consensus, and its 95 % interval.
+        """Spearman's ρ of each method with the measured effect, and its 95 % interval.
 
-        The interval is that of other draws of the words that replace a word. Empty for fewer than
-        six words: ρ of a few words is no statistic. Empty also if nothing was measured.
+        The interval is a bootstrap over the words of the text and over the words that replace each
+        of them. Empty for fewer than six words: ρ of a few words is no statistic. Empty also if
+        nothing was measured.
         """
         if not self.causal or len(self.sources) < RANKABLE:
             return {}
-        draws = self._resampled()
+        picked, effects = self._resampled()
         table = {}
         for name, scores in self.attributions.items():
-            if (rho := spearman(scores[self.sources], self.consensus[self.sources])) is not None:
-                ends = np.quantile(correlate_ranks(scores[self.sources], draws), [0.025, 0.975])
-                table[name] = (rho, *ends.tolist())
+            of_words = scores[self.sources]
+            if (rho := spearman(of_words, self.consensus[self.sources])) is not None:
+                rhos = correlate_ranks(of_words[picked], effects)
+                table[name] = (rho, *np.nanquantile(rhos, [0.025, 0.975]).tolist())
         return table
 
-    def _resampled(self) -> Tensor:
-        """Return the consensus for other draws of the replacements, (draws, sources)."""
-        count = len(self.replacements)
-        draws = np.random.default_rng(0).multinomial(count, [1 / count] * count, _RESAMPLES)
+    def _resampled(self) -> tuple[Tensor, Tensor]:
+        """Return draws of the sources, and the measured effect of each, (draws, sources)."""
+        random, count, words = np.random.default_rng(0), len(self.replacements), len(self.sources)
+        draws = random.multinomial(count, [1 / count] * count, _RESAMPLES)
+        picked = torch.from_numpy(random.integers(0, words, (_RESAMPLES, words)))
         means = torch.from_numpy(draws / count) @ self.replacements
-        return consensus({**self.causal, "replace": means}, self.sources)[:, self.sources]
-
-    @property
-    def best_method(self) -> str:
-        """The method that ranks words most like the interventions; else the split."""
-        ranks = self.rank_correlations
-        return max(ranks, key=lambda name: ranks[name][0]) if ranks else SPLIT
+        effects = consensus({**self.causal, "replace": means}, self.sources)[:, self.sources]
+        return picked, effects.gather(1, picked)
 
     @property
     def strongest(self) -> int | None:
-        """The index of the word that moved the number most; None where the methods disagree.
+        """The index of the word that moved the number most; None where interventions disagree.
 
-        The word is first by its contribution, by the best method and by the consensus of the
-        interventions, and moves the number in the direction of the whole difference. It is first by
-        its contribution alone if nothing was measured.
+        The word has the largest effect in the direction of all words together. Each intervention
+        moves the number in this direction, and most of them move it most by this word.
         """
         if not self.sources:
             return None
-        sign = 1 if self.decomposition.total >= 0 else -1
-        measured = (self.attributions[self.best_method], self.consensus) if self.causal else ()
-        rankings = (self.credit, *measured)
-        firsts = {max(self.sources, key=lambda n: sign * float(scores[n])) for scores in rankings}
-        first = firsts.pop()
-        signs = (self.credit, self.consensus) if self.causal else (self.credit,)
-        confirmed = all(sign * float(scores[first]) > 0 for scores in signs)
-        return None if firsts or not confirmed else first
+        sign, first = self._sign, self.first(self.effect)
+        effects = (*self.causal.values(),) or (self.effect,)
+        firsts = sum(self.first(effect) == first for effect in effects)
+        confirmed = all(sign * float(effect[first]) > 0 for effect in effects)
+        return first if confirmed and 2 * firsts > len(effects) else None
+
+    def first(self, scores: Tensor | Sequence[float]) -> int:
+        """Return the index of the source that moves the number most, by some scores (W,)."""
+        return max(self.sources, key=lambda index: self._sign * float(scores[index]))
+
+    def _name(self, index: int) -> str:
+        """Return a word as a sentence names it."""
+        return f"“{literal(self.names[index], _LONGEST)}”"
 
     @property
     def headline(self) -> str:
-        """The finding in one sentence. It names a word only if its measured effect agrees."""
+        """The finding in one sentence: the word with the largest measured effect."""
         if not self.sources:
             return f"The text is too short to explain {self.question} by its words"
         first = self.strongest
-        word = "" if first is None else f"“{literal(self.names[first], _LONGEST)}”"
+        word = "" if first is None else self._name(first)
         if word and not self.causal:
             word = f"by its contribution {word}"
-        if self.decomposition.total >= 0:
+        if self._sign > 0:
             if word:
                 return f"{word[0].upper()}{word[1:]} raises {self.question} most"
-            return f"Methods disagree on which word raises {self.question}"
-        lowered = f"The context lowers {self.question}"
-        return f"{lowered}, {word} most" if word else f"{lowered}; methods disagree on the word"
+            return f"Interventions disagree on which word raises {self.question} most"
+        word = f", {word} most" if word else "; interventions disagree on the word"
+        return f"The context lowers {self.question}{word}"
 
     @property
     def finding(self) -> str:
-        """The number in the text and in the reference, and the part of the strongest word."""
-        value, baseline = signed(self.value), signed(self.baseline)
-        other = "without context" if "only itself" in self.reference else "in the reference"
-        text = f"Its {self._number} is {value} here and {baseline} {other}"
-        if self.number == "difference":
-            text = f"The logits differ by {value} here and by {baseline} {other}"
-        text += "." if math.isnan(self.probability) else f"; probability {self.share}."
-        if (first := self.strongest) is not None:
-            credit, total = float(self.credit[first]), self.decomposition.total
-            among = "of" if credit <= total else "and all words together"
+        """The number in the text and in the reference, and the effect of the strongest word."""
+        value, share = signed(self.value), "" if math.isnan(self.probability) else self.share
+        what = "The logits differ by" if self.number == "difference" else f"Its {self._number} is"
+        text = f"{what} {value} here"
+        if self.decomposition is not None:
+            other = "without context" if "only itself" in self.reference else "in the reference"
+            by = " by" if self.number == "difference" else ""
+            text += f" and{by} {signed(self.baseline)} {other}"
+        text += f"; probability {share}." if share else "."
+        first = self.strongest
+        if first is not None and self.causal:
+            lost = sorted(float(effect[first]) for effect in self.causal.values())
             text += (
-                f" “{literal(self.names[first], _LONGEST)}” brings {signed(credit)} {among} "
-                f"{signed(total)} {self.unit}."
+                f" A change of {self._name(first)} takes away {signed(lost[0])} to "
+                f"{signed(lost[-1])} {self.unit}, by the kind of change."
             )
-        ranks, best = self.rank_correlations, self.best_method
-        if SPLIT in ranks and ranks[best][1] > ranks[SPLIT][2]:
-            name = best.replace("-", " ")
-            text += (
-                f" The {name} agrees better with the measured effects than the contributions (ρ "
-                f"{ranks[best][0]:.2f} and {ranks[SPLIT][0]:.2f})."
-            )
-        return text
+        if self.decomposition is None or not self.sources:
+            return text
+        source = self.first(self.credit)
+        credit, total = float(self.credit[source]), self.total
+        among = "of" if abs(credit) <= abs(total) else "and all words together"
+        contributed = "The largest contribution is that of"
+        if first not in (None, source):
+            contributed = "The contributions name another word first:"
+        return (
+            f"{text} {contributed} {self._name(source)}, {signed(credit)} {among} "
+            f"{signed(total)} {self.unit}."
+        )
 
     @property
     def strongest_heads(self) -> list[tuple[str, float]]:
@@ -346,22 +379,16 @@ class ExplainResult(WordResult):
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the contributions, the effects and the attributions of words, and the split."""
         arrays = {name.replace(" ", "_"): numbers for name, numbers in self._quantities()}
-        split = self.decomposition
         if self.heads is not None:
             arrays |= {"head_estimate": self.heads.estimate, "head_exact": self.heads.exact}
         if self.lens is not None:
             arrays |= {"lens_ids": self.lens.ids, "lens_probabilities": self.lens.probabilities}
-        return {
-            **arrays,
-            "replacements": self.replacements,
-            "token_credit": split.credit,
-            "value": split.value,
-            "routing": split.routing,
-        }
+        if (split := self.decomposition) is not None:
+            arrays |= {"token_credit": split.credit, "value": split.value, "routing": split.routing}
+        return {**arrays, "replacements": self.replacements}
 
     def about(self) -> dict[str, Any]:
         """Return what is explained, the sums, the correlations, and the proof."""
-        split = self.decomposition
         return {
             "headline": self.headline,
             "target": self.target,
@@ -378,9 +405,8 @@ class ExplainResult(WordResult):
             "special": list(self.special),
             "stacks": list(self.stacks),
             "unmeasured": list(self.unmeasured),
-            "total": split.total,
+            "total": self.total,
             "completeness_error": self.completeness_error,
-            "best_method": self.best_method,
             "rank_correlations": {name: list(rho) for name, rho in self.rank_correlations.items()},
             "strongest_heads": [list(pair) for pair in self.strongest_heads],
             "predicted_by_layer": self.predicted_by_layer,
@@ -411,7 +437,9 @@ class ExplainResult(WordResult):
             tops = zip(self.top, self.top_probabilities, strict=True)
             listed = ", ".join(f"{literal(label, _LONGEST)} {share:.0%}" for label, share in tops)
             yield Text(f"most probable: {listed}", "dim")
-        columns = {"all paths": self.credit, **self.causal, **self.methods}
+        contributed = {} if self.decomposition is None else {"all paths": self.credit}
+        measured = {"measured": self.consensus} if self.causal else {}
+        columns = {**measured, **self.causal, **contributed, **self.methods}
         table = plain_table(("word",), list(columns), no_wrap=1)
         for index, name in enumerate(self.names):
             if not self.special[index]:
@@ -420,8 +448,8 @@ class ExplainResult(WordResult):
         yield table
         for name, (rho, low, high) in self.rank_correlations.items():
             yield Text(
-                f"rank correlation ρ of {name} with the consensus of {', '.join(self.causal)}: "
-                f"{rho:.2f} ({low:.2f} to {high:.2f})"
+                f"rank correlation ρ of {name} with the measured effect of "
+                f"{len(self.sources)} words: {rho:.2f} ({low:.2f} to {high:.2f} over words)"
             )
         if self.heads is not None:
             lost = ", ".join(f"{name} {signed(effect)}" for name, effect in self.strongest_heads)

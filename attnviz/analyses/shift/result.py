@@ -208,7 +208,7 @@ class ShiftResult(WordResult):
 
     @property
     def consensus(self) -> Tensor | None:
-        """The mean of all interventions, each in units of its deviation, (W,). None for one."""
+        """The mean of all interventions, scaled to their mean deviation, (W,). None for one."""
         return consensus(self.causal, self.sources) if len(self.causal) > 1 else None
 
     @property

@@ -7,11 +7,13 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 from families import tiny
 from readable_text import check_texts
 from rich.console import Console
+from scipy.stats import spearmanr
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     BertConfig,
@@ -19,6 +21,8 @@ from transformers import (
     BertForSequenceClassification,
     GPT2Config,
     GPT2LMHeadModel,
+    LongformerConfig,
+    LongformerForMaskedLM,
 )
 
 import attnviz
@@ -309,7 +313,9 @@ def test_credit_of_a_word_that_is_not_read_is_not_confirmed(results, kind):
     unbound = replace(results[kind].agreement, digest=None)
     planted = replace(results[kind], decomposition=moved, agreement=unbound)
     assert planted.completeness_error < 1e-5  # the sum does not show it
-    assert planted.headline == "Methods disagree on which word raises “yes” over “no”"
+    assert planted.headline == "“river” raises “yes” over “no” most"  # it is measured
+    assert "The contributions name another word first" in planted.finding
+    assert "another word" not in results[kind].finding
 
 
 def test_no_token_of_the_text_or_of_a_reference_replaces_a_word(models):
@@ -345,25 +351,84 @@ def test_ranks_and_their_intervals(models):
     assert few.strongest == few.words.index("river")
 
 
-def test_a_headline_names_no_word_that_its_effect_does_not_confirm(results):
+@pytest.mark.parametrize(
+    ("planted", "headline"),
+    [
+        (1, "“river” raises “yes” over “no” most"),
+        (2, "Interventions disagree on which word raises “yes” over “no” most"),
+        (4, "“talked” raises “yes” over “no” most"),
+    ],
+)
+def test_a_headline_names_the_word_that_most_interventions_find(results, planted, headline):
     result = results["decoder"]
     other = {name: lost.clone() for name, lost in result.causal.items()}
-    for lost in other.values():
+    for lost in [*other.values()][:planted]:
         lost[result.words.index("talked")] = 1e3
     changed = replace(result, causal=other, agreement=replace(result.agreement, digest=None))
-    assert changed.headline == "Methods disagree on which word raises “yes” over “no”"
+    assert changed.headline == headline
 
 
-def test_the_finding_says_if_another_method_agrees_better_than_the_contributions(results):
-    result = results["decoder"]
-    reverse = {name: -lost for name, lost in result.causal.items()}
-    changed = replace(
-        result, causal=reverse, replacements=-result.replacements,
-        methods={"partial-split": -result.consensus},
-        agreement=replace(result.agreement, digest=None),
+def test_no_methods_are_compared_and_intervals_are_those_of_words(results):
+    for result in results.values():
+        changed = replace(
+            result, methods={"partial-split": -result.consensus},
+            agreement=replace(result.agreement, digest=None),
+        )  # fmt: skip
+        assert "better" not in changed.finding
+        rho, low, high = changed.rank_correlations["partial-split"]
+        assert (rho, low) == pytest.approx((-1, -1))
+        # Both numbers order the same words: only other replacements change the ranks.
+        assert high < 0
+        random, words = np.random.default_rng(1), len(result.sources)
+        _, low, high = result.rank_correlations["split"]
+        a, b = (of[result.sources].numpy() for of in (result.credit, result.consensus))
+        picks = random.integers(0, words, (1000, words))
+        with np.errstate(invalid="ignore"):
+            draws = [(a[pick], b[pick]) for pick in picks]
+            rhos = [spearmanr(*draw).statistic for draw in draws if min(map(np.ptp, draw)) > 0]
+        assert high - low > 0.8 * np.subtract(*np.nanquantile(rhos, [0.975, 0.025]))
+
+
+def test_near_ties_are_explained_alone(tokenizer):
+    model = handmade("classifier", tokenizer)
+    assert attnviz.explain(TEXT, model=model).against == "no"
+    with torch.no_grad():
+        model.module.classifier.weight.mul_(0.01)
+    result = attnviz.explain(TEXT, model=model)
+    assert (result.target, result.against, result.number) == ("yes", None, "log-probability")
+    assert "are nearly tied, so the first is explained alone" in result.notes[0]
+    assert result.headline == "“river” raises “yes” most"
+    assert attnviz.explain(TEXT, target="yes", against="no", model=model).against == "no"
+
+
+def test_attention_in_windows_has_measured_effects_alone(tmp_path, tokenizer):
+    torch.manual_seed(0)
+    config = LongformerConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, attention_window=[4, 4], pad_token_id=0,
     )  # fmt: skip
-    assert "agrees better" not in result.finding
-    assert "The partial split agrees better with the measured effects" in changed.finding
+    model = attnviz.load(LongformerForMaskedLM(config).eval(), tokenizer=tokenizer)
+    result = attnviz.explain(f"{TEXT} [MASK]", target="yes", heads=True, model=model)
+    assert result.decomposition is None
+    assert {*result.causal} == {"mask", "replace", "delete"}
+    assert result.attributions == result.methods == result.rank_correlations == {}
+    assert "no method is computed" in result.notes[-1]
+    result.save(tmp_path / "one.safetensors")
+    loaded = attnviz.load_result(tmp_path / "one.safetensors")
+    assert loaded.headline == result.headline
+    assert "by the kind of change" in loaded.finding or "disagree" in loaded.headline
+    Console(file=io.StringIO()).print(loaded)
+    json.loads(attnviz.io.export.to_json(loaded.about()))
+    assert "no decomposition" in repr(loaded)
+    figure = attnviz.plot.explain(loaded)
+    check_texts(figure)
+    plt.close(figure)
+    without = TEXT.replace(" river", "")
+    less = attnviz.explain(f"{without} [MASK]", target="yes", model=model)
+    lost = result.causal["delete"][result.words.index("river")]
+    assert lost == pytest.approx(result.value - less.value, abs=1e-5)
+    with pytest.raises(ModelError, match="cannot be traced"):
+        attnviz.explain(f"{TEXT} [MASK]", reference="mask", model=model)
 
 
 @pytest.mark.parametrize("width", [40, 89, 183])
