@@ -132,6 +132,23 @@ def model():
     return attnviz.load()
 
 
+@pytest.fixture(autouse=True)
+def _shared_model_stays(request):
+    """Fail a test that leaves the model of all tests with another attention or with hooks."""
+    if "model" not in request.fixturenames:
+        yield
+        return
+    module = getattr(request.getfixturevalue("model"), "module", None)
+
+    def state():
+        hooks = [len(part._forward_hooks) for part in module.modules()]
+        return getattr(module.config, "_attn_implementation", None), sum(hooks)
+
+    before = None if module is None else state()
+    yield
+    assert module is None or state() == before
+
+
 @pytest.fixture(scope="session")
 def tokenizer(model):
     """The bundled model's tokenizer."""

@@ -1,5 +1,6 @@
 """Arguments of the model's forward, given by name: what is given is what the model reads."""
 
+import copy
 import json
 
 import numpy as np
@@ -21,6 +22,7 @@ TEXT = "the train left the old station"
 
 def own_weights(module, arguments, row=0):
     """Return the weights (layers, heads, m, n) of the model's own run."""
+    module = copy.deepcopy(module)  # asked for attentions, it keeps hooks
     module.set_attn_implementation("eager")
     mask = arguments.get("attention_mask")
     if mask is not None and mask.dtype == torch.bool:  # which eager attention adds
