@@ -97,6 +97,7 @@ def _caption_parts(result: ExplainResult) -> list[str]:
             f"colors: {_MEASURED}, the {result.unit} that are lost in separate runs, mean of "
             f"{changes}, each scaled to their mean deviation"
         )
+    parts += notes
     if result.decomposition is not None:
         parts += [
             f"{colors}contributions over all paths, in {result.unit}, sum to {result.total:.2f} "
@@ -121,7 +122,7 @@ def _caption_parts(result: ExplainResult) -> list[str]:
             "layers: the final norm and the unembedding applied to the residual stream after each "
             "layer (logit lens)"
         )
-    return [*parts, *notes]
+    return parts
 
 
 def _draw_text(page: Page, result: ExplainResult, top: float) -> float:

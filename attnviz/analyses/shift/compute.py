@@ -8,10 +8,11 @@ each other word is changed and the effect is measured (`attribution.intervention
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from math import isfinite
 from typing import Any, Literal, Unpack
 
@@ -53,7 +54,7 @@ from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.axis import TokenGroups, locate_known
+from attnviz.results.axis import TokenGroups, is_content, locate_known, token_groups
 from attnviz.results.text import numbered
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
@@ -62,6 +63,7 @@ from attnviz.runtime.progress import part
 # narrower types.
 _EXACT, _ROUNDED = 1e-4, 0.05
 COMPLETE = 1e-3  # the largest completeness error of a verified shift
+_LISTED = 3  # words that a note names
 _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _EFFECTS: tuple[Literal["direct", "total"], ...] = ("direct", "total")  # of patching a head
 _ROUNDING = 1e-6  # of the length of vectors: closer ones are one point
@@ -92,8 +94,9 @@ def shift(
         the text the second.
     toward : mapping of str to str or sequence of str, optional
         Two regions by name, each with texts: the direction is from the second region to the first,
-        between the means of their vectors: of the word where it is in the texts, else of all their
-        tokens. By default the direction is that of the shift itself.
+        between the means of their vectors: of the word where it is in the texts, else of the
+        content words that the texts of the other region do not have. By default the direction is
+        that of the shift itself.
 
         The text itself is refused.
     reference : str, ids or messages, optional
@@ -289,7 +292,8 @@ def read_regions(
     """Return the two regions of the vectors of some texts.
 
     In a text with the word, in any case and regular inflection, its vector counts. In another text
-    it is the mean over all tokens. No region may have the text that is explained.
+    it is the mean over the content words that no text of the other region has. No region may have
+    the text that is explained.
     ids : those of that text, (1, T). bos : the id of a token that is read before every text.
     """
     if len(toward) != 2:
@@ -298,7 +302,7 @@ def read_regions(
             "each with texts."
         )
     name = word.rpartition("#")[0] if word.rpartition("#")[2].isdecimal() else word
-    centers, ends, missing = [], [], []
+    read: dict[str, list[tuple[str, Batch]]] = {}
     for region, texts in toward.items():
         expect_words(region, "The name of a region")
         is_one = isinstance(texts, str) or not isinstance(texts, Iterable)
@@ -313,18 +317,20 @@ def read_regions(
                 f"The region {region!r} has the text itself, so “{name}” would be measured against "
                 "itself. Give it other texts."
             )
-        pairs = zip(listed, batches, strict=True)
-        states, has_word = zip(*(_state(model, name, *pair) for pair in pairs), strict=True)
+        read[region] = list(zip(listed, batches, strict=True))
+    centers, ends, notes = [], [], []
+    for region, other in zip(read, reversed(read), strict=True):
+        written = {label for _, batch in read[other] for label in _labels(batch)}
+        pairs = (_state(model, name, *pair, written) for pair in read[region])
+        states, instead = zip(*pairs, strict=True)
         centers.append(torch.stack(states).mean(0))
         ends.append(torch.stack(states)[:, -1])
-        missing.append(has_word.count(False))
-    notes = [
-        f"“{name}” is "
-        + ("in no text" if absent == len(texts) else f"not in {absent} of {len(texts)} texts")
-        + f" of {region}: the mean of all their tokens counts there"
-        for region, texts, absent in zip(toward, ends, missing, strict=True)
-        if absent
-    ]
+        if missing := [words for words in instead if words]:
+            absent, total = len(missing), len(states)
+            where = "in no text" if absent == total else f"not in {absent} of {total} texts"
+            found = dict.fromkeys(f"“{word}”" for words in missing for word in words)
+            some = [*islice(found, _LISTED), *(["…"] if len(found) > _LISTED else [])]
+            notes.append(f"“{name}” is {where} of {region}, where others count: {', '.join(some)}")
     regions = Regions(tuple(toward), torch.stack(centers, dim=1), tuple(ends), notes)
     path, _ = regions.place(regions.centers[:, 0])
     if path[-1].isnan():
@@ -333,14 +339,32 @@ def read_regions(
     return regions
 
 
-def _state(model: Model, word: str, text: str, batch: Batch) -> tuple[Tensor, bool]:
-    """Return the mean state of the word, else of all tokens, and whether the text has the word."""
+def _labels(batch: Batch) -> list[str]:
+    """Return the words of an encoded text in lower case."""
+    return [label.casefold() for label in token_groups(batch.axes["text"][0]).labels]
+
+
+def _state(
+    model: Model, word: str, text: str, batch: Batch, written: Set[str]
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the mean state of the word, and (); else that of other words, and these.
+
+    written : the words of the other region in lower case. The content words that it does not have
+    count; if it has all of them, each does.
+    """
     spans = token_spans(model.checkpoint, text)
     special = batch.axes["text"][0].special
     before = len(special) - len(spans)  # a BOS token that is read before the text
     rows = [before + row for span in find_word(word, text) for row in pieces_in(spans, span)]
-    ordinary = [row for row, is_special in enumerate(special) if not is_special]
-    return _mean_states(Readout.word(model.module, rows or ordinary), batch.inputs), bool(rows)
+    names: tuple[str, ...] = ()
+    if not rows:
+        groups = token_groups(batch.axes["text"][0])
+        labels = {n: one for n, one in enumerate(groups.labels) if not groups.special[n]}
+        content = [n for n, label in labels.items() if is_content(label)] or [*labels]
+        own = [n for n in content if labels[n].casefold() not in written] or content
+        rows = [row for n in own for row in groups.positions[n]]
+        names = tuple(groups.labels[n] for n in own)
+    return _mean_states(Readout.word(model.module, rows), batch.inputs), names
 
 
 def _mean_states(readout: Readout, inputs: Mapping[str, Tensor]) -> Tensor:

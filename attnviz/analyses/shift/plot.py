@@ -143,7 +143,7 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
         return [*parts, *_details_caption(result), *notes]
     if result.regions:
         first, second = map(literal, result.regions)
-        parts.append(f"colored dots: the ends of the texts of {second} and {first}")
+        parts += [f"colored dots: the ends of the texts of {second} and {first}", *notes]
     unit = "in units of the hidden state"
     if result.way is not None:
         unit = f"in shares of the way, which is {result.way:.2f} units of the hidden state"
@@ -159,7 +159,7 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
             "the shift and on the direction orthogonal to it along which the paths extend most "
             f"({result.plane.explained:.0%} of the rest)"
         )
-    return [*parts, *notes]
+    return parts if result.regions else [*parts, *notes]
 
 
 def _draw_path(

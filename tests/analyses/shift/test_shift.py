@@ -213,10 +213,29 @@ def test_the_headline_is_the_word_that_contributed_most_if_its_effect_agrees(mod
     )
 
 
-def test_texts_of_regions_without_the_word_are_noted(model):
-    tech = {"tech": "I love computers", "fruit": "I love pears"}
-    notes = attnviz.shift("apple", "I love apple phones", toward=tech, model=model).notes
-    assert sum("“apple” is in no text of " in note for note in notes) == 2
+def test_in_texts_of_regions_without_the_word_those_that_differ_count(model):
+    """Not “I” and “love”, which both regions have."""
+    regions = {"tech": ["I love computers", "my laptop"], "fruit": ["I love fruit", "an apple pie"]}
+    text = "I love apple phones"
+    moved = attnviz.shift("apple", text, toward=regions, model=model)
+    assert moved.notes[:2] == (
+        "“apple” is in no text of tech, where others count: “computers”, “laptop”",
+        "“apple” is not in 1 of 2 texts of fruit, where others count: “fruit”",
+    )
+    ends = [
+        end_of(model, *read)
+        for read in (
+            ("I love computers", 3), ("my laptop", 2), ("I love fruit", 3), ("an apple pie", 2),
+        )
+    ]  # fmt: skip
+    tech, fruit = (ends[0] + ends[1]) / 2, (ends[2] + ends[3]) / 2
+    place = (end_of(model, text, 3) - fruit) @ (tech - fruit) / (tech - fruit).norm() ** 2
+    assert moved.path[-1].item() == pytest.approx(place.item(), rel=1e-4)
+    same = {"tech": "I love it", "fruit": "we love it"}  # no content word differs: each counts
+    assert "“love”" in attnviz.shift("apple", text, toward=same, model=model).notes[0]
+    figure = attnviz.plot.shift(moved)
+    assert "in no text of tech" in " ".join(one.get_text() for one in figure.texts)
+    plt.close(figure)
 
 
 def test_the_headline_names_the_direction_of_the_movement(model):
