@@ -22,15 +22,14 @@ from torch import Tensor
 from attnviz.analyses.compare.result import CheckpointsResult, CompareResult
 from attnviz.analyses.survey.aggregate import (
     FLIPS,
-    Bootstrap,
     CorpusStatistics,
     Mean,
+    Moments,
     SignFlips,
     aggregate,
     assign_roles,
     difference,
     divergence,
-    draw,
     draw_signs,
 )
 from attnviz.analyses.survey.compute import add_statistics
@@ -239,8 +238,8 @@ class _ModelPair:
         self.truncate, self.seed = truncate, seed
         width = len(like.heads) * len(NAMES)
         self.means = Mean(width), Mean(width)
-        self.change, self.signs = Bootstrap(width), SignFlips(width)
-        self.distance = Bootstrap(len(like.heads))
+        self.change, self.signs = Moments(width), SignFlips(width)
+        self.distance = Moments(len(like.heads))
         self.texts = self.tokens = 0
 
     def read(self, texts: Sequence[TokenizedText]) -> None:
@@ -250,13 +249,12 @@ class _ModelPair:
         for indices in batches(lengths, batch_tokens(self.heads[0].checkpoint.device)):
             batch = [texts[index] for index in indices]
             numbers = np.array([text.number for text in batch])
-            weights = draw(numbers, self.seed)
             first, second, distance = self._measure(batch)
             for mean, values in zip(self.means, (first, second), strict=True):
                 mean.add(values)
-            self.change.add(weights, second - first)
+            self.change.add(second - first)
             self.signs.add(draw_signs(numbers, self.seed), difference(second, first))
-            self.distance.add(weights, distance)
+            self.distance.add(distance)
         self.texts += len(texts)
         self.tokens += sum(lengths)
 
@@ -299,8 +297,8 @@ class _ModelPair:
             high=_by_head(change.high),
             p_value=_by_head(self.signs.p_values()),
             apart=torch.from_numpy(distance.mean),
-            apart_low=torch.from_numpy(distance.low),
-            apart_high=torch.from_numpy(distance.high),
+            apart_low=torch.from_numpy(distance.low).clamp(0, 1),
+            apart_high=torch.from_numpy(distance.high).clamp(0, 1),
             texts=self.texts,
             tokens=self.tokens,
             notes=changes.notes,
@@ -330,7 +328,7 @@ class _Measured(NamedTuple):
 
     model: _Verified
     totals: CorpusStatistics
-    change: Bootstrap
+    change: Moments
     signs: SignFlips
 
 
@@ -371,7 +369,7 @@ class _Series:
         number, first = len(self.measured), self.measured[0].model if self.measured else None
         heads, verified = _verify(model, start, self.truncate, self.seed, first)
         width = len(heads.heads) * len(NAMES)
-        change, signs = Bootstrap(width), SignFlips(width)
+        change, signs = Moments(width), SignFlips(width)
         mine, last = (self.folder / f"{one}.npy" for one in (number, max(0, number - 1)))
 
         def statistics() -> Iterator[TextStatistics]:
@@ -386,7 +384,7 @@ class _Series:
                     if first is not None:
                         earlier = np.load(before).astype(np.float64)
                         numbers = np.array(of_part.numbers)
-                        change.add(draw(numbers, self.seed), values - earlier)
+                        change.add(values - earlier)
                         signs.add(draw_signs(numbers, self.seed), difference(values, earlier))
                     texts += len(texts_of_part)
                     say(f"{model.name}: {texts:,} texts", texts / max(texts, self.texts))

@@ -272,7 +272,7 @@ def _caption_of_checkpoints(
         )
     parts += [
         f"{len(turns):,} of {len(result.heads):,} heads changed significantly in a step",
-        "color: the longest paths with a significant step, with bootstrapped 95% intervals of the "
+        "color: the longest paths with a significant step, with 95% intervals over texts of the "
         "means",
         "significant: p < 0.01 by sign flips of the texts, corrected for all heads, statistics and "
         "steps; paths are compared as shares of the most that a statistic can be",

@@ -73,8 +73,8 @@ class CompareResult(SeveralModels, HeadTable):
     first, second : Tensor
         The means over texts in each model, (K, S).
     change, low, high : Tensor
-        The difference, second - first, text by text, and its 95 % interval, by a bootstrap over
-        texts, (K, S).
+        The difference, second - first, text by text, and its 95 % interval over texts,
+        (K, S).
     p_value : Tensor
         Two-sided, by sign flips of the texts, as if the models were exchanged in some of them;
         corrected for all heads and statistics, (K, S).
@@ -189,7 +189,7 @@ class CheckpointsResult(SeveralModels, HeadTable):
     checkpoints : tuple of str
         The labels of the checkpoints.
     mean, low, high : Tensor
-        The mean over texts and its 95 % interval, by a bootstrap over texts, (C, K, S).
+        The mean over texts and its 95 % interval over texts, (C, K, S).
     change, change_low, change_high : Tensor
         The difference of a checkpoint from the one before, text by text, and its 95 % interval,
         (C - 1, K, S).

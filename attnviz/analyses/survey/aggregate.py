@@ -1,15 +1,15 @@
 """From the statistics of all texts to each head: means, tests, roles, and which heads are alike.
 
 Means come with intervals and tests from a stream of texts, in memory that does not grow with it.
-The random numbers of a text follow from its number in the corpus alone. So a bootstrap or a sign
-flip is a sum over texts, in any order, in parts, and on several machines.
+The random signs of a text follow from its number in the corpus alone. So an interval or a sign flip
+is a sum over texts, in any order, in parts, and on several machines.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -22,12 +22,12 @@ from attnviz.results import AttentionRecord, row_shares
 from attnviz.runtime.libraries import release_unused
 from attnviz.runtime.progress import say
 
-RESAMPLES = 1000  # of the bootstrap
 FLIPS = 2048  # of the signs of all texts; all that differ for up to _EXACT texts
 _EXACT = 12
 _CONFIDENCE = 0.95
 _MIN_TEXTS = 10  # for an interval
 _ROUNDING = 1e-6  # smaller differences are rounding
+_EQUAL, _SYMMETRIC = 1e-12, 1e-6  # a smaller variance (of a square) or skewness is none
 _TIE = 1e-9  # statistics that differ by less are tied
 _FLIPS_AT_ONCE = 256
 Floats = NDArray[np.float64]
@@ -83,12 +83,12 @@ def aggregate(
 ) -> CorpusStatistics:
     """Sum up the parts of a survey, in the order of the corpus.
 
-    statistics : what the parts hold. seed : of resamples and flips, and of the half of the texts
+    statistics : what the parts hold. seed : of the flips, and of the half of the texts
     on which heads get their roles.
     """
     shape = heads, len(statistics)
     width = heads * len(statistics)
-    value = Bootstrap(width)
+    value = Moments(width)
     above_shuffled, role_half, other_half = (SignFlips(width) for _ in range(3))
     means = [Mean(width) for _ in range(4)]
     differences = np.full(heads, -np.inf)
@@ -110,7 +110,7 @@ def aggregate(
         numbers = np.array(part.numbers)[measured.numpy()]
         in_half = np.array([_in_half(number, seed) for number in numbers.tolist()], bool)
         signs, above_keys = draw_signs(numbers, seed), difference(ours, keys)
-        value.add(draw(numbers, seed), ours)
+        value.add(ours)
         above_shuffled.add(signs, difference(ours, shuffled))
         role_half.add(signs[in_half], above_keys[in_half])
         other_half.add(signs[~in_half], above_keys[~in_half])
@@ -125,8 +125,11 @@ def aggregate(
         release_unused()
     say("estimating")
     even_mean, shuffled_mean, excess, held_out_mean = (mean.mean().reshape(shape) for mean in means)
+    estimates = value.estimates()
+    shares = np.tile([getattr(one, "limit", 1) is None for one in statistics], heads)
+    low, high = (np.where(shares, np.clip(x, 0, 1), x) for x in (estimates.low, estimates.high))
     return CorpusStatistics(
-        value=value.estimates(),
+        value=replace(estimates, low=low, high=high),
         even=even_mean,
         shuffled=shuffled_mean,
         p_even=role_half.joined(other_half).p_values().reshape(shape),
@@ -269,37 +272,50 @@ class Estimates:
     count: NDArray[np.int64]
 
 
-class Bootstrap:
+class Moments:
     """Sums over texts, from which the `Estimates` of K numbers follow."""
 
     def __init__(self, width: int) -> None:
-        self._mean = Mean(width)
-        # Poisson bootstrap: each text counts 0, 1, 2, … times (Hanley & MacGibbon 2006).
-        self._resampled_count = np.zeros((RESAMPLES, width))
-        self._resampled_sum = np.zeros((RESAMPLES, width))
+        self._origin = np.full(width, np.nan)  # of x: the first number, for small variances
+        self._sums = np.zeros((4, width))  # of 1, x, x² and x³
 
-    def add(self, weights: Floats, values: Floats) -> None:
-        """Add n texts: weights (n, resamples) from `draw`, values (n, K), NaN if missing."""
+    def add(self, values: Floats) -> None:
+        """Add n texts, (n, K), NaN if missing."""
+        if not len(values):
+            return
         present = ~np.isnan(values)
-        self._mean.add(values)
-        # Many numbers are missing in the same texts: those of all heads, or none at all.
-        bits = np.packbits(present, axis=0)
-        _, first, kind = np.unique(bits, axis=1, return_index=True, return_inverse=True)
-        self._resampled_count += (weights.T @ present[:, first])[:, kind.ravel()]
-        self._resampled_sum += weights.T @ np.where(present, values, 0.0)
+        first = np.take_along_axis(values, present.argmax(0)[None], axis=0)[0]
+        self._origin = np.where(np.isnan(self._origin), first, self._origin)
+        x = np.where(present, values - self._origin, 0.0)
+        self._sums += [power.sum(0) for power in (present, x, x**2, x**3)]
 
     def estimates(self) -> Estimates:
-        """Return the estimates from all texts that were added."""
-        mean, texts = self._mean.mean(), self._mean.count
-        low, high = np.full((2, len(texts)), np.nan)
-        enough = texts >= _MIN_TEXTS
-        if enough.any():
-            with np.errstate(divide="ignore", invalid="ignore"):
-                count, total = self._resampled_count[:, enough], self._resampled_sum[:, enough]
-                means = np.where(count > 0, total / count, mean[enough])
-                edge = (1 - _CONFIDENCE) / 2
-                low[enough], high[enough] = np.quantile(means, [edge, 1 - edge], axis=0)
-        return Estimates(mean, low, high, texts.astype(np.int64))
+        """Return the estimates from all texts that were added.
+
+        The interval is Student's t, corrected for the skewness γ of the numbers: with quantiles of
+        t in w + γw²/3 + γ²w³/27 + γ/6n, where w is the error in standard deviations (Hall 1992, On
+        the removal of skewness by transformation).
+        """
+        from scipy.stats import t
+
+        count = self._sums[0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean, square, cube = self._sums[1:] / count
+            variance = square - mean**2
+            varies = variance > _EQUAL * square
+            deviation = np.sqrt(np.where(varies, variance, 0.0) * count / (count - 1))
+            third = cube - 3 * mean * square + 2 * mean**3
+            skew = np.where(varies, third / deviation**3, 0.0)
+            skew = np.where(np.abs(skew) < _SYMMETRIC, _SYMMETRIC, skew)
+            edge = t.ppf((1 + _CONFIDENCE) / 2, count - 1) / np.sqrt(count)
+            ends = (
+                self._origin
+                + mean
+                - deviation * 3 / skew * (np.cbrt(1 + skew * (w - skew / (6 * count))) - 1)
+                for w in (edge, -edge)
+            )
+            low, high = (np.where(count >= _MIN_TEXTS, end, np.nan) for end in ends)
+        return Estimates(self._origin + mean, low, high, count.astype(np.int64))
 
 
 class SignFlips:
@@ -378,12 +394,6 @@ class Mean:
         """Return the means, (K,)."""
         with np.errstate(invalid="ignore"):
             return self._sum / self.count
-
-
-def draw(numbers: NDArray[np.int64], seed: int) -> Floats:
-    """Return how often each text counts in each resample, (n, resamples), by its number."""
-    generators = (np.random.Generator(np.random.Philox(key=[seed, n])) for n in numbers.tolist())
-    return np.array([random.poisson(1.0, RESAMPLES) for random in generators], np.float64)
 
 
 def draw_signs(numbers: NDArray[np.int64], seed: int) -> Floats:

@@ -292,7 +292,7 @@ def _caption(result: SurveyResult) -> list[str]:
         f"{result.read}, {result.tokens:,} {POSITIONS[result.kind]}, read by "
         f"{literal(result.provenance.model, _LONGEST_NAME)}{result.provenance.with_changes}",
         *result.notes,
-        "bars with bootstrapped 95% intervals; faint: no significant difference from shuffled keys",
+        "bars with 95% intervals over texts; faint: no significant difference from shuffled keys",
         f"each panel: {grid_of(result.heads)[0].directions}; means over texts of the mean over "
         "tokens other than special tokens",
         "faint: no significant difference (p ≥ 0.01 by sign flips of the texts, corrected for "

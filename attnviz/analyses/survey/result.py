@@ -155,7 +155,7 @@ class SurveyResult(HeadTable):
     Attributes
     ----------
     heads, statistics : their names.
-    mean, low, high : (K, S), the mean over texts and its 95 % interval, by a bootstrap over texts.
+    mean, low, high : (K, S), the mean over texts and its 95 % interval over texts.
     even : (K, S), the mean of the same statistic where the keys of each query are shuffled, that is
         of even weights; NaN if it has no meaning (entropy). shuffled : where the model reads the
         tokens of each text in another order.

@@ -522,7 +522,7 @@ def key_order(
 
 # --- linear attention: its weights are signed, and their sizes are measured
 
-_MOST_HEADS = 2048  # of which the bootstrap and the distances fit in memory
+_MOST_HEADS = 2048  # of which the flips and the distances fit in memory
 
 
 def select_stack(result: AttentionResult, stack: str | None) -> AttentionResult:
