@@ -79,7 +79,7 @@ def test_hover_and_focus_show_the_numbers_of_explain(saved, explained, open_page
     words.nth(8).hover()
     expect_explained(page, explained[1])
     rho, low, high = explained[1].rank_correlations["split"]
-    agreement = f"measured effects {rho:.2f} ({low:.2f} to {high:.2f})".replace("-", "−")
+    agreement = f"measured effects {rho:.2f} ({low:.2f} to {high:.2f} over words)".replace("-", "−")
     expect(page.locator(".why .details")).to_contain_text(agreement)
     words.nth(1).hover()  # a word of the text has its attention
     expect(page.locator(".why")).to_contain_text("Point at a generated token")

@@ -331,10 +331,10 @@ class ExplainResult(WordResult):
         text += f"; probability {share}." if share else "."
         first = self.strongest
         if first is not None and self.causal:
-            lost = sorted(float(effect[first]) for effect in self.causal.values())
+            lost = sorted(abs(float(effect[first])) for effect in self.causal.values())
             text += (
-                f" A change of {self._name(first)} takes away {signed(lost[0])} to "
-                f"{signed(lost[-1])} {self.unit}, by the kind of change."
+                f" A change of {self._name(first)} {'lowers' if self._sign > 0 else 'raises'} it by "
+                f"{signed(lost[0])} to {signed(lost[-1])} {self.unit}, by the kind of change."
             )
         if self.decomposition is None or not self.sources:
             return text
