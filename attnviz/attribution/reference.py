@@ -267,8 +267,8 @@ def make_reference(
         (written,) = parse_inputs(reference).texts or ("",)
         description = f"“{spelled(model.checkpoint, written)[0]}”"
         words = tuple(
-            label if word is None else tokens.word_labels[word]
-            for label, word in zip(tokens.labels, tokens.words, strict=True)
+            tokens.unknown_label([n]) or (label if word is None else tokens.word_labels[word])
+            for n, (label, word) in enumerate(zip(tokens.labels, tokens.words, strict=True))
         )
     pair = {name: torch.cat([other.get(name, tensor), tensor]) for name, tensor in inputs.items()}
     return Reference(pair, gate, description, notes, words)

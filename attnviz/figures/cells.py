@@ -182,7 +182,8 @@ class Ticks:
     """The labels along one axis.
 
     places : in cells from the first. marked : whether each label has a tick mark. room : inches
-    that the labels take, from the axis outwards. unit : of a scale.
+    that the labels take, from the axis outwards. unit : of a scale. unknown : which labels are of
+    words that the model read as unknown tokens.
     """
 
     labels: tuple[str, ...]
@@ -192,6 +193,7 @@ class Ticks:
     rotation: int
     room: float
     unit: str = ""
+    unknown: tuple[bool, ...] = ()
 
     def apply(self, ax: Axes, axis: str) -> None:
         """Draw the labels."""
@@ -204,7 +206,12 @@ class Ticks:
         }
         if self.rotation == 45:
             options |= {"ha": "right", "rotation_mode": "anchor"}
-        (ax.set_yticks if axis == "y" else ax.set_xticks)(self.places, self.labels, **options)
+        ticks = (ax.set_yticks if axis == "y" else ax.set_xticks)(
+            self.places, self.labels, **options
+        )
+        for tick in itertools.compress(ticks, itertools.cycle(self.unknown or (False,))):
+            for label in (tick.label1, tick.label2):
+                label.set(color=theme().muted, style="italic")
         ax.tick_params(axis=axis, length=2 if self.marked else 0)  # type: ignore[arg-type]
 
 
@@ -247,7 +254,10 @@ def fit_ticks(
         rotation, room = 0, line_height(points)
     elif every == 1 and cell > 1.4 * line_height(points):
         rotation, room = 45, (widest + line_height(points)) * math.sqrt(0.5)
-    return Ticks(labels, places, points, every > 1, rotation, room + LABEL_PAD)
+    unknown = tuple(bool(side.unknown[i]) for i in shown) if side.unknown else ()
+    return Ticks(
+        labels, places, points, every > 1, rotation, room + LABEL_PAD, unknown=unknown
+    )
 
 
 def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> Ticks:

@@ -32,6 +32,7 @@ Span = tuple[int, int]
 _SPECIAL = re.compile(r"\[[A-Z]+\]|</?[^<>\s]+>")  # [CLS], <s>, </s>, <|endoftext|>
 _NAMED = 6  # labels that a summary names
 _LISTED = 4  # parts that a message names
+_WRITTEN = 10  # letters of a word before the token that was read in its place
 Patches = tuple[tuple[int, int] | None, ...]
 
 # English words that carry grammar rather than content: articles, pronouns, prepositions,
@@ -121,6 +122,15 @@ class Axis(Savable):
         }
         return replace(self, **some)
 
+    def unknown_label(self, positions: Sequence[int]) -> str:
+        """Return "准 [UNK]" for positions of which the model read one as unknown, else ""."""
+        unknown = [n for n in positions if self.unknown is not None and self.unknown[n]]
+        if not unknown:
+            return ""
+        read, word = self.labels[unknown[0]], self.words[unknown[0]]
+        written = read if word is None else shortened(self.word_labels[word], _WRITTEN)
+        return read if written == read else f"{written} {read}"
+
     def unknown_words(self) -> tuple[str, ...]:
         """Return the words of which the vocabulary lacks at least a part, each once."""
         unknown = zip(self.words, self.unknown or (), strict=False)
@@ -185,6 +195,8 @@ class AxisGeometry(Savable):
     patches, seconds : as in `Axis`, one entry per row or column; None where there are none.
     landmarks : positions to be named in place of each row or column; none in a short text.
     start, cell : the position at which the first begins, and how many each joins.
+    unknown : the labels of words that the model read as unknown tokens, "准 [UNK]", and "" for all
+        others; empty without any.
     """
 
     patches: Patches | None = None
@@ -192,10 +204,11 @@ class AxisGeometry(Savable):
     landmarks: tuple[Landmark, ...] = ()
     start: int = 0
     cell: int = 1
+    unknown: tuple[str, ...] = field(default=(), metadata={"later": "0.2"})
 
     def fits(self, count: int) -> bool:
         """Return whether there is a place for each of `count` rows or columns."""
-        return one_each(count, (self.patches, self.seconds))
+        return one_each(count, (self.patches, self.seconds, self.unknown or None))
 
 
 def join_axes(first: Axis, *others: Axis) -> Axis:
@@ -320,6 +333,12 @@ class TokenGroups:
         return self.segments.index(1) if 1 in self.segments else None
 
     @property
+    def shown(self) -> tuple[str, ...]:
+        """The labels in figures and tables: "准 [UNK]" where the model read an unknown token."""
+        unknown = self.side.unknown or ("",) * len(self.labels)
+        return tuple(read or label for read, label in zip(unknown, self.labels, strict=True))
+
+    @property
     def padded(self) -> tuple[bool, ...]:
         """Which groups are frames that a processor appended to a sound, to a fixed length."""
         seconds = self.side.seconds or (None,) * len(self.labels)
@@ -336,14 +355,18 @@ class TokenGroups:
         """Return some of the groups, in this order."""
         names = ("positions", "labels", "special", "segments")
         some: dict[str, Any] = {name: _select(getattr(self, name), indices) for name in names}
-        return TokenGroups(**some, side=_geometry(self.side, indices))
+        unknown = _select(self.side.unknown, indices) if self.side.unknown else ()
+        return TokenGroups(**some, side=_geometry(self.side, indices, unknown))
 
 
-def _geometry(axis: Axis | AxisGeometry, indices: Sequence[int]) -> AxisGeometry:
+def _geometry(
+    axis: Axis | AxisGeometry, indices: Sequence[int], unknown: Sequence[str]
+) -> AxisGeometry:
     """Return where some of the positions lie."""
     return AxisGeometry(
         None if axis.patches is None else _select(axis.patches, indices),
         None if axis.seconds is None else _select(axis.seconds, indices),
+        unknown=tuple(unknown) if any(unknown) else (),
     )
 
 
@@ -363,7 +386,7 @@ def token_groups(axis: Axis, *, words: bool = True) -> TokenGroups:
         ),
         special=_select(axis.special, first),
         segments=_select(axis.segments, first),
-        side=_geometry(axis, first),
+        side=_geometry(axis, first, list(map(axis.unknown_label, groups.values()))),
     )
 
 
@@ -390,11 +413,12 @@ def word_weights(
 def content_words(groups: TokenGroups) -> Tensor:
     """Return which groups carry content: letters or digits, no special token, no function word.
 
-    Where fewer than two do, every word counts.
+    Where fewer than two do, every word counts, but never one that the model read as unknown.
     """
+    unknown = groups.side.unknown or ("",) * len(groups.labels)
     labels = [
-        "" if special else label
-        for label, special in zip(groups.labels, groups.special, strict=True)
+        "" if special or read else label
+        for label, special, read in zip(groups.labels, groups.special, unknown, strict=True)
     ]
     content = [is_content(label) for label in labels]
     return torch.tensor(

@@ -227,7 +227,7 @@ def explain_prediction(
         probability=probabilities[readout.choice].item(),
         top=tuple(map(choices.label, top)),
         top_probabilities=tuple(probabilities[top].tolist()),
-        words=groups.labels,
+        words=groups.shown,
         positions=groups.positions,
         special=groups.special,
         tokens=reading.tokens.labels,

@@ -155,8 +155,8 @@ def attention_map(
             )
     return AttentionMap(
         weights=weights,
-        rows=left.labels,
-        columns=across.labels,
+        rows=left.shown,
+        columns=across.shown,
         stack=attentions[0].stack,
         layer=layers if len(layers) > 1 else layers[0],
         heads=heads,
@@ -239,8 +239,8 @@ def head_maps(
         )
     return HeadMaps(
         weights=stacked,
-        rows=left.labels,
-        columns=across.labels,
+        rows=left.shown,
+        columns=across.shown,
         stack=layers[0].stack,
         layers=tuple(attention.layer for attention in layers),
         notes=tuple(dict.fromkeys(notes)),
@@ -440,12 +440,13 @@ def _pooled_groups(axis: Axis, part: slice, cell: int) -> TokenGroups:
     """Return the tokens of the rows or columns of a pooled map."""
     starts, marks = range(part.start, part.stop, cell), landmarks(axis, part.start, part.stop)
     positions = [tuple(range(start, min(start + cell, part.stop))) for start in starts]
+    unknown = tuple(axis.unknown_label(cells) if cell == 1 else "" for cells in positions)
     return TokenGroups(
         positions=tuple(positions),
         labels=tuple(axis.labels[start] for start in starts),
         special=tuple(all(axis.special[i] for i in cells) for cells in positions),
         segments=tuple(axis.segments[start] for start in starts),
-        side=AxisGeometry(landmarks=marks, start=part.start, cell=cell),
+        side=AxisGeometry(None, None, marks, part.start, cell, unknown if any(unknown) else ()),
     )
 
 
@@ -464,13 +465,13 @@ def landmarks(axis: Axis, start: int, stop: int, most: int = 10) -> tuple[Landma
 
 def _first_words(axis: Axis, start: int) -> str:
     """Return the first words from a position on."""
-    words: list[int] = []
-    for word in axis.words[start:]:
-        if word is not None and word not in words:
-            words.append(word)
+    words: dict[int, str] = {}
+    for position in range(start, len(axis)):
+        if (word := axis.words[position]) is not None and word not in words:
+            words[word] = axis.unknown_label([position]) or axis.word_labels[word]
         if len(words) == _WORDS:
             break
-    label = " ".join(axis.word_labels[word] for word in words)
+    label = " ".join(words.values())
     return label if len(label) <= _LETTERS else f"{label[:_LETTERS]}…"
 
 

@@ -116,7 +116,7 @@ def _family_keys(maps: HeadMaps | AttentionMap, words: Tensor) -> list[Tensor]:
         distance == 0,
         same & words & words[:, None],
         first.expand_as(distance),
-        (~words).expand_as(distance),
+        torch.tensor(maps.special_columns or (False,), device="cpu").expand_as(distance),
     ]
 
 
@@ -130,7 +130,7 @@ def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
     families = head_families(maps)
     if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
         return None
-    others = ~torch.stack(_family_keys(maps, words)).any(0)
+    others = words & ~torch.stack(_family_keys(maps, words)).any(0)
     share = (weights * others).sum(-1)[:, words].mean(-1).tolist()
     return [
         (OTHER_WORDS, share[n]) if family is None else (family[0].name, family[1])
@@ -231,7 +231,8 @@ def _largest_cells(drawn: AttentionMap, among: Tensor) -> tuple[tuple[int, int],
 
 def _of_signed(drawn: AttentionMap, asked: tuple[int, int] | None) -> Finding | None:
     """Return the largest weight of linear attention between two positions, of either sign."""
-    sizes = drawn.weights.float().abs()
+    unread = [torch.tensor([*map(bool, side.unknown or ("",))]) for side in drawn.sides]
+    sizes = drawn.weights.float().abs().masked_fill(unread[0][:, None] | unread[1], 0.0)
     if drawn.rows == drawn.columns:
         sizes = sizes.masked_fill(torch.eye(len(sizes), dtype=torch.bool, device="cpu"), 0.0)
     if not sizes.isfinite().all() or not sizes.any() or any(s.cell > 1 for s in drawn.sides):

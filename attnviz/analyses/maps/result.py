@@ -66,17 +66,26 @@ class _LabeledMaps(Result):
 
     @property
     def is_word(self) -> tuple[Tensor, Tensor]:
-        """Which queries (m,) and which keys (n,) are no special tokens."""
-        rows = torch.tensor(self.special_rows or [False] * len(self.rows), device="cpu")
-        columns = torch.tensor(self.special_columns or [False] * len(self.columns), device="cpu")
+        """Which queries (m,) and which keys (n,) are words that the model read.
+
+        These are no special tokens, and none that stands for what the vocabulary lacks.
+        """
+        of_rows = self.rows, self.special_rows, self.sides[0].unknown
+        of_columns = self.columns, self.special_columns, self.sides[1].unknown
+        rows, columns = (
+            torch.zeros(len(labels), dtype=torch.bool, device="cpu")
+            | torch.tensor(special or (False,), device="cpu")
+            | torch.tensor([*map(bool, unknown or ("",))], device="cpu")
+            for labels, special, unknown in (of_rows, of_columns)
+        )
         return ~rows, ~columns
 
     @property
     def uninformative(self) -> Tensor:
         """Which cells say little about the text, (m, n).
 
-        Those of special tokens, the rows of queries that may attend to one key only, and the first
-        word of a causal model, on which heads rest.
+        Those of special and unknown tokens, the rows of queries that may attend to one key only,
+        and the first word of a causal model, on which heads rest.
         """
         rows, columns = self.is_word
         if self.masked is not None and len(columns) > 1:
@@ -89,8 +98,9 @@ class _LabeledMaps(Result):
     @property
     def uninformative_name(self) -> str:
         """What uninformative cells are, for a color bar."""
-        if any(self.special_columns):
-            return "of special tokens"
+        kinds = {"special tokens": self.special_columns, "[UNK]": self.sides[1].unknown}
+        if names := " and ".join(name for name, flags in kinds.items() if any(flags)):
+            return f"of {names}"
         return "of the first word" if self.starts_with_sink else "of the only key"
 
     def _label_rules(self, *sizes: set[int]) -> Rules:
@@ -270,7 +280,8 @@ class AttentionMap(_LabeledMaps):
         if width * len(names) > room:  # numbers in place of words
             names, width = [str(number) for number in range(len(names))], 3
         if width * len(names) > room:
-            what = "words" if self.sides == (AxisGeometry(), AxisGeometry()) else "positions"
+            is_placed = any(one.patches or one.seconds or one.landmarks for one in self.sides)
+            what = "positions" if is_placed else "words"
             if self.sides[0].cell > 1:
                 what = "parts of the text"
             yield Text(f"{len(labels)} {what} are too many for this terminal; see the file")
@@ -283,7 +294,8 @@ class AttentionMap(_LabeledMaps):
         colors = scale.rgba(weights)[..., :3]
         plain = console.no_color or not console.is_terminal
         for number, label in enumerate(labels):
-            line = Text(f"{number:>2} {set_cell_size(label, indent - 3)} ")
+            look = "dim italic" if any(self.sides[0].unknown[number : number + 1]) else ""
+            line = Text(f"{number:>2} ").append(set_cell_size(label, indent - 3), look).append(" ")
             for shade, color in zip(shades[number].tolist(), colors[number].tolist(), strict=True):
                 mark = _RAMP[min(int(shade * len(_RAMP)), len(_RAMP) - 1)] if plain else " "
                 background = None if plain else Style(bgcolor="rgb({},{},{})".format(*color))

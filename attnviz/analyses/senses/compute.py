@@ -276,7 +276,7 @@ def _attended(
     weights = record.weights()[:, list(rows)].double().mean((0, 1)).cpu()
     groups = token_groups(record.key_axis)
     content = content_words(groups).tolist()
-    words = zip(groups.labels, groups.positions, groups.special, content, strict=True)
+    words = zip(groups.shown, groups.positions, groups.special, content, strict=True)
     shares = [
         (label, float(weights[list(positions)].sum()), is_content)
         for label, positions, special, is_content in words

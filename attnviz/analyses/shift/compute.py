@@ -199,7 +199,7 @@ def shift(
     return ShiftResult(
         word=numbered(groups.labels)[index],
         at=index,
-        words=groups.labels,
+        words=groups.shown,
         positions=groups.positions,
         special=groups.special,
         tokens=result.records[0].query_axis.labels,

@@ -30,7 +30,7 @@ from attnviz.results import (
     Step,
 )
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.axis import locate, token_groups
+from attnviz.results.axis import AxisGeometry, locate, locate_known, token_groups
 from attnviz.results.projection import recompute
 
 Side: TypeAlias = Literal["query", "key"]
@@ -77,7 +77,8 @@ def steps(
     Raises
     ------
     InputError
-        The layer, head or word does not exist, or the maps of linear attention are pooled.
+        The layer, head or word does not exist, the model has no token for the word, or the maps of
+        linear attention are pooled.
     ModelError
         Numbers that the model computes in this head are nan or infinite.
 
@@ -114,19 +115,23 @@ def steps(
     if record.sinks is not None:
         share = 1 - stages.numbers["weights"][head, row].sum().item()
         notes.append(f"{share:.0%} of the weight of this row goes to a sink, which is no key")
+    axes = record.query_axis, record.key_axis
+    queries, keys = (token_groups(axis, words=False) for axis in axes)
+    sides = tuple(AxisGeometry(unknown=groups.side.unknown) for groups in (queries, keys))
     steps_result = StepsResult(
         stages=tuple(stages.all_stages()),
-        queries=tuple(record.query_axis.labels[position] for position in stages.queries),
-        keys=tuple(record.key_axis.labels[position] for position in stages.keys),
+        queries=queries.shown,
+        keys=keys.shown,
         row=stages.queries.index(row),
         word=label,
         stack=record.stack,
         layer=layer,
         head=head,
         heads=record.heads,
-        notes=(*reason, *notes),
+        notes=(*result.notes, *reason, *notes),
         agreement=result.checked_agreement,
         provenance=result.provenance,
+        sides=sides if any(side.unknown for side in sides) else (),
     )
     if not steps_result.contributions.isfinite().all():
         raise ModelError(
@@ -146,10 +151,10 @@ def _find_query(axis: Axis, word: str | int) -> tuple[int, str, list[str]]:
             raise InputError(
                 f"token {position} is out of range: the text has tokens {first}–{last}."
             )
-        return position, axis.labels[position], []
+        return position, axis.unknown_label([position]) or axis.labels[position], []
     if word in pieces.labels and word not in words.labels:
         return pieces.positions[locate(word, pieces)][0], word, []
-    index = locate(word, words)
+    index = locate_known(word, words, axis)
     positions, label = words.positions[index], words.labels[index]
     if len(positions) == 1:
         return positions[0], label, []

@@ -191,6 +191,9 @@ def _draw_heading(page: Page, result: StepsResult) -> float:
     if not shares.isfinite().all():
         return page.heading(where) + 0.06
     key = int(shares.argmax())
+    row, unknown = result.row, (result.side("query").unknown, result.side("key").unknown)
+    if any(unknown[0][row : row + 1] + unknown[1][key : key + 1]):
+        return page.heading(where) + 0.06
     weights = result["weights"].values
     weight = float(weights[result.row, key])
     written = _signed_number(range_of(weights), weight) if result.signed else f"{weight:.2f}"
@@ -315,7 +318,10 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
     before = None
     for stage in stages:
         labels = result.queries if stage.rows == "query" else result.keys
-        fitted = fit_ticks(labels, down, page.ruler, axis="y", longest=_LONGEST, named=result.row)
+        fitted = fit_ticks(
+            labels, down, page.ruler, axis="y", side=result.side(stage.rows), longest=_LONGEST,
+            named=result.row,
+        )  # fmt: skip
         ticks.append(fitted if labels != before else None)
         before = labels
     used = sum(tick.room for tick in ticks if tick) + _GAP * (len(stages) - 1) + BAR_ROOM
@@ -374,7 +380,8 @@ def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> f
     end = top + panel.high
     if stage.over_keys:
         cell = panel.across / n
-        ticks = fit_ticks(result.keys, cell, page.ruler, axis="x", longest=_LONGEST)
+        side = result.side("key")
+        ticks = fit_ticks(result.keys, cell, page.ruler, axis="x", side=side, longest=_LONGEST)
         ticks.apply(ax, "x")
         end += ticks.room
         say = decimals if panel.is_weights else number

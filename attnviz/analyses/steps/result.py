@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from attnviz.errors import expect_names
 from attnviz.formula.attention import HIDDEN
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal, selection
+from attnviz.results.axis import AxisGeometry, literal, selection
 from attnviz.results.base import Columns, Result, Savable, proof, table_of_matrices, to_numpy
 from attnviz.results.text import dim, plain_table
 
@@ -122,6 +122,8 @@ class StepsResult(Result):
         Whether the attention agrees with the model's.
     provenance : Provenance
         The model and the versions.
+    sides : tuple of AxisGeometry
+        Which queries and keys the model read as unknown tokens; empty without any.
 
     Examples
     --------
@@ -145,8 +147,13 @@ class StepsResult(Result):
     notes: tuple[str, ...]
     agreement: AgreementReport
     provenance: Provenance
+    sides: tuple[AxisGeometry, ...] = field(default=(), metadata={"later": "0.2"})
 
     main_array: ClassVar[str] = "weights"
+
+    def side(self, name: Literal["query", "key"]) -> AxisGeometry:
+        """Return which queries, or keys, the model read as unknown tokens."""
+        return self.sides[name == "key"] if self.sides else AxisGeometry()
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -269,7 +276,8 @@ class StepsResult(Result):
             numbers = [_number(row[key]) for row in rows]
             share = f"{round(100 * shares[key])}%"
             cells = [Text(bar, "blue" if rows[-1][key] >= 0 else "red")] if bars else []
-            table.add_row(Text(literal(label)), *numbers, *cells, share)
+            look = "dim italic" if any(self.side("key").unknown[key : key + 1]) else ""
+            table.add_row(Text(literal(label), look), *numbers, *cells, share)
         return table
 
 
