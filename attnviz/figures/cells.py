@@ -255,9 +255,7 @@ def fit_ticks(
     elif every == 1 and cell > 1.4 * line_height(points):
         rotation, room = 45, (widest + line_height(points)) * math.sqrt(0.5)
     unknown = tuple(bool(side.unknown[i]) for i in shown) if side.unknown else ()
-    return Ticks(
-        labels, places, points, every > 1, rotation, room + LABEL_PAD, unknown=unknown
-    )
+    return Ticks(labels, places, points, every > 1, rotation, room + LABEL_PAD, unknown=unknown)
 
 
 def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> Ticks:

@@ -521,7 +521,7 @@ def _draw_bars(page: Page, scale: WeightScale, left: float, top: float, tall: fl
     color_bar(words, page.axes(left, top, BAR_WIDTH, height), label)
     for name, bar in others:
         name = name.removeprefix("of ")
-        labels = name, name.removeprefix("the "), ""
+        labels = name, name.removeprefix("the ").replace(" tokens and", ","), ""
         label = page.ruler.longest(labels, 0.28 * tall, TEXT_SIZE)
         color_bar(bar, page.axes(left, top + 0.72 * tall, BAR_WIDTH, 0.25 * tall), label)
 

@@ -403,6 +403,7 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     """Draw weight × value for every key, and their sum below; return the lower edge."""
     ruler, left, right = page.ruler, page.left, page.right
     labels, weights, values, products, shares = _vector_rows(result)
+    unknown = tuple(label in result.side("key").unknown for label in labels)
     labels = [ruler.clip(literal(label), _VECTOR_LABEL, TEXT_SIZE) for label in labels]
     indent = ruler.widest(labels, TEXT_SIZE) + 0.08
     room = right - left - indent - 2 * _NUMBER_ROOM - 3 * _BETWEEN - BAR_ROOM
@@ -428,12 +429,11 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
 
     high = _VECTOR_ROW * len(labels)
     ax = page.axes(at_bars, top, bars, high)
-    middles = [row + 0.5 for row in range(len(labels))]
-    ax.barh(middles, weights.tolist(), height=0.7, color=theme().cycle[0])
+    middles = tuple(row + 0.5 for row in range(len(labels)))
+    ax.barh(list(middles), weights.tolist(), height=0.7, color=theme().cycle[0])
     ends = min(float(weights.min()), 0.0), max(float(weights.max()), 1e-12)
     ax.set(xlim=ends, ylim=(len(labels), 0), xticks=[])
-    ax.set_yticks(middles, labels, parse_math=False)
-    ax.tick_params(length=0)
+    Ticks(tuple(labels), middles, TEXT_SIZE, False, 0, indent, unknown=unknown).apply(ax, "y")
     ax.spines[:].set_visible(False)
     say = partial(_signed_number, range_of(weights)) if result.signed else decimals
     look: dict[str, Any] = {"va": "center", "fontsize": SMALL_SIZE, "color": theme().muted}
