@@ -374,12 +374,14 @@ def _describe_result(
                 "layers": layers,
             }
         )
+    unread = [[axis.unknown_label([n]) for n in range(len(axis))] for axis in axes]
     described_axes = [
         {
-            "labels": axis.labels,
+            "labels": [read or label for read, label in zip(unknown, axis.labels, strict=True)],
             "words": axis.words,
-            "wordLabels": axis.word_labels,
+            "wordLabels": _word_labels(axis, unknown),
             "special": [index for index, special in enumerate(axis.special) if special],
+            **({"unknown": [n for n, read in enumerate(unknown) if read]} if any(unknown) else {}),
             "word": choose_word(axis),
             "second": axis.segments.index(1) if 1 in axis.segments else None,
             "generated": _first_generated(axis, result.provenance),
@@ -387,7 +389,7 @@ def _describe_result(
             "frames": _seconds_of_a_frame(axis),
             "next": _next_tokens(result.next_tokens, axis),
         }
-        for axis in axes
+        for axis, unknown in zip(axes, unread, strict=True)
     ]
     agreement, computation = result.checked_agreement, result.provenance.computation
     notes = list(result.notes)
@@ -404,6 +406,15 @@ def _describe_result(
         "axes": described_axes,
         "stacks": stacks,
     }
+
+
+def _word_labels(axis: Axis, unknown: Sequence[str]) -> list[str]:
+    """Return the words; "准 [UNK]" where the model read an unknown token."""
+    shown = [*axis.word_labels]
+    for word, read in zip(axis.words, unknown, strict=True):
+        if word is not None and read:
+            shown[word] = read
+    return shown
 
 
 def _data_address(image: Tensor) -> str:

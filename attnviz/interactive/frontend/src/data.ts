@@ -56,6 +56,8 @@ export interface Axis {
   words: (number | null)[];
   wordLabels: string[];
   special: number[];
+  /** The positions of tokens that stand for what the vocabulary lacks ([UNK]). */
+  unknown?: number[];
   second: number | null;
   /** The first position that the model generated. */
   generated: number | null;

@@ -102,7 +102,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
       const words = units.labels.map((label, unit) =>
         patches?.[units.positions[unit][0]] || (frames && units.labels.length > MOST_FRAMES) ? null : el("button", {
           type: "button", tabindex: -1, "data-side": side, "data-position": units.positions[unit][0], title: frames && literal(label), "aria-label": frames && literal(label),
-          class: `word${units.special[unit] ? " special" : ""}${frames ? " frame" : ""}${/^[.,;:!?…)\]}»”’%]+$/.test(label) ? " tight" : ""}`,
+          class: `word${units.special[unit] ? " special" : ""}${units.unknown[unit] ? " unknown" : ""}${frames ? " frame" : ""}${/^[.,;:!?…)\]}»”’%]+$/.test(label) ? " tight" : ""}`,
         }, frames ? "" : literal(label)));
       const shown = (from: number, to?: number) => words.slice(from, to).filter((word) => word !== null);
       const parts: Node[] = name ? [named(name)] : [];
@@ -258,7 +258,7 @@ function tint({ side, units }: Line, n: number, spread: Spread | null, theme: Th
     return { ink: color(spread.scale, value), percent: 100, text: isDark(spread.scale, value) ? DARK.ink : LIGHT.ink };
   }
   const shown = spread && (side === spread.side || spread.alone) ? spread.of(units.positions[n][0]) : 0;
-  const gray = units.special[n] && !spread?.signed;
+  const gray = (units.special[n] || units.unknown[n]) && !spread?.signed;
   const share = Math.min(1, Math.abs(shown) / (gray ? 1 : (spread?.top ?? 1)));
   const ink = gray ? theme.muted : spread?.signed ? signedInk(theme, shown < 0) : theme.lines[0];
   return { ink, percent: MIXED * share, text: share > 0.6 ? theme.ground : "" };

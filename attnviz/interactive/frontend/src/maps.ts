@@ -6,6 +6,8 @@ import type { Axis } from "./data";
 export interface Units {
   labels: string[];
   special: boolean[];
+  /** Whether the model read an unknown token: the label then says so. */
+  unknown: boolean[];
   positions: number[][];
   /** The unit of each position; −1 if the position was removed. */
   of: Int32Array;
@@ -38,7 +40,7 @@ export function unitsOf(axis: Axis, words: boolean, whole: boolean): Units {
     const word = words ? axis.words[first] : null;
     return word === null ? axis.labels[first] : axis.wordLabels[word];
   };
-  return make(axis, positions, positions.map(label));
+  return make(axis, positions, positions.map(label), axis.unknown);
 }
 
 /** Return the cells of a pooled map, each labeled with its first token. */
@@ -54,7 +56,7 @@ export function cellsOf(axis: Axis, cell: number, count: number): Units {
   return make(axis, positions, positions.map(label));
 }
 
-function make(axis: Axis, positions: number[][], labels: string[]): Units {
+function make(axis: Axis, positions: number[][], labels: string[], unread: number[] = []): Units {
   const of = new Int32Array(axis.labels.length).fill(-1);
   positions.forEach((some, unit) => some.forEach((position) => (of[position] = unit)));
   const special = new Set(axis.special);
@@ -63,7 +65,8 @@ function make(axis: Axis, positions: number[][], labels: string[]): Units {
     const unit = position === null ? -1 : positions.findIndex(([first]) => first >= position);
     return unit > 0 ? unit : null;
   };
-  return { labels, positions, of, special: positions.map(isSpecial), second: unitOf(axis.second), generated: unitOf(axis.generated) };
+  const unknown = positions.map((some) => unread.some((at) => some.includes(at)));
+  return { labels, positions, of, special: positions.map(isSpecial), unknown, second: unitOf(axis.second), generated: unitOf(axis.generated) };
 }
 
 /** Return the units that have a position in first ≤ position < end. */
@@ -97,14 +100,14 @@ export function chosenUnits(units: Units, positions: number[]): Units {
   const of = new Int32Array(units.of.length).fill(-1);
   some.forEach((unit, n) => units.positions[unit].forEach((position) => (of[position] = n)));
   const at = <T>(all: T[]) => some.map((unit) => all[unit]);
-  return { labels: at(units.labels), special: at(units.special), positions: at(units.positions), of, second: null, generated: null, counted: units.of };
+  return { labels: at(units.labels), special: at(units.special), unknown: at(units.unknown), positions: at(units.positions), of, second: null, generated: null, counted: units.of };
 }
 
 /** What the cells of a map are. */
 export interface Marks {
   /** 1 where no piece of the query may read a piece of the key. */
   masked: Uint8Array;
-  /** 1 where a weight says little: of special tokens, of queries that may read one key only, and of the first word of a causal model. */
+  /** 1 where a weight says little: of special and unknown tokens, of queries that may read one key only, and of the first word of a causal model. */
   uninformative: Uint8Array;
 }
 /** Weights of a map's visible rows and columns, and their maximum error by row. */
@@ -133,7 +136,7 @@ export function merge(
     values: new Float32Array(R * C), errors: new Float32Array(R), kept: new Float32Array(R).fill(1),
     masked: new Uint8Array(R * C), uninformative: new Uint8Array(R * C),
   };
-  const { of, positions, special, counted = of } = columns.units;
+  const { of, positions, special, unknown, counted = of } = columns.units;
   // Many heads of causal models rest on the first word: the first query reads nothing else.
   const sink = !special[0] && positions.length > 1 && Array.from(row(0)).every((weight, j) => !weight === j > 0);
   const widest = positions.reduce((most, { length }) => Math.max(most, length), 1);
@@ -151,11 +154,11 @@ export function merge(
     const kept = renormalize ? left || 1 : 1;
     table.kept[r] = renormalize ? left : 1;
     const readable = sums.reduce((count, sum) => count + Number(sum !== 0), 0);
-    const says = !rows.units.special[rows.from + r] && (readable !== 1 || positions.length === 1);
+    const says = !rows.units.special[rows.from + r] && !rows.units.unknown[rows.from + r] && (readable !== 1 || positions.length === 1);
     for (let c = 0; c < C; c++) {
       table.values[r * C + c] = sums[columns.from + c] / kept;
       table.masked[r * C + c] = Number(sums[columns.from + c] === 0);
-      table.uninformative[r * C + c] = Number(!says || special[columns.from + c] || (sink && columns.from + c === 0));
+      table.uninformative[r * C + c] = Number(!says || special[columns.from + c] || unknown[columns.from + c] || (sink && columns.from + c === 0));
     }
     // Most of the errors in the divisor cancel.
     const divided = renormalize ? Math.sqrt(positions.length) : 0;
