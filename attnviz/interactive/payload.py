@@ -379,7 +379,7 @@ def _describe_result(
         {
             "labels": [read or label for read, label in zip(unknown, axis.labels, strict=True)],
             "words": axis.words,
-            "wordLabels": _word_labels(axis, unknown),
+            "wordLabels": [words.get(n, label) for n, label in enumerate(axis.word_labels)],
             "special": [index for index, special in enumerate(axis.special) if special],
             **({"unknown": [n for n, read in enumerate(unknown) if read]} if any(unknown) else {}),
             "word": choose_word(axis),
@@ -390,6 +390,7 @@ def _describe_result(
             "next": _next_tokens(result.next_tokens, axis),
         }
         for axis, unknown in zip(axes, unread, strict=True)
+        for words in [{n: read for n, read in zip(axis.words, unknown, strict=True) if read}]
     ]
     agreement, computation = result.checked_agreement, result.provenance.computation
     notes = list(result.notes)
@@ -406,15 +407,6 @@ def _describe_result(
         "axes": described_axes,
         "stacks": stacks,
     }
-
-
-def _word_labels(axis: Axis, unknown: Sequence[str]) -> list[str]:
-    """Return the words; "准 [UNK]" where the model read an unknown token."""
-    shown = [*axis.word_labels]
-    for word, read in zip(axis.words, unknown, strict=True):
-        if word is not None and read:
-            shown[word] = read
-    return shown
 
 
 def _data_address(image: Tensor) -> str:

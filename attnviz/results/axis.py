@@ -124,12 +124,12 @@ class Axis(Savable):
 
     def unknown_label(self, positions: Sequence[int]) -> str:
         """Return "准 [UNK]" for positions of which the model read one as unknown, else ""."""
-        unknown = [n for n in positions if self.unknown is not None and self.unknown[n]]
-        if not unknown:
-            return ""
-        read, word = self.labels[unknown[0]], self.words[unknown[0]]
-        written = read if word is None else shortened(self.word_labels[word], _WRITTEN)
-        return read if written == read else f"{written} {read}"
+        for n in positions:
+            if self.unknown is not None and self.unknown[n]:
+                word = self.words[n]
+                written = "" if word is None else shortened(self.word_labels[word], _WRITTEN)
+                return " ".join(dict.fromkeys(filter(None, (written, self.labels[n]))))
+        return ""
 
     def unknown_words(self) -> tuple[str, ...]:
         """Return the words of which the vocabulary lacks at least a part, each once."""

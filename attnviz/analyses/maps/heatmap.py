@@ -642,10 +642,9 @@ def find_query(
 
 def _default_query(drawn: AttentionMap, patches: Sequence[tuple[int, int] | None]) -> int:
     """Return the last word of a text; else the row of [CLS], or of the patch in the middle."""
-    special = drawn.special_rows or (False,) * len(drawn.rows)
-    words = [n for n, patch in enumerate(patches) if patch is None and not special[n]]
-    if words:
-        return words[-1]
+    words = drawn.is_word[0].tolist()
+    if texts := [n for n, patch in enumerate(patches) if patch is None and words[n]]:
+        return texts[-1]
     if "[CLS]" in drawn.rows:
         return drawn.rows.index("[CLS]")
     rows, columns = _grid_size(drawn.sides[0])

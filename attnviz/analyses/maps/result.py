@@ -70,13 +70,11 @@ class _LabeledMaps(Result):
 
         These are no special tokens, and none that stands for what the vocabulary lacks.
         """
-        of_rows = self.rows, self.special_rows, self.sides[0].unknown
-        of_columns = self.columns, self.special_columns, self.sides[1].unknown
+        special = self.special_rows, self.special_columns
         rows, columns = (
-            torch.zeros(len(labels), dtype=torch.bool, device="cpu")
-            | torch.tensor(special or (False,), device="cpu")
-            | torch.tensor([*map(bool, unknown or ("",))], device="cpu")
-            for labels, special, unknown in (of_rows, of_columns)
+            torch.tensor(flags or (False,), device="cpu").expand(count)
+            | torch.tensor([*map(bool, side.unknown or ("",))], device="cpu")
+            for count, flags, side in zip(self.weights.shape[-2:], special, self.sides, strict=True)
         )
         return ~rows, ~columns
 

@@ -115,7 +115,8 @@ export function scaleOf({ signed, differs, cell, columns, scale: rule, units }: 
   if (log) return { masked, map: theme.weights, low: even / rule.belowEven, high: Math.max(high, rule.belowEven * even), log, over, label: "attention weight (log)" };
   const gray = apart ? joined(weights(1)) : [];
   if (!gray.length) return { masked, map: theme.weights, low: 0, high, log, over, label: "attention weight" };
-  const label = units.some(({ special }) => special.includes(true)) ? "of special tokens" : "of the first word";
+  const kinds = [units.some(({ special }) => special.includes(true)) && "special tokens", units.some(({ unknown }) => unknown.includes(true)) && "[UNK]"];
+  const label = `of ${kinds.filter(Boolean).join(" and ") || "the first word"}`;
   const neutral: Scale = { map: theme.neutral, low: 0, high: Math.max(quantile(gray, 1), 1e-9), log, label };
   return { masked, map: theme.weights, low: 0, high, log, over, label: "between words", neutral };
 }

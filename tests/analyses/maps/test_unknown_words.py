@@ -1,0 +1,108 @@
+"""Words that the model read as [UNK]: labels say so, and no sentence makes a claim about them."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+import attnviz
+from attnviz.analyses.maps.finding import of_heads, of_map
+
+TEXTS = {"火车准时离开了车站": "车准时离开了站", "I love 🍕 and 🐈, but not 🚗!": "🍕🐈🚗"}
+pytestmark = pytest.mark.filterwarnings("ignore:No installed font")
+DRAWN = {
+    "heatmap": attnviz.plot.heatmap,
+    "heatmap of pieces": lambda result: attnviz.plot.heatmap(result, words=False),
+    "heads": lambda result: attnviz.plot.heads(result, layer=2, width=400),
+    "steps": attnviz.plot.steps,
+    "attention vector": attnviz.plot.attention_vector,
+}
+
+
+@pytest.fixture(scope="module", params=TEXTS)
+def read(request, model):
+    """Return the attention of a text, and the words of which the model read [UNK]."""
+    return model.attend(request.param), set(TEXTS[request.param])
+
+
+@pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
+def test_figures_show_what_was_not_read(draw, read):
+    result, words = read
+    drawn = draw(result)
+    figure = getattr(drawn, "figure", drawn)
+    title, *others = [text.get_text() for text in figure.texts if text.get_text()]
+    assert not any(word in title for word in (*words, "UNK"))
+    assert f"it read [UNK] for them: {result.agreement.input.unknown[0]}" in " ".join(others)
+    labels = [
+        label for ax in figure.axes for label in (*ax.get_yticklabels(), *ax.get_xticklabels())
+    ]
+    unread = [label for label in labels if "UNK" in label.get_text()]
+    assert {label.get_text() for label in unread} == {f"{word} [UNK]" for word in words}
+    known = [label for label in labels if label not in unread]
+    assert {label.get_style() for label in unread} == {"italic"}
+    assert {label.get_style() for label in known} == {"normal"}
+
+
+def test_terminal_and_files_show_what_was_not_read(read, tmp_path):
+    result, words = read
+    for shown in (attnviz.attention_map(result, layer=2, head=8), attnviz.steps(result)):
+        console = Console(file=io.StringIO(), width=150)
+        console.print(shown)
+        assert all(f" {word} [UNK]" in console.file.getvalue() for word in words - {"站", "了"})
+        names = shown.labels()[next(iter(shown.labels()))]
+        assert {name for name in names if "UNK" in name} == {f"{word} [UNK]" for word in words}
+        shown.save(tmp_path / "shown.json", force=True)
+        assert names == json.loads((tmp_path / "shown.json").read_text())["labels"]
+        shown.save(tmp_path / "shown.safetensors", force=True)
+        again = attnviz.load_result(tmp_path / "shown.safetensors")
+        assert again.sides == shown.sides
+        assert again.checked_agreement.verdict == "verified"
+
+
+def test_no_map_makes_a_claim_about_what_was_not_read(read):
+    """Whatever head is drawn, with special tokens or without."""
+    result, words = read
+    for head in range(72):
+        for special in ("keep", "remove"):
+            drawn = attnviz.attention_map(result, layer=head // 12, head=head % 12, special=special)
+            finding = of_map(drawn)
+            title = "" if finding is None else finding.title
+            assert not any(word in title for word in (*words, "UNK")), title
+            assert finding is None or not any(
+                "UNK" in label
+                for row, column in (*finding.examples, finding.cell or (0, 0))
+                for label in (drawn.rows[row], drawn.columns[column])
+            )
+    if len(words) == 7:  # a single word was read
+        assert of_heads(attnviz.head_maps(result)) == "All 72 heads"
+
+
+def test_the_sentences_would_name_such_words_if_they_had_been_read(read):
+    result, _ = read
+    titles = []
+    for head in range(72):
+        drawn = attnviz.attention_map(result, layer=head // 12, head=head % 12)
+        sides = tuple(replace(side, unknown=()) for side in drawn.sides)
+        finding = of_map(replace(drawn, sides=sides))
+        titles.append("" if finding is None else finding.title)
+    assert any("[UNK]" in title for title in titles)
+
+
+def test_a_word_that_was_not_read_is_refused_by_name(read):
+    result, words = read
+    word = result.agreement.input.unknown[-1]
+    assert word in words
+    with pytest.raises(attnviz.InputError, match=f"no token for '{word}'"):
+        attnviz.steps(result, word=word)
+    with pytest.raises(attnviz.InputError, match=f"no token for '{word}'"):
+        attnviz.find_heads(result, query=word, key=word)
+
+
+def test_pages_show_what_was_not_read(read):
+    result, words = read
+    (axis,) = attnviz.view(result).data()["payload"]["results"][0]["axes"]
+    unread = {axis["labels"][n] for n in axis["unknown"]}
+    assert unread == {f"{word} [UNK]" for word in words}
+    assert unread < set(axis["wordLabels"])
