@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,11 +46,6 @@ class HeadTable(Result):
 
     heads: tuple[HeadName, ...]
     statistics: tuple[str, ...]
-
-    def to_arrays(self) -> dict[str, Tensor]:
-        """Return the arrays: (K, S), (K,) or (K, K)."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def labels(self) -> dict[str, list[str]]:
         """Return the names of the heads and of the statistics."""
@@ -208,7 +203,6 @@ class SurveyResult(HeadTable):
     kind: str = "text"
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         named = sum(map(bool, self.roles))
         return (
             f"SurveyResult({self.provenance.model}: {len(self.heads)} heads on "
