@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
 from torch import Tensor
 
-import attnviz
 from attnviz.errors import expect_names
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.base import Columns, Result, Savable, column
 from attnviz.results.text import counted, dim, plain_table, with_minus
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 SURE = 0.01  # a difference with a smaller p-value is sure
 NOUNS = {"text": "texts", "image": "images", "audio": "sounds"}
@@ -257,14 +254,8 @@ class SurveyResult(HeadTable):
     def _columns_of_heads(self) -> Columns:
         return super()._columns_of_heads() | {"role": self.roles, "cluster": self.clusters}
 
-    def plot(self, **keywords: Any) -> Figure:
-        """Draw what every head does: see `attnviz.plot.survey`."""
-        return attnviz.plot.survey(self, **keywords)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print of each statistic the heads that have most of it, and which heads have a role."""
-        from rich.text import Text
-
         model = self.provenance.model_name
         yield Text(f"{len(self.heads)} heads of {model} on {self.read}", "bold")
         table = plain_table(("statistic",), ("mean", "shuffled keys", "shuffled tokens"))
