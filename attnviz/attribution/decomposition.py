@@ -37,7 +37,6 @@ class Decomposition(Savable):
     direction: Tensor  # of norm 1, (d,)
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         L, H, T = self.value.shape
         size = f"{L} layers × {H} heads × {T} tokens"
         return f"Decomposition({size}: {self.total:.2f}, error {self.error:.0e})"

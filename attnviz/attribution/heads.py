@@ -35,7 +35,6 @@ class HeadEffects(Savable):
     exact: Tensor  # from a run without the head; NaN where it was not ablated
 
     def _rules(self) -> Rules:
-        """Yield what the fields should have."""
         is_table = self.estimate.dim() == 2 and self.estimate.numel() > 0
         yield "two tables of layers and heads", is_table and self.estimate.shape == self.exact.shape
 

@@ -103,7 +103,6 @@ class LogitLens(Savable):
     tokens: tuple[tuple[str, ...], ...]  # as text, L × k
 
     def _rules(self) -> Rules:
-        """Yield what the fields should have."""
         shape = self.ids.shape
         is_table = len(shape) == 2 and self.ids.numel() > 0
         are_alike = shape == self.logits.shape == self.probabilities.shape

@@ -50,7 +50,6 @@ class ResidualStream(Savable):
     direction: Tensor  # of norm 1, (d,)
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         return (
             f"ResidualStream(attention {self.attention.sum():.2f}, MLPs {self.mlp.sum():.2f}, "
             f"biases {self.bias:.2f}, own {self.own:.2f}: {self.total:.2f}, error {self.error:.0e})"

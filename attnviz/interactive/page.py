@@ -57,7 +57,6 @@ class ExplorerPage(Page):
         self._title = f"What the heads of {result.provenance.model} do"
 
     def __repr__(self) -> str:
-        """Return the result of the page and how to save it."""
         return f"ExplorerPage({self._result!r}): .save('heads.html')"
 
     @cached_property

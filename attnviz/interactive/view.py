@@ -162,7 +162,6 @@ class View(Page):
         self._results, self._collect = results, collect
 
     def __repr__(self) -> str:
-        """Return the results of the page and how to save it."""
         return f"View({', '.join(map(repr, self._results))}): .save('view.html')"
 
     def data(self) -> dict[str, Any]:

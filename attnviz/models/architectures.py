@@ -84,7 +84,6 @@ class Architecture:
     linear: int = 0
 
     def __repr__(self) -> str:
-        """Return the model type and the outcome."""
         return f"Architecture({self.name!r}, {self.state})"
 
 

@@ -75,7 +75,6 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Name the model and its class, without its modules."""
         return f"Checkpoint({self.name!r}, {type(self.module).__name__}, {self.sha256[:12]})"
 
     @property

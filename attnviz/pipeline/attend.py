@@ -448,7 +448,6 @@ class Model:
     checkpoint: Checkpoint
 
     def __repr__(self) -> str:
-        """Name the model, its class, its device and its precision."""
         module = self.module
         return f"Model({self.name!r}, {type(module).__name__}, {module.device}, {module.dtype})"
 

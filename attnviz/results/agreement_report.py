@@ -61,7 +61,6 @@ class StageCheck(Savable):
     hidden_zero: bool = True
 
     def __repr__(self) -> str:
-        """Return the place and the outcome, without the numbers of each head."""
         outcome = "agrees" if self.passed else "differs"
         return f"StageCheck({self.place}, {self.stage}, {outcome} to {self.largest_difference:.1e})"
 
@@ -359,7 +358,6 @@ class AgreementReport(Savable):
     input: InputCheck | None = None
 
     def __repr__(self) -> str:
-        """Return the verdict, and how many heads were compared."""
         return f"AgreementReport({self.verdict}, {self.heads} heads, {len(self.checks)} checks)"
 
     @classmethod

@@ -219,7 +219,6 @@ class AttentionRecord(Savable):
     _stored: ClassVar[str | None] = None
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         return (
             f"AttentionRecord({self.place}, {self.heads} heads, {len(self.query_axis)} queries × "
             f"{len(self.key_axis)} keys, {self.path})"
@@ -479,7 +478,6 @@ class GivenAttention(AttentionRecord):
         )
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         H, m, n = self.given.shape
         return f"GivenAttention({self.place}, {H} heads, {m} queries × {n} keys)"
 
@@ -537,7 +535,6 @@ class LinearAttention(AttentionRecord):
     _stored = "matrix"
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         H, m, n = self.matrix.shape
         return f"LinearAttention({self.place}, {H} heads, {m} × {n}, {self.function}, {self.path})"
 

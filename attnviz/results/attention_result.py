@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 import attnviz
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
     from matplotlib.axes import Axes
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 Special = Literal["keep", "hide", "remove"]
 _WEIGHTS = 2**22  # that are held at once
@@ -92,7 +94,6 @@ class MapSummary(Savable):
     top_weights: Tensor
 
     def __repr__(self) -> str:
-        """Return the sizes, without the tensors."""
         H, m = self.entropy.shape
         n = self.received.shape[-1]
         return f"MapSummary({H} heads, {m:,} × {n:,}, cells of {self.cell})"
@@ -165,7 +166,6 @@ class StreamedAttention(Savable):
     record: AttentionRecord | None = None
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         m, n = len(self.query_axis), len(self.key_axis)
         return (
             f"StreamedAttention({self.place}, {len(self.kept)} heads, {m:,} × {n:,}, {self.path})"
@@ -383,7 +383,6 @@ class NextTokens(Savable):
     probabilities: Tensor
 
     def __repr__(self) -> str:
-        """Return the tokens after the last position."""
         last = zip(self.labels[-1], self.probabilities[-1].tolist(), strict=True)
         return f"NextTokens({', '.join(f'{label!r} {value:.2f}' for label, value in last)})"
 
@@ -438,7 +437,6 @@ class AttentionResult(Savable):
     waveform: Waveform | None = None
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         inputs = (self.provenance.text, self.provenance.image, self.provenance.audio)
         names = ", ".join(repr(name[:40]) for name in inputs if name)
         return (
@@ -503,8 +501,6 @@ class AttentionResult(Savable):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print for each stage the largest difference over all layers and heads."""
-        from rich.table import Table
-        from rich.text import Text
 
         def outcome(agrees: bool) -> Text:
             return Text("agrees", "green") if agrees else Text("differs", "bold red")

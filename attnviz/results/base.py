@@ -111,7 +111,8 @@ class Result(Savable):
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the arrays by name, as .npz and .safetensors files hold them."""
-        raise NotImplementedError
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def labels(self) -> dict[str, list[str]]:
         """Return the labels of the arrays' rows and columns, by name."""
@@ -127,9 +128,11 @@ class Result(Savable):
 
         return pd.DataFrame(self.columns_of_table())
 
-    def plot(self, **keywords: Any) -> Any:
-        """Draw the result."""
-        raise NotImplementedError
+    def plot(self, **keywords: Any) -> Figure:
+        """Draw the result, as the function of `attnviz.plot` that takes it."""
+        *_, analysis, _ = type(self).__module__.split(".")  # a folder for each
+        figure: Figure = getattr(attnviz.plot, analysis)(self, **keywords)
+        return figure
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return the main array, for numpy."""

@@ -167,7 +167,6 @@ class Projection(Savable):
     before_output: tuple[Step, ...] | None = ()
 
     def __repr__(self) -> str:
-        """Return which parts are known, without the matrices."""
         names = ("query", "key", "value", "output")
         known = [name for name in names if getattr(self, name) is not None]
         return f"Projection({self.heads} heads: {', '.join(known) or 'nothing known'})"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import JustifyMethod
-    from rich.table import Table
-    from rich.text import Text
+from rich.console import JustifyMethod
+from rich.table import Table
+from rich.text import Text
 
 
 def signed(value: float, missing: str = "–") -> str:
@@ -52,9 +50,6 @@ def plain_table(
 
     no_wrap : the number of columns that stay on one line, from the first on.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     for number, name in enumerate((*left, *right)):
         justify: JustifyMethod = "left" if number < len(left) else "right"
@@ -66,6 +61,4 @@ def plain_table(
 
 def dim(lines: Iterable[str]) -> Iterator[Text]:
     """Yield lines that say less than the others."""
-    from rich.text import Text
-
     yield from (Text(line, "dim") for line in lines)

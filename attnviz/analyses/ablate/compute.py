@@ -245,8 +245,7 @@ class _Site:
         unchanged : what is read without an ablation, (1, d).
         """
         number, before = self.number, unchanged.double()
-        shares = before.softmax(-1)
-        entropy = torch.special.entr(shares).sum()
+        shares = before.softmax(-1) if self.is_distribution else None
 
         def effects(outputs: Tensor) -> Tensor:
             after = outputs.double()
@@ -255,9 +254,9 @@ class _Site:
             else:
                 lost = number(before) - number(after)
             divergence = torch.full_like(lost, torch.nan)
-            if self.is_distribution:
+            if shares is not None:
                 cross_entropy = after.logsumexp(-1) - (after @ shares.T)[:, 0]
-                divergence = (cross_entropy - entropy)[:, None]
+                divergence = (cross_entropy - torch.special.entr(shares).sum())[:, None]
             return torch.cat([lost, divergence], dim=1).cpu()
 
         return effects

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
 from torch import Tensor
 
-import attnviz
 from attnviz.analyses.explain.result import UNITS
 from attnviz.attribution.ranking import RANKABLE, spearman
 from attnviz.results.agreement_report import AgreementReport
@@ -17,10 +18,6 @@ from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Rules, proof
 from attnviz.results.text import dim, plain_table, signed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 _LISTED = 10  # sets of heads
 _LONGEST = 24  # letters of a word in a sentence
@@ -94,7 +91,6 @@ class AblationResult(Result):
     main_array: ClassVar[str] = "lost"
 
     def _rules(self) -> Rules:
-        """Yield what the fields should have."""
         shape = len(self.texts), len(self.sets)
         yield "one text and one set of heads or more", min(shape) > 0
         tables = self.lost, self.divergence, self.estimate
@@ -109,7 +105,6 @@ class AblationResult(Result):
         yield "a known quantity", self.quantity in _UNITS
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         sets, texts = len(self.sets), len(self.texts)
         size = f"{sets} ablation{'s' * (sets > 1)} in {texts} text{'s' * (texts > 1)}"
         return f"AblationResult({self.provenance.model}: {size}, {self.checked_agreement.verdict})"
@@ -213,10 +208,6 @@ class AblationResult(Result):
             table[layer, head] = value
         return table
 
-    def to_arrays(self) -> dict[str, Tensor]:
-        """Return what is lost, the divergences and the estimates, (N, S) each."""
-        return {"lost": self.lost, "divergence": self.divergence, "estimate": self.estimate}
-
     def labels(self) -> dict[str, list[str]]:
         """Return the names of the sets, and the texts."""
         return {"heads": list(self.names), "texts": list(self.texts)}
@@ -249,14 +240,8 @@ class AblationResult(Result):
             **{name: table.flatten().double().numpy() for name, table in self.to_arrays().items()},
         }
 
-    def plot(self, **keywords: Any) -> Figure:
-        """Draw what is lost without each head: see `attnviz.plot.ablate`."""
-        return attnviz.plot.ablate(self, **keywords)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the heads without which most is lost, and how well the estimate ranks all."""
-        from rich.text import Text
-
         yield Text(self.headline, "bold")
         yield Text(f"{self.effect} effects: {self.how}", "dim")
         names = (f"lost, {self.unit}", "95 %", "divergence, nats", "estimate")

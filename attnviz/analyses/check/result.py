@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
 from torch import Tensor
 
-import attnviz
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal, ranges
 from attnviz.results.base import Columns, Result, Rules, Savable, column, fits, proof
 from attnviz.results.text import dim
 from attnviz.runtime import text_as_html
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 
 def name_layers(layers: Sequence[int]) -> str:
@@ -95,7 +92,6 @@ class CheckResult(Result):
     provenance: Provenance
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         outcome = "agrees" if self.agrees else f"differs first in head {self._name}"
         return f"CheckResult({self.provenance.model}, {len(self)} heads, {outcome})"
 
@@ -170,18 +166,12 @@ class CheckResult(Result):
             "agrees": self.agree.tolist(),
         }
 
-    def plot(self, **keywords: Any) -> Figure:
-        """Draw the largest difference of each head: see `attnviz.plot.check`."""
-        return attnviz.plot.check(self, **keywords)
-
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the outcome and a table of layers."""
         return text_as_html(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the outcome, what explains it, and the heads that differ in each layer."""
-        from rich.text import Text
-
         yield Text(self.summary(), "green" if self.agrees else "bold red")
         for hint in self.hints:
             yield Text(f"hint: {hint}")

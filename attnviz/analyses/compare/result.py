@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 import torch
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
 from torch import Tensor
 from torch.nn.functional import pad
 
-import attnviz
 from attnviz.analyses.survey.result import SURE, HeadTable
 from attnviz.analyses.survey.statistics import NAMES, TITLES, largest
 from attnviz.results.agreement_report import AgreementReport, Verdict
@@ -19,10 +20,6 @@ from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Rules, column, one_each
 from attnviz.results.text import dim, plain_table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 _LISTED = 10  # heads
 _NAMED = 2  # statistics of each head
@@ -131,18 +128,11 @@ class CompareResult(SeveralModels, HeadTable):
         return one, other
 
     def __repr__(self) -> str:
-        """Summarize the result without the tensors."""
         models = " and ".join(provenance.model for provenance in self.provenances)
         return f"CompareResult({models}: {len(self.heads)} heads on {self.texts:,} texts)"
 
-    def plot(self, **keywords: Any) -> Figure:
-        """Draw which heads changed: see `attnviz.plot.compare`."""
-        return attnviz.plot.compare(self, **keywords)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the heads that are farthest apart, and their most significant changes."""
-        from rich.text import Text
-
         first, second = map(literal, self.names)
         title = f"{len(self.heads)} heads of {second} beside those of {first}"
         yield Text(f"{title}, {self.texts:,} texts", "bold")
@@ -248,7 +238,6 @@ class CheckpointsResult(SeveralModels, HeadTable):
         yield "a role of each head", one_each(shape[0], self.roles)
 
     def __repr__(self) -> str:
-        """Summarize the result without the tensors."""
         names, read = self.checkpoints, f"{len(self.heads)} heads on {self.texts:,} texts"
         return f"CheckpointsResult({len(names)} checkpoints, {names[0]} to {names[-1]}: {read})"
 
@@ -347,14 +336,8 @@ class CheckpointsResult(SeveralModels, HeadTable):
             columns[name] = column(pad(array, steps, value=torch.nan))
         return columns
 
-    def plot(self, **keywords: Any) -> Figure:
-        """Draw the path of each head: see `attnviz.plot.compare`."""
-        return attnviz.plot.compare(self, **keywords)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the heads that change most, with their paths, and where roles change."""
-        from rich.text import Text
-
         labels = self._labels
         title = f"{len(self.heads)} heads in {len(labels)} checkpoints, {self.texts:,} texts"
         yield Text(title, "bold")

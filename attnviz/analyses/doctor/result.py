@@ -6,12 +6,17 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
+
 from attnviz.errors import printable
 from attnviz.runtime import text_as_html
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 State: TypeAlias = Literal["ok", "advice", "broken"]
 
@@ -86,16 +91,10 @@ class DoctorResult:
         return pd.DataFrame([asdict(finding) for finding in self.findings])
 
     def __repr__(self) -> str:
-        """Return the headline and the number of findings."""
         return f"DoctorResult({self.headline!r}, {len(self.findings)} findings)"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print a line for each finding, with its remedy, and the headline."""
-        from rich.columns import Columns
-        from rich.padding import Padding
-        from rich.table import Column, Table
-        from rich.text import Text
-
         for group, findings in groupby(self.findings, lambda finding: finding.group):
             columns = Column(), Column(no_wrap=True), Column(overflow="fold")
             table, listed = Table.grid(*columns, padding=(0, 2, 0, 0)), []

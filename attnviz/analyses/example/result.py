@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Column, Table
+from rich.text import Text
 from torch import Tensor
 
-import attnviz
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Savable, table_of_matrices
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table
 
 _ARRAYS = (
     "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
@@ -219,7 +216,6 @@ class ExampleResult(Result):
     agreement: ClassVar[None] = None  # no model runs, so there is nothing to verify
 
     def __repr__(self) -> str:
-        """Summarize the result without the tensors."""
         return f"ExampleResult({self.name!r}, {len(self.stages)} stages, {self.summary()})"
 
     def count(self) -> dict[str, int]:
@@ -308,14 +304,8 @@ class ExampleResult(Result):
         """Return one array after the other, by row and column."""
         return table_of_matrices(self.to_arrays())
 
-    def plot(self, **keywords: Any) -> Figure:
-        """Draw the stages: see `attnviz.plot.example`."""
-        return attnviz.plot.example(self, **keywords)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print for each row of a stage the printed numbers above ours, marked by their state."""
-        from rich.text import Text
-
         yield Text(literal(self.title, 120), "bold")
         if any(stage.printed is not None for stage in self.stages):
             marks = ", ".join(f"{mark} {state}" for state, mark in _MARKS.items() if mark)
@@ -345,9 +335,6 @@ def _states(follows: Tensor | None, exactly: Tensor | None) -> States | None:
 
 def _table(matrices: Sequence[Matrix]) -> Table:
     """Return the numbers of matrices that have the same rows, each row below the other."""
-    from rich.table import Column, Table
-    from rich.text import Text
-
     labels = [Text(literal(label, _LABEL)) for label in matrices[0].columns]
     columns = [Column(label, justify="right", no_wrap=True) for label in labels]
     table = Table("", "", *columns, box=None, header_style="dim", padding=(0, 2, 0, 0))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -24,7 +26,6 @@ from attnviz.results.text import dim, plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 
 _SIMILAR = 5  # heads
@@ -45,7 +46,6 @@ class QueryKeyPlane(Savable):
     key_places: tuple[tuple[int, int], ...] = ()  # those of the keys, where they are others
 
     def _rules(self) -> Rules:
-        """Yield what the fields should have."""
         keys = self.key_tokens or self.tokens
         yield "a query of each token", self.queries.shape == (len(self.tokens), 2)
         yield "a key of each token", self.keys.shape == (len(keys), 2)
@@ -209,7 +209,6 @@ class ExploreResult(Result):
     main_array: ClassVar[str] = "mean"
 
     def _rules(self) -> Rules:
-        """Yield what the fields should have."""
         K = len(self.survey.heads)
         of_heads = self.examples, self.deciles, self.planes
         yield "examples and a plane of each head", all(len(one) == K for one in of_heads)
@@ -227,7 +226,6 @@ class ExploreResult(Result):
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         return (
             f"ExploreResult({self.provenance.model}: {len(self.survey.heads)} heads on "
             f"{self.survey.read}, {self.checked_agreement.verdict})"
@@ -360,8 +358,6 @@ class ExploreResult(Result):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the heads with a role, their strongest example, and what they write."""
-        from rich.text import Text
-
         survey = self.survey
         title = f"{len(survey.heads)} heads of {self.provenance.model_name} on {survey.read}"
         yield Text(title, "bold")

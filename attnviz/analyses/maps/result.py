@@ -256,7 +256,7 @@ class AttentionMap(_LabeledMaps):
             return wide_table(self.weights, self.rows, self.columns)
         return super().to_frame()
 
-    def plot(self, **keywords: Any) -> Axes:
+    def plot(self, **keywords: Any) -> Axes:  # type: ignore[override]
         """Draw the map: see `attnviz.plot.heatmap`."""
         return cast("Axes", attnviz.plot.heatmap(self, **keywords))
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
-import attnviz
 from attnviz.errors import expect_names
 from attnviz.formula.attention import HIDDEN
 from attnviz.results.agreement_report import LINEAR, AgreementReport
@@ -16,12 +19,6 @@ from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import AxisGeometry, literal, selection
 from attnviz.results.base import Columns, Result, Savable, proof, table_of_matrices, to_numpy
 from attnviz.results.text import dim, plain_table
-
-if TYPE_CHECKING:
-    import numpy as np
-    from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table
 
 _NUMBERS = 3  # of the row that is followed
 _WIDE = 60  # characters of a terminal that has room for bars
@@ -52,7 +49,6 @@ class Stage(Savable):
     why_not: str = ""
 
     def __repr__(self) -> str:
-        """Return the name, the formula and the shape, without the numbers."""
         return f"Stage({self.name!r}, {self.formula!r}, {self.size})"
 
     def __len__(self) -> int:
@@ -156,7 +152,6 @@ class StepsResult(Result):
         return self.sides[name == "key"] if self.sides else AxisGeometry()
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         names = ", ".join(stage.name for stage in self.stages)
         return (
             f"StepsResult({self.stack} layer {self.layer}, head {self.head}, {self.word!r}: "
@@ -225,14 +220,8 @@ class StepsResult(Result):
         """Return one stage after the other, by row and column."""
         return table_of_matrices(self.to_arrays())
 
-    def plot(self, **keywords: Any) -> Figure:
-        """Draw the stages: see `attnviz.plot.steps`."""
-        return attnviz.plot.steps(self, **keywords)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print formula, shape, first numbers and agreement of each stage, then every key."""
-        from rich.text import Text
-
         where = selection(self.stack, (self.layer,), (self.head,))
         word = literal(self.word)
         yield Text(f"{where} of {self.provenance.model}, following “{word}”", "bold")
@@ -261,8 +250,6 @@ class StepsResult(Result):
 
     def _table_of_keys(self, *, bars: bool) -> Table:
         """Return the score, the weight and the share of the attention vector for each key."""
-        from rich.text import Text
-
         names = [stage.name for stage in self.stages if stage.over_keys]
         titles = [name.removesuffix(" scores") for name in names]
         table = plain_table(("key",), titles, no_wrap=1 + len(names))

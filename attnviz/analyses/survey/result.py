@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
 from torch import Tensor
 
-import attnviz
 from attnviz.errors import expect_names
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.base import Columns, Result, Savable, column
 from attnviz.results.text import counted, dim, plain_table, with_minus
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 SURE = 0.01  # a difference with a smaller p-value is sure
 NOUNS = {"text": "texts", "image": "images", "audio": "sounds"}
@@ -46,11 +43,6 @@ class HeadTable(Result):
 
     heads: tuple[HeadName, ...]
     statistics: tuple[str, ...]
-
-    def to_arrays(self) -> dict[str, Tensor]:
-        """Return the arrays: (K, S), (K,) or (K, K)."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def labels(self) -> dict[str, list[str]]:
         """Return the names of the heads and of the statistics."""
@@ -208,7 +200,6 @@ class SurveyResult(HeadTable):
     kind: str = "text"
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         named = sum(map(bool, self.roles))
         return (
             f"SurveyResult({self.provenance.model}: {len(self.heads)} heads on "
@@ -263,14 +254,8 @@ class SurveyResult(HeadTable):
     def _columns_of_heads(self) -> Columns:
         return super()._columns_of_heads() | {"role": self.roles, "cluster": self.clusters}
 
-    def plot(self, **keywords: Any) -> Figure:
-        """Draw what every head does: see `attnviz.plot.survey`."""
-        return attnviz.plot.survey(self, **keywords)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print of each statistic the heads that have most of it, and which heads have a role."""
-        from rich.text import Text
-
         model = self.provenance.model_name
         yield Text(f"{len(self.heads)} heads of {model} on {self.read}", "bold")
         table = plain_table(("statistic",), ("mean", "shuffled keys", "shuffled tokens"))
