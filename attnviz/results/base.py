@@ -8,7 +8,7 @@ import io
 import itertools
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 
 import attnviz
 from attnviz.errors import AttnvizError, InputError
-from attnviz.results.digest import digests
+from attnviz.results.digest import digests, stored
 from attnviz.runtime import text_as_html
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Result(Savable):
         object.__setattr__(self, "agreement", report)
 
     def _digest(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        values = stored(self)
         for name in ("agreement", "agreements", "notes"):
             values.pop(name, None)
         (digest,) = digests([values])

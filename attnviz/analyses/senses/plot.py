@@ -40,6 +40,7 @@ _LINES = 2  # of a sentence at most
 _INDENT = 0.13  # the number of a sentence
 _MARKERS = "oDs^vP"
 _HOLLOW = "nearer to another sense"
+_UNCOUNTED = "gray: alike up to the word, not counted"
 _LEFT = 0.32  # the numbers and the name of the vertical axis
 _TOP = 1.06  # of the axis, so that a point at 1 is not cut
 _NUMBER = 0.2  # the number of a layer
@@ -110,7 +111,11 @@ def _listed_sentences(page: Page, result: SensesResult) -> list[int]:
     _, room = _columns(page, result)
     listed = []
     for sense in result.senses:
-        of_sense = {n: one for n, one in enumerate(result.occurrences) if one.sense == sense}
+        of_sense = {
+            n: one
+            for n, one in enumerate(result.occurrences)
+            if one.sense == sense and n not in result.alike
+        }
         fitting = [
             n
             for n, one in of_sense.items()
@@ -148,6 +153,8 @@ def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
     if (result.right[shown_states(result)] <= 0.5).any():
         _, (_, marker) = next(iter(_styles(result).items()))
         entries.append((f"hollow: {_HOLLOW}", theme().ground, theme().muted, marker))
+    if result.alike:
+        entries.append((_UNCOUNTED, theme().faint, theme().muted, _MARKERS[0]))
     for name, face, edge, marker in entries:
         shown = page.ruler.clip(literal(name, 40), page.room - 0.2, TEXT_SIZE)
         width = 0.14 + page.ruler.width(shown, TEXT_SIZE) + 0.16
@@ -219,6 +226,8 @@ def _draw_dots(
         x, y = places[index].tolist()
         is_numbered = index in numbered
         face, edge = (color, theme().ground) if right[index] else (theme().ground, color)
+        if index in result.alike:
+            face, edge = theme().faint, theme().muted
         ax.scatter(
             x, y, s=_NUMBERED_DOT if is_numbered else _DOT, marker=marker, facecolor=face,
             edgecolor=edge, linewidth=0.4 if right[index] else 0.8, zorder=3 if is_numbered else 2,
