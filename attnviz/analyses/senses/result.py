@@ -127,9 +127,8 @@ class SensesResult(Result):
     context_right : Tensor, optional
         As a row of `right`, for the other words alone, (N,). None in a file of an older version.
     alike : tuple of int
-        The occurrences that are alike up to the word in a model that reads no further: they have
-        the vector of another, and count in no score. One that is alike only to some of its own
-        sense counts once.
+        The occurrences in no score, because a model that reads no further gives one vector to
+        several that are alike up to the word. Of those in one sense the first counts.
 
     Examples
     --------
@@ -267,17 +266,12 @@ class SensesResult(Result):
         sentences = [
             f"At the output {right} are nearest to their own sense, {static.accuracy:.0%} without "
             f"context, {context:.0%} by the other words alone without attention"
-            f"{'' if math.isnan(p) else f' (sign test, p = {p:.2g})'}."
+            f"{'' if math.isnan(p) else f' (p = {p:.2g})'}."
         ]
         if self.since is None:
             sentences.append(
                 f"The best of {len(self.scores)} states, {self.state_name(self.best)}, has "
                 f"{self.scores[self.best].accuracy:.0%} (p = {self.p_best:.2g} over all)."
-            )
-        if self.alike:
-            sentences.append(
-                f"{len(self.alike)} of {len(self.occurrences)} are alike up to the word, which "
-                "this model cannot tell apart: they count in no score."
             )
         return sentences
 
