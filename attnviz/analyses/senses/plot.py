@@ -389,7 +389,8 @@ def _caption_parts(result: SensesResult) -> list[str]:
     since = "" if result.since is None else "; from that layer on p ≤ 0.01 in each"
     return [
         f"“{literal(result.word)}” {len(result.occurrences)} times in {result.sentences} sentences "
-        f"({senses}{' counted' if result.alike else ''}), read by {result.provenance.model_name}{result.provenance.with_changes}",
+        f"({senses}{' counted' if result.alike else ''}), read by {result.provenance.model_name}"
+        f"{result.provenance.with_changes}",
         "right: nearest by cosine to the centroid of its own sense, computed without its sentence"
         f"{since}",
         f"colored: the content word with most of its attention in layer {result.attention_layer}",
