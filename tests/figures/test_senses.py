@@ -159,10 +159,12 @@ def with_p_values(result, p_values, **changed):
 
 
 def beside(result, *, wrong):
-    """Return a result whose other words alone are wrong in the first occurrences."""
+    """Return a result that is right in all states, and whose other words are wrong at first."""
     right = (torch.arange(len(result.occurrences)) >= wrong).float()
     context = replace(result.context, accuracy=right.mean().item())
-    return replace(result, context=context, context_right=right)
+    return replace(
+        result, right=torch.ones_like(result.right), context=context, context_right=right
+    )
 
 
 @pytest.mark.parametrize(
