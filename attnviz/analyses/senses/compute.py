@@ -369,8 +369,9 @@ class Design:
     @classmethod
     def of(cls, senses: list[int], sentences: list[int], *, shuffles: int = SHUFFLES) -> Design:
         """Return the design with its random numbers, which are the same every time."""
-        labels, places = (torch.tensor(numbers, device="cpu") for numbers in (senses, sentences))
-        places = places.unique(return_inverse=True)[1]
+        listed = [*dict.fromkeys(sentences)]
+        numbered = [listed.index(n) for n in sentences]
+        labels, places = (torch.tensor(numbers, device="cpu") for numbers in (senses, numbered))
         of_sentence = torch.zeros(int(places.max()) + 1, dtype=torch.long, device="cpu")
         of_sentence[places] = labels
         generator = torch.Generator().manual_seed(0)
