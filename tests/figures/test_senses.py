@@ -133,9 +133,12 @@ def test_the_title_is_the_finding(results, word):
     assert all(score.p_value <= 0.01 and score.low > 0.5 / 1.5 for score in result.scores[since:])
     assert result.scores[since - 1].p_value > 0.01
     senses = " and ".join([", ".join(result.senses[:-1]), result.senses[-1]])
+    better = "not clearly" if output.accuracy > result.context.accuracy else "no"
+    assert result.splits_since is None
     assert result.headline == (
-        f"From layer {since} on, “{word}” splits into {senses}: "
-        f"output {output.accuracy:.0%} right, chance {1 / len(result.senses):.0%}"
+        f"From layer {since} on, “{word}” tells {senses} apart, but {better} better than the other "
+        f"words alone: output {output.accuracy:.0%} right, chance {1 / len(result.senses):.0%}, "
+        f"other words {result.context.accuracy:.0%}"
     )
     for width in (89, 183):
         assert result.headline in said_on(attnviz.plot.senses(result, width=width))
@@ -144,7 +147,7 @@ def test_the_title_is_the_finding(results, word):
     assert f"At the output {count} of {len(result.occurrences)} are nearest" in said
     assert f"{result.scores[0].accuracy:.0%} without context" in said
     assert f"{result.context.accuracy:.0%} by the other words alone without attention" in said
-    assert (", which do as well." in said) == (result.context.accuracy >= output.accuracy)
+    assert f"without attention (p = {result.p_beyond[-1]:.2g})." in said
 
 
 def with_p_values(result, p_values, **changed):
@@ -155,39 +158,72 @@ def with_p_values(result, p_values, **changed):
     return replace(result, scores=tuple(scores), **changed)
 
 
-def test_no_split_where_the_other_words_do_as_well(results):
-    bank = results["bank"]
-    others = replace(bank.context, accuracy=bank.scores[-1].accuracy)
-    assert replace(bank, context=others).headline == (
-        "The other words alone tell river and money apart as well as “bank” does (100% right): "
-        "100% right, chance 50%"
+def beside(result, *, wrong):
+    """Return a result that is right in all states, and whose other words are wrong at first."""
+    right = (torch.arange(len(result.occurrences)) >= wrong).float()
+    context = replace(result.context, accuracy=right.mean().item())
+    return replace(
+        result, right=torch.ones_like(result.right), context=context, context_right=right
     )
-    middle = with_p_values(bank, [1, 1, 0.001, 1, 1, 1, 0.5], p_best=0.001, context=others)
-    assert middle.headline.startswith("No split of “bank” into river and money can be shown")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (0, "tells river and money apart, but no better than the other words alone: "),
+        (5, "tells river and money apart, but not clearly better than the other words alone: "),
+        (6, "splits into river and money: "),
+    ],
+)
+def test_a_word_splits_only_where_it_beats_the_other_words_in_a_paired_test(results, wrong, found):
+    bank = beside(results["bank"], wrong=wrong)  # the output is right in all of its 20
+    assert bank.p_beyond[-1] == pytest.approx(2 / 2**wrong if wrong else 1)
+    assert (bank.splits_since is not None) == (wrong == 6)
+    since = bank.splits_since or bank.since
+    assert bank.headline.startswith(f"From layer {since} on, “bank” {found}output 100% right")
+    assert replace(bank, context_right=None).headline.startswith("From layer 1 on, “bank” tells ")
+
+
+def test_the_layers_of_a_split_are_all_beyond_the_other_words(results):
+    bank = beside(results["bank"], wrong=6)
+    worse = bank.right.clone()
+    worse[3, 6:12] = 0
+    assert replace(bank, right=worse).headline.startswith("From layer 4 on, “bank” splits into")
+
+
+def test_titles_of_other_findings(results):
+    bank = beside(results["bank"], wrong=10)
+    output = with_p_values(bank, [1, 1, 0.001, 1, 1, 1, 0.001])
+    assert output.headline == (
+        "At the output, “bank” splits into river and money: 100% right, chance 50%"
+    )
+    at_once = with_p_values(bank, [0.001] * 7)
+    assert at_once.headline.startswith("“bank” differs between river and money before any context")
+    lost = with_p_values(bank, [1, 1, 0.001, 0.001, 0.001, 0.001, 0.02], p_best=0.001)
+    never = with_p_values(bank, [1, 1, 0.02, 1, 1, 1, 0.02], p_best=0.3)
+    for result, p in ((lost, "0.001"), (never, "0.3")):
+        assert result.headline == (
+            "No split of “bank” into river and money can be shown at the output: 100% right, "
+            "chance 50%"
+        )
+        assert f"The best of 7 states, entering layer 2, has 100% (p = {p} over all)." in said_on(
+            attnviz.plot.senses(result)
+        )
     few = replace(bank, occurrences=bank.occurrences[:13])  # ten of one sense
     assert few.chance == pytest.approx(10 / 13)
 
 
-def test_titles_of_other_findings(results):
+def test_occurrences_in_no_score_are_gray_and_have_no_number(results):
     bank = results["bank"]
-    output = with_p_values(bank, [1, 1, 0.001, 1, 1, 1, 0.001])
-    assert output.headline.startswith("At the output, “bank” splits into river and money: 100%")
-    at_once = with_p_values(bank, [0.001] * 7)
-    assert at_once.headline.startswith("“bank” differs between river and money before any context")
-    lost = with_p_values(bank, [1, 1, 0.001, 0.001, 0.001, 0.001, 0.02], p_best=0.001)
-    assert lost.headline == (
-        "“bank” splits into river and money entering layer 2 (100% right, the best of 7), but not "
-        "at the output: 100% right, chance 50%"
-    )
-    never = with_p_values(bank, [1, 1, 0.02, 1, 1, 1, 0.02], p_best=0.3)
-    assert never.headline == (
-        "No split of “bank” into river and money can be shown: 100% right, chance 50%"
-    )
-    assert "The best of 7 states, entering layer 2, has 100% (p = 0.30 over all)." in said_on(
-        attnviz.plot.senses(never)
-    )
-    chosen = with_p_values(bank, [1, 1, 0.005, 1, 1, 1, 0.5], p_best=0.04)  # the best of seven
-    assert chosen.headline == never.headline
+    result = replace(bank, alike=(0, 2, 10, 12))
+    figure = attnviz.plot.senses(result)
+    assert "gray: alike up to the word, not counted" in words_on(figure)
+    assert bank.occurrences[0].sentence not in said_on(figure)
+    assert "(river 8, money 8 counted)" in said_on(figure)
+    for axes, _ in planes(figure):
+        faces = [to_hex(d.get_facecolor()[0]) for d in axes.collections if len(d.get_offsets())]
+        assert faces.count(to_hex(style.LIGHT.faint)) == 4
+    assert "gray:" not in said_on(attnviz.plot.senses(bank))
 
 
 def test_the_best_is_the_earliest_of_equals_and_the_others_are_named(results):
@@ -196,7 +232,7 @@ def test_the_best_is_the_earliest_of_equals_and_the_others_are_named(results):
     assert accuracies.count(max(accuracies)) == 3
     assert apple.best == accuracies.index(max(accuracies)) == 2
     assert apple.as_good == (4, 5)
-    assert "100% right, the first of the best (also 4, 5)" in said_on(attnviz.plot.senses(apple))
+    assert "100% right, the first of 3 that are best" in said_on(attnviz.plot.senses(apple))
     assert results["check"].as_good == ()
     assert "93% right, best" in words_on(attnviz.plot.senses(results["check"]))
 

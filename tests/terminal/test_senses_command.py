@@ -23,9 +23,8 @@ def test_a_bundled_word(capsys):
     (first,) = [row for row in rows if row[:2] == ["0", "0.40"]]
     assert first[2] == "0.17–0.69"
     assert [row[1] for row in rows if row[:1] == ["output"]] == ["1.00"]
-    assert (
-        "From layer 1 on, “bank” splits into river and money: output 100% right, chance 50%" in out
-    )
+    found = "tells river and money apart, but not clearly better than the other words alone"
+    assert f"From layer 1 on, “bank” {found}: output 100% right, chance 50%, other words 95%" in out
     as_good = "and as good entering layer 4 and output"
     assert f"best entering layer 2: 1.00, {as_good}, p = 0.0005 over all layers" in out
     assert "output: 1.00 (0.79 to 1.00), p = 0.0005" in out

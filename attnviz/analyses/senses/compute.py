@@ -7,7 +7,9 @@ senses are classified at once, exactly like the true senses.
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
@@ -18,6 +20,7 @@ from torch import Tensor
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
 from attnviz.analyses.senses.sentences import Sentence, read_sentences
+from attnviz.attribution.reference import is_causal
 from attnviz.capture.capture import hidden_states
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.batch import encode, expect_one_text
@@ -26,7 +29,7 @@ from attnviz.inputs.text import token_spans
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.axis import content_words, expect_known, token_groups
+from attnviz.results.axis import content_words, expect_known, literal, token_groups
 from attnviz.runtime.libraries import silence_logs
 
 SHUFFLES = 2000  # permutations of the senses, and refits with weighted sentences
@@ -79,8 +82,9 @@ def senses(
     Raises
     ------
     InputError
-        There are no sentences, fewer than two senses, or fewer than two sentences for a sense; or a
-        sentence does not have the word, or is longer than the model can read.
+        There are no sentences, fewer than two senses, or fewer than two sentences for a sense that
+        the model tells from the others; or a sentence does not have the word, or is longer than
+        the model can read.
     ModelError
         The model does not read one text, or its attention cannot be captured.
 
@@ -93,7 +97,7 @@ def senses(
     ... }
     >>> result = attnviz.senses("bank", sentences)
     >>> print(result.headline)
-    No split of “bank” into river and money can be shown: 100% right, chance 50%
+    No split of “bank” into river and money can be shown at the output: 100% right, chance 50%
     >>> [round(score.accuracy, 2) for score in result.scores]
     [0.17, 1.0, 0.83, 0.83, 0.83, 0.83, 1.0]
     """
@@ -103,41 +107,59 @@ def senses(
         if inputs.get(name):
             raise InputError(f"senses reads whole sentences, each by itself. Leave {name} out.")
     model, *_ = parse_source("senses", model, checked[0].text, inputs)
-    listed = checked
-    checked = _different(model, listed)
+    read = _different(model, checked)
+    repeated, checked = len(checked) - len(read), list(read.values())
     names = tuple(dict.fromkeys(sentence.sense for sentence in checked))
     words = _collect_vectors(model, word, checked)
     labels = [names.index(checked[n].sense) for n in words.sentence]
-    design = Design.of(labels, list(words.sentence))
-    outcomes = [classify(vectors, design, centered=not raw) for vectors in words.vectors]
-    both = zip(words.vectors, outcomes, strict=True)
-    scores = tuple(score(vectors, design, outcome) for vectors, outcome in both)
+    longest = encode(model.checkpoint, [read[max(read, key=len)].text])
+    causal = is_causal(model, longest.inputs)
+    alike = _alike(words, list(read), labels) if causal else ()
+    kept = [n for n in range(len(labels)) if n not in alike]
+    for number, sense in enumerate(names):
+        if len({words.sentence[n] for n in kept if labels[n] == number}) < 2:
+            raise InputError(
+                f"{model.name} tells fewer than two sentences of {sense!r} from the others"
+                f"{' up to the word, and reads no further' if causal else ''}, but each is "
+                "classified by the others. Add some."
+            )
+    design = Design.of([labels[n] for n in kept], [words.sentence[n] for n in kept])
+    vectors = words.vectors[:, kept]
+    outcomes = [classify(state, design, centered=not raw) for state in vectors]
+    both = zip(vectors, outcomes, strict=True)
+    scores = tuple(score(state, design, outcome) for state, outcome in both)
+    others = classify(words.context[kept], design, centered=not raw)
+    right = torch.full((len(scores) + 1, len(labels)), math.nan, device="cpu")
+    right[:, kept] = torch.stack([outcome.right for outcome in (*outcomes, others)])
     best = max(range(len(scores)), key=lambda i: (round(scores[i].accuracy, 9), -i))
     planes, explained = zip(*map(main_plane, words.vectors), strict=True)
     occurrences, record = _occurrences(words, checked, max(best - 1, 0))
     shuffled = torch.stack([outcome.shuffled for outcome in outcomes]).amax(0)
-    center = 0 if raw else words.vectors.mean(1, keepdim=True)
+    center = 0 if raw else vectors.mean(1, keepdim=True)
     return SensesResult(
         word=word,
         senses=names,
         occurrences=tuple(occurrences),
         vectors=words.vectors - center,
         scores=scores,
-        context=score(words.context, design, classify(words.context, design, centered=not raw)),
-        right=torch.stack([outcome.right for outcome in outcomes]),
+        context=score(words.context[kept], design, others),
+        right=right[:-1],
         plane=align(torch.stack(planes), best),
         explained=explained,
         plane_accuracy=tuple(
-            nearest(plane, design.senses[None], design.sentences).mean().item() for plane in planes
+            nearest(plane[kept], design.senses[None], design.sentences).mean().item()
+            for plane in planes
         ),
         best=best,
         p_best=p_value(scores[best].accuracy, shuffled),
         shuffles=len(shuffled),
         attention_layer=record.layer,
         raw=raw,
-        notes=tuple(_notes(word, occurrences, record, len(listed) - len(checked), raw=raw)),
+        notes=tuple(_notes(word, occurrences, repeated, alike, causal=causal, raw=raw)),
         agreement=words.agreement,
         provenance=replace(words.results[0].provenance, text=None),
+        context_right=right[-1],
+        alike=alike,
     )
 
 
@@ -191,8 +213,8 @@ def _collect_vectors(model: Model, word: str, sentences: Sequence[Sentence]) -> 
     )
 
 
-def _different(model: Model, sentences: Sequence[Sentence]) -> list[Sentence]:
-    """Return the sentences of different tokens; raise InputError if a sense has fewer than two."""
+def _different(model: Model, sentences: Sequence[Sentence]) -> dict[tuple[int, ...], Sentence]:
+    """Return the sentences of different tokens, by these tokens."""
     expect_one_text(model.checkpoint)
     different: dict[tuple[int, ...], Sentence] = {}
     for sentence in sentences:
@@ -206,14 +228,21 @@ def _different(model: Model, sentences: Sequence[Sentence]) -> list[Sentence]:
                 f"{model.name} reads the same tokens in {_described(first)} and in "
                 f"{_described(sentence)}. Remove one."
             )
-    counts = Counter(sentence.sense for sentence in different.values())
-    sense, fewest = counts.most_common()[-1]
-    if fewest < 2:
-        raise InputError(
-            f"{model.name} reads the same tokens in all sentences of {sense!r}, but each is "
-            "classified by the others. Add some."
-        )
-    return list(different.values())
+    return different
+
+
+def _alike(
+    words: _OccurrenceVectors, ids: Sequence[tuple[int, ...]], labels: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the occurrences whose vector a causal model also gives to another.
+
+    They end the same tokens. The first counts if all are of one sense; otherwise none does.
+    """
+    groups = defaultdict(list)
+    for n, (sentence, rows) in enumerate(zip(words.sentence, words.pieces, strict=True)):
+        groups[ids[sentence][: rows[-1] + 1]].append(n)
+    alike = (group[len({labels[n] for n in group}) == 1 :] for group in groups.values())
+    return tuple(sorted(itertools.chain.from_iterable(alike)))
 
 
 def _described(sentence: Sentence) -> str:
@@ -291,9 +320,10 @@ def _attended(
 def _notes(
     word: str,
     occurrences: Sequence[Occurrence],
-    record: AttentionRecord,
     repeated: int,
+    alike: Sequence[int],
     *,
+    causal: bool,
     raw: bool,
 ) -> list[str]:
     """Return notes on inflections, repeats, pieces, centering, imbalance and causal models."""
@@ -311,13 +341,19 @@ def _notes(
         notes.append(f"mean over the pieces of the word where it is split ({split} of {total})")
     notes.append("the best layer is chosen on the same sentences, the output is not")
     notes.append("vectors not centered" if raw else "vectors centered on the mean of all others")
-    counts = Counter(occurrence.sense for occurrence in occurrences)
+    counts = Counter(one.sense for n, one in enumerate(occurrences) if n not in alike)
     if min(counts.values()) < max(counts.values()):
         most, count = counts.most_common(1)[0]
-        notes.append(f"“{most}” makes up {count / total:.0%} of the occurrences")
-    weights = record.weights()
-    if weights.shape[-1] > 1 and not weights.triu(1).any():
+        notes.append(f"“{most}” makes up {count / counts.total():.0%} of the occurrences")
+    if causal:
         notes.append("the model reads from left to right: the word attends only to words before it")
+    if alike:
+        ends = ((occurrences[n].sentence, occurrences[n].end) for n in alike)
+        starts = dict.fromkeys(f"“{literal(sentence[:end], 40)} …”" for sentence, end in ends)
+        notes.append(
+            "occurrences in no score, because they are alike up to the word and the model reads no "
+            f"further: {len(alike)} of {total} ({', '.join(starts)})"
+        )
     return notes
 
 
@@ -333,7 +369,9 @@ class Design:
     @classmethod
     def of(cls, senses: list[int], sentences: list[int], *, shuffles: int = SHUFFLES) -> Design:
         """Return the design with its random numbers, which are the same every time."""
-        labels, places = (torch.tensor(numbers, device="cpu") for numbers in (senses, sentences))
+        listed = [*dict.fromkeys(sentences)]
+        numbered = [listed.index(n) for n in sentences]
+        labels, places = (torch.tensor(numbers, device="cpu") for numbers in (senses, numbered))
         of_sentence = torch.zeros(int(places.max()) + 1, dtype=torch.long, device="cpu")
         of_sentence[places] = labels
         generator = torch.Generator().manual_seed(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 import matplotlib as mpl
@@ -40,6 +39,7 @@ _LINES = 2  # of a sentence at most
 _INDENT = 0.13  # the number of a sentence
 _MARKERS = "oDs^vP"
 _HOLLOW = "nearer to another sense"
+_UNCOUNTED = "gray: alike up to the word, not counted"
 _LEFT = 0.32  # the numbers and the name of the vertical axis
 _TOP = 1.06  # of the axis, so that a point at 1 is not cut
 _NUMBER = 0.2  # the number of a layer
@@ -110,12 +110,10 @@ def _listed_sentences(page: Page, result: SensesResult) -> list[int]:
     _, room = _columns(page, result)
     listed = []
     for sense in result.senses:
-        of_sense = {n: one for n, one in enumerate(result.occurrences) if one.sense == sense}
-        fitting = [
-            n
-            for n, one in of_sense.items()
-            if len(page.ruler.wrap(_written(one), room, SMALL_SIZE)) <= _LINES
-        ] or [*of_sense][:1]
+        own = [n for n, one in enumerate(result.occurrences) if one.sense == sense]
+        own = [n for n in own if n not in result.alike]
+        lines = {n: page.ruler.wrap(_written(result.occurrences[n]), room, SMALL_SIZE) for n in own}
+        fitting = [n for n in own if len(lines[n]) <= _LINES] or own[:1]
         wrong = [n for n in fitting if not right[n]][:1]
         others = [n for n in fitting if n not in wrong][: count - len(wrong)]
         listed += [*others, *wrong]
@@ -148,6 +146,8 @@ def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
     if (result.right[shown_states(result)] <= 0.5).any():
         _, (_, marker) = next(iter(_styles(result).items()))
         entries.append((f"hollow: {_HOLLOW}", theme().ground, theme().muted, marker))
+    if result.alike:
+        entries.append((_UNCOUNTED, theme().faint, theme().muted, _MARKERS[0]))
     for name, face, edge, marker in entries:
         shown = page.ruler.clip(literal(name, 40), page.room - 0.2, TEXT_SIZE)
         width = 0.14 + page.ruler.width(shown, TEXT_SIZE) + 0.16
@@ -192,9 +192,8 @@ def _title_of(result: SensesResult, state: int) -> tuple[str, str]:
     name = f"{name[0].upper()}{name[1:]}" if state else "Without context"
     share = f"{result.scores[state].accuracy:.0%} right"
     if state == result.best and state != len(result.scores) - 1:
-        as_good = [str(each) for each in result.as_good if each != len(result.scores) - 1]
-        share += ", best" if not result.as_good else ", the first of the best"
-        share += f" (also {', '.join(as_good)})" if as_good else ""
+        count = 1 + len(result.as_good)
+        share += ", best" if count == 1 else f", the first of {count} that are best"
     return name, share
 
 
@@ -219,6 +218,8 @@ def _draw_dots(
         x, y = places[index].tolist()
         is_numbered = index in numbered
         face, edge = (color, theme().ground) if right[index] else (theme().ground, color)
+        if index in result.alike:
+            face, edge = theme().faint, theme().muted
         ax.scatter(
             x, y, s=_NUMBERED_DOT if is_numbered else _DOT, marker=marker, facecolor=face,
             edgecolor=edge, linewidth=0.4 if right[index] else 0.8, zorder=3 if is_numbered else 2,
@@ -384,12 +385,12 @@ def _spread(values: list[float], apart: float) -> list[float]:
 
 
 def _caption_parts(result: SensesResult) -> list[str]:
-    counts = Counter(occurrence.sense for occurrence in result.occurrences)
-    senses = ", ".join(f"{literal(sense)} {counts[sense]}" for sense in result.senses)
+    senses = ", ".join(f"{literal(sense)} {result.counts[sense]}" for sense in result.senses)
     since = "" if result.since is None else "; from that layer on p ≤ 0.01 in each"
     return [
         f"“{literal(result.word)}” {len(result.occurrences)} times in {result.sentences} sentences "
-        f"({senses}), read by {result.provenance.model_name}{result.provenance.with_changes}",
+        f"({senses}{' counted' if result.alike else ''}), read by {result.provenance.model_name}"
+        f"{result.provenance.with_changes}",
         "right: nearest by cosine to the centroid of its own sense, computed without its sentence"
         f"{since}",
         f"colored: the content word with most of its attention in layer {result.attention_layer}",
@@ -406,7 +407,8 @@ def _caption_parts(result: SensesResult) -> list[str]:
         f"output {result.scores[-1].interval}; "
         f"guessing {result.chance:.2f}; static, the "
         f"word entering layer 0, {result.scores[0].accuracy:.2f}; other words, the mean static "
-        f"embedding of the sentence without the word, {result.context.interval}",
+        f"embedding of the sentence without the word, {result.context.interval}; the p after them "
+        "is that of a sign test of the output against them",
         "attention: mean of all heads, special tokens left out",
         *result.notes,
     ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 
 _NAMED = 6  # words that each sense attends to
 _TIE = 1e-9  # accuracies that differ by less are equal
-_LEVEL = 0.01  # of significance
+_LEVEL = 0.01  # of significance of the shuffles
+_BEYOND = 0.05  # and of the difference from the other words
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ class SensesResult(Result):
         The score of the mean static embedding of the *other* words of each sentence, a baseline
         without attention.
     right : Tensor
-        1 for an occurrence nearest to its own sense, else 0; a fraction for ties, (L + 1, N).
+        1 for an occurrence nearest to its own sense, else 0; a fraction for ties, (L + 1, N). nan
+        for those in `alike`.
     plane : Tensor
         The occurrences in the plane of the first two principal components, (L + 1, N, 2).
     explained : tuple of (float, float)
@@ -120,6 +124,11 @@ class SensesResult(Result):
         Further lines of the caption.
     agreement, provenance : AgreementReport, Provenance
         Those of all sentences.
+    context_right : Tensor, optional
+        As a row of `right`, for the other words alone, (N,). None in a file of an older version.
+    alike : tuple of int
+        The occurrences in no score, because a model that reads no further gives one vector to
+        several that are alike up to the word. Of those in one sense the first counts.
 
     Examples
     --------
@@ -150,6 +159,8 @@ class SensesResult(Result):
     notes: tuple[str, ...]
     agreement: AgreementReport
     provenance: Provenance
+    context_right: Tensor | None = field(default=None, metadata={"later": "0.2"})
+    alike: tuple[int, ...] = field(default=(), metadata={"later": "0.2"})
 
     def __repr__(self) -> str:
         """Return a summary without the tensors."""
@@ -165,17 +176,20 @@ class SensesResult(Result):
         return len({occurrence.sentence for occurrence in self.occurrences})
 
     @property
+    def counts(self) -> Counter[str]:
+        """How many occurrences of each sense count in the scores."""
+        return Counter(o.sense for n, o in enumerate(self.occurrences) if n not in self.alike)
+
+    @property
     def chance(self) -> float:
         """The accuracy of always naming the most frequent sense."""
-        counts = Counter(occurrence.sense for occurrence in self.occurrences)
-        return max(counts.values()) / len(self.occurrences)
+        return max(self.counts.values()) / self.counts.total()
 
     @property
     def minority(self) -> str:
         """The sense with the fewest occurrences; ties go to the lowest recall."""
         recalls = dict(zip(self.senses, self.scores[self.best].recalls, strict=True))
-        counts = Counter(occurrence.sense for occurrence in self.occurrences)
-        return min(self.senses, key=lambda sense: (counts[sense], recalls[sense]))
+        return min(self.senses, key=lambda sense: (self.counts[sense], recalls[sense]))
 
     @property
     def as_good(self) -> tuple[int, ...]:
@@ -190,61 +204,74 @@ class SensesResult(Result):
         return tuple(s.p_value <= _LEVEL and s.low > self.chance for s in self.scores)
 
     @property
-    def others_do_as_well(self) -> bool:
-        """Whether the other words alone, without attention, are right as often as the output."""
-        return self.context.accuracy >= self.scores[-1].accuracy - _TIE
+    def p_beyond(self) -> tuple[float, ...]:
+        """The p-value of each state against the other words alone; 1 if it is no better.
+
+        Exact sign test, two-sided, over the sentences in which one of both is right more often
+        than the other (McNemar 1947). nan without `context_right`.
+        """
+        from scipy.stats import binomtest
+
+        if self.context_right is None:
+            return (math.nan,) * len(self.scores)
+        sentences = [*dict.fromkeys(one.sentence for one in self.occurrences)]
+        differences = (self.right - self.context_right).nan_to_num(0)
+        of_sentence = differences.new_zeros(len(self.scores), len(sentences))
+        for one, difference in zip(self.occurrences, differences.T, strict=True):
+            of_sentence[:, sentences.index(one.sentence)] += difference
+        found = ((int((d > _TIE).sum()), int((d < -_TIE).sum())) for d in of_sentence)
+        return tuple(float(binomtest(a, a + b).pvalue) if a > b else 1.0 for a, b in found)
 
     @property
     def since(self) -> int | None:
         """The first state from which on all separate the senses; None if the output does not."""
-        together = list(itertools.takewhile(bool, reversed(self.separated)))
-        return len(self.scores) - len(together) if together else None
+        return _first_of_last(self.separated)
+
+    @property
+    def splits_since(self) -> int | None:
+        """`since`, of states that are also better than the other words alone (p ≤ 0.05)."""
+        both = zip(self.separated, self.p_beyond, strict=True)
+        return _first_of_last([separated and p <= _BEYOND for separated, p in both])
 
     @property
     def headline(self) -> str:
         """What was found, in one sentence: the title of the figure.
 
         It holds for the output, because the best layer is chosen on the same sentences. Attention
-        splits a word only where the other words alone, without it, do not do as well.
+        splits a word only where the word does better than the other words alone, without it.
         """
         word, since = f"“{literal(self.word)}”", self.since
         senses = joined([literal(sense) for sense in self.senses])
-        output = f"{self.scores[-1].accuracy:.0%} right, chance {self.chance:.0%}"
+        accuracy, others = self.scores[-1].accuracy, self.context.accuracy
+        output = f"{accuracy:.0%} right, chance {self.chance:.0%}"
+        if since is None:
+            return f"No split of {word} into {senses} can be shown at the output: {output}"
         if since == 0:
             return f"{word} differs between {senses} before any context: {output}"
-        if since is not None:
-            if self.others_do_as_well:
-                return (
-                    f"The other words alone tell {senses} apart as well as {word} does "
-                    f"({self.context.accuracy:.0%} right): {output}"
-                )
-            if since == len(self.scores) - 1:
-                return f"At the output, {word} splits into {senses}: {output}"
-            return f"From layer {since} on, {word} splits into {senses}: output {output}"
-        accuracy, is_shown = self.scores[self.best].accuracy, self.separated[self.best]
-        if is_shown and self.p_best <= _LEVEL and accuracy > self.context.accuracy + _TIE:
-            best = f"{accuracy:.0%} right"
-            return (
-                f"{word} splits into {senses} {self.state_name(self.best)} ({best}, the best of "
-                f"{len(self.scores)}), but not at the output: {output}"
-            )
-        return f"No split of {word} into {senses} can be shown: {output}"
+        found, state = f"splits into {senses}", self.splits_since
+        if state is None:
+            better = "not clearly" if accuracy > others + _TIE else "no"
+            found = f"tells {senses} apart, but {better} better than the other words alone"
+            output, state = f"{output}, other words {others:.0%}", since
+        if state == len(self.scores) - 1:
+            return f"At the output, {word} {found}: {output}"
+        return f"From layer {state} on, {word} {found}: output {output}"
 
     @property
     def details(self) -> list[str]:
         """The sentences that follow the headline: the baselines, and how the best was chosen."""
         output, static, context = self.scores[-1].accuracy, self.scores[0], self.context.accuracy
-        count, is_as_good = len(self.occurrences), self.others_do_as_well
+        count, p = self.counts.total(), self.p_beyond[-1]
         right = f"{round(output * count, 2):g} of {count}"
         sentences = [
             f"At the output {right} are nearest to their own sense, {static.accuracy:.0%} without "
             f"context, {context:.0%} by the other words alone without attention"
-            f"{', which do as well' if is_as_good else ''}."
+            f"{'' if math.isnan(p) else f' (p = {p:.2g})'}."
         ]
-        if not any(self.separated):
+        if self.since is None:
             sentences.append(
                 f"The best of {len(self.scores)} states, {self.state_name(self.best)}, has "
-                f"{self.scores[self.best].accuracy:.0%} (p = {self.p_best:.2f} over all)."
+                f"{self.scores[self.best].accuracy:.0%} (p = {self.p_best:.2g} over all)."
             )
         return sentences
 
@@ -280,6 +307,7 @@ class SensesResult(Result):
             recalls = dict(zip(self.senses, score.recalls, strict=True))
             return {**asdict(score), "recalls": recalls, "macro_recall": score.macro_recall}
 
+        p_beyond = self.p_beyond
         return {
             "word": self.word,
             "senses": list(self.senses),
@@ -288,6 +316,8 @@ class SensesResult(Result):
             "best": self.best,
             "as_good": list(self.as_good),
             "since": self.since,
+            "splits_since": self.splits_since,
+            "alike": list(self.alike),
             "p_best": self.p_best,
             "shuffles": self.shuffles,
             "raw": self.raw,
@@ -295,6 +325,7 @@ class SensesResult(Result):
                 {
                     "state": self.state_name(state),
                     **described(score),
+                    "p_beyond": p_beyond[state],
                     "explained": list(self.explained[state]),
                     "plane_accuracy": self.plane_accuracy[state],
                 }
@@ -367,3 +398,9 @@ class SensesResult(Result):
             words = ", ".join(f"{literal(word)} {share:.0%}" for word, share in strongest)
             yield Text(f"  {literal(sense)}: ", "bold").append(words, "not bold")
         yield from dim(self.notes)
+
+
+def _first_of_last(states: Sequence[bool]) -> int | None:
+    """Return the first of the last states that all hold; None if the last does not."""
+    together = list(itertools.takewhile(bool, reversed(states)))
+    return len(states) - len(together) if together else None

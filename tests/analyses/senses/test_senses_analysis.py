@@ -123,7 +123,10 @@ def test_sentences_that_the_model_reads_alike_count_once(model, two):
     ("money", "said"),
     [
         ([*TWO["money"], TWO["river"][0].upper()], "reads the same tokens in 'We sat on the bank."),
-        ([TWO["money"][0], TWO["money"][0].upper()], "the same tokens in all sentences of 'money'"),
+        (
+            [TWO["money"][0], TWO["money"][0].upper()],
+            "tells fewer than two sentences of 'money' from",
+        ),
     ],
 )
 def test_senses_need_sentences_that_the_model_tells_apart(model, money, said):
@@ -153,6 +156,78 @@ def test_a_decoder_reads_left_to_right_and_says_so(tokenizer):
     assert any("left to right" in note for note in found.notes)
     assert found.occurrences[1].strongest == ""  # “The bank …”: only “The” precedes it
     assert len(found.scores) == len(found.vectors)
+
+
+def test_occurrences_that_a_causal_model_cannot_tell_apart_are_in_no_score(tokenizer):
+    """They are those of other senses, and all but the first of one sense."""
+    alike = {
+        "river": [*TWO["river"], "The bank is green.", "Grass covers the bank of a pond."],
+        "money": [*TWO["money"], "Our savings bank failed."],
+    }
+    model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    found = attnviz.senses("bank", alike, model=model)
+    assert found.alike == (1, 3, 4, 5)  # “The bank”, three times, and “Grass covers the bank”
+    without = {
+        "river": [alike["river"][n] for n in (0, 2)],
+        "money": alike["money"][1:],
+    }
+    left = attnviz.senses("bank", without, model=model)
+    kept = [n for n in range(9) if n not in found.alike]
+    assert [s.accuracy for s in found.scores] == pytest.approx([s.accuracy for s in left.scores])
+    assert found.context == left.context
+    assert torch.allclose(found.vectors[:, kept], left.vectors, atol=1e-5)
+    assert torch.equal(
+        found.right.isnan().any(0), torch.isin(torch.arange(9), torch.tensor(found.alike))
+    )
+    assert found.counts == {"river": 2, "money": 3}
+    (note,) = [note for note in found.notes if "alike up to the word" in note]
+    assert note.endswith("4 of 9 (“The bank …”, “Grass covers the bank …”)")
+    both = attnviz.load(tiny("bert"), tokenizer=tokenizer)
+    assert attnviz.senses("bank", alike, model=both).alike == ()
+
+
+def test_too_few_occurrences_that_a_causal_model_tells_apart_are_refused(tokenizer):
+    model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    alike = {"river": ["The bank is green.", "A bank."], "money": ["The bank lends.", "Her bank."]}
+    with pytest.raises(InputError, match="of 'river' from the others up to the word, and reads no"):
+        attnviz.senses("bank", alike, model=model)
+
+
+# One word in one sense. The topic of a sentence is in its other words, or in none of them.
+SAID = {
+    "kitchen": ("pan spoon bowl ladle kettle sieve whisk jug", "cook chef baker waiter"),
+    "court": ("file robe verdict lawsuit contract wig statute subpoena", "judge lawyer clerk jury"),
+}
+FRAMES = (
+    "The {0} near the {2} belonged to the {1}.", "A {1} put the {0} beside the {2} at noon.",
+    "Under the {2} lay the {0} that the {1} had lost.", "My {2} was sold with a {0} to some {1}.",
+)  # fmt: skip
+
+
+def one_sense(word, seed, *, shuffled):
+    """Return sentences of one sense of a word under two topics, which may be shuffled."""
+    generator = np.random.default_rng(seed)
+    listed = []
+    for topic, (things, people) in SAID.items():
+        for thing in generator.permutation(things.split()):
+            person = generator.choice(people.split())
+            frame = FRAMES[generator.integers(len(FRAMES))]
+            listed.append((topic, frame.format(thing, person, word)))
+    topics = [topic for topic, _ in listed]
+    topics = generator.permutation(topics).tolist() if shuffled else topics
+    return {
+        name: [s for t, (_, s) in zip(topics, listed, strict=True) if t == name] for name in SAID
+    }
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(60), marks=pytest.mark.long)])
+def test_no_headline_says_that_a_word_of_one_sense_splits(model, shuffled, seeds):
+    words = ("table", "window", "chair", "door", "lamp", "shelf")
+    for seed in seeds:
+        word = words[seed % len(words)]
+        found = attnviz.senses(word, one_sense(word, seed, shuffled=shuffled), model=model)
+        assert "splits into" not in found.headline, (word, seed)
 
 
 def test_models_that_do_not_read_one_text_are_refused(tokenizer):
