@@ -53,7 +53,7 @@ from attnviz.results.axis import (
 _TILE = 64  # cells a side of the maps of all heads of a long text
 _MOST_WEIGHTS = 100_000_000  # of all heads together, in an overview
 _MOST_CELLS = 2**24  # of an exact part of a long text
-_RESTING = 0.5  # of the weight on sinks, from which on a head ranks last
+_ON_SINKS = 0.5  # of all weight, from which on a head ranks last
 _WORDS, _LETTERS = 3, 24  # of a landmark at most
 
 
@@ -606,7 +606,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     Returns
     -------
     HeadRanking
-        The scores, the largest first, those of resting heads last, and their meaning in words.
+        The scores, the largest first, those of heads on sinks last, and their meaning in words.
 
     Examples
     --------
@@ -621,19 +621,21 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     1      0     1   0.19
     2      0     3   0.13
     """
-    stack = one_result(result, streamed=True).stack()
-    scores = []
+    result = one_result(result, streamed=True)
+    stack, scores, on_sinks = result.stack(), [], set()
     for record in stack.records:
-        both = zip(content_mass(record).tolist(), sink_share(record).tolist(), strict=True)
-        for head, (mass, share) in enumerate(both):
-            scores.append(HeadScore(record.layer, head, mass, resting=share >= _RESTING))
+        columns = content_mass(record).tolist(), sink_share(record).tolist()
+        of_heads = zip(*columns, _resting(result, record.layer), strict=True)
+        for head, (mass, share, rests) in enumerate(of_heads):
+            scores.append(HeadScore(record.layer, head, mass, resting=rests))
+            on_sinks |= {scores[-1]} if share >= _ON_SINKS else set()
     for streamed in stack.streamed:  # of word pieces
         content = content_positions(streamed.query_axis)
         related = (streamed.summary.marked - streamed.summary.itself).cpu()[:, content]
         masses = related.sum(1) / max(1, related.shape[1])
         for head, mass in zip(streamed.kept, masses.tolist(), strict=True):
             scores.append(HeadScore(streamed.layer, head, mass))
-    scores.sort(key=lambda score: (score.resting, -score.score))
+    scores.sort(key=lambda score: (score in on_sinks, -score.score))
     first = (stack.streamed or stack.records)[0]
     queries, keys = _noun(first.query_axis), _noun(first.key_axis)
     others = f"other {keys}" if queries == keys else keys
@@ -645,6 +647,13 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     else:
         meaning = f"mean weight from {queries} to {others}"
     return HeadRanking(tuple(scores), meaning)
+
+
+def _resting(result: AttentionResult, layer: int) -> list[bool]:
+    """Return which heads of a layer rest; `finding` draws on matplotlib, so it is read late."""
+    from attnviz.analyses.maps.finding import resting_heads
+
+    return resting_heads(head_maps(result, layer=layer))
 
 
 def _noun(axis: Axis) -> str:
@@ -727,7 +736,7 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> HeadMatches:
     [(0, 1), (0, 3), (5, 10)]
     """
     heads: list[HeadMatch] = []
-    for record in one_result(result).stack():
+    for record in (result := one_result(result)).stack():
         weights, rows, columns = word_weights(record)
         i = locate_known(query, rows, record.query_axis)
         j = locate_known(key, columns, record.key_axis)
@@ -737,9 +746,11 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> HeadMatches:
             if k not in (i, j) and not columns.special[k] and is_word(label)
         }
         functional = FUNCTION_WORDS.intersection(others.values())
-        for head, row in enumerate(weights[:, i]):
+        both = zip(weights[:, i], _resting(result, record.layer), strict=True)
+        for head, (row, rests) in enumerate(both):
             above = functional - {word for k, word in others.items() if row[k] >= row[j]}
             rank = 1 + sum(bool(row[k] > row[j]) for k in others)
-            heads.append(HeadMatch(record.layer, head, row[j].item(), rank, above))
+            score = row[j].item()
+            heads.append(HeadMatch(record.layer, head, score, rank, above, resting=rests))
     heads.sort(key=lambda head: -head.score)
     return HeadMatches(rows.labels[i], columns.labels[j], tuple(sorted(functional)), tuple(heads))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
+from attnviz.analyses.survey.aggregate import followed_rules
 from attnviz.errors import InputError
 from attnviz.figures.scale import is_logarithmic
 from attnviz.results import AxisGeometry, row_shares
@@ -32,8 +33,8 @@ class Family:
 
     name : as tiles show it. rule : what a head of the family does with its attention. resting :
     whether the head then says little about the words. words : which words have such keys. fewest :
-    how many of them a text needs. As in a survey, a head belongs to the family whose keys get most
-    beyond even weights, if that is at least a quarter of the weight; resting, at least half of it.
+    how many of them a text needs. A head belongs to the family that it follows by the rule of
+    surveys (`followed_rules`).
     """
 
     name: str
@@ -41,11 +42,6 @@ class Family:
     resting: bool = False
     words: str = "Words"
     fewest: int = 1
-
-    @property
-    def least(self) -> float:
-        """The least mean weight beyond even weights."""
-        return 0.5 if self.resting else 0.25
 
 
 FAMILIES = (
@@ -83,22 +79,28 @@ def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Family, float] | 
     if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
         return [None] * len(weights)
     even = _even_weights(maps)
-    measured = []
-    for family, keys in zip(FAMILIES, _family_keys(maps, words), strict=True):
+    shares = torch.full((len(weights), len(FAMILIES)), torch.nan, device="cpu")
+    excess = shares.clone()
+    for n, (family, keys) in enumerate(zip(FAMILIES, _family_keys(maps, words), strict=True)):
         rows = words & keys.any(-1)
-        if rows.sum() < family.fewest:
-            continue
-        share, expected = (
-            (table * keys).sum(-1)[..., rows].mean(-1).nan_to_num() for table in (weights, even)
-        )
-        measured.append((family, share.tolist(), (share - expected).tolist()))
-    found: list[tuple[Family, float] | None] = []
-    for n in range(len(weights)):
-        of_map = [(family, share[n], excess[n]) for family, share, excess in measured]
-        of_map.sort(key=lambda one: (one[0].resting, -one[2]))
-        fits = ((family, share) for family, share, excess in of_map if excess >= family.least)
-        found.append(next(fits, None))
-    return found
+        if rows.sum() >= family.fewest:
+            shares[:, n] = (weights * keys).sum(-1)[..., rows].mean(-1)
+            excess[:, n] = shares[:, n] - (even * keys).sum(-1)[rows].mean()
+    followed = followed_rules(excess.double().numpy(), [family.resting for family in FAMILIES])
+    # A head that rests on a first token that is special rests on special tokens.
+    last = len(FAMILIES) - 1
+    followed = [last if n == last - 1 and any(maps.special_columns[:1]) else n for n in followed]
+    named = zip(followed, shares.tolist(), strict=True)
+    return [None if n < 0 else (FAMILIES[n], of[n]) for n, of in named]
+
+
+def resting_heads(maps: HeadMaps) -> list[bool]:
+    """Return which heads rest: as titles name them, and of images and sounds on special tokens."""
+    if _is_text(maps):
+        return [found is not None and found[0].resting for found in head_families(maps)]
+    rows, columns = maps.is_word
+    excess = ((_shares(maps) - _even_weights(maps)) * ~columns).sum(-1)[..., rows].mean(-1)
+    return [n == 0 for n in followed_rules(excess.reshape(-1, 1).double().numpy(), [True])]
 
 
 def _family_keys(maps: HeadMaps | AttentionMap, words: Tensor) -> list[Tensor]:
@@ -109,13 +111,12 @@ def _family_keys(maps: HeadMaps | AttentionMap, words: Tensor) -> list[Tensor]:
     spelled = [numbers.setdefault(word.lower(), n) for n, word in enumerate(maps.rows)]
     spellings = torch.tensor(spelled, device="cpu")
     same = (spellings[:, None] == spellings) & (distance != 0)
-    first = (places == 0) & words
     return [
         (distance == 1) & words,
         (distance == -1) & words,
         distance == 0,
         same & words & words[:, None],
-        first.expand_as(distance),
+        (places == 0).expand_as(distance),  # special or not, as in a survey
         torch.tensor(maps.special_columns or (False,), device="cpu").expand_as(distance),
     ]
 

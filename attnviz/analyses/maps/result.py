@@ -387,7 +387,7 @@ class HeadMaps(_LabeledMaps):
 class HeadScore:
     """One head and its score.
 
-    resting : whether at least half of its weight is on sinks. A ranking puts such heads last.
+    resting : whether it rests on the first or on special tokens, by the rule of titles and surveys.
     """
 
     layer: int

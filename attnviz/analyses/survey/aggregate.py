@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 _ROLE_P_VALUE = 0.01
 # The fewest texts on which 2 of all 2^n flips, the texts themselves and their opposite, reach it.
 _MIN_HELD_OUT = 1 + math.floor(1 - math.log2(_ROLE_P_VALUE))
-_ROLE_EXCESS = {False: 0.25, True: 0.5}  # the least weight over even weights, by "resting"
+_LEAST = 0.25, 0.5  # weight beyond even weights: of other rules, and of a head that rests
 _PAIR_WEIGHTS = 2**22  # that are compared at once
 _SAMPLE_ROWS = 64  # of a text
 
@@ -154,24 +154,35 @@ def assign_roles(
 ) -> list[str]:
     """Return the role of each head, or "".
 
-    A head gets the role of the statistic that exceeds even weights by most on one half of the
-    texts, if it exceeds shuffled keys significantly on the other half. Where it rests counts only
-    if it has no other role.
+    A head gets the role of the rule that it follows on one half of the texts (`followed_rules`), if
+    the statistic exceeds shuffled keys significantly on the other half.
 
     excess : (K, S), the mean on the first half. p_held_out : (K, S), on the other half.
     """
-    named = [column for column, statistic in enumerate(statistics) if statistic.role]
-    roles = []
-    for head, row in enumerate(np.nan_to_num(excess, nan=-np.inf)):
-        role = ""
-        for resting in (False, True):
-            candidates = [column for column in named if statistics[column].resting == resting]
-            best = max(candidates, key=row.__getitem__)
-            significant = p_held_out[head, best] < _ROLE_P_VALUE
-            if not role and significant and row[best] >= _ROLE_EXCESS[resting]:
-                role = statistics[best].role
-        roles.append(role)
-    return roles
+    excess = np.where([bool(one.role) for one in statistics], excess, np.nan)
+    at_rest = [one.resting for one in statistics]
+    followed = followed_rules(excess, at_rest, p_held_out < _ROLE_P_VALUE)
+    return [statistics[n].role if n >= 0 else "" for n in followed]
+
+
+def followed_rules(
+    excess: Floats, at_rest: Sequence[bool], sure: NDArray[np.bool_] | bool = True
+) -> list[int]:
+    """Return which rule each head follows, -1 for none: in rankings, titles and surveys alike.
+
+    A head follows the rule whose keys get most beyond even weights, if that is a quarter of the
+    weight and sure. It rests only if it follows no other rule, and from half of the weight on.
+
+    excess : (K, S), the mean weight beyond even weights; NaN if not known. at_rest : (S,), whether
+    a head that follows the rule rests. sure : (K, S).
+    """
+    found = np.full(len(excess), -1)
+    for resting in (True, False):
+        of_kind = np.where(np.equal(at_rest, resting), np.nan_to_num(excess, nan=-1.0), -1.0)
+        best = of_kind.argmax(1)[:, None]
+        fits = np.take_along_axis((of_kind >= _LEAST[resting]) & sure, best, 1)
+        found = np.where(fits, best, found[:, None])[:, 0]
+    return [*map(int, found)]
 
 
 def cluster(distances: Floats, most: int = 8) -> NDArray[np.int64]:

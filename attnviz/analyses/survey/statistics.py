@@ -118,9 +118,8 @@ class TokenPairs:
 class HeadStatistic:
     """What any statistic declares.
 
-    role : of a head whose value clearly exceeds the baseline of even weights. resting : the role is
-    assigned only if no other role applies. even_baseline : whether even weights (shuffled keys) are
-    a meaningful baseline.
+    role : of a head that follows the rule, by `followed_rules`. resting : whether it then rests.
+    even_baseline : whether even weights (shuffled keys) are a meaningful baseline.
     """
 
     name: str
