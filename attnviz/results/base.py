@@ -111,8 +111,7 @@ class Result(Savable):
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the arrays by name, as .npz and .safetensors files hold them."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        return {name: value for name, value in stored(self).items() if isinstance(value, Tensor)}
 
     def labels(self) -> dict[str, list[str]]:
         """Return the labels of the arrays' rows and columns, by name."""

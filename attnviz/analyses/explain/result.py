@@ -6,13 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
 from torch import Tensor
 
-import attnviz
 from attnviz.attribution.decomposition import Decomposition
 from attnviz.attribution.heads import HeadEffects
 from attnviz.attribution.lens import LogitLens
@@ -22,10 +23,6 @@ from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Rules, proof
 from attnviz.results.text import dim, plain_table, signed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 SPLIT = "split"  # the name of the contributions among the methods
 _STRONGEST = 5  # heads that are named
@@ -154,7 +151,6 @@ class ExplainResult(WordResult):
         yield "a probability of each top choice", len(self.top) == len(self.top_probabilities)
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         error = self.completeness_error
         exact = "no decomposition" if math.isnan(error) else f"completeness error {error:.0e}"
         value = f"{self.question} after {self.provenance.text!r}: {self.value:.2f}"
@@ -332,9 +328,10 @@ class ExplainResult(WordResult):
         first = self.strongest
         if first is not None and self.causal:
             lost = sorted(abs(float(effect[first])) for effect in self.causal.values())
+            verb = "lowers" if self._sign > 0 else "raises"
             text += (
-                f" A change of {self._name(first)} {'lowers' if self._sign > 0 else 'raises'} it by "
-                f"{signed(lost[0])} to {signed(lost[-1])} {self.unit}, by the kind of change."
+                f" A change of {self._name(first)} {verb} it by {signed(lost[0])} to "
+                f"{signed(lost[-1])} {self.unit}, by the kind of change."
             )
         if self.decomposition is None or not self.sources:
             return text
@@ -422,14 +419,8 @@ class ExplainResult(WordResult):
             columns[name] = numbers.double().numpy()
         return columns
 
-    def plot(self, **keywords: Any) -> Figure:
-        """Draw what raised the prediction: see `attnviz.plot.explain`."""
-        return attnviz.plot.explain(self, **keywords)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the contribution of each word, the effect of changing it, and the ranks."""
-        from rich.text import Text
-
         yield Text(self.headline, "bold")
         yield Text(self.finding)
         yield Text(f"compared with {self.reference}", "dim")

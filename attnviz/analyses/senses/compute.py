@@ -110,10 +110,10 @@ def senses(
     read = _different(model, checked)
     repeated, checked = len(checked) - len(read), list(read.values())
     names = tuple(dict.fromkeys(sentence.sense for sentence in checked))
-    words = _collect_vectors(model, word, checked)
-    labels = [names.index(checked[n].sense) for n in words.sentence]
     longest = encode(model.checkpoint, [read[max(read, key=len)].text])
     causal = is_causal(model, longest.inputs)
+    words = _collect_vectors(model, word, checked, causal=causal)
+    labels = [names.index(checked[n].sense) for n in words.sentence]
     alike = _alike(words, list(read), labels) if causal else ()
     kept = [n for n in range(len(labels)) if n not in alike]
     for number, sense in enumerate(names):
@@ -168,14 +168,16 @@ class _OccurrenceVectors:
     """The vectors of the N occurrences of the word."""
 
     vectors: Tensor  # means over pieces, by state, (L + 1, N, d_model), float64
-    context: Tensor  # mean static embeddings of the other words of the sentence, (N, d_model)
+    context: Tensor  # mean static embeddings of the other words that can be read, (N, d_model)
     sentence: tuple[int, ...]  # the index of the sentence of each occurrence
     pieces: tuple[tuple[int, ...], ...]  # the token positions of each occurrence
     results: tuple[AttentionResult, ...]  # the attention of each sentence
     agreement: AgreementReport  # of all sentences, and of the vectors
 
 
-def _collect_vectors(model: Model, word: str, sentences: Sequence[Sentence]) -> _OccurrenceVectors:
+def _collect_vectors(
+    model: Model, word: str, sentences: Sequence[Sentence], *, causal: bool
+) -> _OccurrenceVectors:
     """Run the model on all sentences and return the vectors of the word."""
     pieces = [word_pieces(model, sentence) for sentence in sentences]
     vectors, as_loaded, context, results = [], [], [], []
@@ -195,7 +197,8 @@ def _collect_vectors(model: Model, word: str, sentences: Sequence[Sentence]) -> 
                 expect_known(word, axis, rows)
                 vectors.append(states[:, n, list(rows)].mean(1))
                 as_loaded.append(loaded[:, n, list(rows)].mean(1))
-                context.append(mean_of_others(static[n], axis, rows))
+                end = rows[-1] if causal else None
+                context.append(mean_of_others(static[n], axis, rows, end))
     stacked = torch.stack(vectors, dim=1)
     if not stacked.isfinite().all():
         raise ModelError(
@@ -249,9 +252,14 @@ def _described(sentence: Sentence) -> str:
     return f"{sentence.text[:40]!r}… ({sentence.sense})"
 
 
-def mean_of_others(static: Tensor, axis: Axis, rows: Sequence[int]) -> Tensor:
-    """Return the mean static embedding (T, d_model) of the tokens beside a word; 0 without any."""
-    others = [i for i, special in enumerate(axis.special) if not special and i not in rows]
+def mean_of_others(
+    static: Tensor, axis: Axis, rows: Sequence[int], end: int | None = None
+) -> Tensor:
+    """Return the mean static embedding (T, d_model) of the tokens beside a word; 0 without any.
+
+    end : the position from which on no token counts, which a causal model has not read.
+    """
+    others = [i for i, special in enumerate(axis.special[:end]) if not special and i not in rows]
     return static[others].mean(0) if others else 0 * static[0]
 
 
@@ -346,7 +354,8 @@ def _notes(
         most, count = counts.most_common(1)[0]
         notes.append(f"“{most}” makes up {count / counts.total():.0%} of the occurrences")
     if causal:
-        notes.append("the model reads from left to right: the word attends only to words before it")
+        reads = "the model reads from left to right: the word attends only to words before it"
+        notes.append(f"{reads}, and the other words alone are these")
     if alike:
         ends = ((occurrences[n].sentence, occurrences[n].end) for n in alike)
         starts = dict.fromkeys(f"“{literal(sentence[:end], 40)} …”" for sentence, end in ends)

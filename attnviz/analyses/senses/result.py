@@ -7,21 +7,18 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
 from torch import Tensor
 
-import attnviz
 from attnviz.errors import joined
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Savable, proof, stacked
 from attnviz.results.text import dim, plain_table, with_minus
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 _NAMED = 6  # words that each sense attends to
 _TIE = 1e-9  # accuracies that differ by less are equal
@@ -163,7 +160,6 @@ class SensesResult(Result):
     alike: tuple[int, ...] = field(default=(), metadata={"later": "0.2"})
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         return (
             f"SensesResult({self.word!r}, {len(self.occurrences)} occurrences of "
             f"{', '.join(self.senses)}, best {self.state_name(self.best)}: "
@@ -349,14 +345,8 @@ class SensesResult(Result):
         names = ("sense", "sentence", "start", "end")
         return {**table, **{name: [getattr(one, name) for one in occurrences] for name in names}}
 
-    def plot(self, **keywords: Any) -> Figure:
-        """Draw how each layer tells the senses apart: see `attnviz.plot.senses`."""
-        return attnviz.plot.senses(self, **keywords)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print a row for each layer, the baselines, and what each sense attends to."""
-        from rich.text import Text
-
         senses = ", ".join(map(literal, self.senses))
         yield Text(f"“{literal(self.word)}”: {senses}; {self.provenance.model}", "bold")
         yield Text(" ".join([f"{self.headline}.", *self.details]))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
-import attnviz
 from attnviz.attribution.decomposition import Decomposition
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, spearman
 from attnviz.attribution.residual_stream import ResidualStream
@@ -20,11 +22,6 @@ from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Savable, proof, stacked
 from attnviz.results.text import dim, plain_table, signed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.table import Table
 
 _LONGEST = 14  # letters of a word in a table
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
@@ -56,7 +53,6 @@ class ShiftPlane(Savable):
     explained: float  # the share of the other variance of the paths that is upwards
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         return f"ShiftPlane({len(self.path)} places, one unit is {self.way:.2f})"
 
 
@@ -160,7 +156,6 @@ class ShiftResult(WordResult):
     sink: int | None = None
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         return (
             f"ShiftResult({self.word!r} in {self.provenance.text!r}: "
             f"{self.decomposition.total:.2f}, completeness error {self.decomposition.error:.0e})"
@@ -347,14 +342,8 @@ class ShiftResult(WordResult):
             for name in dict.fromkeys(name for table in tables for name in table)
         }
 
-    def plot(self, **keywords: Any) -> Figure:
-        """Draw what moved the word: see `attnviz.plot.shift`."""
-        return attnviz.plot.shift(self, **keywords)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the contribution of each word, the effect of changing it, and the errors."""
-        from rich.text import Text
-
         toward = f" toward {self.regions[0]}, from {self.regions[1]}" if self.regions else ""
         yield Text(f"what moved “{literal(self.word)}”{toward}", "bold")
         yield Text(f"compared with {self.reference}", "dim")

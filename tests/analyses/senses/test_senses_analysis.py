@@ -220,8 +220,14 @@ def one_sense(word, seed, *, shuffled):
     }
 
 
-@pytest.mark.parametrize("shuffled", [True, False])
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(60), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("shuffled", "seeds"),
+    [
+        (True, range(2)),
+        (False, range(2)),
+        pytest.param(True, range(60), marks=pytest.mark.long),
+    ],
+)
 def test_no_headline_says_that_a_word_of_one_sense_splits(model, shuffled, seeds):
     words = ("table", "window", "chair", "door", "lamp", "shelf")
     for seed in seeds:
