@@ -73,7 +73,6 @@ class AttentionTracer(TorchFunctionMode):
         self._weights: list[Tensor] = []
 
     def __enter__(self) -> Self:
-        """Follow which attention runs, and what torch executes."""
         for module, place in self._places.items():
             hook = module.register_forward_pre_hook(partial(self._enter, place))
             self._hooks.enter_context(hook)
@@ -81,7 +80,6 @@ class AttentionTracer(TorchFunctionMode):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Stop following."""
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         self._hooks.close()
 

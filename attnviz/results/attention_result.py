@@ -500,8 +500,6 @@ class AttentionResult(Savable):
         return as_html(self, self.plot)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print for each stage the largest difference over all layers and heads."""
-
         def outcome(agrees: bool) -> Text:
             return Text("agrees", "green") if agrees else Text("differs", "bold red")
 
@@ -549,11 +547,9 @@ class AttentionResult(Savable):
         yield Text(f"a scale 1 % off, planted on purpose: caught in {caught} of {len(self)} layers")
 
     def __iter__(self) -> Iterator[AttentionRecord]:
-        """Iterate over the records; InputError where a long text left none."""
         return iter(one_result(self).records)
 
     def __len__(self) -> int:
-        """Return the number of attentions."""
         return len(self._all)
 
     @property

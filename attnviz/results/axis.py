@@ -97,12 +97,10 @@ class Axis(Savable):
     unknown: tuple[bool, ...] | None = field(default=None, metadata={"later": "0.2"})
 
     def __repr__(self) -> str:
-        """Return the number of positions and the first labels."""
         first = " ".join(self.labels[:_NAMED]) + (" …" if len(self) > _NAMED else "")
         return f"Axis({len(self)} positions: {literal(first, 60)})"
 
     def __len__(self) -> int:
-        """Return the number of positions."""
         return len(self.labels)
 
     def _rules(self) -> Rules:

@@ -241,7 +241,6 @@ class AblationResult(Result):
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the heads without which most is lost, and how well the estimate ranks all."""
         yield Text(self.headline, "bold")
         yield Text(f"{self.effect} effects: {self.how}", "dim")
         names = (f"lost, {self.unit}", "95 %", "divergence, nats", "estimate")

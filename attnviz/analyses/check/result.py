@@ -103,7 +103,6 @@ class CheckResult(Result):
         yield "a head that differs, or none", (self.first is None) == bool(self.agree.all())
 
     def __len__(self) -> int:
-        """Return the number of heads."""
         return len(self.layers)
 
     @property
@@ -171,7 +170,6 @@ class CheckResult(Result):
         return text_as_html(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the outcome, what explains it, and the heads that differ in each layer."""
         yield Text(self.summary(), "green" if self.agrees else "bold red")
         for hint in self.hints:
             yield Text(f"hint: {hint}")

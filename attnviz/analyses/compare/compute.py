@@ -23,7 +23,6 @@ from attnviz.analyses.compare.result import CheckpointsResult, CompareResult
 from attnviz.analyses.survey.aggregate import (
     FLIPS,
     CorpusStatistics,
-    Mean,
     Moments,
     SignFlips,
     aggregate,
@@ -237,7 +236,7 @@ class _ModelPair:
         self.second, self.heads, self.verified = second, (one, other), (like, verified)
         self.truncate, self.seed = truncate, seed
         width = len(like.heads) * len(NAMES)
-        self.means = Mean(width), Mean(width)
+        self.means = Moments(width), Moments(width)
         self.change, self.signs = Moments(width), SignFlips(width)
         self.distance = Moments(len(like.heads))
         self.texts = self.tokens = 0

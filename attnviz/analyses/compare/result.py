@@ -132,7 +132,6 @@ class CompareResult(SeveralModels, HeadTable):
         return f"CompareResult({models}: {len(self.heads)} heads on {self.texts:,} texts)"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the heads that are farthest apart, and their most significant changes."""
         first, second = map(literal, self.names)
         title = f"{len(self.heads)} heads of {second} beside those of {first}"
         yield Text(f"{title}, {self.texts:,} texts", "bold")
@@ -337,7 +336,6 @@ class CheckpointsResult(SeveralModels, HeadTable):
         return columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the heads that change most, with their paths, and where roles change."""
         labels = self._labels
         title = f"{len(self.heads)} heads in {len(labels)} checkpoints, {self.texts:,} texts"
         yield Text(title, "bold")

@@ -94,7 +94,6 @@ class DoctorResult:
         return f"DoctorResult({self.headline!r}, {len(self.findings)} findings)"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print a line for each finding, with its remedy, and the headline."""
         for group, findings in groupby(self.findings, lambda finding: finding.group):
             columns = Column(), Column(no_wrap=True), Column(overflow="fold")
             table, listed = Table.grid(*columns, padding=(0, 2, 0, 0)), []

@@ -305,7 +305,6 @@ class ExampleResult(Result):
         return table_of_matrices(self.to_arrays())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print for each row of a stage the printed numbers above ours, marked by their state."""
         yield Text(literal(self.title, 120), "bold")
         if any(stage.printed is not None for stage in self.stages):
             marks = ", ".join(f"{mark} {state}" for state, mark in _MARKS.items() if mark)

@@ -420,7 +420,6 @@ class ExplainResult(WordResult):
         return columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the contribution of each word, the effect of changing it, and the ranks."""
         yield Text(self.headline, "bold")
         yield Text(self.finding)
         yield Text(f"compared with {self.reference}", "dim")

@@ -357,7 +357,6 @@ class ExploreResult(Result):
         return attnviz.plot.survey(self.survey, **keywords)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the heads with a role, their strongest example, and what they write."""
         survey = self.survey
         title = f"{len(survey.heads)} heads of {self.provenance.model_name} on {survey.read}"
         yield Text(title, "bold")

@@ -7,6 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 import attnviz
@@ -36,7 +41,6 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 _RAMP = " .:-=+*#%@"  # light to dark, where there are no colors
 _LABEL = 16  # cells of a row's label at most
@@ -141,11 +145,9 @@ class _LabeledMaps(Result):
         return labeled_array(self._dimensions(), self.weights, attributes_of(self))
 
     def __len__(self) -> int:
-        """Return how many rows, or layers, there are."""
         return len(self.weights)
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Iterate over the rows, or the layers: `pandas.DataFrame(result)` takes them."""
         return iter(self.weights)
 
     def _places(self) -> dict[str, Any]:
@@ -240,7 +242,6 @@ class AttentionMap(_LabeledMaps):
         return selection(self.stack, self.layers, self.heads)
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         m, n = self.weights.shape
         return (
             f"AttentionMap({self.stack}, {self.where}, {m} × {n}, "
@@ -261,10 +262,6 @@ class AttentionMap(_LabeledMaps):
         return cast("Axes", attnviz.plot.heatmap(self, **keywords))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print blocks of color, or of a ramp of characters where there are no colors."""
-        from rich.cells import cell_len, set_cell_size
-        from rich.style import Style
-        from rich.text import Text
 
         from attnviz.figures.scale import WeightScale
 
@@ -363,7 +360,6 @@ class HeadMaps(_LabeledMaps):
         return {"layer": self.layers, "head": self.numbers, **super()._dimensions()}
 
     def __repr__(self) -> str:
-        """Return a summary without the tensors."""
         layers, heads, m, n = self.weights.shape
         return (
             f"HeadMaps({self.stack}, {layers} × {heads} heads, {m} × {n} each, "
@@ -375,8 +371,6 @@ class HeadMaps(_LabeledMaps):
         return attnviz.plot.heads(self, **keywords)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the number of maps and their size."""
-        from rich.text import Text
 
         layers, heads, m, n = self.weights.shape
         size = f"{layers} × {heads} heads, {m} × {n} weights each"
@@ -404,11 +398,9 @@ class _RankedHeads:
         raise NotImplementedError
 
     def __len__(self) -> int:
-        """Return the number of heads."""
         return len(self._heads)
 
     def __iter__(self) -> Iterator[HeadScore]:
-        """Iterate over the heads, best first."""
         return iter(self._heads)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -433,7 +425,6 @@ class HeadRanking(_RankedHeads):
     meaning: str
 
     def __repr__(self) -> str:
-        """Return the number of heads, the best one and what its score is."""
         best = f", best {_names(self.scores[:1], scores=True)}" if self.scores else ""
         return f"HeadRanking({len(self)} heads by {self.meaning}{best})"
 
@@ -458,8 +449,6 @@ class HeadRanking(_RankedHeads):
         return replace(self, scores=tuple(s for s in self.scores if s.layer == layer))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the best heads with their scores."""
-        from rich.text import Text
 
         yield Text(f"{self.meaning}: {_names(self.scores[:_BEST], scores=True)}")
 
@@ -489,7 +478,6 @@ class HeadMatches(_RankedHeads):
     heads: tuple[HeadMatch, ...]
 
     def __repr__(self) -> str:
-        """Return the two words, the number of heads and the best one."""
         best = _names(self.heads[:1], scores=True)
         return f"HeadMatches({self.query!r} to {self.key!r}, {len(self)} heads, best {best})"
 
@@ -531,9 +519,6 @@ class HeadMatches(_RankedHeads):
         return tuple(head for head in self.heads if head.above.issuperset(self.others))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print which heads weigh one word most for the other, and above which words."""
-        from rich.table import Table
-        from rich.text import Text
 
         table = Table("head", "weight", "rank among the words", box=None, header_style="dim")
         for head in self.heads[:_LISTED]:

@@ -71,7 +71,6 @@ class SenseScore(Savable):
         return f"{self.accuracy:.2f} ({self.low:.2f} to {self.high:.2f})"
 
     def __str__(self) -> str:
-        """Return the accuracy with its interval and its p-value."""
         return f"{self.interval}, p = {self.p_value:.4f}"
 
 
@@ -346,7 +345,6 @@ class SensesResult(Result):
         return {**table, **{name: [getattr(one, name) for one in occurrences] for name in names}}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print a row for each layer, the baselines, and what each sense attends to."""
         senses = ", ".join(map(literal, self.senses))
         yield Text(f"“{literal(self.word)}”: {senses}; {self.provenance.model}", "bold")
         yield Text(" ".join([f"{self.headline}.", *self.details]))

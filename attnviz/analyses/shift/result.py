@@ -343,7 +343,6 @@ class ShiftResult(WordResult):
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print the contribution of each word, the effect of changing it, and the errors."""
         toward = f" toward {self.regions[0]}, from {self.regions[1]}" if self.regions else ""
         yield Text(f"what moved “{literal(self.word)}”{toward}", "bold")
         yield Text(f"compared with {self.reference}", "dim")

@@ -52,11 +52,9 @@ class Stage(Savable):
         return f"Stage({self.name!r}, {self.formula!r}, {self.size})"
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.values)
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Iterate over the rows: `pandas.DataFrame(stage)` takes them."""
         return iter(self.values)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -165,15 +163,12 @@ class StepsResult(Result):
         return self.stages[names.index(name)]
 
     def __iter__(self) -> Iterator[Stage]:
-        """Iterate over the stages."""
         return iter(self.stages)
 
     def __len__(self) -> int:
-        """Return the number of stages."""
         return len(self.stages)
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether there is a stage of this name."""
         return any(stage.name == name for stage in self.stages)
 
     @property
@@ -221,7 +216,6 @@ class StepsResult(Result):
         return table_of_matrices(self.to_arrays())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print formula, shape, first numbers and agreement of each stage, then every key."""
         where = selection(self.stack, (self.layer,), (self.head,))
         word = literal(self.word)
         yield Text(f"{where} of {self.provenance.model}, following “{word}”", "bold")

@@ -90,7 +90,7 @@ def aggregate(
     width = heads * len(statistics)
     value = Moments(width)
     above_shuffled, role_half, other_half = (SignFlips(width) for _ in range(3))
-    means = [Mean(width) for _ in range(4)]
+    means = [Moments(width) for _ in range(4)]
     differences = np.full(heads, -np.inf)
     texts = tokens = compared = held_out = 0
     for part in parts:
@@ -300,6 +300,12 @@ class Moments:
         x = np.where(present, values - self._origin, 0.0)
         self._sums += [power.sum(0) for power in (present, x, x**2, x**3)]
 
+    def mean(self) -> Floats:
+        """Return the means, (K,)."""
+        with np.errstate(invalid="ignore"):
+            mean: Floats = self._origin + self._sums[1] / self._sums[0]
+        return mean
+
     def estimates(self) -> Estimates:
         """Return the estimates from all texts that were added.
 
@@ -388,23 +394,6 @@ class SignFlips:
             above += (largest >= first * (1 - _TIE)).sum(0)
         p_values[order] = np.maximum.accumulate(above / len(flipped))
         return p_values
-
-
-class Mean:
-    """The mean of K numbers over texts that come in parts; NaN is left out."""
-
-    def __init__(self, width: int) -> None:
-        self._sum, self.count = np.zeros(width), np.zeros(width)
-
-    def add(self, values: Floats) -> None:
-        """Add n texts, (n, K)."""
-        self._sum += np.nansum(values, axis=0)
-        self.count += (~np.isnan(values)).sum(0)
-
-    def mean(self) -> Floats:
-        """Return the means, (K,)."""
-        with np.errstate(invalid="ignore"):
-            return self._sum / self.count
 
 
 def draw_signs(numbers: NDArray[np.int64], seed: int) -> Floats:

@@ -68,7 +68,6 @@ class TokenizedText(Text):
     cut: bool = False
 
     def __len__(self) -> int:
-        """Count its tokens."""
         return len(self.encoding["input_ids"])
 
 

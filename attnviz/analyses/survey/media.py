@@ -170,11 +170,9 @@ class MediaCorpus:
         )
 
     def __len__(self) -> int:
-        """Count the files, also those that cannot be read."""
         return len(self.sources)
 
     def __iter__(self) -> Iterator[Medium]:
-        """Yield the media that can be read."""
         return self.some(range(len(self)))
 
     def some(self, numbers: Iterable[int]) -> Iterator[Medium]:

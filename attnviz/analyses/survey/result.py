@@ -32,7 +32,6 @@ class HeadName(Savable):
     head: int
 
     def __str__(self) -> str:
-        """Return "3.5", after the stack's name where it is not the encoder or the decoder."""
         stack = "" if self.stack in ("encoder", "decoder") else f"{self.stack} "
         return f"{stack}{self.layer}.{self.head}"
 
@@ -255,7 +254,6 @@ class SurveyResult(HeadTable):
         return super()._columns_of_heads() | {"role": self.roles, "cluster": self.clusters}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Print of each statistic the heads that have most of it, and which heads have a role."""
         model = self.provenance.model_name
         yield Text(f"{len(self.heads)} heads of {model} on {self.read}", "bold")
         table = plain_table(("statistic",), ("mean", "shuffled keys", "shuffled tokens"))

@@ -241,7 +241,6 @@ class ConstantStorages:
         self._parameters = {self._add(tensor) for tensor in parameters}
 
     def __contains__(self, tensor: Tensor) -> bool:
-        """Whether the tensor does not depend on the input."""
         if isinstance(tensor, nn.Parameter):  # offloaded ones are loaded while the model runs
             self._parameters.add(self._add(tensor))
         return storage_key(tensor) in self._references
