@@ -316,21 +316,10 @@ example = Command(
     "example", first=lambda values: check_source(values.get("name"), values.get("file"))
 )
 COMMANDS = {
-    "heatmap": heatmap,
-    "heads": heads,
-    "view": view,
-    "steps": steps(compute_and_report),
-    "verify": verify,
-    "check": check,
-    "senses": senses(compute_and_report),
-    "shift": shift(compute_and_report),
-    "explain": explain(compute_and_report),
-    "ablate": ablate(compute_and_report),
-    "survey": survey,
-    "explore": explore,
-    "compare": compare,
-    "example": example(compute_and_report),
-    "models": models,
-    "serve": serve,
+    "heatmap": heatmap, "heads": heads, "view": view, "steps": steps(compute_and_report),
+    "verify": verify, "check": check, "senses": senses(compute_and_report),
+    "shift": shift(compute_and_report), "explain": explain(compute_and_report),
+    "ablate": ablate(compute_and_report), "survey": survey, "explore": explore,
+    "compare": compare, "example": example(compute_and_report), "models": models, "serve": serve,
     "doctor": doctor,
-}
+}  # fmt: skip

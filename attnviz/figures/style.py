@@ -68,31 +68,18 @@ _FORMULA_PARTS = re.compile(
 )
 _TICKS = {"labelsize": TEXT_SIZE, "major.width": 0.5, "major.size": 2.0, "major.pad": 2.0}
 _RC_PARAMS: dict[Any, Any] = {
-    "font.sans-serif": [SANS],
-    "font.size": TEXT_SIZE,
+    "font.sans-serif": [SANS], "font.size": TEXT_SIZE,
     "text.parse_math": False,  # a token such as $x$ is literal text
-    "axes.labelsize": TEXT_SIZE,
-    "axes.titlesize": TEXT_SIZE,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "figure.titlesize": TITLE_SIZE,
-    "figure.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.5,
+    "axes.labelsize": TEXT_SIZE, "axes.titlesize": TEXT_SIZE, "axes.titleweight": "bold",
+    "axes.titlelocation": "left", "figure.titlesize": TITLE_SIZE, "figure.titleweight": "bold",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.5,
     **{f"{axis}tick.{name}": size for axis in "xy" for name, size in _TICKS.items()},
-    "legend.fontsize": SMALL_SIZE,
-    "legend.title_fontsize": SMALL_SIZE,
-    "legend.frameon": False,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 3.0,
-    "figure.dpi": 150.0,
-    "savefig.dpi": 300.0,
+    "legend.fontsize": SMALL_SIZE, "legend.title_fontsize": SMALL_SIZE, "legend.frameon": False,
+    "lines.linewidth": 1.2, "lines.markersize": 3.0, "figure.dpi": 150.0, "savefig.dpi": 300.0,
     "svg.hashsalt": "attnviz",  # the same figure gives the same file
     "svg.fonttype": "none",  # text stays text
-    "pdf.fonttype": 42,
-    "ps.fonttype": 42,
-}
+    "pdf.fonttype": 42, "ps.fonttype": 42,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -178,36 +165,19 @@ _CYCLE_ON_DARK = (
     "#7cc4ec", "#d99468", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
 )  # fmt: skip
 LIGHT = Theme(
-    ground="white",
-    ink="#1a1a1a",
-    muted="#5c5c5c",
-    faint="#d5d5dd",
-    gray="#9a9a9a",
-    accent="#d1495b",
-    alarm="#b00020",
-    masked="#eeeef2",
-    cycle=_CYCLE,
-    weights=cm.devon_r,
-    neutral=LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"]),
-    values=cm.vik,
+    ground="white", ink="#1a1a1a", muted="#5c5c5c", faint="#d5d5dd", gray="#9a9a9a",
+    accent="#d1495b", alarm="#b00020", masked="#eeeef2", cycle=_CYCLE, weights=cm.devon_r,
+    neutral=LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"]), values=cm.vik,
     strong=0.8,
-)
+)  # fmt: skip
 _NIGHT = "#14161a"
 DARK = Theme(
-    ground=_NIGHT,
-    ink="#ececec",
-    muted="#a6a8ad",
-    faint="#3b3f47",
-    gray="#75787f",
-    accent="#ff7d8c",
-    alarm="#ff6b6b",
-    masked="#24272d",
-    cycle=_CYCLE_ON_DARK,
+    ground=_NIGHT, ink="#ececec", muted="#a6a8ad", faint="#3b3f47", gray="#75787f",
+    accent="#ff7d8c", alarm="#ff6b6b", masked="#24272d", cycle=_CYCLE_ON_DARK,
     weights=_on_ground(cm.oslo, _NIGHT, 0.0),
     neutral=LinearSegmentedColormap.from_list("neutral, dark", [_NIGHT, "#9a9a9a"]),
-    values=_on_ground(cm.berlin, _NIGHT, 0.5),
-    strong=0.85,
-)
+    values=_on_ground(cm.berlin, _NIGHT, 0.5), strong=0.85,
+)  # fmt: skip
 ThemeName: TypeAlias = Literal["light", "dark"]
 _THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}
 _CHOSEN: ContextVar[tuple[str, Theme]] = ContextVar("chosen", default=(SANS, LIGHT))

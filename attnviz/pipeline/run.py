@@ -469,21 +469,15 @@ class _Run:
             text, second = batch.texts[n]
         target = inputs.targets[n] if inputs.targets else ""
         provenance = Provenance(
-            model=checkpoint.name,
-            weights_sha256=report.weights_sha256,
-            text=text,
-            pair=inputs.pairs[n] if inputs.pairs else second,
-            dtype=report.dtype,
-            device=report.device,
-            versions=report.versions,
+            model=checkpoint.name, weights_sha256=report.weights_sha256, text=text,
+            pair=inputs.pairs[n] if inputs.pairs else second, dtype=report.dtype,
+            device=report.device, versions=report.versions,
             target=spelled(checkpoint, target, of_decoder=True)[0] or None,
             cut_from=batch.cut_from[n],
-            image=inputs.pictures[0].name if inputs.pictures else None,
-            audio=batch.sound,
-            generated=generated,
-            computation=computation,
+            image=inputs.pictures[0].name if inputs.pictures else None, audio=batch.sound,
+            generated=generated, computation=computation,
             inputs=None if inputs.arguments is None else Arguments(batch.inputs).summary,
-        )
+        )  # fmt: skip
         source = inputs.texts[n] if inputs.texts else ""
         how = () if isinstance(source, str) else (source.note,)
         notes = (*batch.notes[n], *how, *checkpoint.notes, *notes)

@@ -143,6 +143,12 @@ class Result(Savable):
         return as_html(self, self.plot)
 
 
+def described(result: object, names: str) -> dict[str, Any]:
+    """Return attributes of a result by their names, which are apart by blanks; tuples as lists."""
+    values = {name: getattr(result, name) for name in names.split()}
+    return {name: list(of) if isinstance(of, tuple) else of for name, of in values.items()}
+
+
 def proof(result: Any) -> dict[str, Any]:
     """Return the notes, the provenance and the agreement of a result of a verified run."""
     return {

@@ -417,27 +417,16 @@ def _launches(spec: ScoreSpec, tiling: Tiling) -> Iterator[tuple[slice, dict[str
     heads_per_launch = max(1, _KEYS // max(1, n * d * K.element_size()))
     read = torch.ones(1) if rule.keys is None else rule.keys
     terms = {
-        "keys": read.to(Q.device, torch.int8),
-        "KEYS": rule.keys is not None,
-        "m": m,
-        "n": n,
-        "offset": rule.offset,
-        "before": _FAR if rule.before is None else min(rule.before, _FAR),
+        # The precision is that of float32; halves are multiplied exactly.
+        "keys": read.to(Q.device, torch.int8), "KEYS": rule.keys is not None, "m": m, "n": n,
+        "offset": rule.offset, "before": _FAR if rule.before is None else min(rule.before, _FAR),
         "after": _FAR if rule.after is None else min(rule.after, _FAR),
         "scale": spec.scale * LOG2_E if cap is None else 2 * LOG2_E * spec.scale / cap,
-        "cap": 0.0 if cap is None else cap * LOG2_E,
-        "CAP": cap is not None,
-        "shared": shared,
-        "d": d,
-        "D": D,
-        "BM": tiling.rows,
-        "BN": tiling.columns,
-        "BD": min(tiling.features, D),
-        "PRECISION": "tf32x3",  # of float32; halves are multiplied exactly
-        "num_warps": tiling.warps,
-        "num_stages": tiling.stages,
+        "cap": 0.0 if cap is None else cap * LOG2_E, "CAP": cap is not None, "shared": shared,
+        "d": d, "D": D, "BM": tiling.rows, "BN": tiling.columns, "BD": min(tiling.features, D),
+        "PRECISION": "tf32x3", "num_warps": tiling.warps, "num_stages": tiling.stages,
         "enable_fp_fusion": True,
-    }
+    }  # fmt: skip
     for first in range(0, len(K), heads_per_launch):
         k = K[first : first + heads_per_launch]
         heads = slice(first * shared, (first + len(k)) * shared)

@@ -16,7 +16,7 @@ from attnviz.attribution.ranking import RANKABLE, spearman
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Rules, proof
+from attnviz.results.base import Columns, Result, Rules, described, proof
 from attnviz.results.text import dim, plain_table, signed
 
 _LISTED = 10  # sets of heads
@@ -215,13 +215,8 @@ class AblationResult(Result):
     def about(self) -> dict[str, Any]:
         """Return what was measured and how, the means, and the proof."""
         return {
-            "headline": self.headline,
+            **described(self, "headline targets quantity unit how effect"),
             "sets": [[list(head) for head in one] for one in self.sets],
-            "targets": list(self.targets),
-            "quantity": self.quantity,
-            "unit": self.unit,
-            "how": self.how,
-            "effect": self.effect,
             "mean": self.mean.tolist(),
             "rank_correlation_of_estimate": self.rank_correlation,
             **proof(self),

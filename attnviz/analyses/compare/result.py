@@ -18,7 +18,7 @@ from attnviz.analyses.survey.statistics import NAMES, TITLES, largest
 from attnviz.results.agreement_report import AgreementReport, Verdict
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Rules, column, one_each
+from attnviz.results.base import Columns, Rules, column, described, one_each
 from attnviz.results.text import dim, plain_table
 
 _LISTED = 10  # heads
@@ -50,10 +50,7 @@ class SeveralModels:
     def about(self) -> dict[str, Any]:
         """Return the size of the corpus, and the agreement of each model."""
         return {
-            "texts": self.texts,
-            "tokens": self.tokens,
-            "notes": list(self.notes),
-            "left_out": list(self.left_out),
+            **described(self, "texts tokens notes left_out"),
             "provenances": [asdict(provenance) for provenance in self.provenances],
             "agreements": [agreement.about() for agreement in self.agreements],
         }

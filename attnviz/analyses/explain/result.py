@@ -21,7 +21,7 @@ from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, correla
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Rules, proof
+from attnviz.results.base import Columns, Rules, described, proof
 from attnviz.results.text import dim, plain_table, signed
 
 SPLIT = "split"  # the name of the contributions among the methods
@@ -336,15 +336,10 @@ class ExplainResult(WordResult):
         if self.decomposition is None or not self.sources:
             return text
         source = self.first(self.credit)
-        credit, total = float(self.credit[source]), self.total
-        among = "of" if abs(credit) <= abs(total) else "and all words together"
-        contributed = "The largest contribution is that of"
-        if first not in (None, source):
-            contributed = "The contributions name another word first:"
-        return (
-            f"{text} {contributed} {self._name(source)}, {signed(credit)} {among} "
-            f"{signed(total)} {self.unit}."
-        )
+        credit = f"{self._name(source)}, {signed(float(self.credit[source]))} {self.unit}"
+        if first in (None, source):
+            return f"{text} The largest contribution is that of {credit}."
+        return f"{text} The contributions name another word first: {credit}."
 
     @property
     def strongest_heads(self) -> list[tuple[str, float]]:
@@ -387,26 +382,13 @@ class ExplainResult(WordResult):
     def about(self) -> dict[str, Any]:
         """Return what is explained, the sums, the correlations, and the proof."""
         return {
-            "headline": self.headline,
-            "target": self.target,
-            "against": self.against,
-            "kind": self.kind,
-            "number": self.number,
-            "unit": self.unit,
-            "value": self.value,
-            "baseline": self.baseline,
-            "probability": self.probability,
+            **described(self, "headline target against kind number unit value baseline"),
+            **described(self, "probability reference special stacks unmeasured total"),
+            **described(self, "completeness_error predicted_by_layer"),
             "top": dict(zip(self.top, self.top_probabilities, strict=True)),
-            "reference": self.reference,
             "positions": [list(positions) for positions in self.positions],
-            "special": list(self.special),
-            "stacks": list(self.stacks),
-            "unmeasured": list(self.unmeasured),
-            "total": self.total,
-            "completeness_error": self.completeness_error,
             "rank_correlations": {name: list(rho) for name, rho in self.rank_correlations.items()},
             "strongest_heads": [list(pair) for pair in self.strongest_heads],
-            "predicted_by_layer": self.predicted_by_layer,
             **proof(self),
         }
 

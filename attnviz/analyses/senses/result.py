@@ -17,7 +17,7 @@ from attnviz.errors import joined
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Savable, proof, stacked
+from attnviz.results.base import Columns, Result, Savable, described, proof, stacked
 from attnviz.results.text import dim, plain_table, with_minus
 
 _NAMED = 6  # words that each sense attends to
@@ -298,36 +298,25 @@ class SensesResult(Result):
     def about(self) -> dict[str, Any]:
         """Return the scores of every state, the occurrences, and the proof."""
 
-        def described(score: SenseScore) -> dict[str, Any]:
+        def of_score(score: SenseScore) -> dict[str, Any]:
             recalls = dict(zip(self.senses, score.recalls, strict=True))
             return {**asdict(score), "recalls": recalls, "macro_recall": score.macro_recall}
 
         p_beyond = self.p_beyond
         return {
-            "word": self.word,
-            "senses": list(self.senses),
-            "chance": self.chance,
-            "headline": self.headline,
-            "best": self.best,
-            "as_good": list(self.as_good),
-            "since": self.since,
-            "splits_since": self.splits_since,
-            "alike": list(self.alike),
-            "p_best": self.p_best,
-            "shuffles": self.shuffles,
-            "raw": self.raw,
+            **described(self, "word senses chance headline best as_good since splits_since"),
+            **described(self, "alike p_best shuffles raw attention_layer"),
             "states": [
                 {
                     "state": self.state_name(state),
-                    **described(score),
+                    **of_score(score),
                     "p_beyond": p_beyond[state],
                     "explained": list(self.explained[state]),
                     "plane_accuracy": self.plane_accuracy[state],
                 }
                 for state, score in enumerate(self.scores)
             ],
-            "context_words": described(self.context),
-            "attention_layer": self.attention_layer,
+            "context_words": of_score(self.context),
             "occurrences": [
                 {"word": occurrence.word, **asdict(occurrence)} for occurrence in self.occurrences
             ],

@@ -320,7 +320,8 @@ def read_regions(
         read[region] = list(zip(listed, batches, strict=True))
     centers, ends, notes = [], [], []
     for region, other in zip(read, reversed(read), strict=True):
-        written = {label for _, batch in read[other] for label in _labels(batch)}
+        axes = [batch.axes["text"][0] for _, batch in read[other]]
+        written = {label.casefold() for axis in axes for label in token_groups(axis).labels}
         pairs = (_state(model, name, *pair, written) for pair in read[region])
         states, instead = zip(*pairs, strict=True)
         centers.append(torch.stack(states).mean(0))
@@ -337,11 +338,6 @@ def read_regions(
         first, second = toward
         raise InputError(f"The regions {first!r} and {second!r} are one point. Change their texts.")
     return regions
-
-
-def _labels(batch: Batch) -> list[str]:
-    """Return the words of an encoded text in lower case."""
-    return [label.casefold() for label in token_groups(batch.axes["text"][0]).labels]
 
 
 def _state(

@@ -20,7 +20,7 @@ from attnviz.errors import joined
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Savable, proof, stacked
+from attnviz.results.base import Columns, Savable, described, proof, stacked
 from attnviz.results.text import dim, plain_table, signed
 
 _LONGEST = 14  # letters of a word in a table
@@ -292,24 +292,17 @@ class ShiftResult(WordResult):
         """Return the totals, the errors, the correlations, and the proof."""
         split, stream = self.decomposition, self.residual_stream
         return {
-            "word": self.word,
-            "at": self.at,
+            **described(self, "word at special reference headline way regions"),
+            **described(self, "rank_correlations head_rank_correlations"),
             "positions": [list(positions) for positions in self.positions],
-            "special": list(self.special),
-            "reference": self.reference,
             "replaced": {self.names[index]: self.replaced[index] for index in self.entries},
-            "headline": self.headline,
             "conclusion": self.conclusion(),
-            "way": self.way,
-            "regions": list(self.regions),
             "total": split.total,
             "start": split.start,
             "length": split.length,
             "completeness_error": split.error,
             "credit_error": split.credit_error,
-            "rank_correlations": self.rank_correlations,
             **({"method_correlations": self.method_correlations} if self.methods else {}),
-            "head_rank_correlations": self.head_rank_correlations,
             "ledger": {
                 "bias": stream.bias,
                 "own": stream.own,

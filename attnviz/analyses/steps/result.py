@@ -17,7 +17,15 @@ from attnviz.formula.attention import HIDDEN
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import AxisGeometry, literal, selection
-from attnviz.results.base import Columns, Result, Savable, proof, table_of_matrices, to_numpy
+from attnviz.results.base import (
+    Columns,
+    Result,
+    Savable,
+    described,
+    proof,
+    table_of_matrices,
+    to_numpy,
+)
 from attnviz.results.text import dim, plain_table
 
 _NUMBERS = 3  # of the row that is followed
@@ -82,10 +90,8 @@ class Stage(Savable):
         """Return the formula, the shape and the agreement of the stage, without its numbers."""
         return {
             "name": self.array_name,
-            "formula": self.formula,
+            **described(self, "formula difference passed"),
             "shape": list(self.values.shape),
-            "difference": self.difference,
-            "passed": self.passed,
         } | ({"why_not_compared": self.why_not} if self.why_not else {})
 
 
@@ -201,12 +207,8 @@ class StepsResult(Result):
     def about(self) -> dict[str, Any]:
         """Return which head and word it is, what is known of each stage, and the proof."""
         return {
-            "stack": self.stack,
-            "layer": self.layer,
-            "head": self.head,
+            **described(self, "stack layer head word row"),
             "stages": [stage.about() for stage in self.stages],
-            "word": self.word,
-            "row": self.row,
             "shares": self.shares.tolist(),
             **proof(self),
         }

@@ -14,7 +14,7 @@ from torch import Tensor
 from attnviz.errors import expect_names
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.base import Columns, Result, Savable, column
+from attnviz.results.base import Columns, Result, Savable, column, described
 from attnviz.results.text import counted, dim, plain_table, with_minus
 
 SURE = 0.01  # a difference with a smaller p-value is sure
@@ -233,14 +233,7 @@ class SurveyResult(HeadTable):
     def about(self) -> dict[str, Any]:
         """Return the size of the corpus, the role of each head, and the proof."""
         return {
-            "texts": self.texts,
-            "tokens": self.tokens,
-            "notes": list(self.notes),
-            "left_out": list(self.left_out),
-            "roles": list(self.roles),
-            "clusters": list(self.clusters),
-            "compared": self.compared,
-            "sampled": self.sampled,
+            **described(self, "texts tokens notes left_out roles clusters compared sampled"),
             "confirmations": [
                 {name: None if value != value else value for name, value in asdict(one).items()}
                 | {"confirmed": one.confirmed}
