@@ -3,10 +3,10 @@
 What each word did to “apple”, from fruit toward tech: by the exact decomposition; by the effect of
 masking, replacing, knocking out or deleting the word (mean of the four); by raw attention (layer
 {layer}, the last, counted from 0; mean of heads {layer}.0 to {layer}.{head}); and by rollout (all
-heads of all layers). The first two are shares of the way from the mean of eight fruits, each read in
-a text such as “I love banana”, to that of eight technical words. For “phones” the
-decomposition gives {phones:+.2f} and the interventions {phones_effect:+.2f}; for “pie” {pie:+.2f}
-and {pie_effect:+.2f}. Attention has no sign: it gives “phones” {phones_attention:.0%} and “pie”
+heads of all layers). The first two are shares of the way from the mean of eight fruits, each read
+in a text such as “I love banana”, to that of eight technical words. For “phones” the decomposition
+gives {phones:+.2f} and the interventions {phones_effect:+.2f}; for “pie” {pie:+.2f} and
+{pie_effect:+.2f}. Attention has no sign: it gives “phones” {phones_attention:.0%} and “pie”
 {pie_attention:.0%}. Rollout is between {least:.1%} and {most:.1%} for all of them. Three words
 prove little about a ranking; scripts/bench.py compares the methods on hundreds of sentences.
 """
