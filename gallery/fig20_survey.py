@@ -1,7 +1,7 @@
 """What heads do over many sentences
 
 One sentence gives a picture; many show what a head does. {texts} sentences, compared with shuffled
-keys. Head {previous} gives {previous_share:.2%} of its weight to the previous token (95% interval
+keys. Head {previous} gives {previous_share:.2%} of its weight to the previous token (interval
 over sentences: {previous_low:.2%} to {previous_high:.2%}; uniform weights {previous_even:.0%}), and
 head {next} gives {next_share:.0%} to the next. {named} of {heads} heads have a name, found on half
 of the sentences and confirmed on the other half, corrected for all heads and statistics. Between

@@ -184,7 +184,7 @@ def _occurrences(result: SensesResult) -> dict[str, Any]:
         {
             "name": result.state_name(state),
             "places": result.plane[state].tolist(),
-            "right": result.right[state].tolist(),
+            "right": [None if share != share else share for share in result.right[state].tolist()],
             "accuracy": score.accuracy,
         }
         for state, score in enumerate(result.scores)

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import copy
 import gc
 import json
 import os
@@ -18,11 +19,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from families import tiny
+from tokenizers.processors import TemplateProcessing
 
 import attnviz
 from attnviz.app import run
 from attnviz.interactive.serve.app import _names
 from attnviz.interactive.serve.handlers import Handlers
+from attnviz.interactive.serve.handlers import answer as answered
 from attnviz.interactive.serve.queue import Cancelled
 from tests.interactive.serve.live_server import serving
 
@@ -156,6 +160,26 @@ def test_senses_of_own_sentences(reader):
     assert found["best"] == result.best
     for state, expected in zip(found["states"], result.plane, strict=True):
         np.testing.assert_allclose(state["places"], expected.numpy(), atol=1e-6)
+
+
+def test_sentences_that_a_decoder_cannot_tell_apart_are_sent_without_a_share(tokenizer):
+    ends = {"river": ("was muddy", "by the lake"), "money": ("lent much", "had a loan")}
+    starts = {"river": ("swim to", "a wet"), "money": ("pay the", "a rich")}
+    lines = [f"{name}: the bank {end}" for name, both in ends.items() for end in both]
+    lines += [f"{name}: {start} bank" for name, both in starts.items() for start in both]
+    plain = copy.deepcopy(tokenizer)
+    plain.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
+    handlers = Handlers({"small": attnviz.load(tiny("llama"), tokenizer=plain)}, 64)
+    work = handlers.senses({"word": "bank", "sentences": "\n".join(lines)})
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    found = json.loads(answered(work), parse_constant=refuse)["occurrences"]
+    said = [one["sentence"].startswith("the bank") for one in found["occurrences"]]
+    assert sum(said) == 4
+    for state in found["states"]:
+        assert [share is None for share in state["right"]] == said
 
 
 @pytest.mark.parametrize(

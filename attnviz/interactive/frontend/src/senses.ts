@@ -5,8 +5,8 @@ import { el } from "./dom";
 export interface Senses {
   senses: string[];
   occurrences: { sentence: string; sense: number; start: number; end: number }[];
-  /** For each state of the model, from the input of the first layer to the output. */
-  states: { name: string; places: [number, number][]; right: number[]; accuracy: number }[];
+  /** For each state of the model, from the input of the first layer to the output; right is null for those in no score. */
+  states: { name: string; places: [number, number][]; right: (number | null)[]; accuracy: number }[];
   best: number;
 }
 
@@ -50,13 +50,15 @@ export function senses({ senses, occurrences, states, best }: Senses): HTMLEleme
     dots.forEach((dot, n) => {
       dot.setAttribute("cx", String(WIDE / 2 + scale * (places[n][0] - (low[0] + high[0]) / 2)));
       dot.setAttribute("cy", String(HIGH / 2 - scale * (places[n][1] - (low[1] + high[1]) / 2)));
-      dot.classList.toggle("wrong", right[n] < 0.5);
+      const share = right[n];
+      dot.classList.toggle("wrong", share !== null && share < 0.5);
+      dot.classList.toggle("alike", share === null);
     });
     title.textContent = `${name}: ${Math.round(100 * accuracy)} % nearest to their own sense`;
     plot.setAttribute("aria-label", `${title.textContent}. The sentences follow.`);
   }
   draw(best);
   return el("div", { class: "senses" },
-    el("div", { class: "plane" }, el("label", {}, slider, title), plot as unknown as HTMLElement, el("small", {}, "A dot is one sentence; hollow: nearer to another sense. Point at one to read it.")),
+    el("div", { class: "plane" }, el("label", {}, slider, title), plot as unknown as HTMLElement, el("small", {}, "A dot is one sentence; hollow: nearer to another sense; gray: in no score. Point at one to read it.")),
     el("div", { class: "sentences" }, ...lists));
 }
