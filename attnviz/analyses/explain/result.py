@@ -303,16 +303,17 @@ class ExplainResult(WordResult):
         """The finding in one sentence: the word with the largest measured effect."""
         if not self.sources:
             return f"The text is too short to explain {self.question} by its words"
-        first = self.strongest
-        word = "" if first is None else self._name(first)
-        if word and not self.causal:
-            word = f"by its contribution {word}"
-        if self._sign > 0:
-            if word:
-                return f"{word[0].upper()}{word[1:]} raises {self.question} most"
-            return f"Interventions disagree on which word raises {self.question} most"
-        word = f", {word} most" if word else "; interventions disagree on the word"
-        return f"The context lowers {self.question}{word}"
+        first, raises = self.strongest, self._sign > 0
+        if first is None and self.causal:
+            if raises:
+                return f"Interventions disagree on which word raises {self.question} most"
+            return f"The context lowers {self.question}; interventions disagree on the word"
+        if first is None:
+            return f"No word alone {'raises' if raises else 'lowers'} {self.question}"
+        word = self._name(first) if self.causal else f"by its contribution {self._name(first)}"
+        if raises:
+            return f"{word[0].upper()}{word[1:]} raises {self.question} most"
+        return f"The context lowers {self.question}, {word} most"
 
     @property
     def finding(self) -> str:

@@ -368,6 +368,20 @@ def test_a_headline_names_the_word_that_most_interventions_find(results, planted
     assert changed.headline == headline
 
 
+def test_nothing_that_was_not_measured_disagrees(results):
+    result = results["decoder"]
+    unbound = replace(result.agreement, digest=None)
+    empty = result.replacements[:0]
+    alone = replace(result, causal={}, replacements=empty, agreement=unbound)
+    assert alone.headline == "By its contribution “river” raises “yes” over “no” most"
+    # All that raises the number comes from a word that is not ranked.
+    credit = result.decomposition.credit.clone().fill_(-1.0)
+    credit[[row for index in result.unmeasured for row in result.positions[index]]] = 1e3
+    split = replace(result.decomposition, credit=credit)
+    other = replace(alone, decomposition=split)
+    assert other.headline == "No word alone raises “yes” over “no”"
+
+
 def test_no_methods_are_compared_and_intervals_are_those_of_words(results):
     for result in results.values():
         changed = replace(
