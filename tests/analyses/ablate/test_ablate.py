@@ -517,7 +517,9 @@ KINDS = {
     "sets": lambda load, _: attnviz.ablate(
         TEXT, heads=[[(0, 1), (2, 3)], (1, 0)], target="cash", against="mud", model=load("gpt2")
     ),
-    "direct": lambda load, _: attnviz.ablate(MASKED, effect="direct", model=load("bert")),
+    "direct": lambda load, _: attnviz.ablate(
+        MASKED, effect="direct", target="cash", against="mud", model=load("bert")
+    ),
     "a class": lambda load, _: attnviz.ablate(TEXT, model=load("classifier")),
     "a word": lambda _, model: attnviz.ablate(TEXT, word="bank", model=model),
     "knocked out": lambda _, model: attnviz.ablate(

@@ -90,8 +90,9 @@ def test_every_change_and_every_head(model, verified, bank):
     assert list(verified.causal) == ["mask", "replace", "knock-out", "delete"]
     assert_close(verified.causal["mask"], bank.causal["mask"], equal_nan=True)
     at = verified.sources
-    scaled = [each[at] / each[at].std(correction=0) for each in verified.causal.values()]
-    assert_close(verified.consensus[at], torch.stack(scaled).mean(0))
+    effects = torch.stack([each[at] for each in verified.causal.values()])
+    size = effects.std(1, correction=0, keepdim=True)
+    assert_close(verified.consensus[at], (effects * size.mean() / size).mean(0))
     assert list(verified.rank_correlations) == [*verified.causal, "consensus"]
     assert verified.direct_effect.shape == verified.total_effect.shape == (6, 12)
     direct, total = verified.head_rank_correlations.values()
