@@ -425,7 +425,7 @@ CALLS: dict[str, Call] = {
             **CORPORA,
             "models": Later(lambda: [it.sharper, it.bert]),
             "truncate": With(True, models=Later(lambda: [it.short, it.sharper])),
-            "seed": With(7, texts=[f"the bank {letter}" for letter in "abcdefghijkl"]),
+            "seed": With(7, texts=[f"the bank {letter}" for letter in "abcdefghijklmnop"]),
         },
     ),
     "example": Call(
