@@ -476,7 +476,7 @@ def put(*path, value):
 
 MAP = (0, "AttentionMap")
 NOT_VALID = "its content is not valid"
-SIDES = [{"AxisGeometry": {"start": 0, "unknown": 1}}] * 2
+SIDES = [{"AxisGeometry": {"start": 0, "unheard": 1}}] * 2
 NESTED: list = []
 for _ in range(900):
     NESTED = [NESTED]
@@ -489,7 +489,7 @@ FORGED = {
     "an unknown field": (put(*MAP, "__class__", value="int"), "no field '__class__'"),
     "an unknown field inside": (
         put(*MAP, "sides", value=SIDES),
-        "AxisGeometry has no field 'unknown'",
+        "AxisGeometry has no field 'unheard'",
     ),
     "a field that is missing": (lambda tree: [{"AttentionMap": {}}, *tree[1:]], "TypeError"),
     "a text for a number": (
