@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.analyses.maps.result import AttentionMap, HeadMaps
-from attnviz.analyses.survey.aggregate import followed_rules
+from attnviz.analyses.maps.result import AttentionMap, HeadMaps, followed_rules
 from attnviz.errors import InputError
 from attnviz.figures.scale import is_logarithmic
 from attnviz.results import AxisGeometry, row_shares

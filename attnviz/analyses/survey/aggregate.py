@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.analyses.maps.result import followed_rules
 from attnviz.analyses.survey.statistics import STATISTICS, HeadStatistic, TextStatistics
 from attnviz.results import AttentionRecord, row_shares
 from attnviz.runtime.libraries import release_unused
@@ -34,7 +35,6 @@ Floats = NDArray[np.float64]
 _ROLE_P_VALUE = 0.01
 # The fewest texts on which 2 of all 2^n flips, the texts themselves and their opposite, reach it.
 _MIN_HELD_OUT = 1 + math.floor(1 - math.log2(_ROLE_P_VALUE))
-_LEAST = 0.25, 0.5  # weight beyond even weights: of other rules, and of a head that rests
 _PAIR_WEIGHTS = 2**22  # that are compared at once
 _SAMPLE_ROWS = 64  # of a text
 
@@ -163,26 +163,6 @@ def assign_roles(
     at_rest = [one.resting for one in statistics]
     followed = followed_rules(excess, at_rest, p_held_out < _ROLE_P_VALUE)
     return [statistics[n].role if n >= 0 else "" for n in followed]
-
-
-def followed_rules(
-    excess: Floats, at_rest: Sequence[bool], sure: NDArray[np.bool_] | bool = True
-) -> list[int]:
-    """Return which rule each head follows, -1 for none: in rankings, titles and surveys alike.
-
-    A head follows the rule whose keys get most beyond even weights, if that is a quarter of the
-    weight and sure. It rests only if it follows no other rule, and from half of the weight on.
-
-    excess : (K, S), the mean weight beyond even weights; NaN if not known. at_rest : (S,), whether
-    a head that follows the rule rests. sure : (K, S).
-    """
-    found = np.full(len(excess), -1)
-    for resting in (True, False):
-        of_kind = np.where(np.equal(at_rest, resting), np.nan_to_num(excess, nan=-1.0), -1.0)
-        best = of_kind.argmax(1)[:, None]
-        fits = np.take_along_axis((of_kind >= _LEAST[resting]) & sure, best, 1)
-        found = np.where(fits, best, found[:, None])[:, 0]
-    return [*map(int, found)]
 
 
 def cluster(distances: Floats, most: int = 8) -> NDArray[np.int64]:
