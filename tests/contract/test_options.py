@@ -127,7 +127,9 @@ def folder(tmp_path_factory):
         Path("bad.jsonl").write_text(
             f'{{"text": "{TEXT}"}}\n{{"text": 3}}\n{{"text": "{OTHER}"}}\n'
         )
-        Path("many.csv").write_text("text\n" + "".join(f"the bank {c}\n" for c in "abcdefghijklmnop"))
+        Path("many.csv").write_text(
+            "text\n" + "".join(f"the bank {c}\n" for c in "abcdefghijklmnop")
+        )
         Path("a.txt").write_text("a bank left\nthe bank saw\n")
         Path("b.txt").write_text("we saw a bank\nno bank left\n")
         Path("text.txt").write_text(OTHER)
