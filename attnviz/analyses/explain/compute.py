@@ -183,7 +183,9 @@ def explain_prediction(
     assert isinstance(readout, Prediction)
     compared = make_reference(site, reference, reading)
     groups, result, at = reading.groups, reading.result, readout.positions[0]
-    split, missing = _decompose(site, compared, optional=measure and reference == "gate")
+    with tracing(model):
+        value = site.outputs(1).item()
+    split, missing = _decompose(site, compared, value, optional=measure and reference == "gate")
     unmeasured = tuple(
         index
         for index, rows in enumerate(groups.positions)
@@ -201,9 +203,8 @@ def explain_prediction(
         causal: dict[str, Tensor] = {}
         replacements = torch.empty(0, len(words), dtype=torch.float64, device="cpu")
         if measure:
-            causal, replacements = _measure(
-                site, words, token_ids(compared.inputs), knock_out=split is not None
-            )
+            ids = token_ids(compared.inputs)
+            causal, replacements = _measure(site, value, words, ids, knock_out=split is not None)
         attributions: dict[str, Tensor] = {}
         effects, lens = None, None
         if split is not None:
@@ -212,7 +213,6 @@ def explain_prediction(
             if heads:
                 effects, lens, left_out = _measure_heads(score, readout)
                 missing += left_out
-        value = site.outputs(1).item()
 
     by_word = partial(spread, words=others, count=len(groups.labels))
     probabilities = choices.probabilities
@@ -247,14 +247,14 @@ def explain_prediction(
 
 
 def _decompose(
-    site: Target, compared: Reference, *, optional: bool
+    site: Target, compared: Reference, value: float, *, optional: bool
 ) -> tuple[Decomposition | None, list[str]]:
-    """Return the decomposition of a prediction, and notes.
+    """Return the decomposition of a prediction, whose number is `value`, and notes.
 
     optional : return None and a note, not a ModelError, if the model cannot be traced.
     """
     name = site.model.name
-    if not torch.isfinite(site.outputs(1)).all():
+    if not math.isfinite(value):
         raise ModelError(
             f"The prediction of {name} cannot be explained: it is nan or infinite. Choose another "
             "model or --dtype (dtype=)."
@@ -428,12 +428,12 @@ def _stacks_of(reading: Reading) -> tuple[str, ...]:
 
 
 def _measure(
-    site: Target, words: Words, ids: Tensor, *, knock_out: bool
+    site: Target, value: float, words: Words, ids: Tensor, *, knock_out: bool
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return what the number loses by each change of a word, (W,), and by each replacement, (K, W).
 
-    ids : the tokens of the text and of its reference, (2, T). None of them replaces a word.
-    knock_out : also hide each word from all attention, which has to be traced.
+    value : the number in the text. ids : the tokens of the text and of its reference, (2, T), which
+    replace no word. knock_out : also hide each word from all attention, which has to be traced.
     """
     left_out = ("replace",) if knock_out else ("replace", "knock-out")
     others = [name for name in available_interventions(site.model) if name not in left_out]
@@ -443,7 +443,7 @@ def _measure(
     stand_ins = [token for token in common if token not in ids] or common
     with part(1, 2, "each word: replace"):
         ends = substitute_each(site, words, stand_ins)[..., 0].double().cpu()
-    replacements = (site.outputs(1).item() - ends).T
+    replacements = (value - ends).T
     return {**causal, "replace": replacements.mean(0)}, replacements
 
 

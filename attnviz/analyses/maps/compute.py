@@ -622,20 +622,20 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     2      0     3   0.13
     """
     result = one_result(result, streamed=True)
-    stack, scores, on_sinks = result.stack(), [], set()
+    stack, scored = result.stack(), []  # whether each head is on sinks, and its score
     for record in stack.records:
         columns = content_mass(record).tolist(), sink_share(record).tolist()
         of_heads = zip(*columns, _resting(result, record.layer), strict=True)
         for head, (mass, share, rests) in enumerate(of_heads):
-            scores.append(HeadScore(record.layer, head, mass, resting=rests))
-            on_sinks |= {scores[-1]} if share >= _ON_SINKS else set()
+            score = HeadScore(record.layer, head, mass, resting=rests)
+            scored.append((share >= _ON_SINKS, score))
     for streamed in stack.streamed:  # of word pieces
         content = content_positions(streamed.query_axis)
         related = (streamed.summary.marked - streamed.summary.itself).cpu()[:, content]
         masses = related.sum(1) / max(1, related.shape[1])
         for head, mass in zip(streamed.kept, masses.tolist(), strict=True):
-            scores.append(HeadScore(streamed.layer, head, mass))
-    scores.sort(key=lambda score: (score in on_sinks, -score.score))
+            scored.append((False, HeadScore(streamed.layer, head, mass)))
+    scored.sort(key=lambda one: (one[0], -one[1].score))
     first = (stack.streamed or stack.records)[0]
     queries, keys = _noun(first.query_axis), _noun(first.key_axis)
     others = f"other {keys}" if queries == keys else keys
@@ -646,7 +646,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
         meaning = f"weight between {keys} beyond what distance and key explain"
     else:
         meaning = f"mean weight from {queries} to {others}"
-    return HeadRanking(tuple(scores), meaning)
+    return HeadRanking(tuple(score for _, score in scored), meaning)
 
 
 def _resting(result: AttentionResult, layer: int) -> list[bool]:

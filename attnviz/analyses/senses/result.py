@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -198,7 +199,7 @@ class SensesResult(Result):
         """Whether each state separates the senses: p ≤ 0.01, and its interval is above guessing."""
         return tuple(s.p_value <= _LEVEL and s.low > self.chance for s in self.scores)
 
-    @property
+    @cached_property
     def p_beyond(self) -> tuple[float, ...]:
         """The p-value of each state against the other words alone; 1 if it is no better.
 
@@ -302,7 +303,6 @@ class SensesResult(Result):
             recalls = dict(zip(self.senses, score.recalls, strict=True))
             return {**asdict(score), "recalls": recalls, "macro_recall": score.macro_recall}
 
-        p_beyond = self.p_beyond
         return {
             **described(self, "word senses chance headline best as_good since splits_since"),
             **described(self, "alike p_best shuffles raw attention_layer"),
@@ -310,7 +310,7 @@ class SensesResult(Result):
                 {
                     "state": self.state_name(state),
                     **of_score(score),
-                    "p_beyond": p_beyond[state],
+                    "p_beyond": self.p_beyond[state],
                     "explained": list(self.explained[state]),
                     "plane_accuracy": self.plane_accuracy[state],
                 }
