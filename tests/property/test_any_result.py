@@ -33,6 +33,8 @@ from attnviz.analyses.shift.result import (
 )
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.analyses.survey.result import HeadName, SurveyResult
+from attnviz.attribution.heads import HeadEffects
+from attnviz.attribution.lens import LogitLens
 from attnviz.errors import InputError
 from attnviz.results import (
     AgreementReport,
@@ -49,6 +51,7 @@ from attnviz.results import (
     StreamedAttention,
     Waveform,
 )
+from attnviz.results.attention_record import GivenAttention, LinearAttention
 from attnviz.results.base import SAVABLE, Result
 
 WIDE = torch.float32, torch.float64
@@ -467,23 +470,62 @@ def checkpoint_paths(draw):
 
 
 @st.composite
-def examples(draw):
+def tables(draw, of, *names):
+    """A result of equally large tables."""
+    shape = draw(sizes), draw(sizes)
+    return of(**{name: draw(tensors(*shape)) for name in names})
+
+
+@st.composite
+def lenses(draw):
+    L, k = draw(sizes), draw(sizes)
+    shape = tensors(L, k)
+    tokens = st.tuples(*[labels(k)] * L)
+    return draw(st.builds(LogitLens, ids=shape, logits=shape, probabilities=shape, tokens=tokens))
+
+
+@st.composite
+def given_weights(draw, kind, of):
+    """Attention without queries and keys, from weights or matrices (H, m, n)."""
+    H, m, n = draw(sizes), draw(sizes), draw(sizes)
+    fields = {
+        "query_axis": axes(m),
+        "key_axis": axes(n),
+        "query": tensors(H, m, 0),
+        "key": tensors(H, n, 0),
+        "value": tensors(H, n, 2),
+        "scale": st.just(1.0),
+        of: tensors(H, m, n),
+    }
+    return draw(st.builds(kind, **fields))
+
+
+@st.composite
+def stages(draw):
     m, n = draw(sizes), draw(sizes)
     shape = tensors(m, n, of=[torch.float64])
     printed = st.none() | shape
-    stage = st.builds(
-        ReplayedStage,
-        rows=labels(m),
-        columns=labels(n),
-        printed=printed,
-        from_inputs=shape,
-        from_printed=printed,
-        slack_from_inputs=printed,
-        slack_from_printed=printed,
+    return draw(
+        st.builds(
+            ReplayedStage,
+            rows=labels(m),
+            columns=labels(n),
+            printed=printed,
+            from_inputs=shape,
+            from_printed=printed,
+            slack_from_inputs=printed,
+            slack_from_printed=printed,
+        )
     )
+
+
+@st.composite
+def examples(draw):
+    m, n = draw(sizes), draw(sizes)
+    shape = tensors(m, n, of=[torch.float64])
     matrices = st.builds(GivenMatrix, rows=labels(m), columns=labels(n), values=shape)
-    one = st.tuples(stage)
-    return draw(st.builds(ExampleResult, tokens=labels(n), given=st.tuples(matrices), stages=one))
+    given, shown = st.tuples(matrices), st.tuples(stages())
+    return draw(st.builds(ExampleResult, tokens=labels(n), given=given, stages=shown))
 
 
 DRAWN = {
@@ -501,6 +543,11 @@ DRAWN = {
 }
 MADE = {
     **DRAWN,
+    LogitLens: lenses(),
+    HeadEffects: tables(HeadEffects, "estimate", "exact"),
+    GivenAttention: given_weights(GivenAttention, "given"),
+    LinearAttention: given_weights(LinearAttention, "matrix"),
+    ReplayedStage: stages(),
     AgreementReport: st.builds(AgreementReport, rows=st.none() | st.just((3, 9))),
     AttentionResult: st.builds(
         AttentionResult,
