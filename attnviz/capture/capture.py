@@ -44,7 +44,7 @@ from attnviz.capture.watch import (
     weights_in_memory,
 )
 from attnviz.errors import ModelError
-from attnviz.models.devices import devices
+from attnviz.models.devices import input_device
 from attnviz.models.pretrained import count_inputs, forward_parameters
 from attnviz.results import (
     AttentionRecord,
@@ -404,7 +404,7 @@ def generate_greedily(
         )
     if tokens is not None:
         maps = f"the attention maps of {tokens:,} tokens"
-        budget = MemoryBudget(maps, devices(model)[0], "Generate fewer tokens.")
+        budget = MemoryBudget(maps, input_device(model), "Generate fewer tokens.")
         budget.expect(tokens**2 * model.dtype.itemsize)
     settings = deepcopy(model.generation_config)
     sampling = dict.fromkeys(_SAMPLING if settings.do_sample else ())

@@ -30,7 +30,7 @@ from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
 from attnviz.capture.watch import ModuleWatcher, map_tensors, memory_budget, model_lock, watch
 from attnviz.errors import ModelError
-from attnviz.models.devices import devices
+from attnviz.models.devices import input_device
 from attnviz.runtime.compat import outside_dispatch_modes
 
 _HEAD_COUNTS = (
@@ -214,7 +214,7 @@ class _Recorder(ModuleWatcher):
         """Return all attentions, numbered by module, and release them."""
         counts: Counter[str] = Counter()
         at_once = Counter((recorded.path, recorded.entry) for recorded in self._recorded)
-        calls, device = [], devices(self.model)[0]
+        calls, device = [], input_device(self.model)
         for recorded in self._recorded:
             assert recorded.attention is not None
             path, number = recorded.path, counts[recorded.path]

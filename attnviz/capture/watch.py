@@ -31,7 +31,7 @@ from attnviz.capture.projections.find import (
     read_inputs,
 )
 from attnviz.errors import ModelError
-from attnviz.models.devices import devices, held_whole
+from attnviz.models.devices import devices, held_whole, input_device
 from attnviz.models.pretrained import forward_parameters
 from attnviz.results import Axis
 from attnviz.runtime.compat import (
@@ -139,7 +139,7 @@ def weights_in_memory(attentions: Iterable[AttentionModule | None]) -> Iterator[
 
 def memory_budget(model: nn.Module) -> MemoryBudget:
     """Return the memory for attention maps on the model's device, and what to do without it."""
-    device = devices(model)[0]
+    device = input_device(model)
     elsewhere = "" if device.type == "cpu" else ", device='cpu' (--device cpu)"
     return MemoryBudget(
         f"the attention maps of {type(model).__name__}",

@@ -24,6 +24,7 @@ from attnviz.models.devices import (
     device_map_options,
     devices,
     expect_float64,
+    input_device,
     one_device,
     whole_weights,
 )
@@ -80,7 +81,7 @@ class Checkpoint:
     @property
     def device(self) -> torch.device:
         """The device on which the model takes its inputs."""
-        return devices(self.module)[0]
+        return input_device(self.module)
 
     @cached_property
     def fits_vocabulary(self) -> bool | None:
@@ -366,7 +367,7 @@ def _expect_as_it_is(
     module: PreTrainedModel, device: torch.device | None, dtype: torch.dtype | None
 ) -> None:
     """Raise InputError if a model object would have to be moved or cast."""
-    current = devices(module)[0]
+    current = input_device(module)
     is_elsewhere = device is not None and (
         (device.type, device.index or 0) != (current.type, current.index or 0)
     )

@@ -107,6 +107,12 @@ def _place(place: Any, *others: str) -> str | int:
     return device.index or 0 if device.type == "cuda" else device.type
 
 
+def input_device(model: nn.Module) -> torch.device:
+    """Return the device on which a model takes its inputs."""
+    first = next(model.parameters(), None)
+    return devices(model)[0] if first is None or first.is_meta else first.device
+
+
 def devices(model: nn.Module) -> list[torch.device]:
     """Return the devices that a model computes on; the first is where it takes its inputs."""
     parameter_devices = [tensor.device for tensor in model.parameters()]

@@ -31,10 +31,10 @@ def test_no_other_generator_is_seeded(mode, gpus, tokenizer, monkeypatch):
 
 def test_generators_of_the_model_are_seeded_and_restored(gpus, monkeypatch):
     monkeypatch.setattr(watch, "devices", lambda model: [torch.device("cuda:1")])
+    model, numbers = tiny("bert"), []
     states = [generator.get_state() for generator in (torch.default_generator, *gpus)]
-    numbers = []
     for _ in range(2):
-        with watch.restoring(tiny("bert")):
+        with watch.restoring(model):
             assert torch.equal(gpus[0].get_state(), states[1])
             numbers.append((torch.rand(3), torch.rand(3, generator=gpus[1])))
     for one, other in zip(*numbers, strict=True):

@@ -14,7 +14,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -42,6 +42,13 @@ _LATENT_QUERY = (("q_a_proj",), ("q_a_layernorm", "q_a_norm"), ("q_b_proj",))
 _LATENT_KEY_AND_VALUE = (("kv_a_proj_with_mqa",), ("kv_a_layernorm", "kv_a_norm"), ("kv_b_proj",))
 _OUTPUT = ("o_proj", "out_proj", "out_lin", "c_proj", "dense", "o", "linear_out", "proj", "Wo")
 _OUTPUT_OF_PARENT = "output.dense"  # the parent holds W^O, the child the heads
+# Each makes the keys and what reads them; the matrix of the keys may make the values too.
+_NEEDED = (
+    *(names[:2] for names in _SEPARATE),
+    *_KEY_AND_VALUE,
+    (*_LATENT_KEY_AND_VALUE[0], *_LATENT_KEY_AND_VALUE[2]),
+)
+_PROJECTIONS = {*_FUSED, *chain(*_NEEDED)}
 _GATES = ("gate_proj", "g_proj", "output_gate", "gate")
 NORMS = {
     "query": ("q_norm", "query_layernorm", "q_layernorm", "q_layer_norm", "query_norm", "qk_norm"),
@@ -105,17 +112,14 @@ def find_output(modules: Mapping[str, nn.Module], path: str) -> nn.Module | None
 
 def _has_projections(module: nn.Module) -> bool:
     children = dict(module.named_children())
-    if not children:
+    if children.keys().isdisjoint(_PROJECTIONS):
         return False
-    # The matrix of the keys may make the values too.
-    needed = [*(names[:2] for names in _SEPARATE), *_KEY_AND_VALUE]
-    needed.append((*_LATENT_KEY_AND_VALUE[0], *_LATENT_KEY_AND_VALUE[2]))
     return _fused_linear(module) is not None or any(
         all(
             name in children and (linear_child(module, name) or rounding_linear(children[name]))
             for name in names
         )
-        for names in needed
+        for names in _NEEDED
     )
 
 
@@ -311,8 +315,8 @@ def _cut(linear: Linear, blocks: int, start: int, count: int, width: int) -> Hea
 
 def linear_child(module: nn.Module, *names: str) -> Linear | None:
     """Return the first of these children that is a plain matrix (and a bias)."""
-    children = (plain_linear(getattr(module, name, None)) for name in names)
-    return next((linear for linear in children if linear is not None), None)
+    children = [child for name in names if (child := getattr(module, name, None)) is not None]
+    return next((linear for linear in map(plain_linear, children) if linear is not None), None)
 
 
 @torch.no_grad()
