@@ -29,7 +29,7 @@ compared = attnviz.compare(
         f"step {step:,}": attnviz.load(model, tokenizer=tokenizer) for step, model in copies.items()
     },
 )
-turn = compared.largest_turn
+turn = compared.turns()[0]
 assert compared.statistics[turn.statistic] == "induction"
 at, head = (turn.step, turn.head, turn.statistic), compared.heads[turn.head]
 rise, low, high = (

@@ -174,7 +174,7 @@ class Projection(Savable):
     def value_of(self, head: int) -> Linear:
         """Return W_h^V (d_model, d_v) and its bias, of the value that query head `head` reads.
 
-        In latent attention it multiplies the latent vector, not X: see `value_input`. Raises
+        In latent attention it multiplies the latent vector, not X. Raises
         ModelError if the values are not known, or are no linear map (they are normed).
         """
         if self.value is None or not self.value.linear:
@@ -271,14 +271,6 @@ def source(record: AttentionRecord, stage: str) -> Tensor | None:
     if stage == "query" or record.key_input is None:
         return record.input
     return record.key_input
-
-
-def value_input(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> Tensor | None:
-    """Return what the matrices `Projection.value_of` multiply: X, or its latent vectors (n, d)."""
-    X = source(record, "value")
-    if record.projection is None or record.projection.value is None or X is None:
-        return None
-    return follow(record.projection.value.before, X.to(dtype))
 
 
 def begin(part: HeadProjection, X: Tensor) -> Tensor:

@@ -146,19 +146,22 @@ def test_the_words_of_a_shift_are_bars_with_their_numbers(page, dark):
     _, contributions = result.contributions
     for label in ("cash", "full"):
         index = result.words.index(label)
-        numbers = result.share(contributions[index]), result.share(result.effect[index])
+        numbers = result.share(result.effect[index]), result.share(contributions[index])
         word = moved.get_by_role("listitem").filter(has_text=label)
         word.hover()
         expect(moved.locator("output")).to_have_text(
-            "{}: read from it {:.2f} of the way, lost by masking it {:.2f}".format(label, *numbers)
+            "{}: lost by changing it {:.2f} of the way, read from it {:.2f} of the way".format(
+                label, *numbers
+            )
         )
         expect(word).to_have_attribute("title", moved.locator("output").inner_text())
-        heights = [word.locator(f".{bar}").bounding_box()["height"] for bar in ("brought", "lost")]
+        heights = [word.locator(f".{bar}").bounding_box()["height"] for bar in ("first", "second")]
         assert heights[0] / heights[1] == pytest.approx(numbers[0] / numbers[1], rel=0.1, abs=0.02)
-    color = word.locator(".brought").evaluate("bar => getComputedStyle(bar).backgroundColor")
+    color = word.locator(".first").evaluate("bar => getComputedStyle(bar).backgroundColor")
     assert color == ("rgb(202, 123, 113)" if dark else "rgb(183, 90, 38)")
-    own = result.share(contributions[result.at])
-    expect(moved.locator(".explained")).to_have_text(f"bank{own:.2f}")
+    most = result.share(result.effect[result.strongest])
+    strongest = moved.get_by_role("listitem").filter(has_text=result.names[result.strongest])
+    expect(strongest).to_have_text(f"{result.names[result.strongest]}{most:.2f}")
     shown.mouse.move(2, 2)
     expect(moved.locator("output")).to_have_text("Point at a word for its numbers.")
 

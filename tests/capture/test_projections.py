@@ -27,7 +27,7 @@ from attnviz.results import (
     Projection,
     Rotation,
 )
-from attnviz.results.projection import follow, value_input
+from attnviz.results.projection import follow, source
 
 
 def captured(family, tokenizer):
@@ -56,7 +56,8 @@ def test_head_contributions_sum_to_the_output(family, tokenizer):
     """Σ_h A_h (X W_h^V + b_h) W_h^O + b^O equals the output of the module."""
     each = captured(family, tokenizer)
     for record, reference in zip(each.records, each.references, strict=True):
-        projection, X = record.projection, value_input(record)
+        projection = record.projection
+        X = follow(projection.value.before, source(record, "value").double())
         output = torch.zeros(())
         for head in range(record.heads):
             value = projection.value_of(head)

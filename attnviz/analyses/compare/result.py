@@ -246,17 +246,8 @@ class CheckpointsResult(SeveralModels, HeadTable):
     def _labels(self) -> list[str]:
         return [literal(label, _LONGEST_LABEL) for label in self.checkpoints]
 
-    @property
-    def largest_turn(self) -> Turn | None:
-        """The head and the statistic with the longest path, and its largest significant step.
-
-        Paths are compared as shares of the most that a statistic can be. None if no change of any
-        head is significant.
-        """
-        return next(iter(self.turns()), None)
-
     def turns(self, statistic: int | None = None) -> list[Turn]:
-        """Return the heads with a significant step, the longest path first.
+        """Return the heads with a significant step, the longest path (as a share) first.
 
         statistic : the index of the statistic that counts; by default, of each head, the one that
         changes most.

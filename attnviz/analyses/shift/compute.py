@@ -63,6 +63,7 @@ from attnviz.runtime.progress import part
 # narrower types.
 _EXACT, _ROUNDED = 1e-4, 0.05
 COMPLETE = 1e-3  # the largest completeness error of a verified shift
+_FEW = 32  # other words, each changed in every way
 _LISTED = 3  # words that a note names
 _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _EFFECTS: tuple[Literal["direct", "total"], ...] = ("direct", "total")  # of patching a head
@@ -107,11 +108,11 @@ def shift(
         A causal model reads the text with a BOS token before it, which stays readable; without one
         the first token does.
     verify_causally : bool, default False
-        Change each other word in four ways, and patch every head in two: at the word alone (direct
-        effect) and everywhere (total effect). "mask" replaces a word by [MASK]; "replace" by eight
-        common words of the vocabulary, averaged; "knock-out" lets no token attend to it; "delete"
-        removes it from the text. By default each word is only masked, or knocked out if the model
-        has no mask token, and heads are not patched.
+        Patch every head in two ways, too: at the word alone (direct effect) and everywhere (total
+        effect). Other words are changed in four ways in any case: "mask" replaces a word by [MASK];
+        "replace" by eight common words of the vocabulary, averaged; "knock-out" lets no token
+        attend to it; "delete" removes it from the text. By default the words of a text with more
+        than 32 are only masked, or knocked out if the model has no mask token.
     methods : str or sequence of str, optional
         Attribution methods to compute beside the decomposition: "attention-flow",
         "attention-value-norm", "direct-attribution", "ensemble", "gradient-attention",
@@ -144,7 +145,7 @@ def shift(
     >>> import attnviz
     >>> moved = attnviz.shift("bank", "We sat on the bank of the river.")
     >>> print(moved.headline)
-    “river” moved “bank” 0.40 of the way from its place alone to its place here
+    “river” moved “bank” 0.32 of the way from its place alone to its place here
     >>> moved.decomposition.credit_error < 1e-3  # the parts sum to the whole
     True
     """
@@ -469,7 +470,8 @@ def _causal(
         for index, (rows, special) in enumerate(zip(groups.positions, groups.special, strict=True))
         if not special and rows != target.readout.rows and target.sink not in rows
     ]
-    interventions = available_interventions(target.model)[: None if every else 1]
+    is_few = every or len(others) <= _FEW
+    interventions = available_interventions(target.model)[: None if is_few else 1]
     positions = [groups.positions[index] for index in others]
     vectors = intervene(target, positions, interventions)
     along = direction.double().cpu()

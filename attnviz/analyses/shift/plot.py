@@ -1,4 +1,4 @@
-"""Draw what moved a word: its path through the layers, and what each word of the text brought."""
+"""Draw what moved a word: its path through the layers, and the effect of each word of the text."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def shift(
     details: bool = False,
     caption: CaptionLength = "short",
 ) -> Figure:
-    """Draw what moved a word: its path through the layers, and what each word of the text brought.
+    """Draw what moved a word: its path through the layers, and the effect of each word of the text.
 
     Parameters
     ----------
@@ -136,20 +136,20 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
         parts.append(f"compared with {result.reference}")
     else:
         parts.append(f"alone: {result.reference.removeprefix('the same text, where ')}")
+    if result.regions and not details:
+        first, second = map(literal, result.regions)
+        parts += [f"colored dots: the ends of the texts of {second} and {first}", *notes]
     if result.causal:
         many = f" ({', '.join(result.causal)}: mean and range)" if len(result.causal) > 1 else ""
         parts.append(f"{result.changing}: what is lost in a separate run{many}")
     if details:
         return [*parts, *_details_caption(result), *notes]
-    if result.regions:
-        first, second = map(literal, result.regions)
-        parts += [f"colored dots: the ends of the texts of {second} and {first}", *notes]
     unit = "in units of the hidden state"
     if result.way is not None:
         unit = f"in shares of the way, which is {result.way:.2f} units of the hidden state"
     error = split.credit_error if is_all else split.error
     parts.append(
-        f"{'brought: contributions over all paths' if is_all else 'read: direct contributions'}, "
+        f"{'split: contributions over all paths' if is_all else 'read: direct contributions'}, "
         f"{unit}; they sum to "
         f"{result.share(split.total):.2f} (completeness error {power(error)})"
     )
@@ -247,24 +247,21 @@ class _Word:
 def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> float:
     """Write the text with two bars below each word; return the lower edge."""
     room = page.right - left
-    is_all = result.contributions[0] == "all paths"
-    brought = f"What “{literal(result.word, 20)}” reads from each word"
-    brought = "What each word brought" if is_all else brought
-    title = f"{brought}, and what {result.changing_it} takes" if result.causal else brought
+    title = page.ruler.longest(_titles(result), 0.9 * room, TEXT_SIZE)
     top = page.subtitle(left, top, title, room) + 0.02
     top = _draw_key(page, result, left, top, room) + 0.08
     contributions = [result.share(number) for number in result.contributions[1]]
-    effects = [math.nan] * len(contributions)
+    leading, beside = contributions, [math.nan] * len(contributions)
     if result.effect is not None:
-        effects = [result.share(number) for number in result.effect]
-    numbered = _numbered(contributions) | _numbered(effects)
+        leading, beside = [result.share(number) for number in result.effect], contributions
+    numbered = _numbered(leading) | _numbered(beside)
     lines = _break_lines(page, result, contributions, numbered, room)
-    extents = [_extent(result, line, contributions, effects) for line in lines]
+    extents = [_extent(result, line, leading, beside) for line in lines]
     span = max(high - low for low, high in extents) or 1.0
     fixed = line_height(TEXT_SIZE) + _ROW_GAP
     numbers = [_NUMBER * ((low < 0) + (high > 0)) for low, high in extents]
-    # The lines with the largest contributions, if there are more than fit.
-    largest = [max(abs(contributions[word.index]) for word in line) for line in lines]
+    # The lines with the largest numbers, if there are more than fit.
+    largest = [max(map(abs, extent)) for extent in extents]
     most = max(1, int(_TALLEST / (fixed + 2 * _NUMBER)))
     kept = set(sorted(range(len(lines)), key=lambda line: -largest[line])[:most])
     free = _TALLEST - sum(fixed + numbers[n] for n in kept)
@@ -274,7 +271,7 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
         if not is_kept:
             skipped = [contributions[word.index] for n in group for word in lines[n]]
             total = with_minus(f"{sum(skipped):.2f}")
-            text = f"… {len(skipped)} words, together {total} …"
+            text = f"… {len(skipped)} words, split {total} …"
             top = page.write(left, top, [text], color=theme().muted) + _ROW_GAP
             continue
         for n in group:
@@ -286,9 +283,22 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
             ax = page.axes(left, top + line_height(TEXT_SIZE), room, tall)
             ax.set(xlim=(0, room), ylim=(low, low + tall * scale))
             ax.axis("off")
-            _draw_bars(ax, result, lines[n], [contributions, effects], scale)
+            _draw_bars(ax, result, lines[n], [leading, beside], scale)
             top += fixed + tall
     return top
+
+
+def _titles(result: ShiftResult) -> list[str]:
+    """Return what the bars below the words are, the longest wording first."""
+    is_all = result.contributions[0] == "all paths"
+    reads = f"“{literal(result.word, 20)}” reads"
+    if not result.causal:
+        return [
+            "What the split credits each word with" if is_all else f"What {reads} from each word"
+        ]
+    measured = f"What {result.changing} each word takes"
+    beside = "what the split credits it with" if is_all else f"what {reads} from it"
+    return [f"{measured}, and {beside}", measured]
 
 
 def _extent(
@@ -307,14 +317,15 @@ def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: fl
     first, second = sign_colors()
     start, end = _ends(result)
     # Each label with its color, and the face and the edge of the bar before it.
+    names = ["credited by the split" if is_all else "read from it"]
+    names = [*([f"lost by {result.changing_it}"] if result.causal else []), *names]
+    faces = (first, first), (theme().ground, theme().ink)
     entries: list[tuple[str, str | None, tuple[str, ...]]] = [
-        ("brought" if is_all else "read from it", None, (first, first))
+        (name, None, face) for name, face in zip(names, faces, strict=False)
     ]
-    if result.causal:
-        entries.append((f"lost by {result.changing_it}", None, (theme().ground, theme().ink)))
     if result.regions:
         entries += [(f"↑ toward {end}", first, ()), (f"↓ toward {start}", second, ())]
-    elif min(result.contributions[1]) < 0:
+    elif min(result.contributions[1] if result.effect is None else result.effect.nan_to_num()) < 0:
         entries.append(("↓ back", second, ()))
     line, x = line_height(SMALL_SIZE), left
     for label, color, bar in entries:
@@ -395,29 +406,29 @@ def _draw_bars(
     ax: Axes, result: ShiftResult, line: Sequence[_Word], shares: list[list[float]], scale: float
 ) -> None:
     """Draw two bars for each word of a line. scale : of the axis, per inch."""
-    contributions, effects = shares
+    leading, beside = shares
     ends = line[0].left, line[-1].left + line[-1].width
     ax.plot(ends, [0, 0], color=theme().muted, linewidth=0.5, clip_on=False)
-    with_numbers = _numbered(contributions), _numbered(effects)
-    is_one = all(effect != effect for effect in effects)
+    with_numbers = _numbered(leading), _numbered(beside)
     for word in line:
-        brought, lost = contributions[word.index], effects[word.index]
-        place = word.middle - (0 if is_one or lost != lost else _APART)
-        color = sign_colors()[brought <= 0]
-        ax.bar(place, brought, width=_BAR, color=color, linewidth=0)
-        if word.index in with_numbers[0]:
-            side = -1 if place < word.middle else 0
-            _write_number(ax, place, brought, scale, color, side, brought)
-        if lost != lost:
-            continue
-        place = word.middle + _APART
-        ax.bar(place, lost, width=_BAR, color=theme().ground, edgecolor=theme().ink, linewidth=0.6)
-        several = [result.share(effect[word.index]) for effect in result.causal.values()]
-        low, high = min(several), max(several)
-        if len(several) > 1:
-            ax.plot([place, place], [low, high], color=theme().ink, linewidth=0.6)
-        if word.index in with_numbers[1]:
-            _write_number(ax, place, lost, scale, theme().ink, 1, high if lost > 0 else low)
+        first, second = leading[word.index], beside[word.index]
+        apart = 0.0 if math.isnan(first + second) else _APART
+        if first == first:
+            place, color = word.middle - apart, sign_colors()[first <= 0]
+            ax.bar(place, first, width=_BAR, color=color, linewidth=0)
+            several = [result.share(effect[word.index]) for effect in result.causal.values()]
+            low, high = min([first, *several]), max([first, *several])
+            if len(several) > 1:
+                ax.plot([place, place], [low, high], color=theme().ink, linewidth=0.6)
+            if word.index in with_numbers[0]:
+                side, end = -1 if apart else 0, high if first > 0 else low
+                _write_number(ax, place, first, scale, color, side, end)
+        if second == second:
+            place, edge = word.middle + apart, theme().ink
+            ax.bar(place, second, width=_BAR, color=theme().ground, edgecolor=edge, linewidth=0.6)
+            if word.index in with_numbers[1]:
+                side = 1 if apart else 0
+                _write_number(ax, place, second, scale, theme().ink, side, second)
 
 
 def _write_number(

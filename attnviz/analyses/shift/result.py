@@ -1,4 +1,4 @@
-"""What moved a word's vector: its exact parts, and the effect of changing each other word."""
+"""What moved a word's vector: the effect of changing each other word, and its exact parts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ _LONGEST = 14  # letters of a word in a table
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
 _RANKED = 5  # words of each ranking
 _NOTHING = 1e-6  # of the largest: not worth a rank
-_CONFIRMED = 0.25  # of a contribution: a smaller effect of changing the word does not confirm it
-_FAR = 0.1  # of the way between two regions: less is no movement to speak of
-_STRONGER = 1.5  # times its effect: another word moves more
+_FAR = 0.1  # of the way: less is no movement to speak of
 _CHANGING = {
     "mask": "masking", "replace": "replacing", "knock-out": "knocking out", "delete": "deleting",
 }  # fmt: skip
@@ -366,10 +364,10 @@ class ShiftResult(WordResult):
         """Yield tables with a row for each word; several if the terminal is narrow."""
         split = self.decomposition
         numbers = {
+            **self.causal,
             "all paths": self.credit,
             "value": self.by_word(split.value.sum((0, 1))),
             "routing": self.by_word(split.routing.sum((0, 1))),
-            **self.causal,
         }
         words = [literal(word, _LONGEST) for word in self.words]
         names = list(numbers)
@@ -428,7 +426,8 @@ class ShiftResult(WordResult):
     @property
     def details(self) -> list[str]:
         """The sentences that follow the headline."""
-        return list(self._reached() if self.entries else self._measured())
+        measured = () if len(self.entries) == 1 else self._measured()
+        return [*measured, *(self._reached() if self.entries else self._led())]
 
     def _name(self, index: int) -> str:
         return f"“{literal(self.names[index], _LONGEST_NAME)}”"
@@ -438,23 +437,28 @@ class ShiftResult(WordResult):
         """The other words that may have moved the word: those that differ in the reference."""
         return [index for index in self.entries or self.sources if index != self.at]
 
-    @property
-    def _top(self) -> int | None:
-        """The other word that contributed most, None if no word did."""
-        top = max(self._candidates, key=lambda index: abs(self.credit[index].item()), default=None)
-        is_nothing = top is None or abs(self.credit[top]) <= _NOTHING * self.decomposition.length
+    def _first(self, scores: Tensor) -> int | None:
+        """Return the other word that moves the word most by some scores (W,); None if none does."""
+        sizes = {n: size for n in self._candidates if (size := abs(scores[n].item())) == size}
+        top = max(sizes, key=sizes.__getitem__, default=None)
+        is_nothing = top is None or sizes[top] <= _NOTHING * self.decomposition.length
         return None if is_nothing else top
 
-    def _is_near(self, top: int) -> bool:
-        """Return whether no word contributed a movement between two regions to speak of."""
-        is_known = self.regions and self.way is not None
-        return bool(is_known and abs(self.share(self.credit[top])) < _FAR)
+    @property
+    def strongest(self) -> int | None:
+        """The index of the other word that moved the word most; None if interventions disagree.
 
-    def _strongest(self, sign: Tensor) -> int:
-        """Return the other word whose change takes most of a movement of this sign back."""
-        assert self.effect is not None
-        back = (self.effect * sign).tolist()
-        return max(self._candidates, key=back.__getitem__)
+        The word has the largest mean effect. Each intervention moves the word in this direction,
+        and most of them move it most by this word. By the contributions if nothing was measured.
+        """
+        effect = self.credit if self.effect is None else self.effect
+        first = self._first(effect)
+        if first is None:
+            return None
+        effects = (*self.causal.values(),) or (effect,)
+        firsts = sum(self._first(one) == first for one in effects)
+        confirmed = all(one[first] * effect[first] > 0 for one in effects)
+        return first if confirmed and 2 * firsts > len(effects) else None
 
     def _ends(self, length: float) -> tuple[str, str]:
         """Return where a movement of such a sign comes from, and where it leads."""
@@ -501,55 +505,44 @@ class ShiftResult(WordResult):
         return f"{pair} moves {word} by {_number(total)}{share}"
 
     def _headline_of_words(self) -> str:
-        """Say which word moved the word most, if the effect of changing it agrees."""
-        top, word = self._top, self._name(self.at)
-        if top is None:
+        """Say which word moved the word most, by the effect of changing it."""
+        word, effect = self._name(self.at), self.effect
+        first = self._first(self.credit if effect is None else effect)
+        if first is None:
             return f"No other word moved {word}"
-        credit, name = self.credit[top], self._name(top)
-        movement = self._movement(credit)
-        if self._is_near(top):
-            between = joined([literal(region, _LONGEST_NAME) for region in self.regions])
-            most = self._share(credit.abs())
-            return f"The split credits no word with more than {most} of the way between {between}"
-        effects = self.effect
-        if effects is None or effects[top].isnan():
-            return f"The split credits {name} with {movement}, but no effect was measured"
-        effect = effects[top] * credit.sign()
-        if effect < _CONFIRMED * credit.abs():
-            is_opposed = effect <= -_CONFIRMED * credit.abs()
-            how = "moves it further that way" if is_opposed else "hardly moves it back"
-            return f"The split credits {name} with {movement}, but {self.changing} {name} {how}"
-        strongest = self._strongest(credit.sign())
-        if effects[strongest] * credit.sign() > _STRONGER * effect:
-            return (
-                f"The split credits {name} most, with {movement}, but {self.changing} "
-                f"{self._name(strongest)} moves {word} more"
-            )
-        return f"{name} {'pulled' if self.regions else 'moved'} {word} {movement}"
+        if effect is None:
+            movement = self._movement(self.credit[first])
+            return f"The split credits {self._name(first)} with {movement}; no effect was measured"
+        if self.way is not None and abs(self.share(effect[first])) < _FAR:
+            most, (start, end) = self._share(effect[first].abs()), self._ends(1.0)
+            way = f"between {start} and {end}" if self.regions else f"from {start} to {end}"
+            return f"No word moved {word} more than {most} of the way {way}"
+        if self.strongest is None:
+            return f"Interventions disagree on which word moved {word} most"
+        verb = "pulled" if self.regions else "moved"
+        return f"{self._name(first)} {verb} {word} {self._movement(effect[first])}"
 
     def _measured(self) -> Iterator[str]:
-        """Yield the effect of changing the word that contributed most, and where all words lead."""
-        top, effects, word = self._top, self.effect, self._name(self.at)
-        if top is not None and effects is not None and not effects[top].isnan():
-            sign = self.credit[top].sign()
-            changed = f"{self.changing.capitalize()} {self._name(top)}"
-            effect, strongest = effects[top] * sign, self._strongest(sign)
-            if self._is_near(top):
-                furthest = max(self._candidates, key=effects.abs().tolist().__getitem__)
-                changed = f"{self.changing.capitalize()} {self._name(furthest)}"
-                yield f"{changed} moves it most, by {self._share(effects[furthest].abs())}."
-            elif effect < 0:
-                yield f"{changed} moves it {self._share(-effect)} further that way."
-            elif strongest == top:
-                yield f"{changed} takes {self._share(effect)} of the way back."
-            else:
-                most = (
-                    f"{self._name(strongest)} takes most, {self._share(effects[strongest] * sign)}"
-                )
-                yield f"{changed} takes {self._share(effect)} of the way back; {most}."
+        """Yield the effect that the headline names, and what the split says of it."""
+        effect = self.effect
+        first = None if effect is None else self._first(effect)
+        if effect is not None and first is not None:
+            sign, name = effect[first].sign(), self._name(first)
+            several = [self.share(one[first] * sign) for one in self.causal.values()]
+            low, high = (_number(end) for end in (min(several), max(several)))
+            spread = f" ({low} to {high} by the kind of change)" if len(several) > 1 else ""
+            source, credit = self._first(self.credit), self.credit * sign
+            split = f"the split credits {name} with {self._share(credit[first])}"
+            if source not in (None, first):
+                split += f", and {self._name(source)} most, with {self._share(credit[source])}"
+            changed = f"{self.changing.capitalize()} {name}"
+            yield f"{changed} takes {self._share(effect[first] * sign)} back{spread}; {split}."
+
+    def _led(self) -> Iterator[str]:
+        """Yield where all words together lead between two regions."""
         if self.regions:
-            total = self.decomposition.total
-            yield f"In all, the sentence moves {word} {self._movement(total)}."
+            movement = self._movement(self.decomposition.total)
+            yield f"In all, the sentence moves {self._name(self.at)} {movement}."
             if self.plane is not None:
                 first, second = (literal(region, _LONGEST_NAME) for region in self.regions)
                 place = _number(self.plane.path[-1, 0])
@@ -619,18 +612,18 @@ class ShiftResult(WordResult):
             yield f"rank correlation ρ of the heads with the effect of patching: {_listed(ranks)}"
 
     def _table_of_rankings(self) -> Table:
-        """Return the first words by the decomposition, by attention, and by the effect."""
+        """Return the first words by the effect, by the decomposition, and by attention."""
         sign = 1 if self.decomposition.total > 0 else -1  # the first contributed most
         effects = self._effects
         name = "consensus" if "consensus" in effects else next(iter(effects))
         contributed, contributions = self.contributions
         others = [name for name in self.methods if name not in ("raw-attention", "rollout")]
         rankings = {
+            f"by effect ({name})": effects[name] * sign,
             f"by {contributed}": contributions * sign,
             "by raw attention": self.raw_attention,
             "by rollout": self.rollout,
             **{f"by {other}": self.methods[other] * sign for other in others},
-            f"by effect ({name})": effects[name] * sign,
         }
         columns = {}
         for name, numbers in rankings.items():

@@ -194,26 +194,26 @@ def _occurrences(result: SensesResult) -> dict[str, Any]:
 
 
 def _words(result: ShiftResult) -> dict[str, Any]:
-    """Return the words of the text, with what each brought and what is lost by changing it."""
+    """Return the words of the text, with the effect of changing each and its contribution."""
     kind, contributions = result.contributions
     effects = [math.nan] * len(result.words) if result.effect is None else result.effect.tolist()
-    numbers = zip(result.words, result.special, contributions.tolist(), effects, strict=True)
+    numbers = zip(result.words, result.special, effects, contributions.tolist(), strict=True)
     words = [
         {
             "text": word,
             "special": special,
             "explained": index == result.at,
-            "brought": result.share(brought),
             "lost": None if math.isnan(lost) else result.share(lost),
+            "credited": None if math.isnan(credited) else result.share(credited),
         }
-        for index, (word, special, brought, lost) in enumerate(numbers)
+        for index, (word, special, lost, credited) in enumerate(numbers)
     ]
     return {
         "moved": {
             "headline": result.headline,
             "details": result.details,
-            "brought": "brought" if kind == "all paths" else "read from it",
             "lost": f"lost by {result.changing_it}" if result.causal else None,
+            "credited": "credited by the split" if kind == "all paths" else "read from it",
             "unit": "in units of the hidden state" if result.way is None else "of the way",
             "words": words,
         }

@@ -93,7 +93,7 @@ def test_one_model_is_in_memory_at_a_time(texts_read, folders):
 
     found = attnviz.compare(iter(texts_read[:1]), models=[load] * 3)
     assert (len(alive), found.texts) == (3, 1)
-    assert found.largest_turn is None
+    assert found.turns() == []
     figure = found.plot()
     assert figure.texts[0].get_text() == "No head changed significantly over 3 checkpoints"
     assert "<img" in found._repr_html_()

@@ -1,4 +1,4 @@
-/** What moved a word: the text, with what each word brought and what is lost by changing it. */
+/** What moved a word: the text, with the effect of changing each word and its contribution. */
 
 import { el } from "./dom";
 import { literal } from "./text";
@@ -6,26 +6,31 @@ import { literal } from "./text";
 export interface Shift {
   headline: string;
   details: string[];
-  /** What the filled and the open bars are; without effects there are no open ones. */
-  brought: string;
+  /** What the filled and the open bars are; without effects the contributions are filled. */
   lost: string | null;
+  credited: string;
   /** The unit of the numbers, to follow them. */
   unit: string;
-  words: { text: string; special: boolean; explained: boolean; brought: number; lost: number | null }[];
+  words: { text: string; special: boolean; explained: boolean; lost: number | null; credited: number | null }[];
 }
 
 const NUMBERED = 3; // words with a number at their bar,
 const WORTH = 0.1; // of the longest bar, or more
 const SEEN = 0.01; // of the largest bar: special tokens with less are left out
 
-export function shift({ headline, details, brought, lost, unit, words }: Shift): HTMLElement {
-  const largest = Math.max(...words.map((word) => Math.abs(word.brought)), 1e-9);
-  const shown = words.filter(({ special, brought }) => !special || Math.abs(brought) > SEEN * largest);
-  const ends = shown.flatMap((word) => [word.brought, word.lost ?? 0]);
+export function shift({ headline, details, lost, credited, unit, words }: Shift): HTMLElement {
+  type Word = Shift["words"][number];
+  const names = lost === null ? [credited] : [lost, credited];
+  const numbers = (word: Word) => (lost === null ? [word.credited] : [word.lost, word.credited]);
+  const size = (word: Word) => Math.abs(numbers(word)[0] ?? 0);
+  const largest = Math.max(...words.map(size), 1e-9);
+  const longest = (word: Word) => Math.max(...numbers(word).map((value) => Math.abs(value ?? 0)));
+  const shown = words.filter((word) => !word.special || longest(word) > SEEN * largest);
+  const ends = shown.flatMap((word) => numbers(word).map((value) => value ?? 0));
   const [low, high] = [Math.min(0, ...ends), Math.max(0, ...ends)];
   const place = (value: number) => `${(100 * (high - value)) / (high - low || 1)}%`;
-  const order = [...shown].sort((a, b) => Math.abs(b.brought) - Math.abs(a.brought));
-  const numbered = new Set(order.slice(0, NUMBERED).filter(({ brought }) => Math.abs(brought) >= WORTH * largest));
+  const order = [...shown].sort((a, b) => size(b) - size(a));
+  const numbered = new Set(order.slice(0, NUMBERED).filter((word) => size(word) >= WORTH * largest));
   const said = el("output", {});
   const plain = "Point at a word for its numbers.";
   said.textContent = plain;
@@ -37,13 +42,12 @@ export function shift({ headline, details, brought, lost, unit, words }: Shift):
     return node;
   }
   const nodes = shown.map((word) => {
-    const line = [
-      `${literal(word.text)}: ${brought} ${number(word.brought)} ${unit}`,
-      ...(word.lost === null || lost === null ? [] : [`${lost} ${number(word.lost)}`]),
-    ].join(", ");
-    const bars = el("span", { class: "bars-of-word", "aria-hidden": "true" }, bar("brought", word.brought));
-    if (word.lost !== null) bars.append(bar("lost", word.lost));
-    if (numbered.has(word)) bars.firstElementChild!.append(el("b", {}, number(word.brought)));
+    const values = numbers(word);
+    const known = names.flatMap((name, n) => (values[n] == null ? [] : [`${name} ${number(values[n])} ${unit}`]));
+    const line = [`${literal(word.text)}: ${known[0] ?? "no number"}`, ...known.slice(1)].join(", ");
+    const bars = el("span", { class: "bars-of-word", "aria-hidden": "true" });
+    values.forEach((value, n) => value !== null && bars.append(bar(n === 0 ? "first" : "second", value)));
+    if (numbered.has(word)) bars.firstElementChild!.append(el("b", {}, number(values[0]!)));
     const node = el("li", { tabindex: 0, title: line, "aria-label": line, class: [word.special && "special", word.explained && "explained"].filter(Boolean).join(" ") },
       el("bdi", {}, literal(word.text)), bars);
     for (const event of ["pointerenter", "focus"]) node.addEventListener(event, () => (said.textContent = line));
@@ -52,7 +56,7 @@ export function shift({ headline, details, brought, lost, unit, words }: Shift):
   });
   const list = el("ul", {}, ...nodes);
   list.style.setProperty("--zero", place(0));
-  const key = [el("span", { class: "key brought up" }), brought, ...(lost === null ? [] : [el("span", { class: "key lost" }), lost])];
+  const key = names.flatMap((name, n) => [el("span", { class: `key ${n === 0 ? "first up" : "second"}` }), name]);
   return el("div", { class: "moved" }, el("h2", {}, headline), el("p", {}, details.join(" ")), el("p", { class: "legend" }, ...key), list, said);
 }
 
