@@ -132,7 +132,8 @@ def test_a_method_is_computed_once(model, monkeypatch):
 
 def test_methods_are_ranked_like_the_decomposition(model, bank):
     assert list(bank.method_correlations) == list(NAMES)
-    assert all(list(rhos) == ["mask"] for rhos in bank.method_correlations.values())
+    measured = [*bank.causal, "consensus"]
+    assert all(list(rhos) == measured for rhos in bank.method_correlations.values())
     assert bank.method_correlations["gradient-attention"]["mask"] > 0.6
     plain = attnviz.shift("bank", CASH, model=model)
     assert plain.methods == plain.method_correlations == {}
