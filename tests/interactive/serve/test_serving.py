@@ -30,7 +30,6 @@ from attnviz.interactive.serve.handlers import answer as answered
 from attnviz.interactive.serve.queue import Cancelled
 from tests.interactive.serve.live_server import serving
 
-CLIENTS, REQUESTS = 20, 100
 LONG = "The bank was full of {mud|cash} " + "and so were we " * 14
 NAMES = ("cat", "train", "bank", "word", "sea", "king", "tree", "road", "song", "fire")
 TEXTS = [f"the {name} {'left the station ' * (1 + n % 3)}early" for n, name in enumerate(NAMES)]
@@ -199,12 +198,17 @@ def test_own_sentences_that_cannot_be_read(reader, sentences, said):
     assert said in answer.text
 
 
-def test_a_hundred_requests_of_twenty_clients_are_all_answered_correctly(server, reader, small):
+@pytest.mark.parametrize(
+    ("clients", "requests"), [(10, 30), pytest.param(20, 100, marks=pytest.mark.long)]
+)
+def test_requests_of_many_clients_are_all_answered_correctly(
+    server, reader, small, clients, requests
+):
     model = attnviz.load(small)
     direct = [attnviz.attend(text, model=model) for text in TEXTS]
     before = reader.get("/health").json()
     memory = server.memory_mb()
-    numbers, answers, most = iter(range(REQUESTS)), {}, [0]
+    numbers, answers, most = iter(range(requests)), {}, [0]
 
     async def client():
         headers = {"Origin": server.address}
@@ -219,17 +223,17 @@ def test_a_hundred_requests_of_twenty_clients_are_all_answered_correctly(server,
                     most[0] = max(most[0], health["waiting"])
 
     async def main():
-        await asyncio.gather(*(client() for _ in range(CLIENTS)))
+        await asyncio.gather(*(client() for _ in range(clients)))
 
     asyncio.run(main())
-    assert sorted(answers) == list(range(REQUESTS))
+    assert sorted(answers) == list(range(requests))
     for number, answer in answers.items():
         assert answer.status_code == 200, answer.text
         expect_same(answer.json(), direct[number % len(TEXTS)])
     after = reader.get("/health").json()
-    assert after["served"] - before["served"] == REQUESTS
+    assert after["served"] - before["served"] == requests
     assert (after["running"], after["waiting"]) == (0, 0)
-    assert most[0] >= CLIENTS // 2  # they did wait for each other
+    assert most[0] >= clients // 2  # they did wait for each other
     assert server.memory_mb() < memory + 60
 
 
@@ -297,7 +301,7 @@ def test_a_reader_sees_queue_position_and_progress(server, reader):
     until(lambda: reader.get("/health").json()["running"] == 0)
 
 
-def test_slow_runs_are_stopped_and_a_killed_server_leaves_nothing(tmp_path):
+def test_slow_runs_are_stopped_and_a_killed_server_leaves_nothing(tmp_path, small):
     (tmp_path / "here").mkdir()
     (tmp_path / "tmp").mkdir()
     how = {"cwd": tmp_path / "here", "env": {**os.environ, "TMPDIR": str(tmp_path / "tmp")}}
@@ -314,16 +318,11 @@ def test_slow_runs_are_stopped_and_a_killed_server_leaves_nothing(tmp_path):
         assert served.end(signal.SIGKILL)[0] == -signal.SIGKILL
         connection.close()
         port = served.port
-    with serving(port=port, **how) as served, served.enter() as reader:
+    again = serving("--model", str(small), port=port, **how)
+    with again as served, served.enter() as reader:
         assert served.port == port
         assert reader.post("/attention", json={"text": "the train"}).status_code == 200
-        assert served.end(signal.SIGTERM) == (143, "")
-    assert not [*(tmp_path / "here").iterdir(), *(tmp_path / "tmp").iterdir()]
-
-
-def test_a_client_that_leaves_is_no_error(small):
-    with serving("--model", str(small)) as served, served.enter() as reader:
-        for path in ("attention", "senses", "shift"):
+        for path in ("attention", "senses", "shift"):  # a client that leaves is no error
             connection = leaving(served, reader, f"/{path}", {"text": "x"}, length=1000)
             time.sleep(0.1)  # the header has arrived
             connection.close()
@@ -331,38 +330,11 @@ def test_a_client_that_leaves_is_no_error(small):
         until(lambda: reader.get("/health").json()["running"] == 1)
         connection.close()
         until(lambda: reader.get("/health").json()["running"] == 0)
-        assert served.end() == (143, "")
+        assert served.end(signal.SIGTERM) == (143, "")
+    assert not [*(tmp_path / "here").iterdir(), *(tmp_path / "tmp").iterdir()]
 
 
-def test_ctrl_c_stops_the_run_and_no_input_is_logged():
-    with serving() as served, served.enter() as reader:
-        reader.post("/attention", json={"text": "xylophone \U0001320f"})
-        reader.post("/shift", json={"word": "xylophone", "text": "xylophone"})
-        reader.post("/senses", json={"word": "xylophone"})
-        answers = []
-        asked = {"word": "bank", "text": LONG}
-        asking = [
-            threading.Thread(target=lambda: answers.append(reader.post("/shift", json=asked)))
-            for _ in range(3)
-        ]
-        for each in asking:
-            each.start()
-        until(lambda: reader.get("/health").json()["waiting"] == 2)
-        began = time.monotonic()
-        served.process.send_signal(signal.SIGINT)
-        out, errors = served.process.communicate(timeout=20)
-        assert served.process.returncode == 130
-        assert time.monotonic() - began < 5
-        assert errors == ""
-        assert "xylophone" not in out
-        for each in asking:
-            each.join()
-        assert [answer.status_code for answer in answers] == [503] * 3
-        with socket.create_server(("127.0.0.1", served.port)):
-            pass  # it is free again
-
-
-def test_other_hosts_are_admitted_by_name_only_with_a_warning(small):
+def test_other_hosts_are_admitted_by_name_only_with_a_warning_and_ctrl_c_stops_the_run(small):
     with serving("--host", "0.0.0.0", "--model", str(small)) as served:
         name = served.address.removeprefix("http://")
         assert name == f"{socket.gethostname().lower()}:{served.port}"
@@ -376,9 +348,39 @@ def test_other_hosts_are_admitted_by_name_only_with_a_warning(small):
                 f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
             )
             assert f" {status} " in answer.splitlines()[0]
-        code, errors = served.end()
-        assert code == 143
+        served.link = served.link.replace(name, f"127.0.0.1:{served.port}")
+        served.address = f"http://127.0.0.1:{served.port}"
+        with served.enter() as reader:
+            out, errors = stop_by_ctrl_c(served, reader)
         assert errors == "attnviz: Whoever reaches 0.0.0.0 and has the link can use it.\n"
+        assert "xylophone" not in out  # no input is logged
+
+
+def stop_by_ctrl_c(served, reader):
+    """Stop a server that has answered and runs; return what it has printed."""
+    reader.post("/attention", json={"text": "xylophone \U0001320f"})
+    reader.post("/shift", json={"word": "xylophone", "text": "xylophone"})
+    reader.post("/senses", json={"word": "xylophone"})
+    answers = []
+    asked = {"word": "bank", "text": LONG}
+    asking = [
+        threading.Thread(target=lambda: answers.append(reader.post("/shift", json=asked)))
+        for _ in range(3)
+    ]
+    for each in asking:
+        each.start()
+    until(lambda: reader.get("/health").json()["waiting"] == 2)
+    began = time.monotonic()
+    served.process.send_signal(signal.SIGINT)
+    printed = served.process.communicate(timeout=20)
+    assert served.process.returncode == 130
+    assert time.monotonic() - began < 5
+    for each in asking:
+        each.join()
+    assert [answer.status_code for answer in answers] == [503] * 3
+    with socket.create_server(("127.0.0.1", served.port)):
+        pass  # it is free again
+    return printed
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
