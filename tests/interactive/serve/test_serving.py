@@ -103,7 +103,7 @@ def test_attention_matches_attend(reader, train):
 
 
 def test_two_texts_are_compared(reader):
-    asked = {"text": "the bank of the river", "compare": "the bank of the city"}
+    asked = {"text": "the bank of the river", "compare": "the bank of the city", "model": "small"}
     answer = reader.post("/attention", json=asked).json()
     assert len(answer["payload"]["results"]) == 2
     wrong = reader.post("/attention", json={**asked, "compare": "one more and no other word"})
@@ -119,7 +119,7 @@ def test_two_texts_are_compared(reader):
     ],
 )
 def test_figures_are_drawn(reader, path, asked, said):
-    answer = reader.post(path, json=asked).json()
+    answer = reader.post(path, json={**asked, "model": "small"}).json()
     root = ElementTree.fromstring(answer["svg"])
     assert said in "".join(root.itertext())
     assert answer["verdict"] == "verified"
@@ -127,7 +127,7 @@ def test_figures_are_drawn(reader, path, asked, said):
 
 
 def test_a_missing_font_is_reported_to_the_reader_only(reader):
-    asked = {"word": "bank", "text": "the bank \U0001320f \u1980 was full"}
+    asked = {"word": "bank", "text": "the bank \U0001320f \u1980 was full", "model": "small"}
     answer = reader.post("/shift", json=asked)
     assert answer.status_code == 200, answer.text
     assert all("font" in said for said in answer.json()["warnings"])
@@ -144,18 +144,18 @@ OWN_RIVER = ["on the bank of the river", "the muddy bank"]
 OWN_MONEY = ["a bank loan", "a big bank"]
 
 
-def test_senses_of_own_sentences(reader):
+def test_senses_of_own_sentences(reader, small):
     lines = (
         [f"river: {text}" for text in OWN_RIVER] + [""] + [f"money: {text}" for text in OWN_MONEY]
     )
-    own = {"word": "bank", "sentences": "\n".join(lines)}
+    own = {"word": "bank", "sentences": "\n".join(lines), "model": "small"}
     answer = reader.post("/senses", json=own).json()
     found = answer["occurrences"]
     assert found["senses"] == ["river", "money"]
     assert [each["sense"] for each in found["occurrences"]] == [0, 0, 1, 1]
     for each in found["occurrences"]:
         assert each["sentence"][each["start"] : each["end"]] == "bank"
-    result = attnviz.senses("bank", {"river": OWN_RIVER, "money": OWN_MONEY})
+    result = attnviz.senses("bank", {"river": OWN_RIVER, "money": OWN_MONEY}, model=small)
     assert found["best"] == result.best
     for state, expected in zip(found["states"], result.plane, strict=True):
         np.testing.assert_allclose(state["places"], expected.numpy(), atol=1e-6)
@@ -255,12 +255,12 @@ def test_special_tokens_in_the_text_of_a_stranger_are_plain_text(model):
 
 
 @pytest.mark.parametrize("path", ["senses", "shift"])
-def test_a_stopped_figure_does_not_stay_in_memory(model, monkeypatch, path):
+def test_a_stopped_figure_does_not_stay_in_memory(small, monkeypatch, path):
     def stop(*_):
         raise Cancelled
 
     monkeypatch.setattr("attnviz.figures.layout.render", stop)
-    work = getattr(Handlers({"bundled": model}, 64), path)
+    work = getattr(Handlers({"small": attnviz.load(small)}, 64), path)
     with pytest.raises(Cancelled):
         work({"word": "bank", "text": "The bank was full of {mud|cash}."})()
     assert not plt.get_fignums()
