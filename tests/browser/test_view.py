@@ -42,14 +42,22 @@ def result():
 
 
 @pytest.fixture(scope="module")
-def saved(result, tmp_path_factory):
+def long():
+    return attnviz.attend(LONG)
+
+
+@pytest.fixture(scope="module")
+def saved(result, tmp_path_factory, request):
     """Return pages on disk, each written once; with `other`, the page holds two results."""
     folder = tmp_path_factory.mktemp("pages")
 
     def save(name, *, text=None, size=None, other=None):
         path = folder / f"{name}.html"
         if not path.exists():
-            first = attnviz.attend(text) if text else result
+            first = result
+            if text:
+                is_long = text == LONG
+                first = request.getfixturevalue("long") if is_long else attnviz.attend(text)
             view(first, compare=other and attnviz.attend(other), size=size).save(path)
         return path
 
@@ -240,9 +248,13 @@ def test_it_opens_from_disk_with_its_verdict_and_few_elements(read, result):
 
 
 TREATED = (False, "keep"), (True, "keep"), (True, "remove"), (False, "hide")  # words, special
+OTHERS = (0, [3]), (5, [11])
 
 
-@pytest.mark.parametrize(("layer", "heads"), [(0, [3]), (1, [8]), (5, [11]), (2, [0, 5, 9])])
+@pytest.mark.parametrize(
+    ("layer", "heads"),
+    [(1, [8]), (2, [0, 5, 9]), *(pytest.param(*at, marks=pytest.mark.long) for at in OTHERS)],
+)
 def test_the_number_under_the_pointer_matches_the_record(read, result, layer, heads):
     reader = read().show(view="head", layer=layer, heads=heads)
     for words, special in TREATED:
@@ -255,7 +267,7 @@ def test_the_number_under_the_pointer_matches_the_record(read, result, layer, he
             error /= left.min().item()
         size = len(places)
         assert drawn.weights.shape == (size, size)
-        for cell in range(0, size * size, 7):
+        for cell in range(0, size * size, 11):
             row, column = divmod(cell, size)
             tip = reader.hover(part="matrix", query=places[row], key=places[column]).tip()
             value, rounding = number(tip)
@@ -279,7 +291,7 @@ def test_every_digit_is_correct_for_coarse_weights_and_renormalized_rows(read, s
         (layer, head): weights_of(coarse, layer, [head], words=True, special="hide").weights.sum(1)
         for layer, head in itertools.product(range(6), range(12))
     }
-    for layer, head in sorted(hidden, key=lambda at: hidden[at].min())[:3]:  # little weight remains
+    for layer, head in sorted(hidden, key=lambda at: hidden[at].min())[:2]:  # little weight remains
         assert 5e-5 < exact_errors(coarse, 0.4)[layer][head] < 2e-3
         reader.show(layer=layer, heads=[head])
         drawn = weights_of(coarse, layer, [head], words=True, special="remove").weights
@@ -534,9 +546,14 @@ def test_removed_special_tokens_fade_heads_that_keep_little(read, result):
     assert f"special tokens had {round(100 * (1 - left.min().item()))} %" in tip
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_a_view_is_saved_as_svg_and_png(read, result, name):
-    reader = read().show(view=name, layer=1, heads=[4])
+def test_every_view_is_saved_as_svg_and_png(read):
+    reader = read()
+    for name in VIEWS:
+        reader.show(view=name, layer=1, heads=[4])
+        expect_saved(reader, name)
+
+
+def expect_saved(reader, name):
     with reader.page.expect_download() as started:
         reader.control("save-svg").click()
     assert started.value.suggested_filename == f"attnviz-{name}.svg"
@@ -638,16 +655,20 @@ def test_a_link_opens_the_same_view(read, saved):
     assert again.state()["special"] == "keep"
 
 
-@pytest.mark.parametrize(
-    "fragment",
-    ["view=nowhere&layer=99&heads=77", "layer=-1&heads=&query=1e9&key=x&lock=1", "%E0%A4%A&view=%",
-     "threshold=NaN&range=1,2&range=9,3,2,1", "stack=<script>&find=%3Cimg&words=maybe",
-     "__proto__=1&constructor=2&layers=900&only=-&threshold=1e99"],
-)  # fmt: skip
-def test_invalid_fragments_are_ignored(read, saved, fragment):
-    reader = read(saved("short"), fragment=fragment)
-    assert reader.state()["view"] == "grid"
-    assert reader.hover(layer=0, head=0).tip().startswith("Layer 0, head 0")
+def test_invalid_fragments_are_ignored(read, saved):
+    reader, address = read(), saved("short").as_uri()
+    for fragment in (
+        "view=nowhere&layer=99&heads=77", "layer=-1&heads=&query=1e9&key=x&lock=1",
+        "%E0%A4%A&view=%", "threshold=NaN&range=1,2&range=9,3,2,1",
+        "stack=<script>&find=%3Cimg&words=maybe",
+        "__proto__=1&constructor=2&layers=900&only=-&threshold=1e99",
+    ):  # fmt: skip
+        reader.page.goto(f"{address}#{fragment}")
+        reader.page.reload()
+        reader.settle()
+        assert reader.state()["view"] == "grid"
+        assert reader.away()
+        assert reader.hover(layer=0, head=0).tip().startswith("Layer 0, head 0")
 
 
 STRANGE = [
@@ -659,6 +680,10 @@ SHOWN = [
     STRANGE[0], STRANGE[1], STRANGE[2], "a␊b", "مرحبا", STRANGE[5], "␀nul", "x" * 59 + "…", "␊",
     "\ufffddrawkcab", "$x$ \\alpha", "∅", "\ufffd", "]]>",
 ]  # fmt: skip
+
+
+def payload_in(path):
+    return json.loads(re.search(r'id="attnviz-data">(.*?)</script>', path.read_text("utf-8"))[1])
 
 
 def data_of(result):
@@ -814,8 +839,9 @@ def test_weights_in_steps_show_only_significant_digits(read, result):
     layer, weights = head.record.layer, head.weights
     coded = by_formula(head.query.values, head.key.values, head.rule)
     worst = (coded - weights).abs().flatten().topk(6).indices.tolist()
+    reader = read()
     for query, key in (divmod(index, len(weights)) for index in worst):
-        reader = read().show(view="steps", layer=layer, heads=[head.head], query=query)
+        reader.show(view="steps", layer=layer, heads=[head.head], query=query)
         text = reader.hover(part="score", query=query, key=key).tip().splitlines()[1].split()[-1]
         rounding = 10.0 ** -len(text.partition(".")[2]) / 2
         assert float(text) == pytest.approx(weights[query, key].item(), abs=2e-5 + rounding)
@@ -833,22 +859,25 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_weights_follow_from_queries_and_keys_by_the_formula(open_page, result, rule):
+def test_weights_follow_from_queries_and_keys_by_the_formula(open_page, result):
     payload, blocks = data_of(result)
-    exact = payload["results"][0]["stacks"][0]["layers"][2]["exact"][3]
-    exact.pop("map", None)
-    exact["rule"] |= rule
-    payload["start"] |= {"words": False, "view": "head", "layer": 2, "head": 3}
+    exact = payload["results"][0]["stacks"][0]["layers"][2]["exact"]
+    for head, rule in enumerate(RULES.values()):
+        exact[head].pop("map", None)
+        exact[head]["rule"] |= rule
+    payload["start"] |= {"words": False, "view": "head", "layer": 2, "head": 0}
     reader = Reader(open_page(make_page(payload, blocks), height=1400))
-    reader.settle()
     record = result.record(2)
-    expected = by_formula(record.query[3].double(), record.key[3].double(), exact["rule"])
-    for query, key in ((0, 0), (0, 5), (3, 3), (5, 4), (7, 9), (12, 12)):
-        tip = reader.hover(part="matrix", query=query, key=key).tip()
-        value, rounding = number(tip)
-        assert value == pytest.approx(expected[query, key].item(), abs=5e-4 + rounding)
-        assert ("masked" in tip) == (expected[query, key] == 0)
+    for head, name in enumerate(RULES):
+        reader.show(heads=[head])
+        rule = exact[head]["rule"]
+        expected = by_formula(record.query[head].double(), record.key[head].double(), rule)
+        for query, key in ((0, 0), (0, 5), (3, 3), (5, 4), (7, 9), (12, 12)):
+            tip = reader.hover(part="matrix", query=query, key=key).tip()
+            value, rounding = number(tip)
+            wanted = expected[query, key].item()
+            assert value == pytest.approx(wanted, abs=5e-4 + rounding), name
+            assert ("masked" in tip) == (wanted == 0), name
 
 
 def by_formula(Q, K, rule):
@@ -865,15 +894,14 @@ def by_formula(Q, K, rule):
     return odds[:, :-1].nan_to_num(0)  # a row without keys
 
 
-def test_a_long_text_is_pooled_and_exact_after_zooming(read, saved):
-    reader = read(saved("long", text=LONG), height=1400)
-    long = attnviz.attend(LONG)
+def test_a_long_text_is_pooled_and_exact_after_zooming(read, saved, long):
+    path = saved("long", text=LONG)
+    reader = read(path, height=1400)
     record = long.record(1)
     size = len(record.query_axis)
     assert size > 200
     reader.show(view="head", layer=1, heads=[4], words=False)
-    payload = view(long).data()["payload"]
-    cell = payload["results"][0]["stacks"][0]["layers"][1]["pooled"]["cell"]
+    cell = payload_in(path)["results"][0]["stacks"][0]["layers"][1]["pooled"]["cell"]
     weights = record.weights(4, dtype=torch.float64)
     tip = reader.hover(part="matrix", query=2 * cell, key=3 * cell).tip()
     value, rounding = number(tip)
@@ -904,10 +932,11 @@ def test_a_long_text_is_pooled_and_exact_after_zooming(read, saved):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("name", VIEWS)
-def test_a_narrow_window_needs_no_horizontal_scrolling(read, name, dark):
-    reader = read(width=400, height=800, dark=dark).show(view=name, layer=1)
-    assert reader.page.evaluate("document.documentElement.scrollWidth") == 400
+def test_a_narrow_window_needs_no_horizontal_scrolling(read, dark):
+    reader = read(width=400, height=800, dark=dark)
+    for name in VIEWS:
+        reader.show(view=name, layer=1)
+        assert reader.page.evaluate("document.documentElement.scrollWidth") == 400, name
     theme = reader.page.locator(".attnviz").get_attribute("data-theme")
     assert theme == ("dark" if dark else "light")
 
@@ -1317,8 +1346,7 @@ def test_the_names_of_keys_stay_above_a_map_that_scrolls(read, saved):
 def test_heads_with_exact_weights_are_offered(read, saved):
     path = saved("small", text=LONG, size=1.2)
     reader = read(path, height=1400)
-    data = re.search(r'id="attnviz-data">(.*?)</script>', path.read_text("utf-8"))[1]
-    layers = json.loads(data)["results"][0]["stacks"][0]
+    layers = payload_in(path)["results"][0]["stacks"][0]
     exact = {
         (layer["layer"], head)
         for layer in layers["layers"]
