@@ -1056,6 +1056,7 @@ PAGE = """() => {
 }"""
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (400, 800)])
 @pytest.mark.parametrize("compared", [False, True])
 def test_the_first_screen_shows_the_text_and_all_heads_uncut(read, saved, width, height, compared):
