@@ -42,23 +42,24 @@ def result():
 
 
 @pytest.fixture(scope="module")
+def other():
+    return attnviz.attend(OTHER)
+
+
+@pytest.fixture(scope="module")
 def long():
     return attnviz.attend(LONG)
 
 
 @pytest.fixture(scope="module")
-def saved(result, tmp_path_factory, request):
+def saved(result, tmp_path_factory):
     """Return pages on disk, each written once; with `other`, the page holds two results."""
     folder = tmp_path_factory.mktemp("pages")
 
-    def save(name, *, text=None, size=None, other=None):
+    def save(name, of=result, *, size=None, other=None):
         path = folder / f"{name}.html"
         if not path.exists():
-            first = result
-            if text:
-                is_long = text == LONG
-                first = request.getfixturevalue("long") if is_long else attnviz.attend(text)
-            view(first, compare=other and attnviz.attend(other), size=size).save(path)
+            view(of, compare=other, size=size).save(path)
         return path
 
     return save
@@ -285,7 +286,7 @@ def exact_errors(result, size=None):
 def test_every_digit_is_correct_for_coarse_weights_and_renormalized_rows(read, saved):
     text = "The unfathomable train left the immemorial station on time . " * 3 + "So it was ."
     coarse = attnviz.attend(text)
-    reader = read(saved("coarse", text=text, size=0.4)).show(view="head", special="remove")
+    reader = read(saved("coarse", coarse, size=0.4)).show(view="head", special="remove")
     places, _ = unit_positions(coarse, words=True, special="remove")
     hidden = {
         (layer, head): weights_of(coarse, layer, [head], words=True, special="hide").weights.sum(1)
@@ -406,13 +407,12 @@ def test_tokens_can_be_searched(read):
     assert reader.state()["lock"]
 
 
-def test_two_results_are_compared(read, saved, result):
-    reader = read(saved("two", other=OTHER)).show(view="head", layer=2, heads=[9], words=False)
-    one, other = (
-        weights_of(each, 2, [9], words=False, special="keep").weights
-        for each in (result, attnviz.attend(OTHER))
+def test_two_results_are_compared(read, saved, result, other):
+    reader = read(saved("two", other=other)).show(view="head", layer=2, heads=[9], words=False)
+    one, second = (
+        weights_of(each, 2, [9], words=False, special="keep").weights for each in (result, other)
     )
-    for show, expected in (("first", one), ("second", other), ("difference", one - other)):
+    for show, expected in (("first", one), ("second", second), ("difference", one - second)):
         reader.control("show").select_option(show)
         reader.settle()
         for query, key in ((0, 0), (2, 1), (6, 3), (10, 9), (5, 10)):
@@ -425,16 +425,15 @@ def test_two_results_are_compared(read, saved, result):
     assert "train" in footer
 
 
-def test_a_comparison_opens_on_the_difference_in_one_pair_of_colors(read, saved, result):
-    reader = read(saved("two", other=OTHER))
+def test_a_comparison_opens_on_the_difference_in_one_pair_of_colors(read, saved, result, other):
+    reader = read(saved("two", other=other))
     assert reader.state()["show"] == "difference"
     expect(reader.word("train | ship")).to_be_visible()
     reader.show(view="head", layer=2, heads=[9], words=False)
-    one, other = (
-        weights_of(each, 2, [9], words=False, special="keep").weights
-        for each in (result, attnviz.attend(OTHER))
+    one, second = (
+        weights_of(each, 2, [9], words=False, special="keep").weights for each in (result, other)
     )
-    difference = one - other
+    difference = one - second
     for sign in (1, -1):
         row, column = divmod((sign * difference).argmax().item(), len(difference))
         red, _, blue, _ = reader.color(part="matrix", query=row, key=column)
@@ -455,7 +454,7 @@ def test_a_comparison_opens_on_the_difference_in_one_pair_of_colors(read, saved,
 def test_texts_of_different_lengths_are_compared_by_their_common_words(read, saved, result):
     longer = "The unfathomable old train left a station today"
     other = attnviz.attend(longer)
-    reader = read(saved("unequal", other=longer)).show(view="head", layer=1, heads=[4])
+    reader = read(saved("unequal", other=other)).show(view="head", layer=1, heads=[4])
     maps = [weights_of(each, 1, [4], words=True, special="keep") for each in (result, other)]
     common = ["[CLS]", "The", "unfathomable", "train", "left", "station", "[SEP]"]
     first, second = ([list(map_.rows).index(word) for word in common] for map_ in maps)
@@ -895,7 +894,7 @@ def by_formula(Q, K, rule):
 
 
 def test_a_long_text_is_pooled_and_exact_after_zooming(read, saved, long):
-    path = saved("long", text=LONG)
+    path = saved("long", long)
     reader = read(path, height=1400)
     record = long.record(1)
     size = len(record.query_axis)
@@ -942,8 +941,8 @@ def test_a_narrow_window_needs_no_horizontal_scrolling(read, dark):
 
 
 @pytest.mark.parametrize("compared", [False, True])
-def test_a_phone_shows_the_whole_map_at_once(read, saved, compared):
-    path = saved("two", other=OTHER) if compared else saved("short")
+def test_a_phone_shows_the_whole_map_at_once(read, saved, other, compared):
+    path = saved("two", other=other) if compared else saved("short")
     reader = read(path, width=400, height=800).show(view="head", layer=1, heads=[4], words=False)
     first, last = 0, 12
     for query, key in itertools.product((first, last), repeat=2):
@@ -976,8 +975,8 @@ def test_the_tooltip_follows_the_drawing(read, result):
         assert value == pytest.approx(expected, abs=half + 1e-4)
 
 
-def test_resizing_while_a_view_is_loading(read, saved):
-    reader = read(saved("long", text=LONG), width=900)
+def test_resizing_while_a_view_is_loading(read, saved, long):
+    reader = read(saved("long", long), width=900)
     reader.page.evaluate("""async () => {
         const root = document.querySelector('.attnviz');
         for (const view of ['steps', 'token', 'head', 'grid']) {
@@ -1024,8 +1023,8 @@ def test_a_short_streamed_text_is_shown_like_any_other(read, result, tmp_path):
     assert value == pytest.approx(float(expected), abs=half + 2e-3)
 
 
-def test_strong_lines_stay_visible_among_many(read, saved):
-    reader = read(saved("long", text=LONG), fragment="view=head&layer=0&heads=0")
+def test_strong_lines_stay_visible_among_many(read, saved, long):
+    reader = read(saved("long", long), fragment="view=head&layer=0&heads=0")
     assert 40 < reader.ink() < 160
 
 
@@ -1059,8 +1058,10 @@ PAGE = """() => {
 @pytest.mark.pairs(each=1)
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (400, 800)])
 @pytest.mark.parametrize("compared", [False, True])
-def test_the_first_screen_shows_the_text_and_all_heads_uncut(read, saved, width, height, compared):
-    path = saved("two", other=OTHER) if compared else saved("short")
+def test_the_first_screen_shows_the_text_and_all_heads_uncut(
+    read, saved, other, width, height, compared
+):
+    path = saved("two", other=other) if compared else saved("short")
     reader = read(path, width=width, height=height)
     seen = reader.page.evaluate(PAGE)
     assert seen["height"] <= height  # nothing to scroll to
@@ -1069,10 +1070,10 @@ def test_the_first_screen_shows_the_text_and_all_heads_uncut(read, saved, width,
         assert box["right"] <= width, box
         assert box["bottom"] <= height, box
     texts = seen["texts"]
-    for one, other in itertools.combinations(texts, 2):  # no part lies over another
-        apart = one["bottom"] <= other["top"] or other["bottom"] <= one["top"]
-        aside = one["right"] <= other["left"] or other["right"] <= one["left"]
-        assert apart or aside, (one, other)
+    for upper, lower in itertools.combinations(texts, 2):  # no part lies over another
+        apart = upper["bottom"] <= lower["top"] or lower["bottom"] <= upper["top"]
+        aside = upper["right"] <= lower["left"] or lower["right"] <= upper["left"]
+        assert apart or aside, (upper, lower)
     for head in ((0, 0), (5, 0), (5, 11)):
         place = reader.locate(layer=head[0], head=head[1])
         assert 0 < place["x"] < width
@@ -1344,8 +1345,8 @@ def test_the_names_of_keys_stay_above_a_map_that_scrolls(read, saved):
     assert reader.dark(top=hidden, rows=16) > 100  # pixels of letters at the top of the window
 
 
-def test_heads_with_exact_weights_are_offered(read, saved):
-    path = saved("small", text=LONG, size=1.2)
+def test_heads_with_exact_weights_are_offered(read, saved, long):
+    path = saved("small", long, size=1.2)
     reader = read(path, height=1400)
     layers = payload_in(path)["results"][0]["stacks"][0]
     exact = {
