@@ -278,22 +278,28 @@ def test_the_number_under_the_pointer_matches_the_record(read, result, layer, he
 
 
 @cache
-def exact_errors(result, size=None):
-    stack = view(result, size=size).data()["payload"]["results"][0]["stacks"][0]
-    return [[exact["error"] for exact in layer["exact"]] for layer in stack["layers"]]
+def exact_errors(result):
+    return errors_in(view(result).data()["payload"])
+
+
+def errors_in(payload):
+    layers = payload["results"][0]["stacks"][0]["layers"]
+    return [[exact["error"] for exact in layer["exact"]] for layer in layers]
 
 
 def test_every_digit_is_correct_for_coarse_weights_and_renormalized_rows(read, saved):
     text = "The unfathomable train left the immemorial station on time . " * 3 + "So it was ."
     coarse = attnviz.attend(text)
-    reader = read(saved("coarse", coarse, size=0.4)).show(view="head", special="remove")
+    path = saved("coarse", coarse, size=0.4)
+    errors = errors_in(payload_in(path))
+    reader = read(path).show(view="head", special="remove")
     places, _ = unit_positions(coarse, words=True, special="remove")
     hidden = {
         (layer, head): weights_of(coarse, layer, [head], words=True, special="hide").weights.sum(1)
         for layer, head in itertools.product(range(6), range(12))
     }
     for layer, head in sorted(hidden, key=lambda at: hidden[at].min())[:2]:  # little weight remains
-        assert 5e-5 < exact_errors(coarse, 0.4)[layer][head] < 2e-3
+        assert 5e-5 < errors[layer][head] < 2e-3
         reader.show(layer=layer, heads=[head])
         drawn = weights_of(coarse, layer, [head], words=True, special="remove").weights
         row = hidden[layer, head].argmin().item()
