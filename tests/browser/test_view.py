@@ -296,7 +296,7 @@ def test_every_digit_is_correct_for_coarse_weights_and_renormalized_rows(read, s
     places, _ = unit_positions(coarse, words=True, special="remove")
     hidden = {
         (layer, head): weights_of(coarse, layer, [head], words=True, special="hide").weights.sum(1)
-        for layer, head in itertools.product(range(6), range(12))
+        for layer, head in itertools.product((2, 5), range(12))
     }
     for layer, head in sorted(hidden, key=lambda at: hidden[at].min())[:2]:  # little weight remains
         assert 5e-5 < errors[layer][head] < 2e-3
