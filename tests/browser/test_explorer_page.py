@@ -249,6 +249,7 @@ def test_with_other_statistics_the_first_are_on_the_axes(show, statistics):
     expect(page.locator(".values > div")).to_have_count(1 if statistics else 2)
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 1000, 400, 320])
 def test_nothing_is_cut_at_any_width(show, width, dark):

@@ -9,26 +9,47 @@ from families import tiny
 from playwright.sync_api import expect
 
 import attnviz
-from tests.interactive.serve.live_server import serving
+from tests.interactive.serve.live_server import serving_in_thread, small_model, wait_until_idle
 
 
 @pytest.fixture(scope="module")
-def served():
-    with serving("--max-tokens", "64") as server:
+def small(tokenizer):
+    """A small encoder, which answers fast."""
+    return attnviz.load(small_model(tokenizer), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def served(small):
+    with serving_in_thread(small) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def served_bundled(model):
+    """A server of the bundled model."""
+    with serving_in_thread(model) as server:
         yield server
 
 
 @pytest.fixture
-def page(served, open_page):
-    """Open the page by its link."""
+def page(served, served_bundled, idle, open_page):
+    """Open the page of a server by its link."""
 
-    def open_(**how):
-        opened = open_page(served.link, **how)
-        expect(opened).to_have_url(f"{served.address}/")  # the address does not contain the token
+    def open_(server=served, **how):
+        opened = open_page(server.link, **how)
+        expect(opened).to_have_url(f"{server.address}/")  # the address does not contain the token
         expect(opened.get_by_label("Sentence").first).to_be_focused()  # the page is ready
         return opened
 
     return open_
+
+
+@pytest.fixture
+def idle(served, served_bundled):
+    """Leave no run of a test in the thread of a server."""
+    yield
+    wait_until_idle(served)
+    wait_until_idle(served_bundled)
 
 
 def asked(page, n):
@@ -39,7 +60,7 @@ def test_a_typed_sentence_is_shown_and_the_selection_stays(page):
     shown = page()  # it shows its first sentence at once
     sentence = shown.get_by_label("Sentence").first
     expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
-    expect(shown.locator(".answer .verdict").first).to_contain_text("verified: 72 heads")
+    expect(shown.locator(".answer .verdict").first).to_contain_text("verified: 8 heads")
     shown.get_by_role("button", name="Token", exact=True).click()
     sentence.fill("she sat by the bank of the river")
     sentence.press("Enter")
@@ -104,9 +125,8 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_senses_of_own_sentences_are_read_at_their_dots(page, dark):
-    shown = page(dark=dark)
+def test_senses_of_own_sentences_are_read_at_their_dots(page, served_bundled):
+    shown = page(served_bundled)
     shown.get_by_role("tab", name="Senses").click()
     panel = asked(shown, 1)
     typed = [f"{sense}: {text}" for sense, texts in SENTENCES.items() for text in texts]
@@ -129,14 +149,16 @@ def test_senses_of_own_sentences_are_read_at_their_dots(page, dark):
     expect(panel.locator("output")).to_contain_text("entering layer 0")
     assert dots.evaluate_all("dots => dots.map((dot) => dot.getAttribute('cx'))") != places
     image = panel.get_by_role("img").last
-    assert (image.evaluate("image => getComputedStyle(image).filter") != "none") == dark
+    for theme in ("light", "dark"):
+        shown.emulate_media(color_scheme=theme)
+        is_inverted = image.evaluate("image => getComputedStyle(image).filter") != "none"
+        assert is_inverted == (theme == "dark")
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_words_of_a_shift_are_bars_with_their_numbers(page, dark):
+def test_the_words_of_a_shift_are_bars_with_their_numbers(page, served_bundled, model):
     text = "The bank was full of {mud|cash}."
-    result = attnviz.shift("bank", text)
-    shown = page(dark=dark)
+    result = attnviz.shift("bank", text, model=model)
+    shown = page(served_bundled)
     shown.get_by_role("tab", name="Shift").click()
     panel = asked(shown, 2)
     panel.get_by_label("Sentence").fill(text)
@@ -157,8 +179,9 @@ def test_the_words_of_a_shift_are_bars_with_their_numbers(page, dark):
         expect(word).to_have_attribute("title", moved.locator("output").inner_text())
         heights = [word.locator(f".{bar}").bounding_box()["height"] for bar in ("first", "second")]
         assert heights[0] / heights[1] == pytest.approx(numbers[0] / numbers[1], rel=0.1, abs=0.02)
-    color = word.locator(".first").evaluate("bar => getComputedStyle(bar).backgroundColor")
-    assert color == ("rgb(202, 123, 113)" if dark else "rgb(183, 90, 38)")
+    for theme, color in (("light", "rgb(183, 90, 38)"), ("dark", "rgb(202, 123, 113)")):
+        shown.emulate_media(color_scheme=theme)
+        expect(word.locator(".first")).to_have_css("background-color", color)
     most = result.share(result.effect[result.strongest])
     strongest = moved.get_by_role("listitem").filter(has_text=result.names[result.strongest])
     expect(strongest).to_have_text(f"{result.names[result.strongest]}{most:.2f}")
@@ -254,12 +277,9 @@ def test_a_page_on_another_port_cannot_frame_request_or_read(served, browser):
 
 
 @pytest.fixture(scope="module")
-def decoder(tokenizer, tmp_path_factory):
+def decoder(tokenizer):
     """A server of a tiny decoder."""
-    folder = tmp_path_factory.mktemp("decoder")
-    tiny("llama").save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    with serving("--model", str(folder)) as server:
+    with serving_in_thread(attnviz.load(tiny("llama"), tokenizer=tokenizer)) as server:
         yield server
 
 

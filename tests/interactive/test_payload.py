@@ -88,6 +88,7 @@ def travelled(data, result=0):
                 yield stack["name"], layer["layer"], head, ways, exact["error"]
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("size", [0.12, 8.0])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_weight_of_every_family(family, size, tokenizer):
@@ -146,19 +147,25 @@ def test_vectors_are_more_precise_than_float16_where_it_matters():
 
 
 @pytest.fixture(scope="module")
+def plain(tokenizer):
+    """Return a tiny model with the tokenizer of the bundled one."""
+    return attnviz.load(tiny("bert"), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
 def sixty_four(model):
-    """Return a sentence of exactly 64 tokens."""
+    """Return the page of a sentence of exactly 64 tokens."""
     result = attnviz.attend(
         "the train left the station on time . " * 7 + "it was so early today .", model=model
     )
     assert len(result.records[0].query_axis) == 64
-    return result
+    return attnviz.view(result)
 
 
 def test_sixty_four_tokens_take_half_a_megabyte(sixty_four, tmp_path):
-    attnviz.view(sixty_four).save(tmp_path / "view.html")
+    sixty_four.save(tmp_path / "view.html")
     assert (tmp_path / "view.html").stat().st_size <= 500_000
-    error = max(error for *_, error in travelled(attnviz.view(sixty_four).data()))
+    error = max(error for *_, error in travelled(sixty_four.data()))
     assert 0 < error <= 1e-3
 
 
@@ -169,18 +176,30 @@ def long(model):
     return attnviz.attend(text, model=model, truncate=True)
 
 
-def test_all_heads_of_512_tokens_are_exact_within_eight_megabytes(long, tmp_path):
-    view = attnviz.view(long)
-    view.save(tmp_path / "view.html")
+@pytest.fixture(scope="module")
+def long_page(long):
+    """Return the page of the long text, whose data are computed once."""
+    return attnviz.view(long)
+
+
+@pytest.fixture(scope="module")
+def medium(model):
+    """Return a text of which a small page holds some heads only."""
+    text = "the train left the station on time and nobody noticed that it was early . " * 15
+    return attnviz.attend(text, model=model)
+
+
+def test_all_heads_of_512_tokens_are_exact_within_eight_megabytes(long, long_page, tmp_path):
+    long_page.save(tmp_path / "view.html")
     assert (tmp_path / "view.html").stat().st_size <= 8_000_000
-    heads = list(travelled(view.data()))
+    heads = list(travelled(long_page.data()))
     assert len(heads) == 72
     for _, layer, head, ways, error in heads[::17]:
         assert np.abs(ways[0] - in_float64(long.record(layer), head)).max() <= error + 1e-12 <= 1e-3
 
 
-def test_pooled_maps_merge_weights_as_words_merge_pieces(long):
-    data = attnviz.view(long).data()
+def test_pooled_maps_merge_weights_as_words_merge_pieces(long, long_page):
+    data = long_page.data()
     layer = data["payload"]["results"][0]["stacks"][0]["layers"][2]["pooled"]
     maps = numbers(layer["maps"], data["blocks"], data["payload"]["blocks"])
     P = long.record(2).weights().numpy()
@@ -206,8 +225,8 @@ def test_the_last_cells_of_a_pooled_map_may_be_smaller(model):
     np.testing.assert_allclose(maps.sum(-1), 1, atol=0.02)
 
 
-def test_the_second_text_of_a_pair_begins_where_its_first_token_stands(model):
-    result = attnviz.attend("the train left", pair="it was early", model=model)
+def test_the_second_text_of_a_pair_begins_where_its_first_token_stands(plain):
+    result = attnviz.attend("the train left", pair="it was early", model=plain)
     (axis,) = attnviz.view(result).data()["payload"]["results"][0]["axes"]
     assert axis["labels"][axis["second"]] == "it"
     assert axis["special"] == [0, 4, 8]
@@ -230,9 +249,9 @@ def test_values_and_outputs_follow_from_the_model(tokenizer):
             np.testing.assert_allclose(output, expected, atol=np.abs(expected).max() / 250)
 
 
-def test_values_are_left_out_where_they_do_not_fit(long, sixty_four):
-    for result in (long, sixty_four):
-        (stack,) = attnviz.view(result).data()["payload"]["results"][0]["stacks"]
+def test_values_are_left_out_where_they_do_not_fit(long_page, sixty_four):
+    for page in (long_page, sixty_four):
+        (stack,) = page.data()["payload"]["results"][0]["stacks"]
         exact = [head for layer in stack["layers"] for head in layer["exact"]]
         assert not any("value" in head for head in exact)
         assert all("output" not in layer for layer in stack["layers"])
@@ -241,30 +260,31 @@ def test_values_are_left_out_where_they_do_not_fit(long, sixty_four):
 def test_the_first_generated_position_follows_the_prompt(tokenizer):
     llama = attnviz.load(tiny("llama"), tokenizer=tokenizer)
     for prompt in ("the train left", "the the the"):
-        result = llama.attend(prompt, generate=5)
+        result = llama.attend(prompt, generate=2)
         (axis,) = attnviz.view(result).data()["payload"]["results"][0]["axes"]
         assert axis["generated"] == len(llama.attend(prompt).record(0).query_axis)
     (axis,) = attnviz.view(llama.attend("the train")).data()["payload"]["results"][0]["axes"]
     assert axis["generated"] is None
-    t5 = attnviz.load(tiny("t5"), tokenizer=tokenizer).attend("the train left", generate=5)
+    t5 = attnviz.load(tiny("t5"), tokenizer=tokenizer).attend("the train left", generate=2)
     axes = attnviz.view(t5).data()["payload"]["results"][0]["axes"]
     assert [axis["generated"] for axis in axes] == [None, None]  # its decoder has no prompt
 
 
-def test_maps_that_do_not_fit_are_pooled_with_a_note(long):
-    data = attnviz.view(long, size=2.0).data()
+SIZES = [0.6, pytest.param(0.4, marks=pytest.mark.long), 1.1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_maps_that_do_not_fit_are_pooled_with_a_note(medium, tmp_path, size):
+    page = attnviz.view(medium, size=size)
+    page.save(tmp_path / "view.html")
+    assert size * 0.9 < (tmp_path / "view.html").stat().st_size / 1e6 <= size
+    data = page.data()
     found = list(travelled(data))
     assert 0 < len(found) < 72
-    assert len(json.dumps(data["payload"])) + len(data["blocks"]) <= 2_000_000
-    best = attnviz.rank_heads(long).scores[: len(found)]
+    assert len(json.dumps(data["payload"])) + len(data["blocks"]) <= size * 1e6
+    best = attnviz.rank_heads(medium).scores[: len(found)]
     assert {(layer, head) for _, layer, head, *_ in found} == {(s.layer, s.head) for s in best}
     assert f"Exact weights of {len(found)} of 72 heads" in " ".join(data["payload"]["notes"])
-
-
-@pytest.mark.parametrize("size", [1.2, 2.0, 3.7])
-def test_a_page_respects_the_size_limit(long, tmp_path, size):
-    attnviz.view(long, size=size).save(tmp_path / "view.html")
-    assert size * 0.9 < (tmp_path / "view.html").stat().st_size / 1e6 <= size
 
 
 def test_a_streamed_text_shows_pooled_maps_and_exact_layers(model):
@@ -338,9 +358,9 @@ def test_two_results_are_compared_weight_by_weight(model):
     assert "aligned" not in data["payload"]
 
 
-def test_comparisons_ignore_padding(model):
-    short, full = attnviz.attend(["the train left", "the train left the station"], model=model)
-    alone = attnviz.attend("the train left", model=model)
+def test_comparisons_ignore_padding(plain):
+    short, full = attnviz.attend(["the train left", "the train left the station"], model=plain)
+    alone = attnviz.attend("the train left", model=plain)
     aligned = attnviz.view(short, compare=full).data()["payload"]["aligned"]
     pairs = [(n, n) for n in range(4)] + [(4, 6)]  # the last is [SEP]
     assert aligned == {"encoder": [pairs, pairs]}
@@ -351,11 +371,11 @@ def test_comparisons_ignore_padding(model):
     assert lengths == [5, 5]
 
 
-def test_texts_of_different_lengths_are_aligned_by_their_words(model):
+def test_texts_of_different_lengths_are_aligned_by_their_words(plain):
     def align(*texts):
         page = attnviz.view(
-            *[attnviz.attend(text, model=model) for text in texts[:1]],
-            compare=attnviz.attend(texts[1], model=model),
+            *[attnviz.attend(text, model=plain) for text in texts[:1]],
+            compare=attnviz.attend(texts[1], model=plain),
         ).data()["payload"]
         queries, keys = page["aligned"]["encoder"]
         assert queries == keys
@@ -374,14 +394,14 @@ def test_texts_of_different_lengths_are_aligned_by_their_words(model):
     ]  # fmt: skip  # as many tokens, at other places
     with pytest.raises(InputError, match="share no word"):
         align("train", "ships and boats")
-    long = [attnviz.attend("the train left " * n, model=model) for n in (30, 31)]
+    long = [attnviz.attend("the train left " * n, model=plain) for n in (30, 31)]
     with pytest.raises(InputError, match=r"same shape.* on 92 and .* on 95"):
         attnviz.view(long[0], compare=long[1])
 
 
-def test_texts_with_different_pooling_are_not_compared(model):
+def test_texts_with_different_pooling_are_not_compared(plain):
     one, other = (
-        attnviz.attend("the train left " * 40, model=model, mode="streamed", cells=cells)
+        attnviz.attend("the train left " * 40, model=plain, mode="streamed", cells=cells)
         for cells in (16, 32)
     )
     with pytest.raises(InputError, match="same shape"):
@@ -416,6 +436,7 @@ def test_a_row_without_visible_keys_matches_the_model(train):
     assert Head(replace(record, mask=mask, sinks=torch.zeros(12)), 0).follows
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("text", TEXTS[:3])
 @pytest.mark.parametrize("size", [0.2, 0.5])
 def test_the_stated_error_is_not_exceeded(model, text, size):

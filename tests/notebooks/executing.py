@@ -1,4 +1,4 @@
-"""Run a notebook of the gallery, and check how it is stored."""
+"""Run notebooks, and check how those of the gallery are stored."""
 
 from pathlib import Path
 
@@ -9,15 +9,20 @@ from nbclient import NotebookClient
 GALLERY = Path(__file__).parents[2] / "gallery"
 
 
-def execute(file, folder):
-    """Run all cells of a notebook in a folder; return the notebook and the folder."""
-    book = nbformat.read(file, as_version=4)
+def execute_all(books, folder):
+    """Run notebooks in one kernel, each in a folder; return each by name, and its folder."""
+    whole, places = nbformat.v4.new_notebook(), {}
+    for name, book in books.items():
+        places[name] = folder / name
+        places[name].mkdir()
+        start = f"%reset -f\nimport os\nos.chdir({str(places[name])!r})\ndel os"
+        whole.cells += [nbformat.v4.new_code_cell(start), *book.cells]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
         where = {"metadata": {"path": str(folder)}}
-        NotebookClient(book, timeout=300, resources=where).execute()  # raises on an error
-    return book, folder
+        NotebookClient(whole, timeout=300, resources=where).execute()  # raises on an error
+    return {name: (book, places[name]) for name, book in books.items()}  # with its outputs
 
 
 def streams(book):

@@ -1,25 +1,34 @@
-"""A real server, started as a user starts it, and its clients."""
+"""A real server, in a thread or started as a user starts it, and its clients."""
 
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
 import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from attnviz.interactive.serve.app import Site, _names, _Server
+from attnviz.interactive.serve.handlers import Handlers
+from attnviz.interactive.serve.queue import JobQueue
 
 _LINK = re.compile(r"(http://\S+)/\?token=(\S+)")
 
 
 @dataclass
 class Served:
-    """A running server: its address, its link, and its process."""
+    """A running server: its process, or None in a thread of this one; its address and its link."""
 
-    process: subprocess.Popen
+    process: subprocess.Popen | None = None
     address: str = ""
     link: str = ""
 
@@ -63,7 +72,8 @@ class Served:
         return answer.decode("latin-1")
 
     def memory_mb(self):
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        pid = self.process.pid if self.process else os.getpid()
+        status = Path(f"/proc/{pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
 
     def end(self, number=signal.SIGTERM):
@@ -87,3 +97,41 @@ def serving(*options, port=0, **how):
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@contextmanager
+def serving_in_thread(*models, max_tokens=64):
+    """Yield a server in a thread of this process, which starts at once; then wait for its end."""
+    handlers = Handlers({model.name: model for model in models}, max_tokens)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        site = Site(handlers, JobQueue(32, 120), _names("127.0.0.1"), listener.getsockname()[1])
+        server = _Server(site)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield Served(None, site.origins[0], site.link())
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def wait_until_idle(served):
+    """Wait for the runs that were canceled: their thread shares figures and warnings with tests."""
+    end = time.monotonic() + 60
+    with served.stranger() as asking:
+        while (health := asking.get("/health").json())["running"] or health["waiting"]:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+def small_model(tokenizer):
+    """Return a small model for this tokenizer, of which no two texts have similar maps."""
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = BertConfig(**shape, intermediate_size=64, vocab_size=len(tokenizer))
+    torch.manual_seed(0)
+    model = BertModel(config).eval()
+    with torch.no_grad():
+        for layer in model.encoder.layer:
+            for projection in (layer.attention.self.query, layer.attention.self.key):
+                projection.weight.mul_(30)
+    return model

@@ -289,7 +289,7 @@ def test_invalid_requests(reader, path, content):
     ],
 )
 def test_odd_text_is_text(reader, text):
-    answer = reader.post("/attention", json={"text": text})
+    answer = reader.post("/attention", json={"text": text, "model": "small"})
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/json"
     headed(answer)
@@ -299,13 +299,13 @@ def test_paths_in_texts_are_not_read(reader, tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("The bank was full of mud.\nThe bank was full of cash.\n")
     refused(reader.post("/senses", json={"word": f"bank={secret}"}), 400)
-    answer = reader.post("/attention", json={"text": str(secret)})
+    answer = reader.post("/attention", json={"text": str(secret), "model": "small"})
     assert answer.status_code == 200
     assert "mud" not in json.dumps(answer.json()["payload"])
 
 
 def test_health_reveals_no_input(stranger, reader):
-    reader.post("/attention", json={"text": "xylophone"})
+    reader.post("/attention", json={"text": "xylophone", "model": "small"})
     answer = stranger.get("/health")
     assert answer.status_code == 200
     headed(answer)

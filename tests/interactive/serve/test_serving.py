@@ -30,7 +30,6 @@ from attnviz.interactive.serve.handlers import answer as answered
 from attnviz.interactive.serve.queue import Cancelled
 from tests.interactive.serve.live_server import serving
 
-CLIENTS, REQUESTS = 20, 100
 LONG = "The bank was full of {mud|cash} " + "and so were we " * 14
 NAMES = ("cat", "train", "bank", "word", "sea", "king", "tree", "road", "song", "fire")
 TEXTS = [f"the {name} {'left the station ' * (1 + n % 3)}early" for n, name in enumerate(NAMES)]
@@ -104,7 +103,7 @@ def test_attention_matches_attend(reader, train):
 
 
 def test_two_texts_are_compared(reader):
-    asked = {"text": "the bank of the river", "compare": "the bank of the city"}
+    asked = {"text": "the bank of the river", "compare": "the bank of the city", "model": "small"}
     answer = reader.post("/attention", json=asked).json()
     assert len(answer["payload"]["results"]) == 2
     wrong = reader.post("/attention", json={**asked, "compare": "one more and no other word"})
@@ -120,7 +119,7 @@ def test_two_texts_are_compared(reader):
     ],
 )
 def test_figures_are_drawn(reader, path, asked, said):
-    answer = reader.post(path, json=asked).json()
+    answer = reader.post(path, json={**asked, "model": "small"}).json()
     root = ElementTree.fromstring(answer["svg"])
     assert said in "".join(root.itertext())
     assert answer["verdict"] == "verified"
@@ -128,7 +127,7 @@ def test_figures_are_drawn(reader, path, asked, said):
 
 
 def test_a_missing_font_is_reported_to_the_reader_only(reader):
-    asked = {"word": "bank", "text": "the bank \U0001320f \u1980 was full"}
+    asked = {"word": "bank", "text": "the bank \U0001320f \u1980 was full", "model": "small"}
     answer = reader.post("/shift", json=asked)
     assert answer.status_code == 200, answer.text
     assert all("font" in said for said in answer.json()["warnings"])
@@ -145,18 +144,18 @@ OWN_RIVER = ["on the bank of the river", "the muddy bank"]
 OWN_MONEY = ["a bank loan", "a big bank"]
 
 
-def test_senses_of_own_sentences(reader):
+def test_senses_of_own_sentences(reader, small):
     lines = (
         [f"river: {text}" for text in OWN_RIVER] + [""] + [f"money: {text}" for text in OWN_MONEY]
     )
-    own = {"word": "bank", "sentences": "\n".join(lines)}
+    own = {"word": "bank", "sentences": "\n".join(lines), "model": "small"}
     answer = reader.post("/senses", json=own).json()
     found = answer["occurrences"]
     assert found["senses"] == ["river", "money"]
     assert [each["sense"] for each in found["occurrences"]] == [0, 0, 1, 1]
     for each in found["occurrences"]:
         assert each["sentence"][each["start"] : each["end"]] == "bank"
-    result = attnviz.senses("bank", {"river": OWN_RIVER, "money": OWN_MONEY})
+    result = attnviz.senses("bank", {"river": OWN_RIVER, "money": OWN_MONEY}, model=small)
     assert found["best"] == result.best
     for state, expected in zip(found["states"], result.plane, strict=True):
         np.testing.assert_allclose(state["places"], expected.numpy(), atol=1e-6)
@@ -199,12 +198,17 @@ def test_own_sentences_that_cannot_be_read(reader, sentences, said):
     assert said in answer.text
 
 
-def test_a_hundred_requests_of_twenty_clients_are_all_answered_correctly(server, reader, small):
+@pytest.mark.parametrize(
+    ("clients", "requests"), [(10, 30), pytest.param(20, 100, marks=pytest.mark.long)]
+)
+def test_requests_of_many_clients_are_all_answered_correctly(
+    server, reader, small, clients, requests
+):
     model = attnviz.load(small)
     direct = [attnviz.attend(text, model=model) for text in TEXTS]
     before = reader.get("/health").json()
     memory = server.memory_mb()
-    numbers, answers, most = iter(range(REQUESTS)), {}, [0]
+    numbers, answers, most = iter(range(requests)), {}, [0]
 
     async def client():
         headers = {"Origin": server.address}
@@ -219,17 +223,17 @@ def test_a_hundred_requests_of_twenty_clients_are_all_answered_correctly(server,
                     most[0] = max(most[0], health["waiting"])
 
     async def main():
-        await asyncio.gather(*(client() for _ in range(CLIENTS)))
+        await asyncio.gather(*(client() for _ in range(clients)))
 
     asyncio.run(main())
-    assert sorted(answers) == list(range(REQUESTS))
+    assert sorted(answers) == list(range(requests))
     for number, answer in answers.items():
         assert answer.status_code == 200, answer.text
         expect_same(answer.json(), direct[number % len(TEXTS)])
     after = reader.get("/health").json()
-    assert after["served"] - before["served"] == REQUESTS
+    assert after["served"] - before["served"] == requests
     assert (after["running"], after["waiting"]) == (0, 0)
-    assert most[0] >= CLIENTS // 2  # they did wait for each other
+    assert most[0] >= clients // 2  # they did wait for each other
     assert server.memory_mb() < memory + 60
 
 
@@ -251,12 +255,12 @@ def test_special_tokens_in_the_text_of_a_stranger_are_plain_text(model):
 
 
 @pytest.mark.parametrize("path", ["senses", "shift"])
-def test_a_stopped_figure_does_not_stay_in_memory(model, monkeypatch, path):
+def test_a_stopped_figure_does_not_stay_in_memory(small, monkeypatch, path):
     def stop(*_):
         raise Cancelled
 
     monkeypatch.setattr("attnviz.figures.layout.render", stop)
-    work = getattr(Handlers({"bundled": model}, 64), path)
+    work = getattr(Handlers({"small": attnviz.load(small)}, 64), path)
     with pytest.raises(Cancelled):
         work({"word": "bank", "text": "The bank was full of {mud|cash}."})()
     assert not plt.get_fignums()
@@ -297,7 +301,7 @@ def test_a_reader_sees_queue_position_and_progress(server, reader):
     until(lambda: reader.get("/health").json()["running"] == 0)
 
 
-def test_slow_runs_are_stopped_and_a_killed_server_leaves_nothing(tmp_path):
+def test_slow_runs_are_stopped_and_a_killed_server_leaves_nothing(tmp_path, small):
     (tmp_path / "here").mkdir()
     (tmp_path / "tmp").mkdir()
     how = {"cwd": tmp_path / "here", "env": {**os.environ, "TMPDIR": str(tmp_path / "tmp")}}
@@ -314,16 +318,11 @@ def test_slow_runs_are_stopped_and_a_killed_server_leaves_nothing(tmp_path):
         assert served.end(signal.SIGKILL)[0] == -signal.SIGKILL
         connection.close()
         port = served.port
-    with serving(port=port, **how) as served, served.enter() as reader:
+    again = serving("--model", str(small), port=port, **how)
+    with again as served, served.enter() as reader:
         assert served.port == port
         assert reader.post("/attention", json={"text": "the train"}).status_code == 200
-        assert served.end(signal.SIGTERM) == (143, "")
-    assert not [*(tmp_path / "here").iterdir(), *(tmp_path / "tmp").iterdir()]
-
-
-def test_a_client_that_leaves_is_no_error(small):
-    with serving("--model", str(small)) as served, served.enter() as reader:
-        for path in ("attention", "senses", "shift"):
+        for path in ("attention", "senses", "shift"):  # a client that leaves is no error
             connection = leaving(served, reader, f"/{path}", {"text": "x"}, length=1000)
             time.sleep(0.1)  # the header has arrived
             connection.close()
@@ -331,38 +330,11 @@ def test_a_client_that_leaves_is_no_error(small):
         until(lambda: reader.get("/health").json()["running"] == 1)
         connection.close()
         until(lambda: reader.get("/health").json()["running"] == 0)
-        assert served.end() == (143, "")
+        assert served.end(signal.SIGTERM) == (143, "")
+    assert not [*(tmp_path / "here").iterdir(), *(tmp_path / "tmp").iterdir()]
 
 
-def test_ctrl_c_stops_the_run_and_no_input_is_logged():
-    with serving() as served, served.enter() as reader:
-        reader.post("/attention", json={"text": "xylophone \U0001320f"})
-        reader.post("/shift", json={"word": "xylophone", "text": "xylophone"})
-        reader.post("/senses", json={"word": "xylophone"})
-        answers = []
-        asked = {"word": "bank", "text": LONG}
-        asking = [
-            threading.Thread(target=lambda: answers.append(reader.post("/shift", json=asked)))
-            for _ in range(3)
-        ]
-        for each in asking:
-            each.start()
-        until(lambda: reader.get("/health").json()["waiting"] == 2)
-        began = time.monotonic()
-        served.process.send_signal(signal.SIGINT)
-        out, errors = served.process.communicate(timeout=20)
-        assert served.process.returncode == 130
-        assert time.monotonic() - began < 5
-        assert errors == ""
-        assert "xylophone" not in out
-        for each in asking:
-            each.join()
-        assert [answer.status_code for answer in answers] == [503] * 3
-        with socket.create_server(("127.0.0.1", served.port)):
-            pass  # it is free again
-
-
-def test_other_hosts_are_admitted_by_name_only_with_a_warning(small):
+def test_other_hosts_are_admitted_by_name_only_with_a_warning_and_ctrl_c_stops_the_run(small):
     with serving("--host", "0.0.0.0", "--model", str(small)) as served:
         name = served.address.removeprefix("http://")
         assert name == f"{socket.gethostname().lower()}:{served.port}"
@@ -376,9 +348,39 @@ def test_other_hosts_are_admitted_by_name_only_with_a_warning(small):
                 f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
             )
             assert f" {status} " in answer.splitlines()[0]
-        code, errors = served.end()
-        assert code == 143
+        served.link = served.link.replace(name, f"127.0.0.1:{served.port}")
+        served.address = f"http://127.0.0.1:{served.port}"
+        with served.enter() as reader:
+            out, errors = stop_by_ctrl_c(served, reader)
         assert errors == "attnviz: Whoever reaches 0.0.0.0 and has the link can use it.\n"
+        assert "xylophone" not in out  # no input is logged
+
+
+def stop_by_ctrl_c(served, reader):
+    """Stop a server that has answered and runs; return what it has printed."""
+    reader.post("/attention", json={"text": "xylophone \U0001320f"})
+    reader.post("/shift", json={"word": "xylophone", "text": "xylophone"})
+    reader.post("/senses", json={"word": "xylophone"})
+    answers = []
+    asked = {"word": "bank", "text": LONG}
+    asking = [
+        threading.Thread(target=lambda: answers.append(reader.post("/shift", json=asked)))
+        for _ in range(3)
+    ]
+    for each in asking:
+        each.start()
+    until(lambda: reader.get("/health").json()["waiting"] == 2)
+    began = time.monotonic()
+    served.process.send_signal(signal.SIGINT)
+    printed = served.process.communicate(timeout=20)
+    assert served.process.returncode == 130
+    assert time.monotonic() - began < 5
+    for each in asking:
+        each.join()
+    assert [answer.status_code for answer in answers] == [503] * 3
+    with socket.create_server(("127.0.0.1", served.port)):
+        pass  # it is free again
+    return printed
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
