@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from one_model import one_model  # noqa: F401
 
 import attnviz
 from attnviz.app import app, run
