@@ -12,6 +12,7 @@ import attnviz
 from attnviz.errors import InputError
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("layout", ["constrained", None])
 @pytest.mark.parametrize("panels", [2, 3])
 def test_nothing_overlaps_in_subplots(train, layout, panels):

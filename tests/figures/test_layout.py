@@ -31,7 +31,7 @@ def check_layout(figure):
         assert not overlap(one.get_window_extent(), other.get_window_extent(), 0)
 
 
-@pytest.mark.pairs
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("width", [COLUMN, FULL])
 @pytest.mark.parametrize("special", ["keep", "remove"])
 @pytest.mark.parametrize("name", INPUTS)
@@ -40,6 +40,7 @@ def test_a_heatmap_with_its_overview(request, name, special, width):
     check_layout(attnviz.plot.heatmap(result, special=special, width=width).figure)
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("width", [COLUMN, FULL])
 @pytest.mark.parametrize("name", INPUTS)
 def test_a_heatmap_alone(request, name, width):
@@ -47,7 +48,7 @@ def test_a_heatmap_alone(request, name, width):
     check_layout(attnviz.plot.heatmap(result, layer=1, head=range(12), width=width).figure)
 
 
-@pytest.mark.pairs
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("width", [COLUMN, FULL])
 @pytest.mark.parametrize("layer", [None, 2])
 @pytest.mark.parametrize("name", INPUTS)
@@ -55,7 +56,9 @@ def test_a_head_grid(request, name, layer, width):
     check_layout(attnviz.plot.heads(request.getfixturevalue(name), layer=layer, width=width))
 
 
-@pytest.mark.parametrize("width", [40, 60, 120, 300])
+@pytest.mark.parametrize(
+    "width", [40, *(pytest.param(width, marks=pytest.mark.long) for width in (60, 120)), 300]
+)
 def test_other_widths(pair, width):
     check_layout(attnviz.plot.heatmap(pair, special="remove", width=width).figure)
     check_layout(attnviz.plot.heads(pair, layer=0, width=width))
@@ -80,7 +83,7 @@ def test_the_check_detects_overlaps_and_text_outside_the_page():
         check_layout(figure)
 
 
-@pytest.mark.pairs(each=2)
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("width", [COLUMN, 120, FULL])
 @pytest.mark.parametrize("name", INPUTS)
 def test_steps_and_the_attention_vector(request, name, width):
@@ -90,12 +93,13 @@ def test_steps_and_the_attention_vector(request, name, width):
     check_layout(attnviz.plot.attention_vector(taken, width=width))
 
 
-def test_steps_with_terms_in_the_scores_and_two_sequences(tokenizer):
-    for family in ("gemma2", "gpt-oss", "t5", "funnel"):
-        given = {"target": "the station"} if family == "t5" else {}
-        result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("the train left", **given)
-        check_layout(attnviz.plot.steps(result))
-        check_layout(attnviz.plot.steps(result, width=COLUMN))
+@pytest.mark.pairs(each=1)
+@pytest.mark.parametrize("width", [COLUMN, FULL])
+@pytest.mark.parametrize("family", ["gemma2", "gpt-oss", "t5", "funnel"])
+def test_steps_with_terms_in_the_scores_and_two_sequences(tokenizer, family, width):
+    given = {"target": "the station"} if family == "t5" else {}
+    result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("the train left", **given)
+    check_layout(attnviz.plot.steps(result, width=width))
 
 
 def caption_of(figure):
@@ -105,7 +109,7 @@ def caption_of(figure):
     return gray, [text.get_text() for text in lines if text.get_color() == style.LIGHT.ink]
 
 
-@pytest.mark.parametrize("width", [COLUMN, FULL])
+@pytest.mark.parametrize("width", [COLUMN, pytest.param(FULL, marks=pytest.mark.long)])
 def test_a_short_caption_has_two_lines_and_the_file_has_all_sentences(train, tmp_path, width):
     full = attnviz.plot.steps(train, width=width, caption="full")
     short = attnviz.plot.steps(train, width=width)

@@ -18,6 +18,12 @@ def steps(train):
     return attnviz.steps(train, layer=5, head=3, word="train")
 
 
+@pytest.fixture(scope="module")
+def figure(steps):
+    """The figure of all stages, only to look at."""
+    return attnviz.plot.steps(steps)
+
+
 def meshes(figure):
     return [mesh for axes in figure.axes for mesh in axes.collections if isinstance(mesh, QuadMesh)]
 
@@ -39,8 +45,7 @@ def test_the_title_names_the_key_with_the_largest_share(steps, draw):
     ) in said
 
 
-def test_every_stage_is_drawn_with_its_numbers(steps):
-    figure = attnviz.plot.steps(steps)
+def test_every_stage_is_drawn_with_its_numbers(steps, figure):
     drawn = [mesh.get_array().data for mesh in meshes(figure)]
     for stage in steps.stages:
         assert any(
@@ -57,8 +62,7 @@ def test_every_stage_is_drawn_with_its_numbers(steps):
     assert sum(text.startswith("agrees to ") for text in said) == len(steps.stages) - 1
 
 
-def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(steps):
-    figure = attnviz.plot.steps(steps)
+def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(steps, figure):
     frames = [
         (axes, patch)
         for axes in figure.axes
@@ -72,8 +76,7 @@ def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(steps):
     assert (part.get_x(), part.get_width()) == (96, 32)
 
 
-def test_the_weights_are_written_into_their_cells(steps):
-    figure = attnviz.plot.steps(steps)
+def test_the_weights_are_written_into_their_cells(steps, figure):
     written = [
         [text.get_text() for text in axes.texts] for axes in figure.axes if len(axes.texts) == 81
     ]

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from golden.saved_results import SAVED
 from matplotlib.colors import to_hex, to_rgb
 
 import attnviz
@@ -18,8 +19,8 @@ DRAWN = {
     "attention_vector": lambda result: plot.attention_vector(
         attnviz.steps(result, layer=1, head=3)
     ),
-    "shift": lambda result: plot.shift(
-        attnviz.shift("station", result.provenance.text, verify_causally=True), details=True
+    "shift": lambda _: plot.shift(
+        attnviz.load_result(SAVED / "shift-causally.safetensors"), details=True
     ),
     "example": lambda _: plot.example("phones"),
     "axes of the user": lambda result: (

@@ -49,6 +49,7 @@ def framed(figure, color):
     ]
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("width", [89, 183])
 @pytest.mark.parametrize("worked", NAMES, indirect=True)
 def test_nothing_overlaps(worked, width):

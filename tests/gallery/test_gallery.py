@@ -8,6 +8,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
+from one_model import one_model  # noqa: F401
 from readable_text import check_texts
 
 ROOT = Path(__file__).parents[2]
@@ -23,10 +24,14 @@ def test_the_figures_are_numbered():
 
 
 # Figures of larger models take half a minute each; tests/real holds what they claim. One trains a
-# model; tests/analyses/compare holds the comparison.
+# model, one has the senses of ten words. What the others draw, tests/golden draws, too.
+TAKES_LONG = (
+    "fig06_senses", "fig12_apple", "fig18_four_rankings", "fig20_survey", "fig28_training",
+    "fig29_linear_attention",
+)  # fmt: skip
 DRAWN = [
     pytest.param(one, marks=pytest.mark.long)
-    if build_gallery.models_of(one) or one.stem in ("fig28_training", "fig29_linear_attention")
+    if build_gallery.models_of(one) or one.stem in TAKES_LONG
     else one
     for one in SCRIPTS
 ]

@@ -14,6 +14,7 @@ import pytest
 import torch
 from families import tiny
 from media import RATE, chirp, picture, processor_of, seeing
+from one_model import one_model  # noqa: F401
 
 import attnviz
 from golden.figure_structure import structure
@@ -98,8 +99,20 @@ RUNS = {
     "audio-heatmap": ("heatmap", "--audio", "tone.wav", "-m", "wav2vec2", "--layer", "1"),
 }  # fmt: skip
 
+# Kinds that the other cases show too, together
+TAKES_LONG = (
+    "compare-three", "heatmap-head", "heads", "two-sides-heatmap",  # commands
+    "senses", "shift", "shift-column", "steps-of-saved", "heatmap-column",  # figures
+)  # fmt: skip
+
 # A line of a help page: the names of an option, its description, and its default
 OPTION = re.compile(r"│ +((?:--?[a-z-]+ +)*)(.*?)(?:\[default: (.*)\] *)?│")
+
+
+def but_long(names, takes_long):
+    return [
+        pytest.param(name, marks=[pytest.mark.long] if name in takes_long else []) for name in names
+    ]
 
 
 def command(*arguments):
@@ -158,7 +171,7 @@ def place(tmp_path_factory, model):
     return folder
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", but_long(RUNS, TAKES_LONG[:4]))
 def test_a_command_prints_the_same_data(name, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     arguments = [*RUNS[name], "--json"]
@@ -318,7 +331,7 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", but_long(FIGURES, TAKES_LONG[4:]))
 def test_a_figure_has_the_same_structure(name, request):
     draw = FIGURES[name]
     needed = draw.__code__.co_varnames[: draw.__code__.co_argcount]

@@ -11,6 +11,11 @@ from attnviz.analyses.maps.compute import attention_map, head_maps
 from attnviz.app import run
 from attnviz.errors import InputError
 
+BANK = {
+    "river": ["We sat on the bank.", "The bank was muddy.", "Grass covers the bank of the creek."],
+    "money": ["The bank lent money.", "She owns a bank.", "His loan came from a bank in Bern."],
+}
+
 
 def read(tmp_path, drawn):
     attnviz.save_result(drawn, tmp_path / "x.parquet", force=True)
@@ -64,7 +69,7 @@ def test_a_shift(tmp_path, model):
 
 
 def test_senses(tmp_path, model):
-    drawn = attnviz.senses("bank", model=model)
+    drawn = attnviz.senses("bank", BANK, model=model)
     rows, _ = read(tmp_path, drawn)
     assert len(rows) == 7 * len(drawn.occurrences)
     last = [row for row in rows if row["state"] == 6]

@@ -101,7 +101,9 @@ def test_labels_are_escaped_for_a_notebook():
     assert "&lt;script&gt;" in evil._repr_html_()
 
 
+@pytest.mark.parametrize("result", ["map", "steps"], indirect=True)
 def test_it_draws_itself(result):
+    """As all do for a notebook, above."""
     assert isinstance(result.plot(), Axes | Figure)
 
 

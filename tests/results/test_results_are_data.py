@@ -179,9 +179,8 @@ def test_summaries_are_one_short_line(model, train, long):
 
 
 def test_only_public_names_are_listed():
-    code = "import attnviz; attnviz.load; print(*dir(attnviz))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert sorted(done.stdout.split()) == sorted(attnviz.__all__)
+    assert attnviz.load  # of a module that is in the package from now on
+    assert sorted(dir(attnviz)) == sorted(attnviz.__all__)
 
 
 def test_a_notebook_prints_a_result_once(train):

@@ -69,8 +69,7 @@ def explain(
     Examples
     --------
     >>> import attnviz
-    >>> text = "The Eiffel Tower is in the city of"
-    >>> why = attnviz.explain(text, target="Paris", against="London", model="smollm2")
+    >>> why = attnviz.explain("CC(=O)O.OCC>>CC(=O)O[MASK]C", model="rxnmapper")
     >>> figure = attnviz.plot.explain(why)
     """
     with new_page(
