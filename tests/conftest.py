@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers and their subprocesses share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,6 +23,7 @@ import attnviz  # noqa: E402
 from attnviz.models.named import NAMED  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
+from one_model import load_once  # noqa: E402
 from pairing import mark_the_rest_as_long  # noqa: E402
 
 # The same few examples every time; with `-m long`, many new ones. A busy machine is not a failure.
@@ -49,10 +51,11 @@ def pytest_collection():
 # The files that take longest, longest first: at the end, one worker would wait for the other.
 LONGEST = (
     "test_style.py", "test_readme.py", "test_gallery.py", "test_cheat_sheet.py", "test_serving.py",
-    "test_view.py", "test_families.py", "test_streaming_gpu.py", "test_typed.py", "test_called.py",
-    "test_on_ray.py", "test_padding.py", "test_simulated_cuda.py", "test_explain.py",
-    "test_senses.py", "test_shift.py", "test_ablate.py", "test_checkpoints.py", "test_jupyter.py",
-    "test_planted_streams.py", "test_served_page.py", "test_golden.py", "test_on_a_device.py",
+    "test_view.py", "test_families.py", "test_streaming_gpu.py", "test_catalogue.py",
+    "test_keywords.py", "test_options.py", "test_on_ray.py", "test_padding.py",
+    "test_simulated_cuda.py", "test_explain.py", "test_senses.py", "test_shift.py",
+    "test_ablate.py", "test_checkpoints.py", "test_jupyter.py", "test_planted_streams.py",
+    "test_notebooks.py", "test_served_page.py", "test_golden.py", "test_on_a_device.py",
 )  # fmt: skip
 
 # `-m fast`: the folders of the formula and the data, the goldens and the properties
@@ -71,6 +74,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker("fast")
         if isinstance(item, pytest.DoctestItem):
             _skip_without_models(item)
+            item.runtest = patch("attnviz.pipeline.attend.load_checkpoint", load_once)(item.runtest)
 
 
 def _skip_without_models(item):

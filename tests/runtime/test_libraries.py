@@ -84,7 +84,7 @@ def test_what_other_threads_print_is_not_lost(capfd, tokenizer):
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        model.attend("the train left " * 6_000, truncate=True)
+        model.attend("the train left " * 30_000, truncate=True)
     finally:
         stop.set()
         thread.join()

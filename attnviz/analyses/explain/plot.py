@@ -69,7 +69,8 @@ def explain(
     Examples
     --------
     >>> import attnviz
-    >>> why = attnviz.explain("CC(=O)O.OCC>>CC(=O)O[MASK]C", model="rxnmapper")
+    >>> text = "The Eiffel Tower is in the city of"
+    >>> why = attnviz.explain(text, target="Paris", against="London", model="smollm2")
     >>> figure = attnviz.plot.explain(why)
     """
     with new_page(
