@@ -19,7 +19,7 @@ import attnviz
 from attnviz.app import run
 from attnviz.runtime import progress
 
-LONG = "The train left the station on time and nobody noticed that it was early. " * 20
+LONG = "The train left the station on time and nobody noticed that it was early. " * 6
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def slow(tokenizer, tmp_path):
     patient = copy.deepcopy(tokenizer)
     patient.model_max_length = 60_000
     patient.save_pretrained(tmp_path / "slow")
-    (tmp_path / "book.txt").write_text(LONG * 80, encoding="utf-8")
+    (tmp_path / "book.txt").write_text(LONG * 270, encoding="utf-8")
     known = ["--file", "book.txt", "--model", "slow", "--force"]
     return [sys.executable, "-m", "attnviz", "heatmap", *known]
 
