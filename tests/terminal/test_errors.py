@@ -404,7 +404,9 @@ def test_nohup_is_respected():
         assert process.stdout.read() == b""
 
 
-@pytest.mark.parametrize("more", [[], ["--json"]], ids=["for people", "json"])
+@pytest.mark.parametrize(
+    "more", [[], pytest.param(["--json"], marks=pytest.mark.long)], ids=["for people", "json"]
+)
 def test_a_closed_pipe_is_not_an_error(more):
     with start("example", "cat", "-o", "x.json", *more) as process:
         process.stdout.close()  # as `| head` does when it has enough

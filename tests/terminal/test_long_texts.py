@@ -65,6 +65,7 @@ def test_a_region_of_a_short_text_is_in_words(capsys):
 
 def test_heads_and_verify_read_files(file, capsys):
     assert run(["heads", "--file", file, "--mode", "streamed", "-o", "heads.svg"]) == 0
+    Path(file).write_text(LONG * 3, encoding="utf-8")  # of which a sample of the rows is compared
     assert run(["verify", "--file", file, "--mode", "streamed"]) == 0
     said = capsys.readouterr().out
     assert "attention vectors" in said
