@@ -7,10 +7,11 @@ import inspect
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import attnviz
-from contract.calls import CALLS, IDLE, With, names_in, outcome, outcome_once, read_only
+from contract.calls import CALLS, FIGURES, IDLE, With, names_in, outcome, outcome_once, read_only
 
 
 def arguments_of(call, keyword, context=None):
@@ -24,7 +25,7 @@ def arguments_of(call, keyword, context=None):
 def is_ignored(call, keyword, context=None):
     """Return whether a call returns the same with a value of a keyword as without it."""
     before, after = arguments_of(call, keyword, context)
-    return outcome(call, after) == outcome_once(call, before)
+    return outcome_once(call, after) == outcome_once(call, before)
 
 
 def missing_values(call):
@@ -42,6 +43,41 @@ WITHIN = [
 ]
 
 
+# The options of commands that draw, with which `test_options.py` draws the same figures
+DRAWN = {*FIGURES, "details"}
+COMMANDS = ("ablate", "check", "compare", "example", "explain", "heads", "heatmap", "senses",
+            "shift", "steps", "survey")  # fmt: skip
+
+
+def of_functions():
+    """Return all keywords; those that `test_options.py` gives to a command are long."""
+    for name, call in CALLS.items():
+        for keyword in call.values:
+            rests = name.removeprefix("plot.") in COMMANDS and keyword in DRAWN
+            yield pytest.param(name, keyword, marks=pytest.mark.long if rests else [])
+
+
+def within():
+    """Return keywords of other calls; of figures, each runs in one of them, and those of all."""
+    for name, keyword, context in WITHIN:
+        call = CALLS[name]
+        others = [other for other, base in call.contexts.items() if keyword not in base]
+        chosen = others[[*call.values].index(keyword) % len(others)]
+        rests = context != chosen or (keyword in DRAWN and len(others) == 1)
+        marks = pytest.mark.long if rests and name.startswith("plot.") else []
+        yield pytest.param(name, keyword, context, marks=marks)
+
+
+def numbers():
+    """Return the keywords whose value is a whole number, or a list of one."""
+    for name, call in CALLS.items():
+        for keyword, value in call.values.items():
+            value = value.value if isinstance(value, With) else value
+            number = value[0] if isinstance(value, list) else value
+            if isinstance(number, int) and not isinstance(number, bool) and keyword != "width":
+                yield name, keyword, number
+
+
 def test_every_public_function_is_in_the_table():
     functions = {
         name for name in names_in("__init__.pyi") if inspect.isroutine(getattr(attnviz, name))
@@ -55,20 +91,29 @@ def test_every_keyword_has_a_value(name):
     assert not missing_values(CALLS[name])
 
 
-@pytest.mark.parametrize(
-    ("name", "keyword"), [(name, keyword) for name in CALLS for keyword in CALLS[name].values]
-)
+@pytest.mark.parametrize(("name", "keyword"), [*of_functions()])
 def test_a_keyword_changes_the_result_or_is_refused(name, keyword):
     if (name, keyword) == ("plot.save", "force") and os.access(read_only(), os.W_OK):
         pytest.skip("this user may write to read-only files")
     assert not is_ignored(CALLS[name], keyword)
 
 
-@pytest.mark.parametrize(("name", "keyword", "context"), WITHIN)
+@pytest.mark.parametrize(("name", "keyword", "context"), [*within()])
 def test_a_keyword_that_cannot_apply_is_refused(name, keyword, context):
     ignored = is_ignored(CALLS[name], keyword, context)
     if (name, keyword) not in IDLE:
         assert not ignored
+
+
+@pytest.mark.parametrize(("name", "keyword", "number"), [*numbers()])
+def test_a_number_of_numpy_is_a_number(name, keyword, number):
+    call = CALLS[name]
+    _, arguments = arguments_of(call, keyword)
+    plain, numpy = (
+        outcome_once(call, {**arguments, keyword: of(number)}) for of in (int, np.int64)
+    )
+    assert plain == numpy
+    assert not plain.startswith("refused")
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -74,19 +74,20 @@ VALUES = {
     ("explore", "output"): "new.html", ("view", "output"): "new.html",
     ("verify", "output"): "new.safetensors", ("view", "head"): "3",
 }  # fmt: skip
+DRAWN = ("width", "caption", "details")  # the figure that most commands draw without --output
 # More words, with which an option applies.
 WITH = {
     "generate": "-m gpt", "target": "-m bart", "image": "-m vit", "audio": "-m ear",
     "positions": "--audio sound.wav -m ear",
     "sampling_rate": "--audio sound.wav -m ear", "truncate": "-m short", "cells": "--mode streamed",
-    "top": "--mode streamed", "width": "-o new.svg", "caption": "-o new.svg",
-    "details": "-o new.svg", "force": "-o old.json", "measure": "--explain --generate 2 -m gpt",
+    "top": "--mode streamed", "force": "-o old.json", "measure": "--explain --generate 2 -m gpt",
     "explain": "--generate 2 -m gpt", "stack": "-m bart --target left",
     ("explain", "target"): "-m gpt", ("explain", "number"): "--target left",
     ("ablate", "target"): "-m gpt", ("survey", "stack"): "", ("survey", "force"): "-o old",
-    ("survey", "resume"): "-o old", ("survey", "width"): "",
+    ("survey", "resume"): "-o old",
     ("verify", "force"): "-o old.safetensors",
     ("explain", "decoder"): "-m bart", ("check", "cells"): "", ("check", "top"): "",
+    **{(command, name): "-o new.svg" for command in ("check", "example") for name in DRAWN},
 }  # fmt: skip
 # Other command lines: with more texts, or models.
 INSTEAD = {
@@ -238,6 +239,8 @@ def lines(command, name):
     words = [command, *of(INSTEAD, command, name, BASES[command])]
     if name == "json":
         return [word for word in words if word != "--json"], words
+    if name in DRAWN:
+        words = [word for word in words if word != "--json"]
     alone = name in ALONE and (name not in MEDIA or command in READING)
     more, value = of(WITH, command, name, "").split(), of(VALUES, command, name)
     known = {option for each in COMMANDS[command].params for option in each.opts}

@@ -44,19 +44,23 @@ def changed(encoding, name):
     return {**encoding, "attention_mask" if " " in name else name: values[name]}
 
 
+@pytest.fixture(scope="module")
+def plain(model):
+    return model.attend(TEXT)
+
+
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize(
     "name", ["position_ids", "attention_mask", "a mask of pairs", "token_type_ids"]
 )
 @pytest.mark.parametrize("door", [{}, {"inputs": True}], ids=["as a text", "inputs="])
-def test_every_entry_of_an_encoding_reaches_the_model(name, door):
-    model = attnviz.load()
+def test_every_entry_of_an_encoding_reaches_the_model(name, door, model, plain):
     arguments = changed(dict(model.tokenizer(TEXT, return_tensors="pt")), name)
     result = model.attend(inputs=arguments) if door else model.attend(arguments)
     assert result.agreement.verdict == "verified"
     torch.testing.assert_close(
         result.weights(), own_weights(model.module, arguments), atol=1e-5, rtol=0
     )
-    plain = model.attend(TEXT)
     assert (result.weights() - plain.weights()).abs().max() > 0.01
 
 

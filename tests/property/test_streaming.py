@@ -104,15 +104,16 @@ def test_the_bundled_model_with_padding(train, small):
 
 
 @pytest.mark.parametrize("least", [cpu.LEAST, 2**62], ids=["loops", "torch"])
-def test_four_thousand_tokens(least, monkeypatch):
+@pytest.mark.parametrize("count", [1200, pytest.param(4096, marks=pytest.mark.long)])
+def test_thousands_of_tokens(count, least, monkeypatch):
     monkeypatch.setattr(cpu, "LEAST", least)
     torch.manual_seed(0)
-    Q, K = torch.randn(2, 4096, 64), torch.randn(1, 4096, 64)
+    Q, K = torch.randn(2, count, 64), torch.randn(1, count, 64)
     scoring = ScoreSpec(Q, K, 0.125, MaskRule(after=0))
     P = (Q.double() @ K.double().mT * 0.125).masked_fill(
-        torch.ones(4096, 4096, dtype=torch.bool).triu(1), -torch.inf
+        torch.ones(count, count, dtype=torch.bool).triu(1), -torch.inf
     )
-    V = torch.randn(1, 4096, 64)
+    V = torch.randn(1, count, 64)
     attended, summary = attend(scoring, V, top=8)
     check(summary, P.softmax(-1))
     assert_close(attended.double(), P.softmax(-1) @ V.double(), **NEAR)

@@ -13,6 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import attnviz
+from robustness.running.families import saved
 from robustness.running.scene import base_environment
 
 OLD, NEW = "the train left the station", "she sat by the bank"
@@ -70,11 +71,16 @@ def load_maps(path):
     assert (sums - sums[0, 0, 0]).abs().max() < 1e-5
 
 
-# The file, the commands that write two results into it, and its reader.
+def commands(command, name):
+    """Return two commands that write different results into a file."""
+    return [[command, f"{text}. " * 4, "-m", str(saved("bert")), "-o", name] for text in (OLD, NEW)]
+
+
+# The file, what writes two results into it, and its reader.
 KILLED = {
-    "heatmap": ("x.png", [["heatmap", text, "-o", "x.png"] for text in (OLD, NEW)], decode_png),
-    "view": ("x.html", [["view", f"{t}. " * 4, "-o", "x.html"] for t in (OLD, NEW)], parse_page),
-    "large": ("x.safetensors", [None, None], load_maps),
+    "heatmap": ("x.png", lambda: commands("heatmap", "x.png"), decode_png),
+    "view": ("x.html", lambda: commands("view", "x.html"), parse_page),
+    "large": ("x.safetensors", lambda: [None, None], load_maps),
 }
 
 
@@ -94,7 +100,8 @@ def kill_at_random(start, server, folder, kind, moments, chance):
 
     The signal comes after the temporary file appears, with a delay up to the duration of a write.
     """
-    name, (first, second), verify = KILLED[kind]
+    name, writers, verify = KILLED[kind]
+    first, second = writers()
     path = folder / name
     known = {}
     for which, arguments in (("old", first), ("new", second)):

@@ -113,7 +113,9 @@ def test_the_memory_of_weights_depends_on_their_dtype(checkpoint, monkeypatch):
     assert attnviz.load(checkpoint, device="cpu").module.dtype == torch.float32
 
 
-@pytest.mark.parametrize("size", [5, 60, 150, 400])
+@pytest.mark.parametrize(
+    "size", [5, 150, *(pytest.param(size, marks=pytest.mark.long) for size in (60, 400))]
+)
 def test_out_of_memory_during_a_run_is_reported_in_the_same_words(checkpoint, size):
     model = attnviz.load(checkpoint, device="cpu")
 

@@ -1,5 +1,6 @@
 """Run commands in an empty folder, without a network, with the default model loaded once."""
 
+import inspect
 import socket
 
 import pytest
@@ -25,3 +26,24 @@ def _default_model_loaded_once(model, monkeypatch):
         return model if plain else load(name, **how)
 
     monkeypatch.setattr(attnviz.pipeline.attend, "load", load_once)
+
+
+_DONE = {}
+
+
+@pytest.fixture(autouse=True)
+def _default_model_runs_once(request, model, monkeypatch):
+    """Run the default model once on the same texts, except where a test changes something."""
+    changes = "monkeypatch" in inspect.signature(request.function).parameters
+    changes = changes or {"_scale_off", "noisy"} & {*request.fixturenames}
+    run = attnviz.pipeline.attend.run
+
+    def run_once(checkpoint, inputs, options):
+        if checkpoint is not model.checkpoint or inputs.arguments or changes:
+            return run(checkpoint, inputs, options)
+        key = repr((inputs, options))
+        if key not in _DONE:
+            _DONE[key] = run(checkpoint, inputs, options)
+        return [*_DONE[key]]
+
+    monkeypatch.setattr(attnviz.pipeline.attend, "run", run_once)

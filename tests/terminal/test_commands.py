@@ -59,7 +59,7 @@ def test_each_file_extension_is_a_format(capsys, command, suffix):
             assert file.get_tensor("weights").shape == shape
 
 
-@pytest.mark.parametrize("command", ["heatmap", "heads"])
+@pytest.mark.parametrize("command", ["heatmap", pytest.param("heads", marks=pytest.mark.long)])
 def test_the_default_file_is_named_after_the_command(capsys, command):
     out = succeeds(capsys, command, TEXT).out
     assert [path.name for path in Path().iterdir()] == [f"{command}.png"]
@@ -364,7 +364,9 @@ def test_steps_prints_every_stage_and_every_key(capsys):
     assert "Queries Q" in texts_in_svg("s.svg")
 
 
-@pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors"])
+@pytest.mark.parametrize(
+    "suffix", [".json", ".npz", pytest.param(".safetensors", marks=pytest.mark.long)]
+)
 def test_steps_as_data(capsys, suffix):
     succeeds(capsys, "steps", TEXT, "--layer", "5", "--head", "3", "-o", f"s{suffix}")
     taken = attnviz.steps(attnviz.attend(TEXT), layer=5, head=3)

@@ -339,10 +339,16 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize(("number", "code"), SIGNALS, ids=["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [  # tests/robustness/catalogue has the others
+        pytest.param(*each, id=each[0].name, marks=[] if each == SIGNALS[1] else pytest.mark.long)
+        for each in SIGNALS
+    ],
+)
 def test_a_signal_while_writing_keeps_the_old_file_and_no_temporary_file(number, code):
     Path("x.png").write_text("old")
-    arguments = ["heatmap", TEXT, "-o", "x.png"]
+    arguments = ["example", "cat", "-o", "x.png"]
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW_DISK, *arguments],
         stdout=subprocess.PIPE,
@@ -398,25 +404,15 @@ def test_nohup_is_respected():
         assert process.stdout.read() == b""
 
 
-@pytest.mark.parametrize("more", [[], ["--json"]], ids=["for people", "json"])
+@pytest.mark.parametrize(
+    "more", [[], pytest.param(["--json"], marks=pytest.mark.long)], ids=["for people", "json"]
+)
 def test_a_closed_pipe_is_not_an_error(more):
-    with start("heatmap", TEXT, "-o", "x.json", *more) as process:
+    with start("example", "cat", "-o", "x.json", *more) as process:
         process.stdout.close()  # as `| head` does when it has enough
         assert process.stderr.read() == ""
     assert process.returncode == 0
     assert Path("x.json").exists()
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_standard_output_exits_with_4_and_one_line():
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "attnviz", "--help"],
-            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
-    assert done.returncode == 4
-    assert done.stderr.startswith("attnviz: Standard output cannot be written")
-    assert done.stderr.count("\n") == 1
 
 
 ASCII = {"PYTHONIOENCODING": "ascii"}
@@ -439,9 +435,19 @@ STREAMS = {
     "a line in a name": ("heatmap x -o 'a\nb/\x1b[31mx.png'", {}, 4, "", "a b does not exist"),
 }  # fmt: skip
 
+ALSO_A_CASE = (  # of tests/robustness/catalogue
+    "no standard error", "a full standard error", "no reader of standard error", "ascii, results",
+)  # fmt: skip
+
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize(("typed", "known", "code", "out", "err"), STREAMS.values(), ids=STREAMS)
+@pytest.mark.parametrize(
+    ("typed", "known", "code", "out", "err"),
+    [
+        pytest.param(*case, id=name, marks=pytest.mark.long if name in ALSO_A_CASE else [])
+        for name, case in STREAMS.items()
+    ],
+)
 def test_streams_of_every_kind(typed, known, code, out, err):
     done = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m attnviz {typed}"],

@@ -19,7 +19,7 @@ import attnviz
 from attnviz.app import run
 from attnviz.runtime import progress
 
-LONG = "The train left the station on time and nobody noticed that it was early. " * 20
+LONG = "The train left the station on time and nobody noticed that it was early. " * 6
 
 
 @pytest.fixture
@@ -65,6 +65,7 @@ def test_a_region_of_a_short_text_is_in_words(capsys):
 
 def test_heads_and_verify_read_files(file, capsys):
     assert run(["heads", "--file", file, "--mode", "streamed", "-o", "heads.svg"]) == 0
+    Path(file).write_text(LONG * 3, encoding="utf-8")  # of which a sample of the rows is compared
     assert run(["verify", "--file", file, "--mode", "streamed"]) == 0
     said = capsys.readouterr().out
     assert "attention vectors" in said
@@ -110,7 +111,7 @@ def test_files_without_text(content, said, capsys):
 def test_progress_is_reported_from_0_to_100_percent(model):
     heard = []
     with progress.listening(lambda name, done: heard.append((name, done))):
-        attnviz.attend(LONG, model=model, mode="streamed")
+        attnviz.attend(LONG * 2, model=model, mode="streamed")  # which no other test has run
     shares = [round(done, 9) for _, done in heard]
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (0.0, 1.0)
@@ -126,7 +127,7 @@ def slow(tokenizer, tmp_path):
     patient = copy.deepcopy(tokenizer)
     patient.model_max_length = 60_000
     patient.save_pretrained(tmp_path / "slow")
-    (tmp_path / "book.txt").write_text(LONG * 80, encoding="utf-8")
+    (tmp_path / "book.txt").write_text(LONG * 270, encoding="utf-8")
     known = ["--file", "book.txt", "--model", "slow", "--force"]
     return [sys.executable, "-m", "attnviz", "heatmap", *known]
 

@@ -51,7 +51,10 @@ def test_custom_sentences_from_the_command_line_and_a_file(capsys):
     assert json.loads(Path("x.json").read_text())["raw"]
 
 
-@pytest.mark.parametrize("ending", [".svg", ".pdf", ".npz", ".safetensors"])
+@pytest.mark.parametrize(
+    "ending",
+    [".svg", ".npz", *(pytest.param(e, marks=pytest.mark.long) for e in (".pdf", ".safetensors"))],
+)
 def test_each_file_extension_is_a_format(capsys, ending):
     assert run(["senses", "bank", *TWO, "--width", "89", "-o", f"x{ending}"]) == 0
     assert [path.name for path in Path().iterdir()] == [f"x{ending}"]

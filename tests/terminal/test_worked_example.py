@@ -83,7 +83,13 @@ def test_a_custom_file(capsys):
     assert lines[at + 1] == "from the inputs 10.00 ≠11.00"
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".json", ".npz", ".safetensors"])
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        ".svg", ".json", ".npz", ".safetensors",
+        *(pytest.param(suffix, marks=pytest.mark.long) for suffix in (".png", ".pdf")),
+    ],
+)  # fmt: skip
 def test_each_file_extension_is_a_format(capsys, suffix):
     assert f"wrote x{suffix}" in succeeds(capsys, "phones", "-o", f"x{suffix}").out
     path = Path(f"x{suffix}")

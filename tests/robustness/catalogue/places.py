@@ -13,38 +13,38 @@ _TRAIN = "heatmap 'the train' -m tiny -o"
 
 PLACES = {
     "a missing folder": both(f"{_TRAIN} none/x.png", 4, "none does not exist", cold=True),
-    "a file as the folder": both(f"{_TRAIN} words.txt/x.svg", 4, "words.txt", cold=True),
+    "a file as the folder": both(f"{_TRAIN} words.txt/x.svg", 4, "words.txt"),
     "the file that is read": typed(
         "example --file own.json -o own.json --force", 2, "own.json is the text to read"
     ),
-    "a folder": both(f"{_TRAIN} afolder", 4, "afolder is a folder", cold=True),
-    "a folder that is called so": both(f"{_TRAIN} afolder.png", 4, "is a folder", cold=True),
-    "this folder": both(f"{_TRAIN} .", 4, "is a folder", cold=True),
+    "a folder": both(f"{_TRAIN} afolder", 4, "afolder is a folder"),
+    "a folder that is called so": both(f"{_TRAIN} afolder.png", 4, "is a folder"),
+    "this folder": both(f"{_TRAIN} .", 4, "is a folder"),
     "a read-only folder": both(f"{_TRAIN} locked/x.png", 4, "read-only", within="no root"),
     "a folder of the system": typed(f"{_TRAIN} /proc/x.json", 4, "/proc"),
-    "a device": both(f"{_TRAIN} /dev/null", 2, "must end in", cold=True),
-    "a link to a device": both(f"{_TRAIN} null.png", 4, "is a device", cold=True),
+    "a device": both(f"{_TRAIN} /dev/null", 2, "must end in"),
+    "a link to a device": both(f"{_TRAIN} null.png", 4, "is a device"),
     "a link": typed(f"{_TRAIN} link.png", leaves="real.png"),
-    "a link to nowhere": both(f"{_TRAIN} nowhere.png", 4, "does not exist", cold=True),
-    "a link to itself": both(f"{_TRAIN} loop.png", 4, "loop.png", cold=True),
-    "a name too long": both(f"{_TRAIN} {'n' * 300}.png", 4, "File name too long", cold=True),
-    "a name as long as can be": typed(f"{_TRAIN} {'n' * 251}.png", leaves="n" * 251 + ".png"),
+    "a link to nowhere": both(f"{_TRAIN} nowhere.png", 4, "does not exist"),
+    "a link to itself": both(f"{_TRAIN} loop.png", 4, "loop.png"),
+    "a name too long": both(f"{_TRAIN} {'n' * 300}.png", 4, "File name too long"),
+    "a name as long as can be": typed(f"{_TRAIN} {'n' * 250}.json", leaves="n" * 250 + ".json"),
     "a name too long in bytes": both(
-        f"{_TRAIN} {'列' * 100}.png", 4, "File name too long", cold=True
+        f"{_TRAIN} {'列' * 100}.png", 4, "File name too long", long=True
     ),
-    "a path too long": both(f"{_TRAIN} {'n/' * 3000}x.png", 4, "too long", cold=True),
-    "a newline in the name": typed(f"{_TRAIN} 'a\nb.svg'", leaves=("a\nb.svg",)),
-    "an escape in the name": both(f"{_TRAIN} 'none/\x1b[31m.png'", 4, "none", cold=True),
-    "a name that is no Unicode": typed(f"{_TRAIN} '\udcff.png'", leaves=("\udcff.png",)),
-    "a name that begins with a dash": typed(f"{_TRAIN} -x.png", leaves="-x.png"),
+    "a path too long": both(f"{_TRAIN} {'n/' * 3000}x.png", 4, "too long"),
+    "a newline in the name": typed(f"{_TRAIN} 'a\nb.json'", leaves=("a\nb.json",)),
+    "an escape in the name": both(f"{_TRAIN} 'none/\x1b[31m.png'", 4, "none"),
+    "a name that is no Unicode": typed(f"{_TRAIN} '\udcff.json'", leaves=("\udcff.json",)),
+    "a name that begins with a dash": typed(f"{_TRAIN} -x.json", leaves="-x.json"),
     "a name of blanks": typed(f"{_TRAIN} '  .png'", leaves=("  .png",)),
-    "an empty name": both(f"{_TRAIN} ''", 4, "is a folder", cold=True),
-    "no ending": both(f"{_TRAIN} x", 2, "must end in", cold=True),
-    "only an ending": both(f"{_TRAIN} .png", 2, "must end in", cold=True),
-    "an unknown ending": both(f"{_TRAIN} x.gif", 2, ".png, .svg, .pdf", cold=True),
+    "an empty name": both(f"{_TRAIN} ''", 4, "is a folder"),
+    "no ending": both(f"{_TRAIN} x", 2, "must end in"),
+    "only an ending": both(f"{_TRAIN} .png", 2, "must end in"),
+    "an unknown ending": both(f"{_TRAIN} x.gif", 2, ".png, .svg, .pdf", long=True),
     "an ending in capitals": both(f"{_TRAIN} x.PNG", leaves="x.PNG"),
-    "a page as a picture": both("view train -m tiny -o x.png", 2, ".html", cold=True),
-    "a picture as a page": both(f"{_TRAIN} x.html", 2, "must end in", cold=True),
+    "a page as a picture": both("view train -m tiny -o x.png", 2, ".html"),
+    "a picture as a page": both(f"{_TRAIN} x.html", 2, "must end in"),
     "NUL in the name": called(
         f"attnviz.save_result(attnviz.attention_map({_RESULT}, layer=0, head=0), 'a\\0.json')",
         4,
@@ -66,14 +66,14 @@ PLACES = {
         "view 'the train' -m tiny", 4, "File too large", within="9000 bytes of room"
     ),
     "an old figure": both(f"{_TRAIN} old.png", leaves="old.png"),
-    "old data": both(f"{_TRAIN} old.json", 4, "not overwritten by default", cold=True),
+    "old data": both(f"{_TRAIN} old.json", 4, "not overwritten by default"),
     "an old page": both("view train -m tiny -o notes.html", leaves="notes.html"),
-    "an old figure, with --force": both(f"{_TRAIN} old.png --force", leaves="old.png"),
+    "an old figure, with --force": both(f"{_TRAIN} old.png --force", leaves="old.png", long=True),
     "old data, with --force": both(f"{_TRAIN} old.json --force", leaves="old.json"),
     "an old page, with --force": both(
-        "view train -m tiny -o notes.html --force", leaves="notes.html"
+        "view train -m tiny -o notes.html --force", leaves="notes.html", long=True
     ),
-    "old data behind a link": both(f"{_TRAIN} linked.json", 4, "--force", cold=True),
+    "old data behind a link": both(f"{_TRAIN} linked.json", 4, "--force"),
     "a result, by its own map": typed(
         "heatmap --result kept.safetensors -o kept.safetensors", 4, "not overwritten by default"
     ),
@@ -81,12 +81,17 @@ PLACES = {
         "heads 'the train' -m tiny -o kept.safetensors", 4, "not overwritten by default"
     ),
     "a result, by a map, with --force": both(
-        "heads 'the train' -m tiny -o kept.safetensors --force", leaves="kept.safetensors"
+        "heads 'the train' -m tiny -o kept.safetensors --force",
+        leaves="kept.safetensors",
+        long=True,
     ),
     "a result, by another": typed(
-        "verify 'the train left' -m tiny -o kept.safetensors", 4, "not overwritten by default"
+        "verify 'the train left' -m tiny -o kept.safetensors",
+        4,
+        "not overwritten by default",
+        long=True,
     ),
-    "a folder, with --force": both(f"{_TRAIN} afolder.png --force", 4, "is a folder", cold=True),
+    "a folder, with --force": both(f"{_TRAIN} afolder.png --force", 4, "is a folder", long=True),
     "no room for what is there": both(
         "heatmap 'the train' -m tiny -o old.json --force",
         4,

@@ -9,7 +9,9 @@ STREAMS = {
     "nobody reads what is printed": typed(_TRAIN, leaves="x.json", within="nobody reads stdout"),
     "nobody reads JSON": typed("verify train -m tiny --json", within="nobody reads stdout"),
     "nobody reads the help": typed("--help", within="nobody reads stdout", cold=True),
-    "nobody reads the list of models": typed("models", within="nobody reads stdout", cold=True),
+    "nobody reads the list of models": typed(
+        "models", within="nobody reads stdout", cold=True, long=True
+    ),
     "nobody reads the error": typed("heatmap ''", 2, within="nobody reads stderr", cold=True),
     "a full standard output": typed(
         "--help", 4, "Standard output cannot be written", within="stdout full", cold=True
@@ -35,18 +37,23 @@ STREAMS = {
         leaves="x.json",
         cold=True,
         within="stdin closed, stdout closed, stderr closed",
+        long=True,
     ),
     "a terminal": typed(_TRAIN, said="the", leaves="x.json", within="a terminal"),
     "a terminal without colors": typed(_TRAIN, leaves="x.json", within="a terminal, NO_COLOR=1"),
     "a terminal that can nothing": typed(_TRAIN, leaves="x.json", within="a terminal, TERM=dumb"),
     "a terminal of 1 column": typed(_TRAIN, leaves="x.json", within="a terminal, COLUMNS=1"),
-    "a terminal of 20 columns": typed(_TRAIN, leaves="x.json", within="a terminal, COLUMNS=20"),
+    "a terminal of 20 columns": typed(
+        _TRAIN, leaves="x.json", within="a terminal, COLUMNS=20", long=True
+    ),
     "a terminal of no columns": typed(_TRAIN, leaves="x.json", within="a terminal, COLUMNS=0"),
     "columns that are no number": typed("models bert", within="COLUMNS=wide"),
     "models in 1 column": typed("models bert", within="a terminal, COLUMNS=1"),
-    "the help in 1 column": typed("heatmap --help", within="COLUMNS=1"),
+    "the help in 1 column": typed("heatmap --help", within="COLUMNS=1", long=True),
     "an example in 20 columns": typed("example phones", within="a terminal, COLUMNS=20"),
-    "verify in 20 columns": typed("verify train -m tiny", within="a terminal, COLUMNS=20"),
+    "verify in 20 columns": typed(
+        "verify train -m tiny", within="a terminal, COLUMNS=20", long=True
+    ),
     "the locale C": typed(
         "models bert", within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0", cold=True
     ),
@@ -55,6 +62,7 @@ STREAMS = {
         leaves="x.svg",
         cold=True,
         within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0",
+        long=True,
     ),
     "an error in the locale C": typed(
         "heatmap train --file 'zug-ü.txt'",
@@ -63,7 +71,7 @@ STREAMS = {
         within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0",
         cold=True,
     ),
-    "an unknown locale": typed("models bert", within="LC_ALL=xx_XX.UTF-8", cold=True),
+    "an unknown locale": typed("models bert", within="LC_ALL=xx_XX.UTF-8", cold=True, long=True),
     "ASCII": typed("models bert", within="PYTHONIOENCODING=ascii", cold=True),
     "an error in ASCII": typed(
         "senses zug-ü-列車",
@@ -73,30 +81,36 @@ STREAMS = {
         cold=True,
     ),
     "ASCII, strictly": typed(
-        "models bert --json", within="PYTHONIOENCODING=ascii:strict", cold=True
+        "models bert --json", within="PYTHONIOENCODING=ascii:strict", cold=True, long=True
     ),
     "no home": typed("models bert", within="HOME=/nonexistent", cold=True),
     "no home that can be written": typed(
-        "example cat -o x.png", leaves="x.png", within="HOME=/proc", cold=True
+        "example cat -o x.png", leaves="x.png", within="HOME=/proc", cold=True, long=True
     ),
     "a backend that is not there": typed(
-        "example cat -o x.png", leaves="x.png", within="MPLBACKEND=nonesuch", cold=True
+        "example cat -o x.png", leaves="x.png", within="MPLBACKEND=nonesuch", cold=True, long=True
     ),
     "a malformed date": both(
         "heatmap 'the train' -m tiny -o x.pdf", leaves="x.pdf", within="SOURCE_DATE_EPOCH=abc"
+    ),
+    "the locale C, no home, no backend, and a file": typed(
+        "example cat -o x.svg",
+        leaves="x.svg",
+        cold=True,
+        within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0, HOME=/proc, MPLBACKEND=nonesuch",
     ),
     "warnings as errors": typed("models bert", within="PYTHONWARNINGS=error", cold=True),
     "optimised away": typed(
         "heatmap '' ", 2, "at least one word", within="PYTHONOPTIMIZE=2", cold=True
     ),
     "SIGINT as it runs": typed(_LONG, 130, within="SIGINT as it runs"),
-    "SIGTERM as it runs": typed(_LONG, 143, within="SIGTERM as it runs"),
+    "SIGTERM as it runs": typed(_LONG, 143, within="SIGTERM as it runs", long=True),
     "SIGHUP as it runs": typed(_LONG, 129, within="SIGHUP as it runs"),
     "SIGINT during the imports": typed(
         "heatmap 'the train'", 130, within="SIGINT while importing", cold=True
     ),
     "SIGTERM during the imports": typed(
-        "heatmap 'the train'", 143, within="SIGTERM while importing", cold=True
+        "heatmap 'the train'", 143, within="SIGTERM while importing", cold=True, long=True
     ),
     "SIGINT while writing": typed(
         "heads 'the train left the station' -m tiny -o old.png",
@@ -122,7 +136,7 @@ DEVICES = {
     "a tenth CUDA device": both("verify train -m tiny --device cuda:9", 2, "of the kind 'cuda'"),
     "MPS that is not there": both("verify train -m tiny --device mps", 2, "'mps'"),
     "an unknown device": typed(
-        "verify train -m tiny --device tpu", 2, "'auto', 'cpu', 'cuda' or 'cuda:N'", cold=True
+        "verify train -m tiny --device tpu", 2, "'auto', 'cpu', 'cuda' or 'cuda:N'"
     ),
     "an unknown device, called": called(
         "attnviz.load('tiny', device='tpu')", 2, "'tpu' is not a device"
@@ -149,7 +163,10 @@ SEVERAL = {
         "view 'the train' -m tiny", leaves="view.html", within="2 at once"
     ),
     "8 at once, one of data": typed(
-        "heads 'the train left' -m tiny -o x.npz --force", leaves="x.npz", within="8 at once"
+        "heads 'the train left' -m tiny -o x.npz --force",
+        leaves="x.npz",
+        within="8 at once",
+        long=True,
     ),
     "8 at once that fail": typed(
         "heatmap 'the train' -m truncated -o x.png",

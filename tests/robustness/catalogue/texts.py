@@ -7,33 +7,32 @@ _DROPPED = "the tokenizer drops control characters of the text: U+0001, U+0007,"
 
 TEXTS = {
     "empty": both("heatmap '' -m tiny", 2, "The text is empty. Type at", cold=True),
-    "blank": both("heatmap ' \t\n\u2003' -m tiny", 2, "The text is empty", cold=True),
-    "empty pair": both(
-        "heatmap train --pair '' -m tiny", 2, "pair is empty. Type at least", cold=True
-    ),
+    "blank": both("heatmap ' \t\n\u2003' -m tiny", 2, "The text is empty"),
+    "empty pair": both("heatmap train --pair '' -m tiny", 2, "pair is empty. Type at least"),
     "empty target": both("heatmap train --target ' ' -m t5", 2, "target is empty. Type"),
-    "nothing typed": typed("heatmap -m tiny", 2, "There is nothing to read", cold=True),
+    "nothing typed": typed("heatmap -m tiny", 2, "There is nothing to read"),
     "nothing given": called("attnviz.attend(model='tiny')", 2, "give a text, an image or a sound"),
-    "a text and a file": typed(
-        "heatmap train --file words.txt", 2, "exclude each other", cold=True
-    ),
+    "a text and a file": typed("heatmap train --file words.txt", 2, "exclude each other"),
     "one token": typed("heatmap train -m tiny", leaves="heatmap.png"),
-    "one letter": typed("heatmap a -m tiny -o x.svg", leaves="x.svg"),
+    "one letter": typed("heatmap a -m tiny -o x.svg", leaves="x.svg", long=True),
     "only a zero-width space": both("heatmap '\u200b' -m tiny", 2, "at least one word"),
-    "only combining marks": both("verify '\u0301\u0302' -m tiny", 2, "at least one word"),
+    "only combining marks": both(
+        "verify '\u0301\u0302' -m tiny", 2, "at least one word", long=True
+    ),
     "only unknown tokens": typed("heatmap '列車 駅 \U0001f682' -m tiny", leaves="heatmap.png"),
     "only punctuation": both("heatmap '.,!?' -m tiny -o x.json", leaves="x.json"),
     "100,000 tokens": typed("heatmap --file 100000.txt -m tiny", 2, "--truncate"),
     "100,000 tokens, cut": typed(
-        "heatmap --file 100000.txt -m tiny --truncate", said=_CUT, leaves="heatmap.png"
+        "heatmap --file 100000.txt -m tiny --truncate", said=_CUT, leaves="heatmap.png", long=True
     ),
     "100,000 tokens, cut in heads": typed(
-        "heads --file 100000.txt -m tiny --truncate", said=_CUT, leaves="heads.png"
+        "heads --file 100000.txt -m tiny --truncate", said=_CUT, leaves="heads.png", long=True
     ),
     "72 tokens, cut in steps": typed(
         f"steps '{'train ' * 70}' -m tiny --truncate",
         said="attnviz: Note: text cut from 72 to 64 tokens.",
         leaves="steps.png",
+        long=True,
     ),
     "100,000 tokens, cut in a page": typed(
         "view --file 100000.txt -m tiny --truncate", said=_CUT, leaves="view.html"
@@ -42,7 +41,7 @@ TEXTS = {
         "verify --file 100000.txt -m tiny --truncate", said=_CUT
     ),
     "100,000 tokens, streamed": typed(
-        "heatmap --file 100000.txt -m tiny --mode streamed", 2, "can read at most 64"
+        "heatmap --file 100000.txt -m tiny --mode streamed", 2, "can read at most 64", long=True
     ),
     "100,000 tokens, cut and streamed": typed(
         "heatmap --file 100000.txt -m tiny --truncate --mode streamed -o x.json",
@@ -50,7 +49,7 @@ TEXTS = {
         leaves="x.json",
     ),
     "100,000 tokens, called": called(
-        "attnviz.attend('train ' * 100_000, model='tiny')", 2, "has 100002 tokens"
+        "attnviz.attend('train ' * 100_000, model='tiny')", 2, "has 100002 tokens", long=True
     ),
     "a word of 10,000 letters": typed(
         f"heatmap '{'a' * 10_000} train' -m tiny -o x.svg", leaves="x.svg"
@@ -59,16 +58,18 @@ TEXTS = {
         f"heatmap '{'train' * 12}' -m tiny --truncate -o x.pdf", leaves="x.pdf"
     ),
     "an 'İ', which is longer in small letters": both("verify 'İ train ẞ ﬁ' -m tiny"),
-    "NUL in a file": typed(
-        "heatmap --file nul.txt -m tiny", said="drops control characters", leaves="heatmap.png"
-    ),
+    "NUL in a file": typed("verify --file nul.txt -m tiny", said="drops control characters"),
     "control characters": typed("verify 'the\x07train \x01 \x7f' -m tiny", said=_DROPPED),
-    "control characters in a pair": typed("verify the --pair '\x1c a' -m tiny", said="U+001C."),
+    "control characters in a pair": typed(
+        "verify the --pair '\x1c a' -m tiny", said="U+001C.", long=True
+    ),
     "NUL in a call": called("attnviz.attend('\\0', model='tiny')", 2, "at least one word"),
     "lone surrogates": both(
         "heatmap 'train \udcff' -m tiny", 2, r"valid Unicode: remove '\udcff' at character 6"
     ),
-    "a lone surrogate in a pair": both("verify a --pair '\ud800' -m tiny", 2, "valid Unicode"),
+    "a lone surrogate in a pair": both(
+        "verify a --pair '\ud800' -m tiny", 2, "valid Unicode", long=True
+    ),
     "right to left": typed("heatmap 'הרכבת עזבה את the train' -m tiny -o x.svg", leaves="x.svg"),
     "marks of direction": typed(
         "heatmap 'the \u202etrain\u202c \u2066left\u2069 \ufeff' -m tiny -o x.svg", leaves="x.svg"
@@ -82,11 +83,13 @@ TEXTS = {
     "characters of no plane yet": typed(
         "heatmap 'the \U000e0001 \ue000 \uffff \U0010ffff train' -m tiny -o x.svg", leaves="x.svg"
     ),
-    "mathtext": typed(r"heatmap '$\frac{1}{0}$ $$ a_b^c \alpha' -m tiny", leaves="heatmap.png"),
+    "mathtext": typed(
+        r"heatmap '$\frac{1}{0}$ $$ a_b^c \alpha' -m tiny", leaves="heatmap.png", long=True
+    ),
     "mathtext in svg": typed(r"heatmap '$\frac $5 to $6 $' -m tiny -o x.svg", leaves="x.svg"),
     "format strings": typed("heatmap '%s %d {} {0.__class__} {{' -m tiny", leaves="heatmap.png"),
     "markup of the terminal": typed(
-        "heatmap '[bold red]a[/] [/bold] :train:' -m tiny", leaves="heatmap.png"
+        "heatmap '[bold red]a[/] [/bold] :train:' -m tiny -o x.json", leaves="x.json"
     ),
     "markup of a page": typed(
         "view '<script>alert(1)</script><img src=x onerror=y> ]]> <!--' -m tiny", leaves="view.html"
@@ -98,14 +101,14 @@ TEXTS = {
         "heads '=1+1 @SUM -2' -m tiny -o x.parquet", leaves="x.parquet"
     ),
     "escapes of the terminal": typed(
-        "heatmap 'the \x1b[31mtrain\x1b[0m\x07 \x9b2J' -m tiny", leaves="heatmap.png"
+        "heatmap 'the \x1b[31mtrain\x1b[0m\x07 \x9b2J' -m tiny -o x.json", leaves="x.json"
     ),
     "escapes of the terminal in a file": both("verify --file ansi.txt -m tiny"),
     "escapes in a word that is absent": both(
         "heatmap train --find '\x1b[31mx:train' -m tiny", 2, "is not a word of the text"
     ),
     "newlines": typed("heatmap 'the\ntrain\r\nleft\u2028home' -m tiny -o x.svg", leaves="x.svg"),
-    "newlines in a file": typed("heatmap --file lines.txt -m tiny", leaves="heatmap.png"),
+    "newlines in a file": typed("heatmap --file lines.txt -m tiny -o x.json", leaves="x.json"),
     "a byte order mark": both("verify --file bom.txt -m tiny"),
     "standard input": typed(
         "verify --file - -m tiny --truncate",
@@ -119,23 +122,21 @@ TEXTS = {
         within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0",
         cold=True,
     ),
-    "UTF-16": typed("verify --file utf16.txt", 2, "utf16.txt is not UTF-8 text", cold=True),
-    "Latin-1": typed("heads --file latin1.txt", 2, "Save it as UTF-8", cold=True),
-    "no text at all": typed(
-        "heatmap --file binary.txt", 2, "binary.txt is not UTF-8 text", cold=True
-    ),
-    "half a character": typed("heatmap --file half-character.txt", 2, "UTF-8", cold=True),
-    "a surrogate in a file": typed("heatmap --file surrogate.txt", 2, "UTF-8", cold=True),
-    "an empty file": typed("heatmap --file empty.txt", 2, "at least one word", cold=True),
-    "a blank file": typed("view --file blank.txt", 2, "at least one word", cold=True),
+    "UTF-16": typed("verify --file utf16.txt", 2, "utf16.txt is not UTF-8 text"),
+    "Latin-1": typed("heads --file latin1.txt", 2, "Save it as UTF-8", long=True),
+    "no text at all": typed("heatmap --file binary.txt", 2, "binary.txt is not UTF-8 text"),
+    "half a character": typed("heatmap --file half-character.txt", 2, "UTF-8", long=True),
+    "a surrogate in a file": typed("heatmap --file surrogate.txt", 2, "UTF-8", long=True),
+    "an empty file": typed("heatmap --file empty.txt", 2, "at least one word"),
+    "a blank file": typed("view --file blank.txt", 2, "at least one word"),
     "a file that is not there": typed(
-        "heatmap --file no.txt", 2, "no.txt cannot be read: there is no such file", cold=True
+        "heatmap --file no.txt", 2, "no.txt cannot be read: there is no such file"
     ),
-    "a folder as a file": typed("heatmap --file folder.txt", 2, "it is a folder", cold=True),
-    "a device as a file": typed("heatmap --file /dev/zero", 2, "it is not a plain file", cold=True),
-    "a link to itself as a file": typed("heatmap --file loop.txt", 2, "loop.txt", cold=True),
-    "a file of 64 MB": typed("heatmap --file huge.txt", 2, "at most 67,108,864 bytes", cold=True),
-    "typed [SEP]": typed("heatmap 'the [SEP] train [CLS]' -m tiny", leaves="heatmap.png"),
+    "a folder as a file": typed("heatmap --file folder.txt", 2, "it is a folder"),
+    "a device as a file": typed("heatmap --file /dev/zero", 2, "it is not a plain file"),
+    "a link to itself as a file": typed("heatmap --file loop.txt", 2, "loop.txt"),
+    "a file of 64 MB": typed("heatmap --file huge.txt", 2, "at most 67,108,864 bytes"),
+    "typed [SEP]": typed("heatmap 'the [SEP] train [CLS]' -m tiny -o x.json", leaves="x.json"),
     "typed [MASK]": typed(
         "heatmap '[MASK] left' -m tiny --find '[MASK]:left'", leaves="heatmap.png"
     ),
