@@ -130,15 +130,30 @@ def at_work(process, out, parts):
     assert process.poll() is None
 
 
-def test_every_sentence_occurs_once_if_processes_die(corpus, cluster):
-    folder, size, expected = corpus
-    out = folder / "deaths"
+def with_deaths(folder, size, cluster, out):
+    """Start a survey, and kill a worker and a node while it runs."""
     on_ray = ("-o", out, "--engine", "ray", "--address", cluster.address)
     process = started(folder, size, *on_ray)
     at_work(process, out, parts=1)
     os.kill(workers()[-1], signal.SIGKILL)
     at_work(process, out, parts=2)
     cluster.remove_node(cluster.second, allow_graceful=False)
+    return process, on_ray
+
+
+def test_every_sentence_occurs_once_if_processes_die(corpus, cluster):
+    folder, size, expected = corpus
+    out = folder / "deaths"
+    process, _ = with_deaths(folder, size, cluster, out)
+    finished(process)
+    same(expected, table(out, 8 * size))
+
+
+@pytest.mark.long
+def test_every_sentence_occurs_once_if_the_command_dies_too(corpus, cluster):
+    folder, size, expected = corpus
+    out = folder / "resumed"
+    process, on_ray = with_deaths(folder, size, cluster, out)
     at_work(process, out, parts=4)
     process.kill()
     process.communicate()
