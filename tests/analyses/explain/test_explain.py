@@ -445,7 +445,7 @@ def test_attention_in_windows_has_measured_effects_alone(tmp_path, tokenizer):
         attnviz.explain(f"{TEXT} [MASK]", reference="mask", model=model)
 
 
-@pytest.mark.parametrize("width", [40, 89, 183])
+@pytest.mark.parametrize("width", [40, 89, pytest.param(183, marks=pytest.mark.long)])
 def test_the_figure_is_readable(results, width):
     for result in results.values():
         figure = attnviz.plot.explain(result, width=width)

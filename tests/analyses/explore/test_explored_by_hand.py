@@ -209,6 +209,7 @@ def written_by_hand(model, family, layer, head):
     return torch.stack(changes)
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize(("layer", "head"), [(0, 0), (1, 3), (2, 2)])
 def test_written_tokens_equal_the_direct_path_by_hand(family, layer, head, explored):
@@ -269,10 +270,9 @@ def test_an_effect_is_the_log_probability_lost_with_a_mean_output(layer, head, e
     assert abs(expected) > 1e-4
 
 
-def test_a_head_that_predicts_the_next_token_is_lost(tokenizer):
+def test_a_head_that_predicts_the_next_token_is_lost(explored):
     """A positive effect is a loss."""
-    model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
-    result = attnviz.explore(TEXTS, model=model)
+    model, result = explored("llama")
     worst = int(result.effects.argmax())
     assert result.effects[worst] > 0
     assert lost_by_hand(model, *divmod(worst, 4), first=1) > 0
@@ -294,10 +294,10 @@ def test_a_text_of_one_token_does_not_take_all_effects_away(plain):
 
 def test_texts_that_are_cut_leave_what_heads_write_and_the_effects_of_others(explored):
     model, _ = explored("llama")  # which reads 64 tokens
-    long = "rain fell " * 60
-    result = attnviz.explore([long, *TEXTS[:3]], model=model, truncate=True)
+    long = "rain fell " * 40
+    result = attnviz.explore([long, *TEXTS[:2]], model=model, truncate=True)
     assert len(result.written) == 12
-    whole = attnviz.explore(TEXTS[:3], model=model)
+    whole = attnviz.explore(TEXTS[:2], model=model)
     assert_close(result.effects, whole.effects)
     assert not [note for note in result.notes if "left out" in note]
     only = attnviz.explore([long], model=model, truncate=True)

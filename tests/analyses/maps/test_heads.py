@@ -274,7 +274,9 @@ def test_a_word_that_the_model_did_not_read_is_refused(model):
         lambda: attnviz.shift("🍕", "the 🍕 left the station", model=model),
         lambda: attnviz.ablate("the 🍕 left the station", word="🍕", model=model),
         lambda: attnviz.ablate("the 🍕 left", word="left", knock_out="🍕", model=model),
-        lambda: attnviz.senses("🍕", {"one": ["a 🍕", "my 🍕 is"], "two": ["the 🍕", "x 🍕"]}),
+        lambda: attnviz.senses(
+            "🍕", {"one": ["a 🍕", "my 🍕 is"], "two": ["the 🍕", "x 🍕"]}, model=model
+        ),
     ):
         with pytest.raises(InputError, match="The model has no token for '🍕', or for a part"):
             analysis()

@@ -47,6 +47,16 @@ def verified(model):
 
 
 @pytest.fixture(scope="module")
+def sat(model):
+    return attnviz.shift("bank", SAT, toward=SIDES, model=model)
+
+
+@pytest.fixture(scope="module")
+def mud(model):
+    return attnviz.shift("bank", PAIR, model=model)
+
+
+@pytest.fixture(scope="module")
 def apple(model):
     return attnviz.shift("apple", "I love apple phones", toward=REGIONS, model=model)
 
@@ -322,9 +332,9 @@ def test_small_effects_between_two_regions_are_no_pull(model):
     )
 
 
-def test_a_pair_credits_no_word_because_all_others_are_the_same(model):
+def test_a_pair_credits_no_word_because_all_others_are_the_same(model, mud):
     """The whole shift starts at “cash” by construction; who passes it on is not fixed."""
-    pair = attnviz.shift("bank", PAIR, model=model)
+    pair = mud
     assert pair.replaced == ("", "", "", "", "", "", "mud", "", "")
     assert pair.entries == [6]
     direct = pair.decomposition.table.sum((0, 1)) / pair.decomposition.total
@@ -388,6 +398,7 @@ def test_a_pair_of_the_word_itself_has_what_it_starts_with(model):
     assert pair.contributions[0] == "all paths"
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("text", [SAT, CASH, "He robbed the bank.", "bank bank the bank"])
 @pytest.mark.parametrize("reference", ["gate", "mask"])
 def test_the_word_itself_is_never_credited(model, text, reference):
@@ -436,7 +447,7 @@ def test_distances_in_the_plane_are_those_of_the_states(model):
     assert_close(plane[:, 0] - plane[-1, 0], along - along[-1], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("count", [3, 5, 6])
+@pytest.mark.parametrize("count", [pytest.param(3, marks=pytest.mark.long), 5, 6])
 def test_fewer_than_six_words_have_no_rank_correlation(model, count):
     words = ["lend", "gold", "and", "silver", "to", "nobody"][:count]
     result = attnviz.shift("banks", f"banks {' '.join(words)}", verify_causally=True, model=model)
@@ -449,6 +460,7 @@ def test_fewer_than_six_words_have_no_rank_correlation(model, count):
     assert ("mask, ρ" in words_of(result, details=True)) == (count >= 6)
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("texts", [CASH, [CASH], ["The bank lends.", CASH], CASH.upper()])
 @pytest.mark.parametrize("name", ["money", "river"])
 def test_a_region_with_the_text_itself_is_refused(model, texts, name):
@@ -538,7 +550,7 @@ def several(model, verified, apple):
         "verified": verified,
         "apple": apple,
         "long": attnviz.shift("bank", LONG, toward=SIDES, model=model),
-        "longer": attnviz.shift("bank#1", f"{LONG} " * 5, model=model),
+        "longer": attnviz.shift("bank#1", f"{LONG} " * 3, model=model),
         "german": attnviz.shift("Bank", GERMAN, model=model),
         "pair": attnviz.shift("bank", PAIR, toward=SIDES, model=model),
         "causal": attnviz.shift("bank", SAT, model=causal),
@@ -569,7 +581,8 @@ def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(several, width, 
 
 
 def test_two_panels_by_default_and_all_others_with_details(several):
-    for name, result in several.items():
+    for name in ("verified", "apple", "pair", "unmeasured", "of an older version"):
+        result = several[name]
         titles = panels(attnviz.plot.shift(result))
         assert len(titles) == 2 - (result.plane is None), name
         assert titles[-1].startswith("What ")
@@ -589,8 +602,8 @@ def test_every_panel_of_the_details_has_a_name_on_its_horizontal_axis(verified, 
             assert all(ax.get_xlabel() for ax in drawn if ax not in bars)
 
 
-def test_the_bars_are_the_measured_numbers(model):
-    result = attnviz.shift("bank", SAT, toward=SIDES, model=model)
+def test_the_bars_are_the_measured_numbers(sat):
+    result = sat
     figure = attnviz.plot.shift(result)
     heights = [
         bar.get_height() for ax in figure.axes for bar in ax.patches if bar.get_width() < 0.5
@@ -630,7 +643,7 @@ def test_words_that_do_not_fit_are_counted_with_their_sum(several):
     assert max(lost) == pytest.approx(result.share(result.effect.nan_to_num().max()))
 
 
-@pytest.mark.parametrize("width", [89, 183])
+@pytest.mark.parametrize("width", [89, pytest.param(183, marks=pytest.mark.long)])
 def test_a_caption_has_two_lines_and_all_is_in_the_description(several, width):
     for result in several.values():
         figure = attnviz.plot.shift(result, width=width)
@@ -643,9 +656,8 @@ def test_a_caption_has_two_lines_and_all_is_in_the_description(several, width):
         assert "in a separate run" in figure.get_label() or not result.causal
 
 
-def test_the_caption_explains_only_what_is_shown(bank, model):
-    pair = attnviz.shift("bank", PAIR, model=model)
-    for result, is_ranked in ((bank, True), (pair, False)):
+def test_the_caption_explains_only_what_is_shown(bank, mud):
+    for result, is_ranked in ((bank, True), (mud, False)):
         shown = words_of(result, details=True, caption="full")
         assert ("ρ" in shown) == is_ranked == bool(result.rank_correlations)
         assert "units of the hidden state" in shown
@@ -660,7 +672,14 @@ def test_the_command_draws_the_details(tmp_path, monkeypatch):
         assert ("through the layers" in svg) != bool(option)
 
 
-@pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors", ".png"])
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        ".json",
+        ".png",
+        *(pytest.param(one, marks=pytest.mark.long) for one in (".npz", ".safetensors")),
+    ],
+)
 def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
     monkeypatch.chdir(tmp_path)
     assert run(["shift", "bank", "The bank was full of {mud|cash}.", "-o", f"x{suffix}"]) == 0
@@ -734,10 +753,10 @@ def test_a_reference_with_another_word_is_reported(model):
     assert "the reference has another word in this place" in note
 
 
-def test_threads_wait_for_each_other(model):
-    alone = attnviz.shift("bank", CASH, model=model).decomposition.credit
+def test_threads_wait_for_each_other(model, bank):
+    alone = bank.decomposition.credit
     with ThreadPoolExecutor(3) as pool:
-        both = list(pool.map(lambda _: attnviz.shift("bank", CASH, model=model), range(6)))
+        both = list(pool.map(lambda _: attnviz.shift("bank", CASH, model=model), range(3)))
     for result in both:
         assert_close(result.decomposition.credit, alone)
 
@@ -780,9 +799,9 @@ def test_contributions_that_do_not_add_up_are_reported(tokenizer):
     assert "the sums of the parts are off by" in result.agreement.summary()
 
 
-def test_a_split_of_other_runs_is_not_verified(model, monkeypatch):
+def test_a_split_of_other_runs_is_not_verified(model, bank, monkeypatch):
     """The ends of the split are those of the model as loaded, or the shift is not verified."""
-    assert attnviz.shift("bank", CASH, model=model).agreement.verdict == "verified"
+    assert bank.agreement.verdict == "verified"
     honest = compute.decompose_residual_stream
 
     def other_ends(*args, **options):

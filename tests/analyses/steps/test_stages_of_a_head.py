@@ -76,7 +76,13 @@ def test_the_values_of_all_keys_add_up_to_the_attention_vector(steps):
     assert torch.equal(steps["heads"].values[:, 96:128], steps["A"].values)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *FURTHER, *TWO_SIDED, *OWN_CODE])
+@pytest.mark.parametrize(
+    "family",
+    [
+        *(*FAMILIES, *TWO_SIDED, *OWN_CODE),
+        *(pytest.param(family, marks=pytest.mark.long) for family in FURTHER),
+    ],
+)
 def test_every_family_has_steps(family, tokenizer):
     """Scores, their terms, weights and outputs are consistent in every stack."""
     target = {"target": "the station"} if family in TWO_SIDED else {}

@@ -70,6 +70,7 @@ def test_a_wrong_matrix_differs_in_the_stage(attended):
     assert attnviz.steps(result, layer=0, head=1)["weights"].passed is True
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("width", [89, 183])
 def test_a_figure_names_the_arguments_and_m(attended, width):
     _, result = attended

@@ -48,8 +48,11 @@ def gpt2(seed, width=WIDTH, heads=HEADS):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    """Make texts short."""
+    """Make few short texts, and ablate heads on fewer."""
+    for probe, count in (("repeated", 20), ("ioi", 48)):
+        monkeypatch.setattr(f"attnviz.analyses.survey.probes.{probe}.TEXTS", count)
     monkeypatch.setattr(retrieval, "SENTENCES", 3)
+    monkeypatch.setattr("attnviz.analyses.survey.confirm._TEXTS", 8)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +101,7 @@ def test_heads_made_by_hand_are_named_and_confirmed(planted):
     assert needle.log_probability_without < needle.log_probability - 0.5
     assert min(mover.random_accuracies) == mover.accuracy  # the others are idle
     counts = [int(result.count[0, result.of(name)]) for name in ("induction", "name mover", "self")]
-    assert counts == [40, 96, 184]  # each on its own texts
+    assert counts == [20, 48, 116]  # each on its own texts
     head = [str(one) for one in result.heads].index("1.0")
     assert result.mean[head, result.of("name mover")] > 0.9
     assert result.agreement.parts["weights"] == "verified"
@@ -152,7 +155,7 @@ def test_masked_words_are_the_answers_of_an_encoder(model):
     assert held == [text.copied[0].lower()]
     assert sum(one < 0 for one in found.holds) == 2
     result = attnviz.survey(probe="ioi", model=encoder)
-    assert result.count[:, result.of("name mover")].min() == 96
+    assert result.count[:, result.of("name mover")].min() == 48
 
 
 @pytest.mark.parametrize("probe", ["retrieval", "ioi", "inhibition"])

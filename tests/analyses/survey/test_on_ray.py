@@ -1,6 +1,6 @@
 """A survey on a Ray cluster with two nodes gives the same numbers, even if processes die.
 
-Every survey runs as a command in a separate process, as users run it, on a real cluster.
+Surveys run as commands in separate processes, as users run them, on a real cluster.
 """
 
 import http.server
@@ -41,13 +41,15 @@ sys.exit(main())
 
 
 @pytest.fixture(scope="module", params=[32, pytest.param(2000, marks=pytest.mark.long)])
-def corpus(request, tmp_path_factory):
+def corpus(request, model, tmp_path_factory):
     """Return a folder with a file of this number of sentences, the chunk size, and its table."""
     folder = tmp_path_factory.mktemp("corpus")
     texts = sentences(2000)[: request.param]
     (folder / "corpus.txt").write_text("\n".join(texts), "utf-8")
     size = request.param // 8
-    finished(started(folder, size, "-o", "local"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnviz.analyses.survey.compute.PART", size)
+        attnviz.survey(folder / "corpus.txt", model=model, out=folder / "local")
     return folder, size, table(folder / "local", request.param)
 
 
@@ -128,15 +130,30 @@ def at_work(process, out, parts):
     assert process.poll() is None
 
 
-def test_every_sentence_occurs_once_if_processes_die(corpus, cluster):
-    folder, size, expected = corpus
-    out = folder / "deaths"
+def with_deaths(folder, size, cluster, out):
+    """Start a survey, and kill a worker and a node while it runs."""
     on_ray = ("-o", out, "--engine", "ray", "--address", cluster.address)
     process = started(folder, size, *on_ray)
     at_work(process, out, parts=1)
     os.kill(workers()[-1], signal.SIGKILL)
     at_work(process, out, parts=2)
     cluster.remove_node(cluster.second, allow_graceful=False)
+    return process, on_ray
+
+
+def test_every_sentence_occurs_once_if_processes_die(corpus, cluster):
+    folder, size, expected = corpus
+    out = folder / "deaths"
+    process, _ = with_deaths(folder, size, cluster, out)
+    finished(process)
+    same(expected, table(out, 8 * size))
+
+
+@pytest.mark.long
+def test_every_sentence_occurs_once_if_the_command_dies_too(corpus, cluster):
+    folder, size, expected = corpus
+    out = folder / "resumed"
+    process, on_ray = with_deaths(folder, size, cluster, out)
     at_work(process, out, parts=4)
     process.kill()
     process.communicate()

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 import torch
+from families import tiny
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -49,6 +50,15 @@ def gpt2(seed, width=WIDTH, heads=HEADS):
     return GPT2LMHeadModel(config).eval()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_texts():
+    """Make few texts, and ablate heads on fewer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnviz.analyses.survey.probes.repeated.TEXTS", 20)
+        patch.setattr("attnviz.analyses.survey.confirm._TEXTS", 4)
+        yield
+
+
 @pytest.fixture(scope="module")
 def planted():
     """Return a GPT-2 whose head 0.0 copies the previous token, and 1.0 what followed it before."""
@@ -88,13 +98,13 @@ def test_the_heads_made_by_hand_are_named_and_confirmed(surveyed):
         assert confirmation.accuracy > 0.9
         assert confirmation.accuracy_without < 0.2
         assert min(confirmation.random_accuracies) == confirmation.accuracy  # the other is idle
-        assert "is confirmed: copying is right in 97% (" in confirmation.sentence
+        assert "is confirmed: copying is right in 99% (" in confirmation.sentence
         assert "without the head in" in confirmation.sentence
         assert surveyed.name_of(confirmation.role) == confirmation.role
     assert [one.heads for one in surveyed.confirmations] == [((1, 0),), ((0, 0),)]
     assert surveyed.agreement.verdict == surveyed.checked_agreement.verdict == "verified"
     assert "log-probabilities of answers" in [one.name for one in surveyed.agreement.analysis]
-    assert _title(surveyed).startswith("Copying falls from 97% to ")
+    assert _title(surveyed).startswith("Copying falls from 99% to ")
 
 
 def test_ablation_finds_the_heads_made_by_hand(planted):
@@ -105,10 +115,10 @@ def test_ablation_finds_the_heads_made_by_hand(planted):
     assert result.mean[result.strongest[2:]].abs().max() < 1e-6
 
 
-LATER = [pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 10)]
+LATER = [pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 10)]
 
 
-@pytest.mark.parametrize("seed", [*range(2), *LATER])
+@pytest.mark.parametrize("seed", [0, *LATER])
 def test_no_head_of_a_random_model_is_confirmed(seed):
     model = attnviz.load(gpt2(seed, width=88, heads=22), tokenizer=tokenizer())
     result = attnviz.survey(probe=["induction", "previous", "duplicate", "sink"], model=model)
@@ -136,9 +146,8 @@ def test_a_wrong_name_is_not_confirmed(planted, surveyed):
     )
     assert doubted.name_of("induction") == "looks like “induction”, not confirmed"
     assert "Copying" not in _title(doubted)
-    for result in (doubted, surveyed):
-        figure = result.plot()
-        assert any("without as many random heads" in text.get_text() for text in figure.texts)
+    figure = doubted.plot()
+    assert any("without as many random heads" in text.get_text() for text in figure.texts)
 
 
 def test_random_sets_have_as_many_heads_in_each_layer_and_none_that_is_named():
@@ -186,6 +195,7 @@ def test_too_few_other_heads_confirm_nothing():
 
 
 def test_a_model_that_predicts_no_tokens_confirms_nothing(model):
+    model = attnviz.load(tiny("distilbert"), tokenizer=model.tokenizer)
     result = attnviz.survey(probe="previous", model=model)
     (confirmation,) = result.confirmations
     assert not confirmation.confirmed

@@ -29,7 +29,10 @@ def null_family(texts, seed):
     return values
 
 
-@pytest.mark.parametrize("texts", [10, 20, 40, 100])
+LONG = [pytest.param(texts, marks=pytest.mark.long) for texts in (20, 100)]
+
+
+@pytest.mark.parametrize("texts", [10, 40, *LONG])
 def test_one_null_family_in_twenty_has_a_discovery(texts):
     families = 200
     found = [p_values(null_family(texts, seed), seed=seed).min() < 0.05 for seed in range(families)]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 import pytest
@@ -30,6 +31,21 @@ def rows(folder):
     return sorted((*row[:6], *map(str, row[6:])) for row in found)
 
 
+@pytest.fixture(scope="module")
+def small(tokenizer):
+    """Return a tiny model."""
+    return attnviz.load(tiny("bert", torch.float32), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def saved(small, tmp_path_factory):
+    """Return a folder with the tiny model."""
+    folder = tmp_path_factory.mktemp("models") / "small"
+    small.module.save_pretrained(folder)
+    small.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
 def test_the_table_has_every_text_once(found):
     census, folder = found
     table = rows(folder)
@@ -42,16 +58,16 @@ def test_the_table_has_every_text_once(found):
     assert len(about["weights"]) == 64
 
 
-def test_only_missing_chunks_are_measured_again(tmp_path, texts, model, monkeypatch):
-    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 8)
-    whole = attnviz.survey(texts, model=model, out=tmp_path / "a")
+def test_only_missing_chunks_are_measured_again(tmp_path, texts, small, monkeypatch):
+    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 2)
+    whole = attnviz.survey(texts[:10], model=small, out=tmp_path / "a")
     table = rows(tmp_path / "a")
     parts = sorted((tmp_path / "a" / "parts").iterdir())
     assert len(parts) == 5
     before = {part: part.stat().st_mtime_ns for part in parts}
     parts[1].unlink()
     parts[3].write_bytes(parts[3].read_bytes()[:1000])  # as after a full disk
-    again = attnviz.survey(texts, model=model, out=tmp_path / "a", resume=True)
+    again = attnviz.survey(texts[:10], model=small, out=tmp_path / "a", resume=True)
     same(whole, again)
     assert rows(tmp_path / "a") == table
     assert [part.stat().st_mtime_ns != before[part] for part in parts] == [
@@ -59,12 +75,12 @@ def test_only_missing_chunks_are_measured_again(tmp_path, texts, model, monkeypa
     ]  # fmt: skip
 
 
-def test_a_survey_in_memory_equals_one_in_a_folder(tmp_path, texts, model, monkeypatch):
-    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 8)
-    corpus = [*texts[:20], ".", "one"]  # a text without most statistics, and a single word
+def test_a_survey_in_memory_equals_one_in_a_folder(tmp_path, texts, small, monkeypatch):
+    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 4)
+    corpus = [*texts[:8], ".", "one"]  # a text without most statistics, and a single word
     same(
-        attnviz.survey(corpus, model=model),
-        attnviz.survey(corpus, model=model, out=tmp_path / "a"),
+        attnviz.survey(corpus, model=small),
+        attnviz.survey(corpus, model=small, out=tmp_path / "a"),
     )
 
 
@@ -93,33 +109,32 @@ def test_only_folders_and_parquet_need_pyarrow(tmp_path):
     assert not (tmp_path / "folder").exists()
 
 
-def test_a_folder_with_another_survey_is_refused(tmp_path, texts, model, tokenizer):
-    attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
+def test_a_folder_with_another_survey_is_refused(tmp_path, texts, small, tokenizer):
+    attnviz.survey(texts[:4], model=small, out=tmp_path / "a")
     before = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*.*")}
     with pytest.raises(InputError, match=r"holds a survey\. Continue it with --resume"):
-        attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
+        attnviz.survey(texts[:4], model=small, out=tmp_path / "a")
     with pytest.raises(InputError, match="is of another corpus: its texts or their tokens differ"):
-        attnviz.survey(texts[4:8], model=model, out=tmp_path / "a", resume=True)
-    other = attnviz.load(tiny("bert", torch.float32), tokenizer=tokenizer)
+        attnviz.survey(texts[4:8], model=small, out=tmp_path / "a", resume=True)
+    other = attnviz.load(tiny("bert", torch.float32, seed=1), tokenizer=tokenizer)
     with pytest.raises(InputError, match="holds a survey whose weights is "):
         attnviz.survey(texts[:4], model=other, out=tmp_path / "a", resume=True)
     assert {path: path.read_bytes() for path in before} == before
     (tmp_path / "b" / "parts").mkdir(parents=True)
     (tmp_path / "b" / "parts" / "mine.parquet").write_bytes(b"mine")
     with pytest.raises(InputError, match=r"no valid survey\.json"):
-        attnviz.survey(texts[:4], model=model, out=tmp_path / "b")
+        attnviz.survey(texts[:4], model=small, out=tmp_path / "b")
 
 
-def test_the_same_texts_in_another_order_are_another_survey(tmp_path, texts, tokenizer):
-    model = attnviz.load(tiny("bert", torch.float32), tokenizer=tokenizer)
-    attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
+def test_the_same_texts_in_another_order_are_another_survey(tmp_path, texts, small):
+    attnviz.survey(texts[:4], model=small, out=tmp_path / "a")
     table = rows(tmp_path / "a")
     for moved in ([texts[4], *texts[:3]], [*texts[:2], texts[3], texts[2]]):
         with pytest.raises(
             InputError, match="is of another corpus: its texts or their tokens differ"
         ):
-            attnviz.survey(moved, model=model, out=tmp_path / "a", resume=True)
-    attnviz.survey(texts[:4], model=model, out=tmp_path / "a", resume=True)
+            attnviz.survey(moved, model=small, out=tmp_path / "a", resume=True)
+    attnviz.survey(texts[:4], model=small, out=tmp_path / "a", resume=True)
     assert rows(tmp_path / "a") == table
 
 
@@ -146,69 +161,71 @@ def test_an_empty_folder_name_is_not_the_current_folder(capsys):
     assert "The folder for the survey has no name" in capsys.readouterr().err
 
 
-_WITH_ROOM = """
-import resource, sys
-import attnviz.analyses.survey.compute
-from attnviz.__main__ import main
-attnviz.analyses.survey.compute.PART = 4
-room = int(sys.argv.pop(1))
-resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
-sys.exit(main())
-"""
+@contextmanager
+def room(size):
+    """Let no file become larger."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of POSIX")
-def test_a_full_disk_loses_and_duplicates_nothing(tmp_path, texts, monkeypatch):
+def test_a_full_disk_loses_and_duplicates_nothing(tmp_path, texts, saved, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 4)
     # The first chunk is smaller than the second: none of its words occurs twice.
     corpus = [*["the cat saw it", "a dog ran"] * 2, *texts[:8]]
     (tmp_path / "corpus.txt").write_text("\n".join(corpus))
-    attnviz.survey("corpus.txt", out="whole")
+    attnviz.survey("corpus.txt", model=saved, out="whole")
     sizes = [path.stat().st_size for path in sorted((tmp_path / "whole" / "parts").iterdir())]
     assert sizes[0] < min(sizes[1:])
-    command = [sys.executable, "-c", _WITH_ROOM, str(sizes[0]), "survey", "corpus.txt", "-o", "out"]
-    full = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (full.returncode, len(full.stderr.splitlines())) == (4, 1)
-    assert "000001.parquet cannot be written: " in full.stderr
-    assert "File too large" in full.stderr
+    with room(sizes[0]):
+        assert run(["survey", "corpus.txt", "-m", saved, "-o", "out"]) == 4
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "000001.parquet cannot be written: " in error
+    assert "File too large" in error
     assert [path.name for path in (tmp_path / "out" / "parts").iterdir()] == ["000000.parquet"]
-    attnviz.survey("corpus.txt", out="out", resume=True)
+    attnviz.survey("corpus.txt", model=saved, out="out", resume=True)
     assert rows(tmp_path / "out") == rows(tmp_path / "whole")
 
 
-def test_a_damaged_chunk_is_measured_again(tmp_path, texts, model):
-    whole = attnviz.survey(texts[:8], model=model, out=tmp_path / "a")
+def test_a_damaged_chunk_is_measured_again(tmp_path, texts, small):
+    whole = attnviz.survey(texts[:4], model=small, out=tmp_path / "a")
     (part,) = (tmp_path / "a" / "parts").iterdir()
     sound, table = part.read_bytes(), rows(tmp_path / "a")
     for at in (300, len(sound) // 2):
         part.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
-        same(whole, attnviz.survey(texts[:8], model=model, out=tmp_path / "a", resume=True))
+        same(whole, attnviz.survey(texts[:4], model=small, out=tmp_path / "a", resume=True))
         assert rows(tmp_path / "a") == table
 
 
-def test_a_survey_resumes_only_in_the_same_precision(tmp_path, texts, model):
-    attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
-    other = attnviz.load(dtype="bfloat16")
+def test_a_survey_resumes_only_in_the_same_precision(tmp_path, texts, saved):
+    attnviz.survey(texts[:4], model=saved, out=tmp_path / "a")
+    other = attnviz.load(saved, dtype="bfloat16")
     with pytest.raises(InputError, match="holds a survey whose dtype is float32, not bfloat16"):
         attnviz.survey(texts[:4], model=other, out=tmp_path / "a", resume=True)
 
 
-def test_old_data_are_overwritten_with_force_only(tmp_path, monkeypatch, capsys, texts):
+def test_old_data_are_overwritten_with_force_only(tmp_path, monkeypatch, texts, saved):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("\n".join(texts[:4]))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "survey.safetensors").write_bytes(b"mine")
-    assert run(["survey", "corpus.txt", "-o", "out"]) == 4
+    assert run(["survey", "corpus.txt", "-m", saved, "-o", "out"]) == 4
     assert (tmp_path / "out" / "survey.safetensors").read_bytes() == b"mine"
-    assert run(["survey", "corpus.txt", "-o", "out", "--force", "--resume"]) == 0
+    assert run(["survey", "corpus.txt", "-m", saved, "-o", "out", "--force", "--resume"]) == 0
 
 
-def test_force_replaces_a_survey(tmp_path, texts, model):
-    attnviz.survey(texts, model=model, out=tmp_path / "a")
+def test_force_replaces_a_survey(tmp_path, texts, small):
+    attnviz.survey(texts[:8], model=small, out=tmp_path / "a")
     with pytest.raises(InputError, match="replace it with --force"):
-        attnviz.survey(texts[:4], model=model, out=tmp_path / "a")
-    fewer = attnviz.survey(texts[:4], model=model, out=tmp_path / "a", force=True)
+        attnviz.survey(texts[:4], model=small, out=tmp_path / "a")
+    fewer = attnviz.survey(texts[:4], model=small, out=tmp_path / "a", force=True)
     assert fewer.texts == 4
     assert {row[0] for row in rows(tmp_path / "a")} == {0, 1, 2, 3}
     with pytest.raises(InputError, match="'previous token' is not a statistic"):

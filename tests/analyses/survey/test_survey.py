@@ -106,19 +106,25 @@ def test_an_empty_corpus_is_reported(tmp_path, model):
         attnviz.survey(["", "  "], model=model)
 
 
-def test_a_text_that_is_too_long_is_refused_truncated_or_skipped(texts, model):
-    corpus = [*texts[:4], "word " * 600]
-    with pytest.raises(InputError, match=r"text 5: The text has .* at most 512"):
+@pytest.fixture(scope="module")
+def short(tokenizer):
+    """Return a tiny model that reads 64 tokens."""
+    return attnviz.load(tiny("gpt2", torch.float32), tokenizer=tokenizer)
+
+
+def test_a_text_that_is_too_long_is_refused_truncated_or_skipped(texts, short):
+    model, corpus = short, [*texts[:4], "word " * 80]
+    with pytest.raises(InputError, match=r"text 5: The text has .* at most 64"):
         attnviz.survey(corpus, model=model)
     skipped = attnviz.survey(corpus, model=model, skip_bad=True)
     assert (skipped.texts, skipped.left_out) == (4, (5,))
     cut = attnviz.survey(corpus, model=model, truncate=True)
-    assert (cut.texts, cut.left_out, cut.notes[0]) == (5, (), "1 text cut to 512 tokens")
+    assert (cut.texts, cut.left_out, cut.notes[0]) == (5, (), "1 text cut to 64 tokens")
 
 
-def test_all_texts_that_are_left_out_are_listed(texts, model):
-    corpus = [*texts[:4], *[3] * 25, texts[4], "word " * 600, texts[5]]
-    result = attnviz.survey(corpus, model=model, skip_bad=True)
+def test_all_texts_that_are_left_out_are_listed(texts, short):
+    corpus = [*texts[:4], *[3] * 25, texts[4], "word " * 80, texts[5]]
+    result = attnviz.survey(corpus, model=short, skip_bad=True)
     assert result.texts == 6
     assert result.left_out == (*range(5, 30), 31)
     assert result.about()["left_out"] == [*range(5, 30), 31]
@@ -172,7 +178,7 @@ def test_the_figure_shows_every_statistic_and_names_the_heads(found):
 
 def test_the_command_writes_tables_and_the_figure(tmp_path, monkeypatch, capsys, texts):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpus.txt").write_text("\n".join(sentences(40)))
+    (tmp_path / "corpus.txt").write_text("\n".join(sentences(16)))
     assert run(["survey", "corpus.txt", "-o", "out"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
