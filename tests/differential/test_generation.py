@@ -40,7 +40,7 @@ def test_steps_and_one_pass_give_the_same_weights(family, tokenizer):
     assert all(check.largest_difference <= 1e-5 for check in whole)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES[1:3])
 def test_in_bfloat16_too(family, tokenizer):
     model = attnviz.load(sharp(family, torch.bfloat16), tokenizer=tokenizer)
     agreement = model.attend(TEXTS[2], generate=TOKENS).agreement
@@ -110,7 +110,7 @@ def test_a_model_that_cannot_generate_says_so():
         attnviz.attend("a train", generate=3)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES[1:3])
 def test_a_single_token_is_enough(family, tokenizer):
     result = attnviz.load(sharp(family), tokenizer=tokenizer).attend(TEXTS[2], generate=1)
     assert result.agreement.verdict == "verified", result.agreement.summary()
@@ -167,11 +167,11 @@ def language_model(family):
 
 # Of each mechanism: positions, windows, chunks, experts, sinks, soft caps, ALiBi, two sides.
 WRITERS = [
-    "llama", "mistral", "gemma2", "gpt-oss", "bloom", "falcon", "mpt", "gpt-j", "gpt-neo",
-    "codegen", "deepseek-v3", "gemma3", "gemma4", "llama4", "modernbert-decoder", "opt",
-    "qwen3-next", "ctrl", "marian", "pegasus",
+    "llama", "gemma2", "gpt-oss", "bloom", "mpt", "gpt-j", "gpt-neo", "deepseek-v3", "gemma4",
+    "llama4", "opt", "qwen3-next", "pegasus",
 ]  # fmt: skip
 MORE_WRITERS = [
+    "mistral", "falcon", "codegen", "gemma3", "modernbert-decoder", "ctrl", "marian",
     "llama-biased", "qwen2", "qwen3", "falcon-grouped", "afmoe", "apertus", "arcee", "biogpt",
     "bitnet", "cohere", "cohere2", "cwm", "dbrx", "deepseek-v2", "dots1", "ernie4.5", "exaone4",
     "flex-olmo", "gemma", "glm", "glm4-moe", "gpt-bigcode", "gpt-neox", "granite", "granite-moe",

@@ -219,19 +219,19 @@ def gated(texts, gate):
 
 
 @pytest.mark.parametrize("reference", ["pair", "gate"])
-def test_total_effects_are_those_of_plain_hooks(model, reference):
+def test_total_effects_are_those_of_plain_hooks(tokenizer, reference):
     texts = ["The bank was full of mud.", "The bank was full of cash."]
     is_gate = reference == "gate"
-    pair = tokens(model.tokenizer, *(texts[1:] * 2 if is_gate else texts))
+    pair = tokens(tokenizer, *(texts[1:] * 2 if is_gate else texts))
     T = pair["input_ids"].shape[1]
     gate = gate_of((True, *[False] * (T - 2), True)) if is_gate else None
-    module, runs = model.module, singly(pair)
+    module, runs = tiny("bert").bert, singly(pair)
     with restoring(module):
         effects = patch_heads(Readout.word(module, [ROW]), pair, gate=gate, effect="total")
         projections = [layer.attention.output.dense for layer in module.encoder.layer]
         runs = gated(runs, gate) if is_gate else runs
         expected = patched_everywhere(module, projections, runs, ROW)
-    assert effects.shape == (6, 12, 384)
+    assert effects.shape == (3, 4, 48)
     assert expected.norm(dim=-1).min() > 1e-3
     assert_close(effects, expected, atol=1e-4, rtol=0)
 
@@ -309,7 +309,7 @@ def test_replacements_are_common_whole_words(model):
     assert available_interventions(model) == ("mask", "replace", "knock-out", "delete")
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_the_right_side_of_a_minimal_pair_is_higher(model, step):
     """In 95 % of pairs like “The bank was full of {mud|cash}.” bank moves toward money."""
     pairs = json.loads((DATA / "minimal_pairs.json").read_text("utf-8"))

@@ -14,13 +14,23 @@ from attnviz.formula.attention import repeat_heads
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *TWO_SIDED])
+# Without `-m long`: one of each kind of grouping, mask, scale and position.
+SOME = ("bert", "gpt2", "mistral", "qwen3", "gemma2", "gpt-oss", "t5-encoder", "t5", "bart")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family in SOME else pytest.mark.long)
+        for family in (*FAMILIES, *TWO_SIDED)
+    ],
+)
 def test_interface_and_operators_give_the_same_record(family, tokenizer, monkeypatch):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
-    target = TARGETS if family in TWO_SIDED else None
-    by_interface = model.attend(TEXTS, target=target)
+    target = TARGETS[1:] if family in TWO_SIDED else None
+    by_interface = model.attend(TEXTS[1:], target=target)
     monkeypatch.setattr(recording._Recorder, "_can_read", lambda *_: False)
-    by_operators = model.attend(TEXTS, target=target)
+    by_operators = model.attend(TEXTS[1:], target=target)
     for here, there in zip(by_interface, by_operators, strict=True):
         assert there.agreement.verdict == "verified", there.agreement.summary()
         for one, other in zip(here, there, strict=True):
@@ -38,11 +48,20 @@ def test_interface_and_operators_give_the_same_record(family, tokenizer, monkeyp
                 assert_close(one.sinks, other.sinks)
 
 
+# Families whose keys, values and often queries are not compared, and the reason.
+NOT_COMPARED = {
+    "xlnet": "its matrices are parameters with three dimensions, and a bias is added to queries",
+    "funnel": "its queries are pooled, and a bias is added to them",
+    "bigbird": "its blocks are cut out and gathered before they are multiplied",
+    "reformer": "its chunks are sorted, and queries are keys too",
+}
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 @pytest.mark.parametrize("family", OWN_CODE)
 def test_families_with_custom_attention_code_agree(family, dtype, tokenizer):
     model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
-    for result in model.attend(TEXTS):
+    for result in model.attend(TEXTS[1:]):
         verdict = result.agreement.verdict
         # In bfloat16, rounding may hide a 1 % error of the scale if position dominates the scores.
         expected = ["verified"] if dtype == torch.float32 else ["verified", "not proven"]
@@ -50,6 +69,8 @@ def test_families_with_custom_attention_code_agree(family, dtype, tokenizer):
         assert not any(record.through_interface for record in result)
         compared = {check.stage for check in result.agreement.checks}
         assert compared >= {"scores", "weights", "head output"}
+        missing = {stage for _, stage, _ in result.agreement.not_compared}
+        assert missing >= {"key", "value"} if family in NOT_COMPARED else not missing
 
 
 REPORTING = sorted(OWN_CODE.keys() - {"funnel", "longformer", "bigbird", "reformer"})

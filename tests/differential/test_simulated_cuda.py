@@ -23,10 +23,9 @@ from attnviz.attribution.methods import METHODS
 
 PACKAGE = str(Path(attnviz.__file__).parent)
 FACTORIES = "arange", "empty", "eye", "full", "ones", "tensor", "zeros"
-FAST = [
-    "bert", "gpt2", "llama", "mistral", "qwen3", "gemma2", "gpt-oss", "t5-encoder", "bloom",
-    "falcon", "mpt", "gpt-j", "gpt-neo", "deberta", "xlnet", "mpnet", "funnel", "longformer", "xlm",
-    "roformer", "t5", "bart",
+FAST = [  # of each way to attend, also in the operators
+    "bert", "gemma2", "gpt-oss", "t5-encoder", "bloom", "gpt-neo", "deberta", "xlnet", "funnel",
+    "longformer", "t5",
 ]  # fmt: skip
 # Not simulated: BigBird changes shapes in place. Not sharp in short texts: Reformer.
 SLOW = sorted({*FAMILIES, *OWN_CODE, *TWO_SIDED, *FURTHER} - {*FAST, "bigbird", "reformer"})
@@ -109,7 +108,7 @@ def senses(model, folder):
 
 
 def survey(model, folder):
-    return attnviz.survey([WORDS, "the train left the station"] * 3, model=model)
+    return attnviz.survey([WORDS, "the train left the station"], model=model)
 
 
 def stream(model, folder):
@@ -134,7 +133,7 @@ def draw(model, folder):
 
 def compare(model, folder):
     texts = [WORDS, "the train left the station"]
-    return attnviz.compare(texts * 2, models=(model, model))
+    return attnviz.compare(texts, models=(model, model))
 
 
 def check(model, folder):
@@ -158,7 +157,7 @@ def probe(model, folder):
 
 
 def explore(model, folder):
-    found = attnviz.explore([WORDS, "the train left the station"] * 4, model=model)
+    found = attnviz.explore([WORDS, "the train left the station"], model=model)
     found.page().save(folder / "heads.html")
     return found.survey
 
@@ -197,7 +196,7 @@ def test_a_generation_is_verified(family, tokenizer, simulated_gpu, monkeypatch)
     assert_refused(lambda: model.attend(WORDS, generate=3))
 
 
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gpt-oss"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt-oss"])
 def test_streamed_maps_are_verified(family, tokenizer, simulated_gpu, monkeypatch):
     model = attnviz.load(tiny(family).to("cuda"), tokenizer=tokenizer)
     assert stream(model, None).agreement.verdict == "verified"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import gguf
 import numpy as np
@@ -18,7 +19,8 @@ from safetensors.torch import load_file, save_file
 
 import attnviz
 from attnviz.capture.projections.find import angles
-from attnviz.errors import ModelError
+from attnviz.errors import InputError, ModelError
+from attnviz.models import checkpoint
 
 TEXT = "the train left the station"
 CODE = re.compile(r"(?:import transformers|from safetensors)(?s:.*)")
@@ -217,12 +219,20 @@ def test_adapters_of_virtual_tokens_name_their_base(sound, tmp_path):
     assert attnviz.load(re.search(r"them: '(.+)'\.$", str(error.value))[1])
 
 
+REFUSED = "python -OO removes docstrings, which transformers needs. Use python -O."
+
+
+def test_docstrings_are_asked_for(monkeypatch):
+    monkeypatch.setattr(checkpoint, "sys", SimpleNamespace(flags=SimpleNamespace(optimize=2)))
+    with pytest.raises(InputError, match=f"^{re.escape(REFUSED)}$"):
+        attnviz.verify(TEXT)
+
+
+@pytest.mark.long  # nothing is compiled for -OO before
 def test_python_without_docstrings_is_refused():
     run = [sys.executable, "-OO", "-m", "attnviz", "verify", TEXT]
     told = subprocess.run(run, capture_output=True, text=True, check=False).stderr
-    assert told.splitlines()[-1] == (
-        "attnviz: python -OO removes docstrings, which transformers needs. Use python -O."
-    )
+    assert told.splitlines()[-1] == f"attnviz: {REFUSED}"
 
 
 @pytest.mark.parametrize(

@@ -88,9 +88,13 @@ def test_wrapped_models_are_unwrapped_with_one_note(name, tokenizer):
     inner = tiny("bert")
     model = attnviz.load(wrap(inner), tokenizer=tokenizer)
     assert model.module is inner
+    assert model.notes == (f"the model is {path}",)
+
+
+def test_the_note_is_in_results_and_in_what_is_drawn(tokenizer):
+    wrap, path = WRAPPED["a value head"]
     note = f"the model is {path}"
-    assert model.notes == (note,)
-    result = model.attend(TEXTS[0])
+    result = attnviz.load(wrap(tiny("bert")), tokenizer=tokenizer).attend(TEXTS[0])
     assert result.agreement.verdict == "verified"
     assert result.notes == (note,)
     assert result.about()["notes"] == [note]

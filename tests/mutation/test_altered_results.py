@@ -5,6 +5,7 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from families import TEXTS
 
 import attnviz
 from attnviz.analyses.maps.compute import attention_map, head_maps
@@ -13,7 +14,8 @@ from attnviz.results import digests_of
 from attnviz.results.digest import digests
 
 TEXT = "the train left the station on time and nobody minded"
-CORPUS = ["the cat sat on it", "who is there now", "a b c d e f"] * 4
+CORPUS = ["the cat sat on it", "who is there now", "a b c d e f"] * 2
+SENSES = {"river": ["the bank of the river", "a bank of mud"], "money": ["my bank", "a rich bank"]}
 ALTERED = "NOT VERIFIED: these numbers are not those that were checked"
 
 
@@ -27,7 +29,7 @@ def saved(model, tmp_path_factory):
 RESULTS = {
     "map": (lambda model: attention_map(model.attend(TEXT), layer=1, head=2), "weights"),
     "heads": (lambda model: head_maps(model.attend(TEXT)), "weights"),
-    "senses": (lambda model: attnviz.senses("check", model=model), "plane"),
+    "senses": (lambda model: attnviz.senses("bank", SENSES, model=model), "plane"),
     "shift": (lambda model: attnviz.shift("train", TEXT, model=model), "raw_attention"),
     "survey": (lambda model: attnviz.survey(CORPUS, model=model), "mean"),
     "compare": (lambda model: attnviz.compare(CORPUS, models=(model, model)), "change"),
@@ -73,11 +75,16 @@ def test_other_labels_are_other_numbers(model):
     ],
     ids=["in place", "weights", "scale"],
 )
-def test_whatever_is_drawn_from_an_altered_record_says_so(alter, model):
-    result = model.attend(TEXT)
+def test_a_record_that_is_altered_is_noticed(alter, model):
+    result = model.attend(TEXTS[2])
     assert result.stack("encoder").checked_agreement.verdict == "verified"
     alter(result.records[2])
     assert result.checked_agreement.summary() == ALTERED
+
+
+def test_whatever_is_drawn_from_an_altered_record_says_so(model):
+    result = model.attend(TEXT)
+    result.records[2].query.mul_(1.01)
     assert ALTERED in caption(attnviz.plot.heatmap(result, layer=2, head=0))
     assert ALTERED in caption(attnviz.plot.steps(attnviz.steps(result, layer=2, head=0)))
     assert ALTERED in attnviz.view(result).data()["payload"]["results"][0]["summary"]

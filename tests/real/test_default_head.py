@@ -22,15 +22,15 @@ CASES = [
     ("minilm", {"text": WATER}),
     ("minilm", {"text": PARIS}),
     ("smollm2", {"text": TRAIN}),
-    ("smollm2", {"text": WATER}),
+    pytest.param("smollm2", {"text": WATER}, marks=pytest.mark.long),
     pytest.param("whisper-tiny.en", {"audio": SPEECH}, marks=pytest.mark.long),  # 1,500 frames
     ("dinov2-small", {"image": PHOTO}),
     ("rxnmapper", {"text": REACTION}),
     ("rxnmapper", {"text": "CCO.CC(=O)O>>CCOC(C)=O"}),
     ("minilm", {"text": CODE}),
-    ("smollm2", {"text": PARIS}),
+    pytest.param("smollm2", {"text": PARIS}, marks=pytest.mark.long),
     ("smollm2", {"text": CODE}),
-    ("smollm2", {"text": KEYS}),
+    pytest.param("smollm2", {"text": KEYS}, marks=pytest.mark.long),
 ]
 
 

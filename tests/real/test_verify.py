@@ -17,16 +17,21 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 SLOW = {"whisper-tiny.en", "dinov2-small"}  # they have hundreds of positions
+ONCE = {*SLOW, "smollm2"}  # which has many layers
+BY_HAND = "whisper-tiny.en"  # which has the most; test_wrong_positions.py verifies a small Whisper
 
 
 def cases(*faults):
-    """Return every model in two dtypes, with each fault; slow ones once, and without."""
+    """Return every model in two dtypes, with each fault; large ones once, and slow ones without."""
+
+    def is_long(name, dtype, fault):
+        if name == BY_HAND or (name in SLOW and faults):
+            return True
+        return name in ONCE and (dtype, *fault) != (DTYPES[0], *faults[-1:])
+
     return [
         pytest.param(
-            name,
-            dtype,
-            *fault,
-            marks=pytest.mark.long if name in SLOW and (faults or dtype != DTYPES[0]) else (),
+            name, dtype, *fault, marks=pytest.mark.long if is_long(name, dtype, fault) else ()
         )
         for name in ("minilm", *NAMED)
         for dtype in DTYPES
@@ -78,6 +83,7 @@ def test_a_planted_fault_is_caught(name, dtype, fault):
     assert last in result.agreement.first_difference.failed_heads
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("positions", ["sample", "all"])
 @pytest.mark.parametrize(
     ("name", "path", "axis"),

@@ -653,7 +653,7 @@ def _resting(result: AttentionResult, layer: int) -> list[bool]:
     """Return which heads of a layer rest; `finding` draws on matplotlib, so it is read late."""
     from attnviz.analyses.maps.finding import resting_heads
 
-    return resting_heads(head_maps(result, layer=layer))
+    return resting_heads(head_maps(result.at([layer]), layer=layer))  # its digests alone
 
 
 def _noun(axis: Axis) -> str:
