@@ -4,7 +4,7 @@ A decoder with two layers of {heads_of_layer} heads learns to repeat {symbols} s
 training text has its own period, so no fixed distance helps. The same {texts} new texts of
 {period} random symbols twice are read by its copy at {checkpoints} steps of the training. Between
 {before} and {after} head {head} gives {rise:.0%} more of its weight to what followed the same
-symbol before ({low:.0%} to {high:.0%}, an interval of {level:.0%} from resampled texts). There
+symbol before ({low:.0%} to {high:.0%}, an interval of {level:.0%} over the texts). There
 the model begins to copy: the next symbol of the second half is right in {right_before:.0%} of the
 places at {before}, in {right_after:.0%} at {after}, and in {right:.0%} at the end. At first no
 head has a role; at the end {induction} have the role induction and {previous} the role previous
