@@ -108,11 +108,11 @@ def shift(
         A causal model reads the text with a BOS token before it, which stays readable; without one
         the first token does.
     verify_causally : bool, default False
-        Patch every head in two ways, too: at the word alone (direct effect) and everywhere (total
-        effect). Other words are changed in four ways in any case: "mask" replaces a word by [MASK];
-        "replace" by eight common words of the vocabulary, averaged; "knock-out" lets no token
-        attend to it; "delete" removes it from the text. By default the words of a text with more
-        than 32 are only masked, or knocked out if the model has no mask token.
+        Patch every head at the word alone (direct effect) and everywhere (total effect), and change
+        also the words of long texts in each way: "mask" replaces a word by [MASK]; "replace" by
+        eight common words of the vocabulary, averaged; "knock-out" lets no token attend to it;
+        "delete" removes it. By default, where there are more than 32 other words, each is only
+        masked, or knocked out if the model has no mask token.
     methods : str or sequence of str, optional
         Attribution methods to compute beside the decomposition: "attention-flow",
         "attention-value-norm", "direct-attribution", "ensemble", "gradient-attention",

@@ -139,19 +139,19 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
     if result.regions and not details:
         first, second = map(literal, result.regions)
         parts += [f"colored dots: the ends of the texts of {second} and {first}", *notes]
-    if result.causal:
-        many = f" ({', '.join(result.causal)}: mean and range)" if len(result.causal) > 1 else ""
-        parts.append(f"{result.changing}: what is lost in a separate run{many}")
+    if result.effect is not None:
+        kinds = f"{', '.join(result.causal)}{'' if details else ': mean and range'}"
+        runs = f"separate runs ({kinds})" if len(result.causal) > 1 else "a separate run"
+        parts.append(f"{result.changing}: what is lost in {runs}")
     if details:
         return [*parts, *_details_caption(result), *notes]
-    unit = "in units of the hidden state"
+    unit = "units of the hidden state"
     if result.way is not None:
-        unit = f"in shares of the way, which is {result.way:.2f} units of the hidden state"
+        unit = f"shares of the way, which is {result.way:.2f} units of the hidden state"
     error = split.credit_error if is_all else split.error
     parts.append(
-        f"{'split: contributions over all paths' if is_all else 'read: direct contributions'}, "
-        f"{unit}; they sum to "
-        f"{result.share(split.total):.2f} (completeness error {power(error)})"
+        f"bars: {unit}; {'split: contributions over all paths' if is_all else 'read: direct parts'}"
+        f", which sum to {result.share(split.total):.2f} (completeness error {power(error)})"
     )
     if result.plane is not None:
         parts.append(
@@ -247,7 +247,10 @@ class _Word:
 def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> float:
     """Write the text with two bars below each word; return the lower edge."""
     room = page.right - left
-    title = page.ruler.longest(_titles(result), 0.9 * room, TEXT_SIZE)
+    is_all = result.contributions[0] == "all paths"
+    title = "What the split credits each word with"
+    title = title if is_all else f"What “{literal(result.word, 20)}” reads from each word"
+    title = title if result.effect is None else f"What is lost by {result.changing} each word"
     top = page.subtitle(left, top, title, room) + 0.02
     top = _draw_key(page, result, left, top, room) + 0.08
     contributions = [result.share(number) for number in result.contributions[1]]
@@ -270,8 +273,8 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
     for is_kept, group in itertools.groupby(range(len(lines)), kept.__contains__):
         if not is_kept:
             skipped = [contributions[word.index] for n in group for word in lines[n]]
-            total = with_minus(f"{sum(skipped):.2f}")
-            text = f"… {len(skipped)} words, split {total} …"
+            total = with_minus(f"{np.nansum(skipped):.2f}")
+            text = f"… {len(skipped)} words, {'credited' if is_all else 'read'} {total} …"
             top = page.write(left, top, [text], color=theme().muted) + _ROW_GAP
             continue
         for n in group:
@@ -286,19 +289,6 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
             _draw_bars(ax, result, lines[n], [leading, beside], scale)
             top += fixed + tall
     return top
-
-
-def _titles(result: ShiftResult) -> list[str]:
-    """Return what the bars below the words are, the longest wording first."""
-    is_all = result.contributions[0] == "all paths"
-    reads = f"“{literal(result.word, 20)}” reads"
-    if not result.causal:
-        return [
-            "What the split credits each word with" if is_all else f"What {reads} from each word"
-        ]
-    measured = f"What {result.changing} each word takes"
-    beside = "what the split credits it with" if is_all else f"what {reads} from it"
-    return [f"{measured}, and {beside}", measured]
 
 
 def _extent(
@@ -318,14 +308,14 @@ def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: fl
     start, end = _ends(result)
     # Each label with its color, and the face and the edge of the bar before it.
     names = ["credited by the split" if is_all else "read from it"]
-    names = [*([f"lost by {result.changing_it}"] if result.causal else []), *names]
+    names = names if result.effect is None else [result.lost, *names]
     faces = (first, first), (theme().ground, theme().ink)
     entries: list[tuple[str, str | None, tuple[str, ...]]] = [
         (name, None, face) for name, face in zip(names, faces, strict=False)
     ]
     if result.regions:
         entries += [(f"↑ toward {end}", first, ()), (f"↓ toward {start}", second, ())]
-    elif min(result.contributions[1] if result.effect is None else result.effect.nan_to_num()) < 0:
+    elif any((n < 0).any() for n in (result.contributions[1], result.effect) if n is not None):
         entries.append(("↓ back", second, ()))
     line, x = line_height(SMALL_SIZE), left
     for label, color, bar in entries:

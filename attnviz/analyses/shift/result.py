@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ from attnviz.results.text import dim, plain_table, signed
 _LONGEST = 14  # letters of a word in a table
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
 _RANKED = 5  # words of each ranking
+_LISTED = 3  # words that a sentence names
 _NOTHING = 1e-6  # of the largest: not worth a rank
 _FAR = 0.1  # of the way: less is no movement to speak of
 _CHANGING = {
@@ -205,12 +207,6 @@ class ShiftResult(WordResult):
         return consensus(self.causal, self.sources) if len(self.causal) > 1 else None
 
     @property
-    def _effects(self) -> dict[str, Tensor]:
-        """The effects of all interventions, and their consensus."""
-        common = self.consensus
-        return {**self.causal, **({} if common is None else {"consensus": common})}
-
-    @property
     def rank_correlations(self) -> dict[str, float]:
         """Spearman's ρ of the credits with each intervention, and with their consensus.
 
@@ -233,7 +229,8 @@ class ShiftResult(WordResult):
 
     def _rank_correlations(self, attribution: Tensor) -> dict[str, float]:
         """Return Spearman's ρ of an attribution (W,) with each intervention that can be ranked."""
-        rows, effects = self.sources, self._effects
+        rows, common = self.sources, self.consensus
+        effects = {**self.causal, **({} if common is None else {"consensus": common})}
         if len(rows) < RANKABLE:
             return {}
         rhos = {name: spearman(attribution[rows], lost[rows]) for name, lost in effects.items()}
@@ -363,7 +360,9 @@ class ShiftResult(WordResult):
     def _tables_of_words(self, width: int) -> Iterator[Table]:
         """Yield tables with a row for each word; several if the terminal is narrow."""
         split = self.decomposition
+        mean = self.effect if len(self.causal) > 1 else None
         numbers = {
+            **({} if mean is None else {"mean effect": mean}),
             **self.causal,
             "all paths": self.credit,
             "value": self.by_word(split.value.sum((0, 1))),
@@ -393,7 +392,8 @@ class ShiftResult(WordResult):
     @property
     def effect(self) -> Tensor | None:
         """The effect of changing each word, the mean of the interventions, (W,). None without."""
-        return torch.stack(list(self.causal.values())).mean(0) if self.causal else None
+        effect = torch.stack(list(self.causal.values())).mean(0) if self.causal else None
+        return None if effect is None or effect[self.sources].isnan().all() else effect
 
     @property
     def changing(self) -> str:
@@ -402,10 +402,11 @@ class ShiftResult(WordResult):
         return _CHANGING.get(names[0], "changing") if len(names) == 1 else "changing"
 
     @property
-    def changing_it(self) -> str:
-        """The same with a pronoun: "masking it"."""
+    def lost(self) -> str:
+        """What the effect of a word is, for a label: "lost by masking it"."""
         verb, *particle = self.changing.split()
-        return " ".join((verb, "it", *particle))
+        mean = ["(mean)"] if len(self.causal) > 1 else []
+        return " ".join(("lost by", verb, "it", *particle, *mean))
 
     def share(self, number: Tensor | float) -> float:
         """Return a number as a share of the way, if this is known."""
@@ -419,46 +420,44 @@ class ShiftResult(WordResult):
     @property
     def headline(self) -> str:
         """What moved the word, in one sentence: the title of the figure."""
-        if self.entries == [self.at]:
+        if self.at in self.entries:
             return self._headline_of_itself()
-        return self._headline_of_a_pair() if len(self.entries) == 1 else self._headline_of_words()
+        return self._headline_of_a_pair() if self.entries else self._headline_of_words()
 
     @property
     def details(self) -> list[str]:
         """The sentences that follow the headline."""
-        measured = () if len(self.entries) == 1 else self._measured()
-        return [*measured, *(self._reached() if self.entries else self._led())]
+        return [*self._reached()] if self.entries else [*self._measured(), *self._led()]
 
     def _name(self, index: int) -> str:
         return f"“{literal(self.names[index], _LONGEST_NAME)}”"
 
-    @property
-    def _candidates(self) -> list[int]:
-        """The other words that may have moved the word: those that differ in the reference."""
-        return [index for index in self.entries or self.sources if index != self.at]
-
     def _first(self, scores: Tensor) -> int | None:
         """Return the other word that moves the word most by some scores (W,); None if none does."""
-        sizes = {n: size for n in self._candidates if (size := abs(scores[n].item())) == size}
-        top = max(sizes, key=sizes.__getitem__, default=None)
-        is_nothing = top is None or sizes[top] <= _NOTHING * self.decomposition.length
-        return None if is_nothing else top
+        sizes = {n: size for n in self.sources if (size := abs(scores[n].item())) == size}
+        top = max(sizes, key=sizes.__getitem__, default=-1)
+        return top if sizes.get(top, 0.0) > _NOTHING * self.decomposition.length else None
 
     @property
     def strongest(self) -> int | None:
-        """The index of the other word that moved the word most; None if interventions disagree.
+        """The index of the other word that moved the word most, by the mean effect.
 
-        The word has the largest mean effect. Each intervention moves the word in this direction,
-        and most of them move it most by this word. By the contributions if nothing was measured.
+        Each intervention moves the word in this direction, and most of them move it most by this
+        word. By the contributions if nothing was measured. None if there is no such word, if two
+        move it alike, or if the reference is another text.
         """
         effect = self.credit if self.effect is None else self.effect
         first = self._first(effect)
-        if first is None:
+        if first is None or self.entries or len(self._alike(first, effect)) > 1:
             return None
-        effects = (*self.causal.values(),) or (effect,)
+        effects = (effect,) if self.effect is None else (*self.causal.values(),)
         firsts = sum(self._first(one) == first for one in effects)
         confirmed = all(one[first] * effect[first] > 0 for one in effects)
         return first if confirmed and 2 * firsts > len(effects) else None
+
+    def _alike(self, first: int, scores: Tensor) -> list[int]:
+        """Return the other words whose scores are printed alike: the first one, and its ties."""
+        return [n for n in self.sources if self._share(scores[n]) == self._share(scores[first])]
 
     def _ends(self, length: float) -> tuple[str, str]:
         """Return where a movement of such a sign comes from, and where it leads."""
@@ -495,32 +494,41 @@ class ShiftResult(WordResult):
         return f"{self.share(start):.0%} of what parts {word} from {other} is in the words alone"
 
     def _headline_of_a_pair(self) -> str:
-        """Say how far a different word moves the word: that it does so is no finding."""
-        word, entry = self._name(self.at), self.entries[0]
-        pair = f"{self._name(entry)} in place of “{literal(self.replaced[entry])}”"
-        total = self.decomposition.total
+        """Say how far different words move the word: that they do so is no finding."""
+        word, total = self._name(self.at), self.decomposition.total
+        others = joined([f"“{literal(self.replaced[n])}”" for n in self.entries])
+        pair = f"{joined([self._name(n) for n in self.entries])} in place of {others}"
+        pair = pair if len(self.entries) <= _LISTED else f"{len(self.entries)} words"
+        moved = f"{pair} {'moves' if len(self.entries) == 1 else 'move'} {word}"
         if self.regions:
-            return f"{pair} moves {word} {self._movement(total)}"
+            return f"{moved} {self._movement(total)}"
         share = "" if self.plane is None else f", {abs(total) / self.plane.size:.0%} of its length"
-        return f"{pair} moves {word} by {_number(total)}{share}"
+        return f"{moved} by {_number(total)}{share}"
 
     def _headline_of_words(self) -> str:
         """Say which word moved the word most, by the effect of changing it."""
         word, effect = self._name(self.at), self.effect
-        first = self._first(self.credit if effect is None else effect)
+        scores = self.credit if effect is None else effect
+        first = self._first(scores)
         if first is None:
             return f"No other word moved {word}"
+        name, movement = self._name(first), self._movement(scores[first])
         if effect is None:
-            movement = self._movement(self.credit[first])
-            return f"The split credits {self._name(first)} with {movement}; no effect was measured"
-        if self.way is not None and abs(self.share(effect[first])) < _FAR:
-            most, (start, end) = self._share(effect[first].abs()), self._ends(1.0)
-            way = f"between {start} and {end}" if self.regions else f"from {start} to {end}"
-            return f"No word moved {word} more than {most} of the way {way}"
+            return f"The split credits {name} with {movement}; no effect was measured"
+        kinds = torch.stack(list(self.causal.values()))[:, self.sources]
+        furthest = self.share(kinds.nan_to_num().abs().max())
+        if self.way is not None and furthest < _FAR:
+            most, (start, end) = math.ceil(100 * furthest) / 100, self._ends(1.0)
+            return f"No word moved {word} more than {most:.2f} of the way between {start} and {end}"
+        share = f"{self._share(effect[first].abs())}{'' if self.way is None else ' of the way'}"
+        if len(alike := self._alike(first, effect)) > 1:
+            names = joined([self._name(n) for n in alike[:_LISTED]])
+            return f"{names} moved {word} most and alike, {share} each"
+        if len(kinds) == 1:
+            return f"{self.changing.capitalize()} {name} moves {word} most, {share}"
         if self.strongest is None:
-            return f"Interventions disagree on which word moved {word} most"
-        verb = "pulled" if self.regions else "moved"
-        return f"{self._name(first)} {verb} {word} {self._movement(effect[first])}"
+            return f"Interventions disagree on what moved {word} most"
+        return f"{name} {'pulled' if self.regions else 'moved'} {word} {movement}"
 
     def _measured(self) -> Iterator[str]:
         """Yield the effect that the headline names, and what the split says of it."""
@@ -530,13 +538,16 @@ class ShiftResult(WordResult):
             sign, name = effect[first].sign(), self._name(first)
             several = [self.share(one[first] * sign) for one in self.causal.values()]
             low, high = (_number(end) for end in (min(several), max(several)))
-            spread = f" ({low} to {high} by the kind of change)" if len(several) > 1 else ""
-            source, credit = self._first(self.credit), self.credit * sign
-            split = f"the split credits {name} with {self._share(credit[first])}"
+            spread = f" ({low} to {high} by the kind of change)" if low != high else ""
+            source = self._first(self.credit)
+            split = f"the split credits {name} with {self._share(self.credit[first])}"
             if source not in (None, first):
-                split += f", and {self._name(source)} most, with {self._share(credit[source])}"
-            changed = f"{self.changing.capitalize()} {name}"
-            yield f"{changed} takes {self._share(effect[first] * sign)} back{spread}; {split}."
+                split += f", and {self._name(source)} most, with {self._share(self.credit[source])}"
+            unit = " toward" if self.way is None else " of the way toward"
+            moves = f"moves it {self._share(effect[first] * sign)}{unit}"
+            is_mean = len(several) > 1 and self.strongest is None
+            by = f"On average, {self.changing}" if is_mean else self.changing.capitalize()
+            yield f"{by} {name} {moves} {self._ends(float(effect[first]))[0]}{spread}; {split}."
 
     def _led(self) -> Iterator[str]:
         """Yield where all words together lead between two regions."""
@@ -562,7 +573,8 @@ class ShiftResult(WordResult):
         if len(entries) == 1:
             yield f"All of it starts at {pairs[0]}, the only difference."
         else:
-            shares = [f"{share(self.credit[n])} starts at {self._name(n)}" for n in entries]
+            known = [n for n in entries if self.credit[n] == self.credit[n]]
+            shares = [f"{share(self.credit[n])} starts at {self._name(n)}" for n in known]
             yield f"The differences are {joined(pairs)}. {joined(shares)}."
         others = [n for n in entries if n != self.at]
         rest = [n for n in range(len(self.words)) if n not in (*others, self.at)]
@@ -614,12 +626,10 @@ class ShiftResult(WordResult):
     def _table_of_rankings(self) -> Table:
         """Return the first words by the effect, by the decomposition, and by attention."""
         sign = 1 if self.decomposition.total > 0 else -1  # the first contributed most
-        effects = self._effects
-        name = "consensus" if "consensus" in effects else next(iter(effects))
         contributed, contributions = self.contributions
         others = [name for name in self.methods if name not in ("raw-attention", "rollout")]
         rankings = {
-            f"by effect ({name})": effects[name] * sign,
+            **({} if self.effect is None else {"by mean effect": self.effect * sign}),
             f"by {contributed}": contributions * sign,
             "by raw attention": self.raw_attention,
             "by rollout": self.rollout,

@@ -212,7 +212,7 @@ def _words(result: ShiftResult) -> dict[str, Any]:
         "moved": {
             "headline": result.headline,
             "details": result.details,
-            "lost": f"lost by {result.changing_it}" if result.causal else None,
+            "lost": None if result.effect is None else result.lost,
             "credited": "credited by the split" if kind == "all paths" else "read from it",
             "unit": "in units of the hidden state" if result.way is None else "of the way",
             "words": words,

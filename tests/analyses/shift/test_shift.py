@@ -217,8 +217,9 @@ def test_the_headline_is_the_word_with_the_largest_measured_effect(model):
     lost, credit = sum(several) / 4, result.credit[river].item() / way
     assert result.headline == f"“river” pulled “bank” {lost:.2f} of the way from money to water"
     assert (
-        f"Changing “river” takes {lost:.2f} back ({min(several):.2f} to {max(several):.2f} by the "
-        f"kind of change); the split credits “river” with {credit:.2f}." in result.conclusion()
+        f"Changing “river” moves it {lost:.2f} of the way toward money ({min(several):.2f} to "
+        f"{max(several):.2f} by the kind of change); the split credits “river” with {credit:.2f}."
+        in result.conclusion()
     )
     place = (end_of(model, SAT, 5) - second) @ (first - second) / way**2
     assert result.path[-1].item() == pytest.approx(place.item(), rel=1e-4)
@@ -279,14 +280,33 @@ def test_interventions_must_agree_on_the_word_and_on_its_sign(model):
     most = altered(result, river, 0.1 * way, 0.5 * way, 0.5 * way, 0.5 * way)
     assert most.names[most.strongest] == "river"
     assert most.headline.startswith("“river” pulled “bank” 0.40 of the way from money")
-    assert "“river” takes 0.40 back (0.10 to 0.50 by the kind of change); " in most.conclusion()
+    assert (
+        "Changing “river” moves it 0.40 of the way toward money (0.10 to 0.50 by the kind of "
+        "change)" in most.conclusion()
+    )
     back = altered(result, river, -0.5 * way, -0.5 * way, -0.5 * way, -0.5 * way)
     assert back.headline == "“river” pulled “bank” 0.50 of the way from water to money"
     opposed = altered(result, river, -0.1 * way, 0.9 * way, 0.9 * way, 0.9 * way)
     others = altered(altered(result, river, *[0.5 * way] * 4), of, *[0.4 * way] * 2, *[way] * 2)
     for split in (opposed, others):
         assert split.strongest is None
-        assert split.headline == "Interventions disagree on which word moved “bank” most"
+        assert split.headline == "Interventions disagree on what moved “bank” most"
+        assert "On average, changing “" in split.conclusion()
+    canceled = altered(result, river, *[-0.9 * way] * 2, *[0.9 * way] * 2)
+    assert "No word" not in canceled.headline
+
+
+def test_a_tie_is_called_a_tie_and_a_single_change_by_its_name(model):
+    result = attnviz.shift("bank", SAT, toward=SHORES, model=model)
+    river, of, way = result.names.index("river"), result.names.index("of"), result.way
+    tied = altered(altered(result, river, *[0.301 * way] * 4), of, *[0.304 * way] * 4)
+    assert tied.strongest is None
+    assert tied.headline == "“of” and “river” moved “bank” most and alike, 0.30 of the way each"
+    masked = replace(
+        result, causal={"mask": altered(result, river, *[0.5 * way] * 4).causal["mask"]}
+    )
+    assert masked.headline == "Masking “river” moves “bank” most, 0.50 of the way"
+    assert "by the kind of change" not in masked.conclusion()
 
 
 def test_what_the_split_credits_is_named_where_it_differs_or_nothing_is_measured(model):
@@ -299,8 +319,10 @@ def test_what_the_split_credits_is_named_where_it_differs_or_nothing_is_measured
     shares = [other.share(other.credit[n]) for n in (river, of)]
     assert (
         f"the split credits “river” with {shares[0]:.2f}, and “of” most, with \N{MINUS SIGN}"
-        f"{-shares[1]:.2f}." in other.conclusion()
+        f"{-shares[1]:.2f}." in other.conclusion()  # as the bars are
     )
+    nothing = {name: torch.full_like(effect, torch.nan) for name, effect in result.causal.items()}
+    assert replace(result, causal=nothing).headline == replace(result, causal={}).headline
     unmeasured = replace(result, causal={})
     assert unmeasured.headline.startswith(f"The split credits “river” with {shares[0]:.2f} of the")
     assert unmeasured.headline.endswith("; no effect was measured")
@@ -310,14 +332,15 @@ def test_what_the_split_credits_is_named_where_it_differs_or_nothing_is_measured
         assert each.headline in " ".join(texts_of(each, width=89))
 
 
-def test_two_differences_are_compared_by_their_effects(model):
+def test_of_two_differences_no_word_is_named_as_a_cause(model):
     pair = attnviz.shift("bank", "The {muddy|rich} bank was full of {mud|cash}.", model=model)
     assert pair.entries == [2, 7]
+    assert pair.strongest is None
     rich, cash = (pair.share(pair.credit[n]) for n in pair.entries)
-    measured = abs(pair.effect[pair.entries]).max().item()
+    share = pair.decomposition.length / pair.plane.size
     assert pair.headline == (
-        f"No word moved “bank” more than {pair.share(measured):.2f} of the way from its place with "
-        "“muddy” and “mud” to its place here"
+        f"“rich” and “cash” in place of “muddy” and “mud” move “bank” by {pair.way:.2f}, "
+        f"{share:.0%} of its length"
     )
     assert f"{rich:.2f} starts at “rich” and {cash:.2f} starts at “cash”." in pair.conclusion()
     assert pair.contributions[0] == "all paths"
@@ -325,9 +348,10 @@ def test_two_differences_are_compared_by_their_effects(model):
 
 def test_small_effects_between_two_regions_are_no_pull(model):
     result = attnviz.shift("bank", CASH, toward=SIDES, model=model)
-    factor = 0.09 * result.way / result.effect.nan_to_num().abs().max()
+    kinds = torch.stack([*result.causal.values()]).nan_to_num()
+    factor = 0.083 * result.way / kinds.abs().max()
     small = replace(result, causal={n: each * factor for n, each in result.causal.items()})
-    assert small.headline == (
+    assert small.headline == (  # no kind of change moves it more, and the bound is rounded up
         "No word moved “bank” more than 0.09 of the way between money and water"
     )
 
@@ -369,7 +393,7 @@ def test_a_pair_credits_no_word_because_all_others_are_the_same(model, mud):
     for width in (89, 183):
         shown = words_of(pair, width=width)
         assert pair.headline in shown
-        assert "What changing each word takes" in shown
+        assert "What is lost by changing each word" in shown
         assert "read from it" in shown
         assert "split" not in shown
         assert "Directly, by word" in words_of(pair, width=width, details=True)
@@ -653,7 +677,7 @@ def test_a_caption_has_two_lines_and_all_is_in_the_description(several, width):
         verdict = next(n for n, line in enumerate(lines) if "verified" in line.lower())
         assert verdict - first <= 2
         assert "completeness error" in figure.get_label()
-        assert "in a separate run" in figure.get_label() or not result.causal
+        assert ("what is lost in" in figure.get_label()) == (result.effect is not None)
 
 
 def test_the_caption_explains_only_what_is_shown(bank, mud):
@@ -843,4 +867,4 @@ def test_gradients_may_be_off_outside(model):
 
 def test_words_of_a_long_text_are_changed_in_one_way(several):
     assert list(several["longer"].causal) == ["mask"]
-    assert several["longer"].changing_it == "masking it"
+    assert several["longer"].lost == "lost by masking it"
