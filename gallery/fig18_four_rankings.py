@@ -21,7 +21,7 @@ regions = {"tech": [f"I love {w}" for w in tech], "fruit": [f"I love {w}" for w 
 model, shifts = attnviz.load(), []
 for neighbor in ("phones", "pie"):
     text = f"I love apple {neighbor}"
-    shift = attnviz.shift("apple", text, toward=regions, verify_causally=True, model=model)
+    shift = attnviz.shift("apple", text, toward=regions, model=model)
     decomposed, measured = shift.credit / shift.way, shift.effect / shift.way
     methods = {"decomposition": decomposed, "measured effect": measured}
     methods |= {"raw attention": shift.raw_attention, "rollout": shift.rollout}
