@@ -26,9 +26,10 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
+from attnviz.capture.plan import record_runs
 from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import match_projections, reproduced
-from attnviz.capture.recorder import AttentionCall, record_runs
+from attnviz.capture.recorder import AttentionCall
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.watch import (
@@ -94,7 +95,7 @@ def capture(
     mixtures, mixed_again = first_run.linear, second_run.linear
     expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
     between = _between_runs(calls, again)
-    compared = outputs_beside(model, forward, outputs[0], between_runs=between, inputs=inputs)
+    compared = outputs_beside(model, forward, outputs[-1], between_runs=between, inputs=inputs)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, minimal_run(model, inputs), shown))
     own = OwnNumbers(model)
@@ -155,7 +156,7 @@ def capture_generation(
     captured = Capture(
         records,
         own.copy(_to_references(again, 0)),
-        outputs_beside(model, forward, outputs[0], between_runs=_between_runs(calls, again)),
+        outputs_beside(model, forward, outputs[-1], between_runs=_between_runs(calls, again)),
         tuple(weights),
         (*generation.notes, *runs[0].notes),
     )

@@ -125,12 +125,7 @@ def watching_functions(
         return watched
 
     owners = _owners(model)
-    functions = [
-        (owner, name, function)
-        for owner in owners
-        for name, function in vars(owner).items()
-        if _may_mix(name, function)
-    ]
+    functions = [one for one in functions_of(model) if _may_mix(*one[1:])]
     values = [value for owner in owners for value in vars(owner).values()]
     operators: set[Any] = {value for value in values if _is_operator(value)}
     try:
@@ -144,6 +139,19 @@ def watching_functions(
             setattr(owner, name, function)
         for operator in operators:
             del operator.apply
+
+
+def functions_of(model: nn.Module) -> list[tuple[Any, str, FunctionType]]:
+    """Return the functions of a model's classes, and of the Python modules that define them.
+
+    Each with its owner and its name there.
+    """
+    return [
+        (owner, name, function)
+        for owner in _owners(model)
+        for name, function in vars(owner).items()
+        if isinstance(function, FunctionType)
+    ]
 
 
 def _is_operator(value: object) -> bool:
@@ -180,9 +188,9 @@ def _is_own(value: type | FunctionType) -> bool:
     return value.__module__.partition(".")[0] not in _LIBRARIES
 
 
-def _may_mix(name: str, function: object) -> bool:
+def _may_mix(name: str, function: FunctionType) -> bool:
     """Whether this is a Python function of a model that takes two arguments or more."""
-    if not isinstance(function, FunctionType) or name.startswith("__") or not _is_own(function):
+    if name.startswith("__") or not _is_own(function):
         return False
     flags = inspect.unwrap(function).__code__
     is_suspended = flags.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE)

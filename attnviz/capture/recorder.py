@@ -1,19 +1,16 @@
 """A record of a run: the tensors of every attention that the untouched model executes.
 
-An attention is captured in one of two ways. Most models of transformers fetch the function that
-computes their attention from `AttentionInterface`: its arguments say all (attention_interface.py).
-All other attentions are found among the operators that torch executes (tracing). Either way the
-model's own code computes, and nothing in the model is replaced. Each softmax over products q·k is
-one attention, so none is missed.
+Most models of transformers fetch the function that computes their attention from
+`AttentionInterface`: its arguments say all (attention_interface.py). The model's own code computes,
+and nothing in the model is replaced. Whatever else may be attention is found by a search
+(search.py); whether a search is needed, a plan says (plan.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -21,22 +18,14 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from attnviz.capture.attention_interface import AttentionCallArgs, from_arguments
-from attnviz.capture.function_calls import FunctionCall, first_tensor, watching_functions
-from attnviz.capture.inline_calls import ModuleRun, SubmoduleCall, tensor_taken
-from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing
+from attnviz.capture.function_calls import first_tensor
+from attnviz.capture.linear import LinearCalls, LinearMixing
 from attnviz.capture.projections.find import AttentionModule, ModuleInputs
-from attnviz.capture.tracing.arrange import Attention, NotExpressibleError, arrange
-from attnviz.capture.tracing.provenance import Softmax
-from attnviz.capture.tracing.tracer import OperatorTracer
-from attnviz.capture.watch import ModuleWatcher, map_tensors, memory_budget, model_lock, watch
-from attnviz.errors import ModelError
+from attnviz.capture.tracing.arrange import Attention
+from attnviz.capture.tracing.tracer import SoftmaxCollector
+from attnviz.capture.watch import ModuleWatcher, map_tensors, memory_budget
 from attnviz.models.devices import input_device
-from attnviz.runtime.compat import outside_dispatch_modes
 
-_HEAD_COUNTS = (
-    "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
-    "encoder_attention_heads", "decoder_attention_heads",
-)  # fmt: skip
 _COMPARED = 14  # maps in float64 that comparing one attention takes (measured on BERT)
 
 
@@ -58,31 +47,17 @@ class AttentionCall:
 class Recording:
     """All attentions of a run, and notes on what is none or not compared.
 
-    linear_calls : which calls are linear in their values.
+    linear_calls : which calls are linear in their values, of those that were searched.
     """
 
     calls: list[AttentionCall]
-    notes: tuple[str, ...]
-    linear: tuple[LinearMixing, ...]
     linear_calls: LinearCalls
-
-
-def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tuple[Recording, ...]:
-    """Record several runs on a batch of N texts, each with its own random numbers.
-
-    The first computes the matrices of linear attention, the others what these are compared with.
-    """
-
-    def record(number: int, run: Callable[[], object]) -> Recording:
-        recorder = partial(_Recorder, texts=texts, is_first=number == 0)
-        return watch(model, run, recorder, seed=number).take_recording()
-
-    with model_lock:
-        return tuple(record(number, run) for number, run in enumerate(runs))
+    notes: tuple[str, ...] = ()
+    linear: tuple[LinearMixing, ...] = ()
 
 
 @dataclass(eq=False)
-class _Recorded:
+class Recorded:
     """An attention that was executed; its tensors may be pending."""
 
     path: str
@@ -92,91 +67,38 @@ class _Recorded:
     attention: Attention | None = None
 
 
-class _Recorder(ModuleWatcher):
-    """Collects every attention of a run."""
+class Recorder(ModuleWatcher):
+    """Collects the attentions of a run that the interface shows, and counts all other operators.
 
-    def __init__(self, model: nn.Module, texts: int, *, is_first: bool) -> None:
-        super().__init__(model, texts)
-        constants = [*model.parameters(), *model.buffers()]
-        self._tracer = OperatorTracer(constants, self._on_softmax, self._on_unreadable)
-        self._linear_calls, self._is_first = LinearCalls(constants, texts), is_first
-        self._linear: list[LinearMixing] = []
-        # The calls of submodules by each running module; None if its own code is of no interest.
-        self._called: list[list[SubmoduleCall] | None] = []
-        self._is_replaying = False
-        self.mode = self._watching()
-        self._recorded: list[_Recorded] = []
+    paths : the modules that may execute attention; None for all. tracer : of the operators.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        texts: int,
+        paths: Collection[str] | None = None,
+        tracer: SoftmaxCollector | None = None,
+    ) -> None:
+        super().__init__(model, texts, paths)
+        self.mode = self._softmaxes = tracer or SoftmaxCollector()
+        self._recorded: list[Recorded] = []
         self._unreadable: list[tuple[str, str]] = []
-        # Softmaxes whose weights enter no product with values, as far as the run has come.
-        self._unmixed: list[tuple[str, Softmax]] = []
-        # Softmaxes whose product with the values is still to come, and the number of their heads.
-        self._pending: list[tuple[_Recorded, Softmax, int | None]] = []
         self._memory_checked = False
         self._entries: Counter[nn.Module] = Counter()
         # The input and output of each call of a module that multiplies by W^O.
         self._output_calls: dict[nn.Module | None, list[tuple[Any, Any]]] = defaultdict(list)
         # What a module returned that executed several attentions, by its path and entry.
         self._returned: dict[tuple[str, int], Tensor] = {}
-        self._lengths: set[int] = set()
-
-    @contextmanager
-    def _watching(self) -> Iterator[None]:
-        def position() -> tuple[int, int]:
-            return len(self._recorded), len(self._linear)
-
-        with self._tracer, watching_functions(self.model, position, self._on_function):
-            yield
-
-    def _on_function(self, call: FunctionCall, result: Tensor, before: tuple[int, int]) -> None:
-        """Record a call that mixes values linearly, in place of those that it made itself."""
-        attentions, mixtures = before
-        is_batch = result.dim() > 2 and len(result) % self.texts == 0
-        is_watched = bool(self.running) and not self._is_replaying
-        if not is_watched or len(self._recorded) > attentions or not is_batch:
-            return
-        with self._replaying():
-            layout = self._linear_calls.layout(call, result, self.lengths())
-            if layout is not None:
-                del self._linear[mixtures:]
-                self._read_mixing(self.innermost_module(), call, layout, result)
-
-    def _on_module(self, run: ModuleRun) -> None:
-        """Record what a module mixes linearly; not beside softmax, nor around a mixture."""
-        # Not the softmaxes whose weights were multiplied by no values.
-        unmixed = [recorded for recorded, softmax, _ in self._pending if not softmax.mixtures]
-        attending = {one.path for one in self._recorded if one not in unmixed}
-        path = self.paths[run.module]
-        mixing = {one.path for one in self._linear} | attending
-        if any(one == path or one.startswith(f"{path}.") for one in mixing):
-            return
-        if _block(path) in {_block(one) for one in attending}:
-            return
-        with self._replaying():
-            for call, layout in self._linear_calls.inline(run, self._count_heads() or 0):
-                self._read_mixing(run.module, call, layout, call.result)
-
-    def _read_mixing(self, module: nn.Module, call: Call, layout: Layout, result: Tensor) -> None:
-        path, is_first = self.paths[module], self._is_first
-        mixing = self._linear_calls.read(path, module, call, layout, result, with_matrix=is_first)
-        self._linear.append(mixing)
-
-    @contextmanager
-    def _replaying(self) -> Iterator[None]:
-        """Let the model's code run again, which is no part of the run that is watched."""
-        self._is_replaying = True
-        try:
-            with outside_dispatch_modes():
-                yield
-        finally:
-            self._is_replaying = False
 
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Call the model's own attention function, and record its arguments."""
-        if not self._can_read(args):
-            return args.call()
-        with self._tracer.collect_softmaxes() as softmaxes:
-            result = args.call()
         path = self.paths[args.module]
+        if not _can_read(args, self.texts):
+            self._unread(path)
+            return args.call()
+        with self._softmaxes.collect_softmaxes() as softmaxes:
+            result = args.call()
         if len(softmaxes) != 1:
             count = len(softmaxes) or "no"
             self._unreadable.append((path, f"its attention function computes {count} softmax"))
@@ -184,31 +106,45 @@ class _Recorder(ModuleWatcher):
         attention = from_arguments(args, softmaxes[0], result[0])
         inputs = self.inputs_of(args.module)
         entry = self._entries[args.module]
-        self._recorded.append(_Recorded(path, inputs, True, entry, attention))
+        self._recorded.append(Recorded(path, inputs, True, entry, attention))
         return result
 
-    def finish(self) -> None:
-        """Arrange the attentions that are left; raise ModelError for an unreadable one."""
-        self._arrange_pending(0)
-        self._unreadable += [
-            (path, "its weights enter no product with values")
-            for path, softmax in self._unmixed
-            if softmax.multiplied
-        ]
-        name = type(self.model).__name__
-        if self._unreadable:
-            path, reason = self._unreadable[0]
-            most = max(len(self._recorded), len(self._unreadable))
-            raise ModelError(
-                f"{len(self._unreadable)} of the {most} attentions of {name} cannot be read: in "
-                f"{path}, {reason}. Choose another model."
-            )
-        self._linear = _mixing_tokens(self._linear, {recorded.path for recorded in self._recorded})
-        if not self._recorded and not self._linear:
-            raise ModelError(
-                f"{name} executes no softmax over products of queries and keys, and no linear "
-                "attention. There is no attention to show: choose another model."
-            )
+    def _unread(self, path: str) -> None:
+        """Note a call whose arguments do not describe the attention."""
+        self._unreadable.append((path, "its arguments do not describe it"))
+
+    def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note that a module starts to run."""
+        super().on_enter(module, args, kwargs)
+        self._entries[module] += 1
+
+    def on_other_thread(self, module: nn.Module) -> None:
+        """Note that the attentions of a module cannot be read."""
+        self._unreadable.append((self.paths[module], "it runs in another thread"))
+
+    def on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Note what a module returns that executed several attentions."""
+        super().on_leave(module, args, output)
+        entry, returned = (self.paths[module], self._entries[module]), first_tensor(output)
+        count = sum((one.path, one.entry) == entry for one in self._recorded)
+        if count > 1 and returned is not None:
+            self._returned[entry] = returned
+        if not self._memory_checked and self._recorded and self._recorded[0].attention is not None:
+            self._expect_memory(self._recorded[0].attention)
+
+    def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
+        """Note a call of a module that multiplies the heads by W^O."""
+        self._output_calls[module].append((merged_heads, output))
+
+    @property
+    def operators(self) -> Counter[str]:
+        """How often each operator ran outside attention functions."""
+        return self._softmaxes.operators
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the arguments of each attention function describe its attention."""
+        return not self._unreadable
 
     def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them."""
@@ -248,81 +184,7 @@ class _Recorder(ModuleWatcher):
         # The recorder and its tracer refer to each other: they would outlive this function.
         self._recorded.clear()
         self._output_calls.clear()
-        # A softmax that the model computes and ignores is not worth a word.
-        notes = [
-            f"not attention: a softmax in {self._name(path)}, whose weights are multiplied by no "
-            "values"
-            for path, softmax in self._unmixed
-            if softmax.used
-        ]
-        notes += [
-            f"not compared: in {self._name(call.path)} the weights are also multiplied by values "
-            "that differ from query to query"
-            for call in calls
-            if not call.attention.compares_all
-        ]
-        return Recording(
-            calls, tuple(dict.fromkeys(notes)), tuple(self._linear), self._linear_calls
-        )
-
-    def _name(self, path: str) -> str:
-        return path or type(self.model).__name__
-
-    def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note that a module starts to run."""
-        if self._is_replaying:
-            return
-        super().on_enter(module, args, kwargs)
-        self._called.append([] if _has_own_code(module) else None)
-        self._entries[module] += 1
-        self._tracer.provenance.depth = len(self.running)
-
-    def on_other_thread(self, module: nn.Module) -> None:
-        """Note that the attentions of a module cannot be read."""
-        self._unreadable.append((self.paths[module], "it runs in another thread"))
-
-    def on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Arrange the attentions inside a module that has run."""
-        if self._is_replaying:
-            return
-        _, _, kwargs = self.running[-1]
-        calls = self._called.pop()
-        if calls and (run := ModuleRun.read(module, args, kwargs, calls, output)) is not None:
-            self._on_module(run)
-        if self._called and (siblings := self._called[-1]) is not None:
-            name = self.paths[module].rpartition(".")[2]
-            siblings.append(SubmoduleCall(name, module, tensor_taken(args, kwargs), output))
-        super().on_leave(module, args, output)
-        self._tracer.provenance.depth = len(self.running)
-        entry, returned = (self.paths[module], self._entries[module]), first_tensor(output)
-        count = sum((one.path, one.entry) == entry for one in self._recorded)
-        if count > 1 and returned is not None:
-            self._returned[entry] = returned
-        # What a module returns to its siblings must outlive it.
-        self._arrange_pending(len(self.running) + 1)
-        if not self._memory_checked and self._recorded and self._recorded[0].attention is not None:
-            self._expect_memory(self._recorded[0].attention)
-
-    def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
-        """Note a call of a module that multiplies the heads by W^O."""
-        self._output_calls[module].append((merged_heads, output))
-
-    def _arrange_pending(self, depth: int) -> None:
-        """Finish the attentions of modules deeper than `depth`, which have been left."""
-        pending, self._pending = self._pending, []
-        with outside_dispatch_modes():
-            for recorded, softmax, heads in pending:
-                if softmax.depth <= depth:
-                    self._pending.append((recorded, softmax, heads))
-                elif not softmax.mixtures:  # until the end of the run nothing shows what it is
-                    self._recorded.remove(recorded)
-                    self._unmixed.append((recorded.path, softmax))
-                else:
-                    try:
-                        recorded.attention = arrange(softmax, self.texts, heads, self._lengths)
-                    except NotExpressibleError as error:
-                        self._unreadable.append((recorded.path, str(error)))
-        self._tracer.forget(depth)
+        return Recording(calls, LinearCalls([], self.texts))
 
     def _expect_memory(self, first: Attention) -> None:
         """Refuse maps that do not all fit in memory, once the size of the first is known."""
@@ -332,36 +194,6 @@ class _Recorder(ModuleWatcher):
         compared = _COMPARED * torch.float64.itemsize * first.weights[0].numel()
         # Those of two runs at once, and later those of one while they are compared.
         memory_budget(self.model).expect(max(2 * all_maps, all_maps + compared) - size)
-
-    def _on_softmax(self, softmax: Softmax) -> None:
-        module = self.innermost_module()
-        inputs = self.inputs_of(module)
-        recorded = _Recorded(self.paths[module], inputs, False, self._entries[module])
-        self._recorded.append(recorded)
-        self._lengths |= self.lengths()
-        self._pending.append((recorded, softmax, self._count_heads()))
-
-    def _on_unreadable(self, reason: str) -> None:
-        self._unreadable.append((self.paths[self.innermost_module()], reason))
-
-    def _can_read(self, args: AttentionCallArgs) -> bool:
-        """Whether the arguments describe the attention; otherwise its operators are traced."""
-        return (
-            len(args.query) == self.texts
-            and args.query.dim() == 4
-            and (args.mask is None or args.mask.is_floating_point())
-            and args.arguments.get("indices") is None
-        )
-
-    def _count_heads(self) -> int | None:
-        """Return the number of heads that the innermost module with such an attribute names."""
-        for module, _, _ in reversed(self.running):
-            for owner in (module, getattr(module, "config", None)):
-                for name in _HEAD_COUNTS:
-                    with suppress(Exception):  # a config may know it for each layer only
-                        if isinstance(heads := getattr(owner, name, None), int):
-                            return heads
-        return None
 
     def _output_of(
         self, path: str, number: int, attention: Attention
@@ -381,6 +213,16 @@ class _Recorder(ModuleWatcher):
             return None, None
         # Patches may lie in rows and columns; some models multiply window by window.
         return merged.reshape(heads.shape).transpose(1, 2), output.reshape(texts, queries, -1)
+
+
+def _can_read(args: AttentionCallArgs, texts: int) -> bool:
+    """Whether the arguments describe the attention; otherwise its operators are traced."""
+    return (
+        len(args.query) == texts
+        and args.query.dim() == 4
+        and (args.mask is None or args.mask.is_floating_point())
+        and args.arguments.get("indices") is None
+    )
 
 
 def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attention | None:
@@ -431,25 +273,3 @@ def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attent
         weights=joined(lambda one: one.weights),
         head_output=None,
     )
-
-
-def _has_own_code(module: nn.Module) -> bool:
-    """Whether a module may mix tokens between its submodules: it is no list of layers."""
-    is_container = any(isinstance(child, nn.ModuleList) for child in module.children())
-    is_of_torch = type(module).__module__.partition(".")[0] == "torch"
-    return not is_container and not is_of_torch
-
-
-def _mixing_tokens(found: Sequence[LinearMixing], attentions: set[str]) -> list[LinearMixing]:
-    """Return the mixtures in place of attention: no rotation in it, no convolution beside it."""
-    mixing = [one for one in found if one.path not in attentions]
-    paths = [*attentions, *(one.path for one in mixing if one.arguments)]
-    blocks = {_block(path) for path in paths}
-    return [one for one in mixing if one.arguments or _block(one.path) not in blocks]
-
-
-def _block(path: str) -> str:
-    """Return the path of a module's block: "layers.3" of "layers.3.self_attn.k_conv"."""
-    names = path.split(".")
-    last = max((index for index, name in enumerate(names) if name.isdigit()), default=-1)
-    return ".".join(names[: last + 1])

@@ -25,8 +25,8 @@ from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
 from attnviz.capture.capture import OwnNumbers, to_linear_record, to_linear_reference
 from attnviz.capture.function_calls import FunctionCall, watching_functions
 from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown
+from attnviz.capture.plan import record_runs
 from attnviz.capture.projections.match import match_projections, reproduced
-from attnviz.capture.recorder import record_runs
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import SoftmaxCollector
@@ -194,13 +194,9 @@ class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self._length = length
         self.missed = False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if self.is_collecting:
-            return self.run_and_collect(func, args, kwargs)
-        result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
+    def run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operator, and note whether it is an attention."""
+        result = func(*args, **kwargs)
         if name in SOFTMAX:
             whole = result.dim() > 2 and min(result.shape[-2:]) >= self._length
             self.missed = self.missed or whole

@@ -8,7 +8,7 @@ batch (batched.py), the run of a long text (streamed.py).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import is_
@@ -73,7 +73,9 @@ def restoring(
     # Eager code may still call torch's fused attention, which shows no softmax.
     kernel = sdpa_kernel(SDPBackend.MATH) if attention == "eager" else nullcontext()
     with model_lock:
-        states = [(state, state.copy()) for module in model.modules() for state in state_of(module)]
+        every = [state for module in model.modules() for state in state_of(module)]
+        states = [(state, dict(state)) for state in every if state]
+        empty = [state for state in every if not state]
         # Those that a run may write.
         buffers = [
             (buffer, write_count(buffer), buffer.clone())
@@ -81,7 +83,7 @@ def restoring(
             if not (buffer.is_meta or buffer.is_inference())
         ]
         configs = attention_configs(model)
-        states += [(vars(config), vars(config).copy()) for config in configs]
+        states += [(vars(config), dict(vars(config))) for config in configs]
         implementations = [attention_implementation(config) for config in configs]
         fast_path = torch.backends.mha.get_fastpath_enabled()
         try:
@@ -92,7 +94,7 @@ def restoring(
                     if not is_registered_by_user(implementation):
                         set_attention_implementation(config, attention)
                 torch.backends.mha.set_fastpath_enabled(False)
-            with full_float32(), _random_numbers(devices(model), seed), kernel:
+            with full_float32(), _random_numbers(model, seed), kernel:
                 yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast_path)
@@ -100,6 +102,8 @@ def restoring(
                 for added in state.keys() - before.keys():
                     del state[added]
                 state.update(before)
+            for state in filter(None, empty):
+                state.clear()
             with torch.no_grad():
                 for buffer, writes, values in buffers:
                     if write_count(buffer) != writes:
@@ -107,8 +111,9 @@ def restoring(
 
 
 @contextmanager
-def _random_numbers(used: Iterable[torch.device], seed: int) -> Iterator[None]:
-    """Seed the generators of the CPU and of the used GPUs, and no others; restore them."""
+def _random_numbers(model: nn.Module, seed: int) -> Iterator[None]:
+    """Seed the generators of the CPU and of a model's GPUs, and no others; restore them."""
+    used = devices(model) if torch.cuda.is_available() else []
     gpus = sorted({device.index or 0 for device in used if device.type == "cuda"})
     generators = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
     states = [generator.get_state() for generator in generators]
@@ -380,16 +385,18 @@ def watch(
 class ModuleWatcher(AttentionWatcher):
     """An attention watcher that also knows the inputs of the modules, through hooks.
 
-    texts : N, the size of the batch.
+    texts : N, the size of the batch. paths : of the modules that are watched, beside those with
+    projections; None for all.
     """
 
-    def __init__(self, model: nn.Module, texts: int) -> None:
+    def __init__(self, model: nn.Module, texts: int, paths: Collection[str] | None = None) -> None:
         super().__init__(model)
         self.texts = texts
         self.modules = find_attention_modules(model)
-        # The module that multiplies the heads of each module by W^O.
         modules = dict(model.named_modules())
-        self.outputs = {path: find_output(modules, path) for path in self.paths.values()}
+        watched = modules if paths is None else {*self.modules, *paths}
+        # The module that multiplies the heads of each module by W^O.
+        self.outputs = {path: find_output(modules, path) for path in watched}
         # The modules that have been entered and not left, the innermost last, with their arguments.
         self.running: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
         thread = threading.get_ident()  # other threads have another call stack
@@ -405,7 +412,8 @@ class ModuleWatcher(AttentionWatcher):
                 self.on_leave(module, args, output)
 
         self._output_modules = set(self.outputs.values())
-        for module in model.modules():
+        known = [*(modules[path] for path in watched), *filter(None, self._output_modules)]
+        for module in dict.fromkeys(known):
             module.register_forward_pre_hook(enter, with_kwargs=True)
             module.register_forward_hook(leave, always_call=True)
 

@@ -31,6 +31,7 @@ def test_no_other_generator_is_seeded(mode, gpus, tokenizer, monkeypatch):
 
 def test_generators_of_the_model_are_seeded_and_restored(gpus, monkeypatch):
     monkeypatch.setattr(watch, "devices", lambda model: [torch.device("cuda:1")])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     model, numbers = tiny("bert"), []
     states = [generator.get_state() for generator in (torch.default_generator, *gpus)]
     for _ in range(2):

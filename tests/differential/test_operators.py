@@ -29,7 +29,7 @@ def test_interface_and_operators_give_the_same_record(family, tokenizer, monkeyp
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     target = TARGETS[1:] if family in TWO_SIDED else None
     by_interface = model.attend(TEXTS[1:], target=target)
-    monkeypatch.setattr(recording._Recorder, "_can_read", lambda *_: False)
+    monkeypatch.setattr(recording, "_can_read", lambda *_: False)
     by_operators = model.attend(TEXTS[1:], target=target)
     for here, there in zip(by_interface, by_operators, strict=True):
         assert there.agreement.verdict == "verified", there.agreement.summary()

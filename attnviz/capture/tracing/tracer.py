@@ -8,6 +8,7 @@ values. It depends on no model; products with a parameter (linear layers, router
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -48,7 +49,7 @@ _ROW_REDUCTIONS = {"max", "amax", "logsumexp"}
 
 
 class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Base of the dispatch modes of this package: collects the softmaxes of an attention function.
+    """Dispatch mode that collects the softmaxes of attention functions, and counts other operators.
 
     Two modes extend it: `OperatorTracer` follows all operators outside attention functions; the
     monitor of a long text notices attention that goes past the functions.
@@ -57,29 +58,42 @@ class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._softmaxes: list[Softmax] | None = None
-
-    @property
-    def is_collecting(self) -> bool:
-        """Whether an attention function runs, whose arguments describe its scores."""
-        return self._softmaxes is not None
+        self.operators: Counter[str] = Counter()  # outside attention functions, by name
 
     @contextmanager
     def collect_softmaxes(self) -> Iterator[list[Softmax]]:
-        """Collect every softmax that runs in this context."""
+        """Collect every softmax that runs in this context: in one attention function."""
         before, self._softmaxes = self._softmaxes, []
         try:
             yield self._softmaxes
         finally:
             self._softmaxes = before
 
-    def run_and_collect(
-        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run an operator, and collect it if it is a softmax."""
-        result = func(*args, **(kwargs or {}))
-        if self._softmaxes is not None and func.overloadpacket.__name__ in SOFTMAX:
+        kwargs = kwargs or {}
+        if torch.is_inference_mode_enabled():  # composite operators are dispatched whole
+            with self:
+                decomposed = func.decompose(*args, **kwargs)
+            if decomposed is not NotImplemented:
+                return decomposed
+        name = func.overloadpacket.__name__
+        if self._softmaxes is None:
+            self.operators[name] += 1
+            return self.run(func, name, args, kwargs)
+        result = func(*args, **kwargs)
+        if name in SOFTMAX:
             self._softmaxes.append(Softmax(args[0], result, args[1]))
         return result
+
+    def run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operator outside attention functions, and return its result."""
+        return func(*args, **kwargs)
 
 
 class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
@@ -118,22 +132,9 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             if exponential[0] <= depth
         }
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled():  # composite operators are dispatched whole
-            with self:
-                decomposed = func.decompose(*args, **kwargs)
-            if decomposed is not NotImplemented:
-                return decomposed
-        if self.is_collecting:
-            return self.run_and_collect(func, args, kwargs)
-        name, in_place = func.overloadpacket.__name__, is_in_place(func)
+    def run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run an operator, and follow scores through it."""
+        in_place = is_in_place(func)
         # An operator in place overwrites its input, which an unknown operator is compared with.
         before = args[0].clone() if in_place and self.provenance.get(args[0], "score") else None
         result = func(*args, **kwargs)

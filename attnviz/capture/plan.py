@@ -1,0 +1,131 @@
+"""A plan of a model, learned once: which attentions it executes, and that there are no others.
+
+A search among all operators (search.py) costs several times the run of the model. What it finds
+depends on the model's code and not on its numbers. So it is kept for the model until its code, its
+hooks or its config change. A later run is recorded by the plan, and its operators are counted. If
+it executes other attentions, or other operators from which one could be made, it is searched again.
+The numbers are never kept: each text is recorded, and compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from attnviz.capture.function_calls import functions_of
+from attnviz.capture.recorder import Recorder, Recording
+from attnviz.capture.search import Search
+from attnviz.capture.watch import expect_same, model_lock, watch
+from attnviz.runtime.compat import (
+    SOFTMAX,
+    attention_configs,
+    forward_hooks,
+    global_forward_hooks,
+)
+
+# Of products of activations and of a normalization each attention is made.
+_OF_ATTENTION = {*SOFTMAX, "exp", "logsumexp", "bmm", "baddbmm"}
+_FEWEST_QUERIES = 4  # with fewer positions a search may not tell what mixes them
+_PLAIN = (str, int, float, bool, list, tuple, dict, type(None))
+
+
+def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tuple[Recording, ...]:
+    """Record several runs on a batch of N texts, each with its own random numbers.
+
+    The first computes the matrices of linear attention, the others what these are compared with. A
+    run is repeated if it does not follow the plan of its model.
+    """
+
+    def record(number: int, run: Callable[[], object]) -> Recording:
+        shown = None
+        if plan.paths:
+            recorder = partial(Recorder, texts=texts, paths=plan.paths)
+            by_plan = watch(model, run, recorder, seed=number)
+            recording = by_plan.take_recording()
+            if (notes := plan.confirm(by_plan, recording)) is not None:
+                return replace(recording, notes=notes)
+            shown = [call.path for call in recording.calls]
+        search = watch(model, run, partial(Search, texts=texts, is_first=number == 0), seed=number)
+        recording = search.take_recording()
+        if shown is not None:
+            found = [call.path for call in recording.calls if call.through_interface]
+            expect_same(model, shown, found)
+        plan.learn(search, recording)
+        return recording
+
+    with model_lock:
+        plan = _plan_of(model)
+        return tuple(record(number, run) for number, run in enumerate(runs))
+
+
+class Plan:
+    """The attentions of each run of a model that was searched and has no others.
+
+    code : what this depends on.
+    """
+
+    def __init__(self, code: tuple[object, ...]) -> None:
+        self.code = code
+        self.paths: set[str] = set()
+        # By the attentions of a run and the operators that make one: all operators, and notes.
+        self._runs: dict[object, tuple[set[str], tuple[str, ...]]] = {}
+
+    def confirm(self, run: Recorder, recording: Recording) -> tuple[str, ...] | None:
+        """Return the notes on a run that is like one that was searched; else None."""
+        operators, notes = self._runs.get(_kind(run, recording), (set[str](), ()))
+        return notes if run.is_readable and run.operators.keys() <= operators else None
+
+    def learn(self, run: Search, recording: Recording) -> None:
+        """Keep where attention is, if the interface showed each one in the search."""
+        queries: Counter[str] = Counter()
+        for call in recording.calls:
+            queries[call.path] = max(queries[call.path], call.attention.query.shape[-2])
+        is_shown = all(call.through_interface for call in recording.calls)
+        if is_shown and not recording.linear and min(queries.values()) >= _FEWEST_QUERIES:
+            self.paths |= queries.keys()
+            kind = _kind(run, recording)
+            known, _ = self._runs.get(kind, (set[str](), ()))
+            self._runs[kind] = known | run.operators.keys(), recording.notes
+
+
+_PLANS: WeakKeyDictionary[nn.Module, Plan] = WeakKeyDictionary()
+
+
+def _plan_of(model: nn.Module) -> Plan:
+    """Return the plan of a model as it is now."""
+    code = tuple(_code(model))
+    if (plan := _PLANS.get(model)) is None or plan.code != code:
+        _PLANS[model] = plan = Plan(code)
+    return plan
+
+
+def _kind(run: Recorder, recording: Recording) -> object:
+    """Return the attentions of a run, and how many operators there are that make one."""
+    attentions = Counter(call.path for call in recording.calls)
+    makers = {name: run.operators[name] for name in _OF_ATTENTION}
+    return frozenset(attentions.items()), frozenset(makers.items())
+
+
+def _code(model: nn.Module) -> Iterator[object]:
+    """Yield what decides which operators a model executes: its code, hooks and config."""
+    for path, module in model.named_modules():
+        forward = vars(module).get("forward")
+        yield from (path, type(module), _body(forward), *map(_body, forward_hooks(module)))
+    yield from map(_body, global_forward_hooks())
+    yield from (function.__code__ for _, _, function in functions_of(model))
+    for config in attention_configs(model):
+        fields = vars(config).items()
+        yield repr({name: value for name, value in fields if isinstance(value, _PLAIN)})
+
+
+def _body(function: Any) -> object:
+    """Return the code of a function, or the class of another object: neither holds a model."""
+    while isinstance(function, partial):
+        function = function.func
+    return getattr(function, "__code__", None) or type(function)
