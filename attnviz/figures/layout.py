@@ -9,10 +9,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, takewhile
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import matplotlib.pyplot as plt
-from matplotlib import get_backend
+from matplotlib import get_backend, rcParams
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
@@ -46,6 +46,7 @@ from attnviz.results import AgreementReport
 CaptionLength: TypeAlias = Literal["short", "full"]
 Place: TypeAlias = tuple[float, float]  # left and top, in inches
 
+_OF_FONTS = "font.", "text.", "mathtext.", "figure.dpi"  # the settings that widths depend on
 _CAPTION_LINES = 2  # of a short caption, without the verdict
 _VERDICT_LINES = 2  # at most
 _METADATA: dict[str, dict[str, str | None]] = {
@@ -64,12 +65,15 @@ def line_height(points: float) -> float:
 
 
 class Ruler:
-    """Measures text in inches without drawing it."""
+    """Measures text in inches without drawing it, each text in the same fonts once."""
+
+    _known: ClassVar[dict[str, dict[tuple[str, float, str, bool], float]]] = {}
 
     def __init__(self) -> None:
         self._figure = Figure()
         self._renderer = FigureCanvasAgg(self._figure).get_renderer()  # type: ignore[no-untyped-call]
-        self._widths: dict[tuple[str, float, str, bool], float] = {}
+        fonts = {name: rcParams[name] for name in rcParams if name.startswith(_OF_FONTS)}
+        self._widths = self._known.setdefault(repr((main_font(), fonts)), {})
 
     def width(
         self, text: str, points: float, weight: str = "normal", *, math: bool = False
