@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -463,13 +463,21 @@ def _sha256_of_state(module: PreTrainedModel) -> str:
 
 def _sha256_of_files(files: Sequence[Path], *before: str) -> str:
     """Return the SHA-256 of one file; of several, or after others, of the joined hex digests."""
-    digests = [*before]
-    for file in files:
-        with file.open("rb") as stream:
-            digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+    stats = [(file, file.stat()) for file in files]
+    known = [
+        _sha256_of_file(f, (s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)) for f, s in stats
+    ]
+    digests = [*before, *known]
     return (
         digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     )
+
+
+@lru_cache(64)
+def _sha256_of_file(file: Path, version: tuple[int, ...]) -> str:
+    """Return the SHA-256 of a file, read once; version : what changes when it is written."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # --- whether the vocabulary of a tokenizer is that of the embeddings
