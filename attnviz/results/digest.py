@@ -78,10 +78,13 @@ def _sum_of_words(tensor: Tensor) -> Tensor:
     keys = _keys(str(tensor.device))
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for part in torch.split(words, _AT_ONCE):
-        keyed = part + keys[: len(part)]
+        own = keys[: len(part)]
+        # On a CPU numpy adds and multiplies integers faster.
+        keyed: Any = part.numpy() + own.numpy() if keys.is_cpu else part + own
+        even, odd = keyed[: len(part) // 2 * 2 : 2], keyed[1::2]
+        total = total * _PRIME + (int(even.dot(odd)) if keys.is_cpu else (even * odd).sum())
         if len(part) % 2:
-            keyed = torch.cat([keyed, keys[-1:]])
-        total = total * _PRIME + (keyed[::2] * keyed[1::2]).sum()
+            total = total + int(keyed[-1]) * keys[-1]
     return total
 
 
