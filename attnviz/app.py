@@ -15,8 +15,7 @@ from typing import Annotated
 import typer
 
 from attnviz.commands import COMMANDS
-from attnviz.errors import AttnvizError, AttnvizWarning, is_panic, printable
-from attnviz.runtime.stderr import own_stderr
+from attnviz.errors import AttnvizError, AttnvizWarning, is_panic, own_stderr, printable
 
 app = typer.Typer(
     name="attnviz",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import InputError, expect_unicode
+from attnviz.errors import InputError, expect_unicode, silence_rust
 from attnviz.inputs.spelling import align, covered, decode, read_labels, unknown_id
 from attnviz.inputs.tokens import Chat, TokenIds, special_flags
 from attnviz.models.pretrained import forward_parameters, has_text_decoder
@@ -22,7 +22,6 @@ from attnviz.results.text import counted
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import sought_tokens
 from attnviz.runtime.libraries import MemoryBudget
-from attnviz.runtime.stderr import silence_rust
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase

@@ -37,12 +37,11 @@ from transformers import (
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging as progress_bars
 
-from attnviz.errors import InputError, ModelError, did_you_mean, one_line
+from attnviz.errors import InputError, ModelError, did_you_mean, one_line, silence_rust
 from attnviz.models.devices import whole
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import unset_attention_implementation
 from attnviz.runtime.libraries import MemoryBudget, debugging, silence_logs
-from attnviz.runtime.stderr import silence_rust
 
 VOCABULARY_FILES = (
     "tokenizer.json",

@@ -10,9 +10,9 @@ import warnings
 import pytest
 from families import tiny
 
+from attnviz.errors import own_stderr, silence_rust
 from attnviz.pipeline.attend import load
 from attnviz.runtime.libraries import silence_logs
-from attnviz.runtime.stderr import own_stderr, silence_rust
 
 
 @pytest.fixture
