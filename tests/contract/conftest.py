@@ -3,6 +3,7 @@
 from functools import cache
 
 import pytest
+from one_ruler import one_ruler  # noqa: F401
 
 from attnviz.analyses.doctor import compute
 from attnviz.analyses.survey import corpus
