@@ -168,7 +168,7 @@ def test_unknown_words_are_counted_named_and_marked(small):
     axis = result.record(0).query_axis
     assert axis.unknown_words() == tuple("车准时离开了")
     assert axis.unknown == tuple(label == "[UNK]" for label in axis.labels)
-    note = "the small has no token for 6 of 9 words: it read [UNK] for them: 车, 准, 时, 离, 开, …"
+    note = "the model has no token for 6 of 9 words: it read [UNK] for them: 车, 准, 时, 离, 开, …"
     assert result.notes == (note,)
     assert small.attend("the station").record(0).query_axis.unknown is None
     (note,) = small.attend(f"the {'x' * 10_000}").notes

@@ -113,7 +113,7 @@ def test_an_adapter_a_peft_model_and_a_quantized_copy_are_compared(trained, toke
         "object": lambda: attnviz.load(model, tokenizer=tokenizer),
         "8 bits": quantized,
     }
-    found = attnviz.compare(CORPUS[::3], models=models)
+    found = attnviz.compare(CORPUS, models=models)
     size = found.change.nan_to_num(0).abs().amax((1, 2))
     assert size[0] > 0.05
     assert size[1] == 0
