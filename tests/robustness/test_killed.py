@@ -46,6 +46,7 @@ def start(server, endless):
             slow=False,
             missing=[],
             cold=False,
+            known=False,
             arguments=arguments or [],
             called=None if arguments else endless,
         )
