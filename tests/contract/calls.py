@@ -77,6 +77,15 @@ def names_in(stub: str) -> list[str]:
     ]
 
 
+def of_two_layers(family: str, seed: int = 0) -> Any:
+    """Return a tiny model without its third layer."""
+    module = tiny(family, seed=seed)
+    layers = module.bert.encoder.layer if family == "bert" else module.transformer.h
+    del layers[2:]
+    module.config.num_hidden_layers = 2
+    return module
+
+
 class Things:
     """Models and results that the calls share, each made once."""
 
@@ -90,10 +99,10 @@ class Things:
         return attnviz.load().tokenizer
 
     def _bert(self):
-        return attnviz.load(tiny("bert"), tokenizer=self.tokenizer)
+        return attnviz.load(of_two_layers("bert"), tokenizer=self.tokenizer)
 
     def _gpt(self):
-        return attnviz.load(tiny("gpt2"), tokenizer=self.tokenizer)
+        return attnviz.load(of_two_layers("gpt2"), tokenizer=self.tokenizer)
 
     def _bart(self):
         return attnviz.load(tiny("bart"), tokenizer=self.tokenizer)
@@ -159,12 +168,12 @@ class Things:
         return attnviz.compare(CORPUS, models=[self.bert, self.sharper])
 
     def _short(self):
-        module = tiny("bert")
+        module = of_two_layers("bert")
         module.config.max_position_embeddings = 6
         return attnviz.load(module, tokenizer=self.tokenizer)
 
     def _sharper(self):
-        return attnviz.load(tiny("bert", seed=1), tokenizer=self.tokenizer)
+        return attnviz.load(of_two_layers("bert", seed=1), tokenizer=self.tokenizer)
 
     def _saved(self):
         path = Path(mkdtemp()) / "result.safetensors"
@@ -437,7 +446,7 @@ CALLS: dict[str, Call] = {
         {
             "result": Later(lambda: it.other),
             "compare": Later(lambda: it.sharper.attend(TEXT)),
-            "layer": 1,
+            "layer": 0,
             "head": 1,
             "show": "token",
             "words": False,

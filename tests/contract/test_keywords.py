@@ -45,6 +45,8 @@ WITHIN = [
 
 # The options of commands that draw, with which `test_options.py` draws the same figures
 DRAWN = {*FIGURES, "details"}
+# What `plot.steps` selects like `steps` and `plot.attention_vector`, in a figure that takes long
+SELECTED = {"head", "word"}
 COMMANDS = ("ablate", "check", "compare", "example", "explain", "heads", "heatmap", "senses",
             "shift", "steps", "survey")  # fmt: skip
 
@@ -54,6 +56,7 @@ def of_functions():
     for name, call in CALLS.items():
         for keyword in call.values:
             rests = name.removeprefix("plot.") in COMMANDS and keyword in DRAWN
+            rests = rests or (name == "plot.steps" and keyword in SELECTED)
             yield pytest.param(name, keyword, marks=pytest.mark.long if rests else [])
 
 
@@ -64,6 +67,7 @@ def within():
         others = [other for other, base in call.contexts.items() if keyword not in base]
         chosen = others[[*call.values].index(keyword) % len(others)]
         rests = context != chosen or (keyword in DRAWN and len(others) == 1)
+        rests = rests or name == "plot.steps"  # tests/figures/test_steps.py
         marks = pytest.mark.long if rests and name.startswith("plot.") else []
         yield pytest.param(name, keyword, context, marks=marks)
 
@@ -75,7 +79,8 @@ def numbers():
             value = value.value if isinstance(value, With) else value
             number = value[0] if isinstance(value, list) else value
             if isinstance(number, int) and not isinstance(number, bool) and keyword != "width":
-                yield name, keyword, number
+                rests = name in ("plot.steps", "plot.attention_vector")  # like `steps`
+                yield pytest.param(name, keyword, number, marks=pytest.mark.long if rests else [])
 
 
 def test_every_public_function_is_in_the_table():

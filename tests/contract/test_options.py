@@ -72,7 +72,7 @@ VALUES = {
     ("compare", "texts"): "other.csv", ("example", "file"): "own.json",
     ("explain", "reference"): "a dog", ("ablate", "patch"): "the unloved dog left",
     ("explore", "output"): "new.html", ("view", "output"): "new.html",
-    ("verify", "output"): "new.safetensors", ("view", "head"): "3",
+    ("verify", "output"): "new.safetensors", ("view", "head"): "3", ("view", "layer"): "0",
 }  # fmt: skip
 DRAWN = ("width", "caption", "details")  # the figure that most commands draw without --output
 # More words, with which an option applies.
@@ -303,7 +303,17 @@ def test_the_line_works_and_gives_the_same_again(command):
     assert again == once
 
 
-@pytest.mark.parametrize(("command", "name"), [pair for pair in PARAMETERS if pair not in IDLE])
+def in_turn():
+    """Return the options; what five commands or more read in one way runs in every other one."""
+    pairs = [pair for pair in PARAMETERS if pair not in IDLE]
+    names = list(dict.fromkeys(name for _, name in pairs))
+    for command, name in pairs:
+        commands = [other for other, read in pairs if read == name]
+        rests = len(commands) > 4 and (commands.index(command) + names.index(name)) % 2
+        yield pytest.param(command, name, marks=pytest.mark.long if rests else [])
+
+
+@pytest.mark.parametrize(("command", "name"), [*in_turn()])
 def test_an_option_changes_the_output_or_is_refused(command, name):
     assert not is_ignored(command, name)
 

@@ -19,7 +19,6 @@ def test_nothing_overlaps_in_subplots(train, layout, panels):
     figure, axes = plt.subplots(1, panels, figsize=(3 * panels, 3.2), layout=layout)
     for head, ax in enumerate(axes):
         attnviz.plot.heatmap(train, layer=1, head=head, ax=ax)
-    figure.canvas.draw()
     check_texts(figure)
 
 

@@ -13,7 +13,7 @@ from attnviz.errors import InputError
 from attnviz.figures import style
 from attnviz.figures.layout import Ruler
 
-INPUTS = ["short", "long", "pair", "odd", "one_word", "foreign"]
+INPUTS = ["long", "odd", "one_word", "foreign"]  # a foreign pair
 COLUMN, FULL = 89, 183
 
 # The machine may lack fonts for some scripts.
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:No installed font")
 
 def check_layout(figure):
     texts, pixels = check_texts(figure), figure.dpi / 72
-    for (text, box), axes in itertools.product(texts, figure.axes):
-        if text not in axes.texts:
-            area = axes.get_window_extent()
-            points = text.get_fontsize() * pixels
-            assert not overlap(box, area, points), f"{text.get_text()!r} covers a map"
+    for axes in figure.axes:
+        area, inside = axes.get_window_extent(), {*axes.texts}
+        for text, box in texts:
+            covers = text not in inside and overlap(box, area, text.get_fontsize() * pixels)
+            assert not covers, f"{text.get_text()!r} covers a map"
     for one, other in itertools.combinations(figure.axes, 2):
         assert not overlap(one.get_window_extent(), other.get_window_extent(), 0)
 

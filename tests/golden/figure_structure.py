@@ -13,7 +13,7 @@ from matplotlib.text import Text
 
 def structure(figure):
     """Return the structure of a figure in JSON types."""
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     return {
         "size": _rounded(figure.get_size_inches()),
         "texts": _texts(figure.texts),

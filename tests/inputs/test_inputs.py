@@ -467,29 +467,34 @@ def test_a_model_whose_layers_have_different_numbers_of_heads():
 # --- special tokens that are typed in a text
 
 
-def test_typed_special_tokens_are_parsed_or_split_with_a_note(model):
+@pytest.fixture(scope="module")
+def small(tokenizer):
+    return attnviz.load(tiny("bert"), tokenizer=tokenizer)
+
+
+def test_typed_special_tokens_are_parsed_or_split_with_a_note(small, tokenizer):
     text = "Paris is the [MASK] of France"
-    parsed = model.attend(text)
+    parsed = small.attend(text)
     axis = parsed.record(0).query_axis
     assert axis.labels[4] == "[MASK]"
     assert axis.special[4] is False
     (note,) = parsed.notes
     assert note.startswith("read as special tokens, not as plain text: [MASK] (special_tokens=")
     assert parsed.agreement.verdict == "verified"
-    loaded = attnviz.load(special_tokens="split")
-    for split in (model.attend(text, special_tokens="split"), loaded.attend(text)):
+    loaded = attnviz.load(tiny("bert"), tokenizer=tokenizer, special_tokens="split")
+    for split in (small.attend(text, special_tokens="split"), loaded.attend(text)):
         assert "[" in split.record(0).query_axis.labels
         (note,) = split.notes
         assert note.startswith("read as plain text, not as special tokens: [MASK] (special_tokens=")
     assert loaded.attend(text, special_tokens="parse").notes == parsed.notes
-    assert attnviz.verify(text, model=model, special_tokens="split").verdict == "verified"
-    assert model.attend("no marker").notes == ()
+    assert attnviz.verify(text, model=small, special_tokens="split").verdict == "verified"
+    assert small.attend("no marker").notes == ()
     with pytest.raises(InputError, match="special_tokens must be split or parse, not 'read'"):
-        model.attend(text, special_tokens="read")
+        small.attend(text, special_tokens="read")
 
 
-def test_only_the_text_with_a_marker_has_the_note(model):
-    plain, pair = model.attend(["a b", "c d"], pair=["e f", "g [SEP] h"])
+def test_only_the_text_with_a_marker_has_the_note(small):
+    plain, pair = small.attend(["a b", "c d"], pair=["e f", "g [SEP] h"])
     assert plain.notes == ()
     assert "[SEP]" in pair.notes[0]
 

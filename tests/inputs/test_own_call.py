@@ -46,6 +46,11 @@ def test_at_least_forty_families_are_compared():
 
 
 @pytest.fixture(scope="module")
+def small(tokenizer):
+    return attnviz.load(tiny("bert"), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
 def reading():
     """Checkpoints of one model, with the tokenizer of each kind or a changed one."""
     module = tiny("bert")
@@ -158,15 +163,15 @@ def test_other_entries_of_the_tokenizers_call_reach_the_model(tmp_path):
         assert torch.equal(batch.inputs[name][mask], values[mask]), name
 
 
-def test_unknown_words_are_counted_named_and_marked(model):
-    result = model.attend("火车准时离开了 the station")
+def test_unknown_words_are_counted_named_and_marked(small):
+    result = small.attend("火车准时离开了 the station")
     axis = result.record(0).query_axis
     assert axis.unknown_words() == tuple("车准时离开了")
     assert axis.unknown == tuple(label == "[UNK]" for label in axis.labels)
     note = "the model has no token for 6 of 9 words: it read [UNK] for them: 车, 准, 时, 离, 开, …"
     assert result.notes == (note,)
-    assert model.attend("the station").record(0).query_axis.unknown is None
-    (note,) = model.attend(f"the {'x' * 10_000}").notes
+    assert small.attend("the station").record(0).query_axis.unknown is None
+    (note,) = small.attend(f"the {'x' * 10_000}").notes
     assert len(note) < 120
 
 
@@ -247,10 +252,10 @@ def test_a_decoder_has_a_tokenizer_of_its_own():
 # --- columns, sounds and images
 
 
-def test_a_column_of_a_table_is_a_list_of_texts(model):
+def test_a_column_of_a_table_is_a_list_of_texts(small):
     texts = ["the train", "it left"]
     for column in (pd.Series(texts), np.array(texts, dtype=object)):
-        assert [result.provenance.text for result in model.attend(column)] == texts
+        assert [result.provenance.text for result in small.attend(column)] == texts
 
 
 def test_a_sound_is_read_along_its_longer_side():

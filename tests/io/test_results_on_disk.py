@@ -92,7 +92,7 @@ MADE = {
         "a circle", image=picture()
     ),
     "a long text": lambda model: attnviz.attend(
-        LONG, model=model, mode="streamed", layers=[0, 4], heads=[7, 2], top=3
+        LONG, model=model, mode="streamed", layers=[0, 2], heads=[3, 1], top=3
     ),
     "a long text with a window": lambda model: of(
         "mistral", model.tokenizer, mode="streamed", exact=1
@@ -111,6 +111,8 @@ MADE = {
 
 @pytest.fixture(scope="module", params=MADE)
 def result(request, model):
+    if request.param != "a sentence":
+        model = attnviz.load(tiny("bert"), tokenizer=model.tokenizer)
     return MADE[request.param](model)
 
 

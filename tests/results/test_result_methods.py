@@ -11,6 +11,7 @@ import torch
 from golden.saved_results import SAVED
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from one_ruler import one_ruler  # noqa: F401
 from reports import forget_day
 from rich.console import Console
 

@@ -7,6 +7,9 @@ from robustness.running.prepared import prepare
 from robustness.running.scene import Scene, Server, restore_permissions, run
 from robustness.running.settings import apply
 
+# Groups of cases of what comes before and after the model
+KNOWN = ("text", "selections", "files", "commands")
+
 
 @pytest.fixture(scope="session")
 def server():
@@ -26,7 +29,7 @@ def check_case(server, tmp_path, record_property):
         folder.mkdir()
         notes.mkdir()
         prepare(folder, f"{case.typed or ''} {case.called or ''}")
-        scene = Scene(folder, notes)
+        scene = Scene(folder, notes, known=group in KNOWN)
         apply(scene, case.within)
         with restore_permissions(folder):
             several = run(server, case, scene, called=called)

@@ -121,7 +121,7 @@ COMMANDS = {
     "shift by a model that masks nothing": both(
         "shift train 'the train left' -m llama -o x.json", leaves="x.json"
     ),
-    "an example": both("example phones -o x.png", leaves="x.png"),
+    "an example": both("example likes -o x.png", leaves="x.png"),
     "an example as JSON": typed("example likes --json"),
     "an example of one's own": both("example --file own.json -o x.svg", leaves="x.svg"),
     "an unknown example": both("example phone", 2, "Did you mean phones"),

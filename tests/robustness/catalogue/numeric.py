@@ -15,7 +15,7 @@ NUMERIC = {
         "view 'the train' -m overflowing --dtype float16", 5, leaves="view.html"
     ),
     "overflow in float16, in steps": both(
-        "steps 'the train' -m overflowing --dtype float16 --layer 1", 5, leaves="steps.png"
+        "steps 'the train' -m overflowing --dtype float16 --layer 1 -o x.svg", 5, leaves="x.svg"
     ),
     "float16": both("verify 'the train left' -m tiny --dtype float16"),
     "bfloat16": both("verify 'the train left' -m tiny --dtype bfloat16"),

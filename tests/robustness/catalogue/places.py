@@ -37,7 +37,7 @@ PLACES = {
     "an escape in the name": both(f"{_TRAIN} 'none/\x1b[31m.png'", 4, "none"),
     "a name that is no Unicode": typed(f"{_TRAIN} '\udcff.json'", leaves=("\udcff.json",)),
     "a name that begins with a dash": typed(f"{_TRAIN} -x.json", leaves="-x.json"),
-    "a name of blanks": typed(f"{_TRAIN} '  .png'", leaves=("  .png",)),
+    "a name of blanks": typed(f"{_TRAIN} '  .json'", leaves=("  .json",)),
     "an empty name": both(f"{_TRAIN} ''", 4, "is a folder"),
     "no ending": both(f"{_TRAIN} x", 2, "must end in"),
     "only an ending": both(f"{_TRAIN} .png", 2, "must end in"),

@@ -26,7 +26,7 @@ PRETRAINED = {
     "a module of torch": called(
         "attnviz.load(torch.nn.Linear(2, 2))", 2, "Linear is not a checkpoint"
     ),
-    "a name with spaces": typed("heatmap train -m 'tiny model'", leaves="heatmap.png"),
+    "a name with spaces": typed("heatmap train -m 'tiny model' -o x.json", leaves="x.json"),
     "a name in other scripts": typed("heatmap train -m ./zug-ü-列車 -o x.svg", leaves="x.svg"),
     "a folder with a slash behind": both("verify train -m ./tiny/"),
     **_refused("a-file", "'a-file' is a file"),

@@ -12,7 +12,7 @@ STREAMS = {
     "nobody reads the list of models": typed(
         "models", within="nobody reads stdout", cold=True, long=True
     ),
-    "nobody reads the error": typed("heatmap ''", 2, within="nobody reads stderr", cold=True),
+    "nobody reads the error": typed("heatmap ''", 2, within="nobody reads stderr"),
     "a full standard output": typed(
         "--help", 4, "Standard output cannot be written", within="stdout full", cold=True
     ),
@@ -55,7 +55,10 @@ STREAMS = {
         "verify train -m tiny", within="a terminal, COLUMNS=20", long=True
     ),
     "the locale C": typed(
-        "models bert", within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0", cold=True
+        "models bert",
+        within="LC_ALL=C, PYTHONUTF8=0, PYTHONCOERCECLOCALE=0",
+        cold=True,
+        long=True,  # as with a file, without home and backend
     ),
     "the locale C, and a file": typed(
         "example phones -o x.svg",
@@ -83,7 +86,7 @@ STREAMS = {
     "ASCII, strictly": typed(
         "models bert --json", within="PYTHONIOENCODING=ascii:strict", cold=True, long=True
     ),
-    "no home": typed("models bert", within="HOME=/nonexistent", cold=True),
+    "no home": typed("models bert", within="HOME=/nonexistent", cold=True, long=True),
     "no home that can be written": typed(
         "example cat -o x.png", leaves="x.png", within="HOME=/proc", cold=True, long=True
     ),
@@ -126,6 +129,7 @@ STREAMS = {
         "heads 'the train left the station' -m tiny -o old.png",
         129,
         within="SIGHUP while writing",
+        long=True,
     ),
 }
 
@@ -151,13 +155,13 @@ DEVICES = {
 }
 
 SEVERAL = {
-    "8 at once, each its own file": typed(
+    "4 at once, each its own file": typed(
         "heatmap 'the train left' -m tiny -o x{n}.json",
-        leaves=" ".join(f"x{n}.json" for n in range(8)),
-        within="8 at once",
+        leaves=" ".join(f"x{n}.json" for n in range(4)),
+        within="4 at once",
     ),
-    "8 at once, one file": typed(
-        "heatmap 'the train left' -m tiny -o x.json --force", leaves="x.json", within="8 at once"
+    "4 at once, one file": typed(
+        "heatmap 'the train left' -m tiny -o x.json --force", leaves="x.json", within="4 at once"
     ),
     "2 at once, one page": typed(
         "view 'the train' -m tiny", leaves="view.html", within="2 at once"

@@ -6,7 +6,7 @@ _CUT = "attnviz: Note: text cut from 100002 to 64 tokens."
 _DROPPED = "the tokenizer drops control characters of the text: U+0001, U+0007,"
 
 TEXTS = {
-    "empty": both("heatmap '' -m tiny", 2, "The text is empty. Type at", cold=True),
+    "empty": both("heatmap '' -m tiny", 2, "The text is empty. Type at"),
     "blank": both("heatmap ' \t\n\u2003' -m tiny", 2, "The text is empty"),
     "empty pair": both("heatmap train --pair '' -m tiny", 2, "pair is empty. Type at least"),
     "empty target": both("heatmap train --target ' ' -m t5", 2, "target is empty. Type"),
@@ -19,7 +19,7 @@ TEXTS = {
     "only combining marks": both(
         "verify '\u0301\u0302' -m tiny", 2, "at least one word", long=True
     ),
-    "only unknown tokens": typed("heatmap '列車 駅 \U0001f682' -m tiny", leaves="heatmap.png"),
+    "only unknown tokens": typed("heatmap '列車 駅 \U0001f682' -m tiny -o x.svg", leaves="x.svg"),
     "only punctuation": both("heatmap '.,!?' -m tiny -o x.json", leaves="x.json"),
     "100,000 tokens": typed("heatmap --file 100000.txt -m tiny", 2, "--truncate"),
     "100,000 tokens, cut": typed(
@@ -34,8 +34,10 @@ TEXTS = {
         leaves="steps.png",
         long=True,
     ),
-    "100,000 tokens, cut in a page": typed(
-        "view --file 100000.txt -m tiny --truncate", said=_CUT, leaves="view.html"
+    "102 tokens, cut in a page": typed(
+        f"view '{'train ' * 100}' -m tiny --truncate",
+        said="attnviz: Note: text cut from 102 to 64 tokens.",
+        leaves="view.html",
     ),
     "100,000 tokens, cut and verified": typed(
         "verify --file 100000.txt -m tiny --truncate", said=_CUT
@@ -43,9 +45,9 @@ TEXTS = {
     "100,000 tokens, streamed": typed(
         "heatmap --file 100000.txt -m tiny --mode streamed", 2, "can read at most 64", long=True
     ),
-    "100,000 tokens, cut and streamed": typed(
-        "heatmap --file 100000.txt -m tiny --truncate --mode streamed -o x.json",
-        said=_CUT,
+    "102 tokens, cut and streamed": typed(
+        f"heatmap '{'train ' * 100}' -m tiny --truncate --mode streamed -o x.json",
+        said="attnviz: Note: text cut from 102 to 64 tokens.",
         leaves="x.json",
     ),
     "100,000 tokens, called": called(
@@ -86,8 +88,12 @@ TEXTS = {
     "mathtext": typed(
         r"heatmap '$\frac{1}{0}$ $$ a_b^c \alpha' -m tiny", leaves="heatmap.png", long=True
     ),
-    "mathtext in svg": typed(r"heatmap '$\frac $5 to $6 $' -m tiny -o x.svg", leaves="x.svg"),
-    "format strings": typed("heatmap '%s %d {} {0.__class__} {{' -m tiny", leaves="heatmap.png"),
+    "mathtext and format strings in svg": typed(
+        r"heatmap '$\frac $5 to $6 $ %s %d {} {0.__class__} {{' -m tiny -o x.svg", leaves="x.svg"
+    ),
+    "format strings": typed(
+        "heatmap '%s %d {} {0.__class__} {{' -m tiny", leaves="heatmap.png", long=True
+    ),
     "markup of the terminal": typed(
         "heatmap '[bold red]a[/] [/bold] :train:' -m tiny -o x.json", leaves="x.json"
     ),
@@ -138,7 +144,7 @@ TEXTS = {
     "a file of 64 MB": typed("heatmap --file huge.txt", 2, "at most 67,108,864 bytes"),
     "typed [SEP]": typed("heatmap 'the [SEP] train [CLS]' -m tiny -o x.json", leaves="x.json"),
     "typed [MASK]": typed(
-        "heatmap '[MASK] left' -m tiny --find '[MASK]:left'", leaves="heatmap.png"
+        "heatmap '[MASK] left' -m tiny --find '[MASK]:left' -o x.json", leaves="x.json"
     ),
     "typed [PAD]": both("verify '[PAD] [UNK] <s> <|endoftext|>' -m tiny"),
     "a number": called("attnviz.attend(3)", 2, "text must be a string"),

@@ -85,6 +85,7 @@ class Scene:
     weak : drop root privileges.
     slow : simulate a slow disk.
     missing : packages that appear to be not installed.
+    known : the model and its texts were read before.
     copies : number of simultaneous runs.
     during : called with the folder and the process id of a run.
     """
@@ -97,6 +98,7 @@ class Scene:
     weak: bool = False
     slow: bool = False
     missing: list[str] = field(default_factory=list)
+    known: bool = False
     places: dict[str, str] = field(default_factory=dict)
     copies: int = 1
     during: Callable[[Path, int], None] | None = None
@@ -147,6 +149,7 @@ def run(server: Server, case: Case, scene: Scene, *, called: bool) -> list[Outco
             slow=scene.slow,
             missing=scene.missing,
             cold=case.cold and not called,
+            known=scene.known,
             arguments=shlex.split(typed),
             called=case.called if called else None,
         )

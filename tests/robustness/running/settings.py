@@ -160,6 +160,7 @@ SETTINGS: dict[str, Callable[[Scene], None]] = {
     **{f"without {name}": without(name) for name in ("starlette", "pyarrow", "anywidget")},
     "a port in use": port,
     "2 at once": at_once(2),
+    "4 at once": at_once(4),
     "8 at once": at_once(8),
     **{
         f"{name} {when}": send_signal(getattr(signal, name), condition, slow=condition is writing)
