@@ -3,7 +3,6 @@
 from functools import cache
 
 import pytest
-from one_ruler import one_ruler  # noqa: F401
 from one_run import remember_runs
 
 from attnviz.analyses.doctor import compute

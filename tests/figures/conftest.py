@@ -3,7 +3,6 @@
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
-from one_ruler import one_ruler  # noqa: F401
 
 import attnviz
 

@@ -1,7 +1,6 @@
 """What the goldens share: the widths of texts in figures, and the runs of one model."""
 
 import pytest
-from one_ruler import one_ruler  # noqa: F401
 from one_run import remember_runs
 
 from attnviz.pipeline import attend

@@ -11,7 +11,6 @@ import torch
 from golden.saved_results import SAVED
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from one_ruler import one_ruler  # noqa: F401
 from reports import forget_day
 from rich.console import Console
 
