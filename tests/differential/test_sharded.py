@@ -68,8 +68,8 @@ HALF = {
     ("family", "device_map", "mode"),
     [
         (None, "disk", "full"),
-        (None, "disk", "streamed"),
         ("llama", HALF, "full"),
+        ("llama", HALF, "streamed"),
         ("llama", "auto", "full"),
         # Attention code of the model itself is traced across operators.
         ("bloom", {"": "disk"}, "full"),
