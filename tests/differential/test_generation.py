@@ -83,7 +83,7 @@ def test_several_texts_are_continued_one_by_one(tokenizer):
         assert_close(result.weights(1), alone.weights(1))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_a_wrong_step_is_caught(family, tokenizer):
     module = sharp(family)
     checkpoint = attnviz.load(module, tokenizer=tokenizer).checkpoint
@@ -110,7 +110,7 @@ def test_a_model_that_cannot_generate_says_so():
         attnviz.attend("a train", generate=3)
 
 
-@pytest.mark.parametrize("family", FAMILIES[1:3])
+@pytest.mark.parametrize("family", FAMILIES[1:2])
 def test_a_single_token_is_enough(family, tokenizer):
     result = attnviz.load(sharp(family), tokenizer=tokenizer).attend(TEXTS[2], generate=1)
     assert result.agreement.verdict == "verified", result.agreement.summary()

@@ -67,7 +67,7 @@ HALF = {
 @pytest.mark.parametrize(
     ("family", "device_map", "mode"),
     [
-        (None, "disk", "full"),
+        pytest.param(None, "disk", "full", marks=pytest.mark.long),
         ("llama", HALF, "full"),
         ("llama", HALF, "streamed"),
         ("llama", "auto", "full"),

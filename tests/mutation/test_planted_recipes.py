@@ -107,16 +107,16 @@ FAULTS = [
     ("two-per-cent", two_per_cent_off, ("query", "key"), ("gpt-neox", "phi3", "glm", "opt")),
     ("two-per-cent", two_per_cent_off, ("value",), ("gpt-neox", "phi3", "dbrx", "deepseek-v3")),
 ]  # fmt: skip
-# Each fault of a stage in both dtypes, in one of its families each; the others with `-m long`
+# Each fault of a stage in both dtypes, in one of its families; the others with `-m long`
 CASES = [
     pytest.param(
         fault, stage, family, dtype, id=f"{name}-{family}-{stage}-{dtype}",
-        marks=() if number == (len(name) + turn) % len(families) else pytest.mark.long,
+        marks=() if number == len(name) % len(families) else pytest.mark.long,
     )
     for name, fault, stages, families in FAULTS
     for number, family in enumerate(families)
     for stage in stages
-    for turn, dtype in enumerate(DTYPES, start=stages.index(stage))
+    for dtype in DTYPES
 ]  # fmt: skip
 
 
