@@ -21,15 +21,15 @@ from rich.table import Table
 from torch import Tensor
 
 import attnviz
-from attnviz.analyses.senses.result import Occurrence, SensesResult
+from attnviz.analyses.senses.compute import word_pieces
+from attnviz.analyses.senses.sentences import read_sentences
 from attnviz.attribution.interventions import ALL, intervene
 from attnviz.attribution.ranking import consensus, spearman
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.target import Readout, Score
+from attnviz.capture.capture import hidden_states
 from attnviz.capture.watch import restoring
 from attnviz.inputs.batch import encode
-from attnviz.inputs.spelling import pieces_in
-from attnviz.inputs.text import token_spans
 from attnviz.results.axis import token_groups
 from faithfulness.methods import compute_all
 
@@ -70,31 +70,52 @@ def evaluate_all(sentences: Sentences, *, step: int = 1) -> list[Evaluation]:
     model = attnviz.load()
     evaluations = []
     for word, by_sense in track(sentences.items(), "words", console=Console(stderr=True)):
-        senses = attnviz.senses(word, by_sense, model=model)
-        for number, occurrence in list(enumerate(senses.occurrences))[::step]:
-            evaluations.append(_evaluate(model, occurrence, _axis(senses, number)))
+        occurrences = _occurrences(model, word, by_sense)
+        for number, occurrence in list(enumerate(occurrences))[::step]:
+            evaluations.append(_evaluate(model, occurrence, _axis(occurrences, number)))
     return [sentence for sentence in evaluations if sentence is not None]
 
 
-def _axis(senses: SensesResult, number: int) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class _Occurrence:
+    """One occurrence of a word: its sentence and sense, its pieces, and its mean output."""
+
+    sentence: str
+    sense: str
+    rows: Sequence[int]
+    vector: Tensor
+
+
+def _occurrences(
+    model: attnviz.Model, word: str, by_sense: Mapping[str, Sequence[str]]
+) -> list[_Occurrence]:
+    read = read_sentences(word, by_sense)
+    batch = encode(model.checkpoint, [sentence.text for sentence in read])
+    outputs = hidden_states(model.module, batch.inputs)[-1].double().cpu()
+    return [
+        _Occurrence(sentence.text, sentence.sense, rows, output[list(rows)].mean(0))
+        for sentence, output in zip(read, outputs, strict=True)
+        for rows in word_pieces(model, sentence)
+    ]
+
+
+def _axis(occurrences: Sequence[_Occurrence], number: int) -> Tensor:
     """Return the axis from the other senses to that of an occurrence, without its sentence."""
-    occurrences, target = senses.occurrences, senses.occurrences[number]
-    others = [i for i, other in enumerate(occurrences) if other.sentence != target.sentence]
-    centers = {
-        sense: senses.vectors[-1][[i for i in others if occurrences[i].sense == sense]].mean(0)
-        for sense in senses.senses
-    }
-    rest = [center for sense, center in centers.items() if sense != target.sense]
-    axis = centers[target.sense] - torch.stack(rest).mean(0)
+    target = occurrences[number]
+    vectors = defaultdict(list)
+    for other in occurrences:
+        if other.sentence != target.sentence:
+            vectors[other.sense].append(other.vector)
+    centers = {sense: torch.stack(of_sense).mean(0) for sense, of_sense in vectors.items()}
+    own = centers.pop(target.sense)
+    axis = own - torch.stack([*centers.values()]).mean(0)
     return (axis / axis.norm()).float()
 
 
-def _evaluate(model: attnviz.Model, occurrence: Occurrence, axis: Tensor) -> Evaluation | None:
+def _evaluate(model: attnviz.Model, occurrence: _Occurrence, axis: Tensor) -> Evaluation | None:
     batch = encode(model.checkpoint, [occurrence.sentence])
     tokens = batch.axes["text"][0]
-    spans = token_spans(model.checkpoint, occurrence.sentence)
-    rows = pieces_in(spans, (occurrence.start, occurrence.end))
-    groups = token_groups(tokens)
+    rows, groups = occurrence.rows, token_groups(tokens)
     sources = [
         positions
         for positions, special in zip(groups.positions, groups.special, strict=True)

@@ -7,6 +7,8 @@ runs on the bundled model only.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -85,6 +87,7 @@ def compute_all(target: Score) -> tuple[dict[str, Tensor], float]:
         return attributions, _decompose(target, "gate").total
 
 
+@lru_cache(maxsize=2)
 def _decompose(target: Score, reference: str) -> Decomposition:
     compared = make_reference(target, reference)
     return decompose(

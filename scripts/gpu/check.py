@@ -19,6 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT, ROOT / "scripts", ROOT / "tests"
 SECONDS = 580  # of all parts
+FEWEST = 5  # for which a part is begun
 WORKERS = str(min(15, os.cpu_count() or 1))  # they compile kernels
 MARK = "figures: "
 TESTS = [
@@ -142,7 +143,7 @@ def main() -> int:
 
 def run(part: Part, seconds: float, log: Path, *, rehearse: bool) -> dict[str, object]:
     """Run one part within a time limit; return its outcome and its figures."""
-    if seconds < 5:
+    if seconds < FEWEST:
         return {"outcome": "no time left", "seconds": 0, "figures": {}}
     if part.needs_triton and find_spec("triton") is None:
         return {"outcome": "left out: install triton", "seconds": 0, "figures": {}}

@@ -44,18 +44,37 @@ def on_meta(node):
     return node
 
 
-def calls_of(name, model, monkeypatch, text=TEXTS[0], **how):
-    """Return the arguments of each call of a function of `agreement` in a run."""
-    calls, function = [], getattr(agreement, name)
+FUNCTIONS = ("verify", "prove_rows", "prove_streamed")
 
-    def keep(*args, **keywords):
-        calls.append((args, keywords))
-        return function(*args, **keywords)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(agreement, name, keep)
+def calls_in(model, text=TEXTS[0], **how):
+    """Return the arguments of each call of functions of `agreement` in a run, by their names."""
+    calls = {name: [] for name in FUNCTIONS}
+
+    def keeping(name, function):
+        def keep(*args, **keywords):
+            calls[name].append((args, keywords))
+            return function(*args, **keywords)
+
+        return keep
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in FUNCTIONS:
+            patch.setattr(agreement, name, keeping(name, getattr(agreement, name)))
         attnviz.attend(text, model=model, **how)
     return calls
+
+
+@pytest.fixture(scope="module")
+def whole(loaded):
+    """The calls in a run on two texts, whose maps stay whole."""
+    return calls_in(loaded, TEXTS[:2])
+
+
+@pytest.fixture(scope="module")
+def reduced(loaded):
+    """The calls in a streamed run."""
+    return calls_in(loaded, mode="streamed", cells=4, top=2)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -96,18 +115,18 @@ def test_the_stand_in_refuses_to_wait(wait):
         wait(torch.ones(3, device="meta"))
 
 
-def test_stages_are_measured_without_a_wait(loaded, monkeypatch, stop_at_the_copy):
-    ((records, references), _), *_ = calls_of("verify", loaded, monkeypatch, TEXTS[:2])
+def test_stages_are_measured_without_a_wait(whole, stop_at_the_copy):
+    ((records, references), _), *_ = whole["verify"]
     stop_at_the_copy()
     for record, reference in zip(on_meta(tuple(records)), on_meta(tuple(references)), strict=True):
         with pytest.raises(Copied):
             compare.prove(record, compare.model_values(record, reference))
 
 
-def test_rows_of_a_long_text_are_measured_without_a_wait(loaded, monkeypatch, stop_at_the_copy):
-    calls = calls_of("prove_rows", loaded, monkeypatch, mode="streamed")
+def test_rows_of_a_long_text_are_measured_without_a_wait(reduced, stop_at_the_copy):
     stop_at_the_copy()
-    for (record, reference, rows), _ in calls:
+    assert reduced["prove_rows"]
+    for (record, reference, rows), _ in reduced["prove_rows"]:
         across = on_meta(record).at(rows, slice(None))
         with pytest.raises(Copied):
             compare.prove(across, compare.model_values(across, on_meta(reference)))
@@ -115,10 +134,10 @@ def test_rows_of_a_long_text_are_measured_without_a_wait(loaded, monkeypatch, st
             agreement.prove_rows(on_meta(record), on_meta(reference), rows)
 
 
-def test_reduced_maps_are_compared_without_a_wait(loaded, monkeypatch, stop_at_the_copy):
-    calls = calls_of("prove_streamed", loaded, monkeypatch, mode="streamed", cells=4, top=2)
+def test_reduced_maps_are_compared_without_a_wait(reduced, stop_at_the_copy):
     stop_at_the_copy()
-    for (attention, rows, marked), _ in calls:
+    assert reduced["prove_streamed"]
+    for (attention, rows, marked), _ in reduced["prove_streamed"]:
         with pytest.raises(Copied):
             agreement.prove_streamed(on_meta(attention), rows, on_meta(marked))
 
@@ -135,13 +154,9 @@ def test_a_summary_is_on_the_device_of_its_maps():
 # --- the default device of the user
 
 
-def test_verdicts_do_not_depend_on_the_default_device(loaded, monkeypatch):
-    verified = calls_of("verify", loaded, monkeypatch)
-    reduced = calls_of("prove_streamed", loaded, monkeypatch, mode="streamed", cells=4, top=2)
-    rows = calls_of("prove_rows", loaded, monkeypatch, mode="streamed")
-    calls = [("verify", *verified[0])]
-    calls += [("prove_streamed", *call) for call in reduced]
-    calls += [("prove_rows", *call) for call in rows]
+def test_verdicts_do_not_depend_on_the_default_device(whole, reduced):
+    calls = [("verify", *whole["verify"][0])]
+    calls += [(name, *call) for name in FUNCTIONS[1:] for call in reduced[name]]
     for name, args, keywords in calls:
         function = getattr(agreement, name)
         wanted = function(*args, **keywords)
@@ -160,19 +175,18 @@ def test_weights_do_not_depend_on_the_default_device(loaded):
 # --- all heads together
 
 
-def test_blocks_of_heads_give_the_same_proof(loaded, monkeypatch):
+def test_blocks_of_heads_give_the_same_proof(whole, reduced, monkeypatch):
     """The contributions of heads to the output, and the weights of a long text."""
-    verified = calls_of("verify", loaded, monkeypatch)[0]
-    reduced = calls_of("prove_streamed", loaded, monkeypatch, mode="streamed", cells=4, top=2)
-    whole = agreement.verify(*verified[0], **verified[1])
+    verified = whole["verify"][0]
+    expected = agreement.verify(*verified[0], **verified[1])
     for size in (1, 100):
         monkeypatch.setattr(projections, "_NUMBERS", {"cpu": size, "cuda": size})
         monkeypatch.setattr(streamed, "_WEIGHTS", {"cpu": size, "cuda": size})
         report = agreement.verify(*verified[0], **verified[1])
-        for check, wanted in zip(report.checks, whole.checks, strict=True):
+        for check, wanted in zip(report.checks, expected.checks, strict=True):
             assert check.differences == wanted.differences
             assert check.slope_errors == pytest.approx(wanted.slope_errors, rel=1e-6, abs=1e-12)
-        for (attention, *others), _ in reduced[-1:]:
+        for (attention, *others), _ in reduced["prove_streamed"][-1:]:
             summary = attention.summary
             assert agreement.prove_streamed(attention, *others).checks[-1].passed
             for name in ("mean", "largest", "received", "lse", "entropy", "first", "top_weights"):
@@ -205,8 +219,8 @@ WRONG = {
 def test_the_proof_of_a_long_text_is_short(model, monkeypatch):
     """Of a row of cells only some cells are compared, however large a cell is."""
     text = "the train left the station " * 98
-    calls = calls_of("prove_streamed", model, monkeypatch, text, mode="streamed", cells=4)
-    (attention, *others), _ = calls[-1]
+    calls = calls_in(model, text, mode="streamed", cells=4)
+    (attention, *others), _ = calls["prove_streamed"][-1]
     H, m, d = attention.record.query.shape
     of_a_map = 2 * H * m * m * d
 
@@ -227,8 +241,8 @@ def test_few_cells_and_rows_still_show_every_fault(loaded, monkeypatch):
     monkeypatch.setattr(streamed, "_CELL_WEIGHTS", 0)
     monkeypatch.setattr(streamed, "_CELLS", 3)
     monkeypatch.setattr(streamed, "_ROWS", 2)
-    calls = calls_of("prove_streamed", loaded, monkeypatch, mode="streamed", cells=5, top=2)
-    for (attention, *others), _ in calls:
+    calls = calls_in(loaded, mode="streamed", cells=5, top=2)
+    for (attention, *others), _ in calls["prove_streamed"]:
         summary = attention.summary
         honest = agreement.prove_streamed(attention, *others).checks[-1]
         assert honest.passed

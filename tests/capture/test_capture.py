@@ -89,7 +89,7 @@ def test_threads_that_share_a_model_all_get_their_maps(tokenizer):
     model = attnviz.load(module, tokenizer=tokenizer)
     expected = model.attend(TEXTS[0]).weights(2)
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda _: model.attend(TEXTS[0]), range(12)))
+        results = list(pool.map(lambda _: model.attend(TEXTS[0]), range(6)))
     assert all(torch.equal(result.weights(2), expected) for result in results)
     assert {result.agreement.verdict for result in results} == {"verified"}
     assert_same_trace(before, trace(module))

@@ -22,7 +22,8 @@ CASES = [
 @pytest.mark.parametrize(("family", "dtype"), CASES)
 def test_every_stage_of_every_head_agrees(family, dtype, tokenizer):
     model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
-    for result in model.attend(TEXTS[1:]):
+    texts = TEXTS[1:] if family in FAMILIES else TEXTS[1:2]  # others are padded in test_padding.py
+    for result in model.attend(texts):
         agreement = result.agreement
         assert agreement.verdict == "verified", agreement.summary()
         assert agreement.not_compared == ()

@@ -19,7 +19,7 @@ from attnviz.inputs.batch import Inputs, encode
 from attnviz.results import Axis
 
 FAMILIES = ["gpt2", "llama", "t5", "bart"]
-TOKENS = 7
+TOKENS = 4
 
 
 def sharp(family, dtype=torch.float32):
@@ -65,7 +65,7 @@ def test_the_map_is_that_of_the_generated_text(tokenizer):
 
 @pytest.mark.parametrize("family", ["t5", "bart"])
 def test_both_sides_have_the_right_tokens(family, tokenizer):
-    result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("a train", generate=4)
+    result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("a train", generate=3)
     cross = result.stack().record(0)
     assert result.stacks == ("encoder", "decoder", "cross")
     assert cross.key_axis.labels == ("[CLS]", "a", "train", "[SEP]")
@@ -77,13 +77,13 @@ def test_both_sides_have_the_right_tokens(family, tokenizer):
 def test_several_texts_are_continued_one_by_one(tokenizer):
     model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
     texts = TEXTS[1:]
-    for text, result in zip(texts, model.attend(texts, generate=3), strict=True):
-        alone = model.attend(text, generate=3)
+    for text, result in zip(texts, model.attend(texts, generate=2), strict=True):
+        alone = model.attend(text, generate=2)
         assert result.provenance == alone.provenance
         assert_close(result.weights(1), alone.weights(1))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
 def test_a_wrong_step_is_caught(family, tokenizer):
     module = sharp(family)
     checkpoint = attnviz.load(module, tokenizer=tokenizer).checkpoint
@@ -110,7 +110,7 @@ def test_a_model_that_cannot_generate_says_so():
         attnviz.attend("a train", generate=3)
 
 
-@pytest.mark.parametrize("family", FAMILIES[1:3])
+@pytest.mark.parametrize("family", FAMILIES[1:2])
 def test_a_single_token_is_enough(family, tokenizer):
     result = attnviz.load(sharp(family), tokenizer=tokenizer).attend(TEXTS[2], generate=1)
     assert result.agreement.verdict == "verified", result.agreement.summary()

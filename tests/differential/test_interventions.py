@@ -258,6 +258,13 @@ SENTENCES = [
 ]
 
 
+@pytest.fixture
+def without_changed_words(monkeypatch):
+    """Leave out what a shift measures by changing single words."""
+    monkeypatch.setattr("attnviz.analyses.shift.compute.intervene", lambda *_: {})
+
+
+@pytest.mark.usefixtures("without_changed_words")
 def test_head_contributions_match_direct_effects_and_less_so_total_effects(model):
     """A direct effect opens the paths of the contribution and no others; a total effect, all."""
     found = [
@@ -309,6 +316,7 @@ def test_replacements_are_common_whole_words(model):
     assert available_interventions(model) == ("mask", "replace", "knock-out", "delete")
 
 
+@pytest.mark.usefixtures("without_changed_words")
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_the_right_side_of_a_minimal_pair_is_higher(model, step):
     """In 95 % of pairs like “The bank was full of {mud|cash}.” bank moves toward money."""

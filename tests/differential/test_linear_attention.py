@@ -76,6 +76,7 @@ def faults(
     return wrong
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_planted_faults_are_caught(family, dtype):

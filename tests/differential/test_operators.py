@@ -27,10 +27,11 @@ SOME = ("bert", "gpt2", "mistral", "qwen3", "gemma2", "gpt-oss", "t5-encoder", "
 )
 def test_interface_and_operators_give_the_same_record(family, tokenizer, monkeypatch):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
-    target = TARGETS[1:] if family in TWO_SIDED else None
-    by_interface = model.attend(TEXTS[1:], target=target)
+    some = slice(1, 3 if family in ("bert", "t5") else 2)  # these two with padding
+    texts, target = TEXTS[some], TARGETS[some] if family in TWO_SIDED else None
+    by_interface = model.attend(texts, target=target)
     monkeypatch.setattr(recording, "_can_read", lambda *_: False)
-    by_operators = model.attend(TEXTS[1:], target=target)
+    by_operators = model.attend(texts, target=target)
     for here, there in zip(by_interface, by_operators, strict=True):
         assert there.agreement.verdict == "verified", there.agreement.summary()
         for one, other in zip(here, there, strict=True):
@@ -57,6 +58,7 @@ NOT_COMPARED = {
 }
 
 
+@pytest.mark.pairs(each=1)  # each family in one dtype, in turn
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 @pytest.mark.parametrize("family", OWN_CODE)
 def test_families_with_custom_attention_code_agree(family, dtype, tokenizer):

@@ -1,4 +1,4 @@
-"""Padding on either side changes nothing: each text has the same maps as alone."""
+"""Padding on either side changes nothing: a padded text has the same maps as alone."""
 
 import inspect
 from dataclasses import replace
@@ -49,7 +49,7 @@ def own_tokenizer(tokenizer):
 # Its router amplifies rounding: 5e-5 in float32, 2e-8 in float64.
 ROUGH = {"dbrx": 1e-4}
 # Of the families without attention code of their own, some are enough: those that find positions by
-# themselves, and the unusual ones. All are padded on the right in test_families.py.
+# themselves, and the unusual ones.
 OFTEN = {*FAMILIES, *OWN_CODE, *KNOW_POSITIONS, "cohere", "ctrl", "dbrx", "deepseek-v2", "gemma4",
          "gpt-bigcode", "lfm2", "llama4", "ministral3", "modernbert", "phi3-longrope", "qwen3-next",
          "smollm3", "youtu"}  # fmt: skip
@@ -70,16 +70,15 @@ def test_a_padded_text_has_the_same_maps_as_alone(family, side, own_tokenizer):
     inputs, axes = padded(family, module, own_tokenizer, side)
     no_provenance = {"versions": {}, "weights_sha256": ""}
     most_padded = min(range(len(SOME)), key=lambda n: int(inputs["attention_mask"][n].sum()))
-    for n, captured in enumerate(capture(module, inputs, {"text": axes})):
-        if n == most_padded:
-            report = agreement.verify(captured.records, captured.references, **no_provenance)
-            assert report.verdict == "verified", report.summary()
-        alone = own_tokenizer(SOME[n], return_tensors="pt", return_token_type_ids=False)
-        (single,) = capture(module, dict(alone))
-        length = alone["input_ids"].shape[1]
-        place = slice(-length, None) if side == "left" else slice(length)
-        for among, one in zip(captured.records, single.records, strict=True):
-            # A different rounding order gives errors proportional to the scores.
-            largest = one.scores().where(one.weights() > 0, 0).abs().max().item()
-            atol = ROUGH.get(family, 1e-5) * max(1, largest / 10)
-            assert_close(among.weights()[:, place, place], one.weights(), rtol=0, atol=atol)
+    captured = capture(module, inputs, {"text": axes})[most_padded]
+    report = agreement.verify(captured.records, captured.references, **no_provenance)
+    assert report.verdict == "verified", report.summary()
+    alone = own_tokenizer(SOME[most_padded], return_tensors="pt", return_token_type_ids=False)
+    (single,) = capture(module, dict(alone))
+    length = alone["input_ids"].shape[1]
+    place = slice(-length, None) if side == "left" else slice(length)
+    for among, one in zip(captured.records, single.records, strict=True):
+        # A different rounding order gives errors proportional to the scores.
+        largest = one.scores().where(one.weights() > 0, 0).abs().max().item()
+        atol = ROUGH.get(family, 1e-5) * max(1, largest / 10)
+        assert_close(among.weights()[:, place, place], one.weights(), rtol=0, atol=atol)

@@ -63,9 +63,8 @@ def test_planted_faults_in_pooled_maps_are_caught():
         assert report.verdict == ("verified" if matrix is M else "failed")
 
 
-def test_options_of_softmax_attention_are_refused_for_pooled_maps(pooled):
-    model, result = pooled
-    text = result.provenance.text
+def test_options_of_softmax_attention_are_refused_for_pooled_maps(tokenizer):
+    model, text = attnviz.load(build("mamba"), tokenizer=tokenizer), "the train left the station"
     with pytest.raises(
         InputError, match=r"exact \(--layer of view\) is for a streamed text with softmax attention"
     ):
@@ -80,7 +79,7 @@ def test_options_of_softmax_attention_are_refused_for_pooled_maps(pooled):
 
 def test_only_the_layers_that_were_asked_for_are_stored(tokenizer):
     model = attnviz.load(build("rwkv"), tokenizer=tokenizer)  # two layers
-    text = "the train left the station on time " * 5
+    text = "the train left the station on time " * 2
     every = model.attend(text, cells=8)
     one = model.attend(text, cells=8, layers=1, heads=0)
     assert (every.layers, one.layers) == ((0, 1), (1,))

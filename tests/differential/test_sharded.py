@@ -67,9 +67,9 @@ HALF = {
 @pytest.mark.parametrize(
     ("family", "device_map", "mode"),
     [
-        (None, "disk", "full"),
-        (None, "disk", "streamed"),
+        pytest.param(None, "disk", "full", marks=pytest.mark.long),
         ("llama", HALF, "full"),
+        ("llama", HALF, "streamed"),
         ("llama", "auto", "full"),
         # Attention code of the model itself is traced across operators.
         ("bloom", {"": "disk"}, "full"),

@@ -17,7 +17,8 @@ _llama4 = {
     **{"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
     **{"vocab_size": 30522, "attention_chunk_size": 8, "interleave_moe_layer_step": 5},
 }
-LONG = "the train left the station on time and nobody noticed that it was early. " * 12
+SENTENCE = "the train left the station on time and nobody noticed that it was early. "
+TWICE, LONG = 2 * SENTENCE, 12 * SENTENCE
 
 
 # Families whose values have another width, whose layers have unlike keys, or whose keys end early.
@@ -53,12 +54,12 @@ def test_every_family(family, tokenizer):
 
 
 def test_exact_regions_of_one_layer_with_the_maps_of_all(model):
-    result = attnviz.attend(LONG, model=model, mode="streamed", exact=2)
+    result = attnviz.attend(TWICE, model=model, mode="streamed", exact=2)
     assert result.layers == (0, 1, 2, 3, 4, 5)
     assert [attention.record is not None for attention in result.streamed] == [False] * 2 + [
         True
     ] + [False] * 3
-    whole = attnviz.attend(LONG, model=model, mode="full").weights(2, 3)[20:30, 5:25]
+    whole = attnviz.attend(TWICE, model=model, mode="full").weights(2, 3)[20:30, 5:25]
     region = result.layer(2).crop(3, slice(20, 30), slice(5, 25))
     assert_close(region, whole, **NEAR)
     with pytest.raises(InputError, match=r"exact=\[4\]"):
@@ -75,7 +76,7 @@ def test_exact_regions_of_one_layer_with_the_maps_of_all(model):
 )
 def test_exact_layers_that_do_not_exist(model, layers, message):
     with pytest.raises(InputError, match=message):
-        attnviz.attend(LONG, model=model, mode="streamed", **layers)
+        attnviz.attend(TWICE, model=model, mode="streamed", **layers)
 
 
 @pytest.mark.parametrize("family", ["bloom", "mpt", "deberta", "longformer", "reformer"])
@@ -101,11 +102,11 @@ def test_a_long_text_with_the_bundled_model(model):
 
 
 def test_long_texts_are_streamed_automatically_and_short_ones_are_not(model, monkeypatch):
-    monkeypatch.setattr("attnviz.pipeline.run._MOST_WHOLE_WEIGHTS", 100_000)
-    short, long = (attnviz.attend(text, model=model) for text in (TEXTS[2], LONG))
+    monkeypatch.setattr("attnviz.pipeline.run._MOST_WHOLE_WEIGHTS", 10_000)
+    short, long = (attnviz.attend(text, model=model) for text in (TEXTS[2], TWICE))
     assert (len(short.streamed), len(short.records)) == (0, 6)
     assert (len(long.streamed), len(long.records)) == (6, 0)
-    assert attnviz.attend(LONG, model=model, mode="full").records
+    assert attnviz.attend(TWICE, model=model, mode="full").records
 
 
 def test_the_model_is_left_unchanged(model):
@@ -190,7 +191,7 @@ def test_another_model_can_run_in_parallel(model, tokenizer):
     thread = threading.Thread(target=keep_running)
     thread.start()
     try:
-        attnviz.attend(LONG, model=model, mode="streamed")
+        attnviz.attend(TWICE, model=model, mode="streamed")
     finally:
         stop.set()
         thread.join()
@@ -220,11 +221,11 @@ def test_low_precision_is_verified(dtype):
 )
 def test_models_that_cannot_be_streamed_are_refused(wrong, message, model):
     with pytest.raises(InputError, match=message):
-        attnviz.attend(LONG, **{"model": model, "mode": "streamed"} | wrong)
+        attnviz.attend(TWICE, **{"model": model, "mode": "streamed"} | wrong)
 
 
 def test_functions_that_need_full_maps_say_so(model):
-    result = attnviz.attend(LONG, model=model, mode="streamed", layers=[2])
+    result = attnviz.attend(TWICE, model=model, mode="streamed", layers=[2])
     for need in (
         lambda: attnviz.find_heads(result, query="train", key="station"),
         lambda: attnviz.steps(result, layer=2, head=0),

@@ -89,13 +89,19 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def pooled_in(model):
-    """Return a function of a dtype that returns what `pooled` does, of one run each."""
+def pooled_in(tokenizer):
+    """Return a function of a dtype that returns what `pooled` does, of one run each.
+
+    The model is the bundled one, with its first and its last layer only.
+    """
 
     @cache
     def run(dtype):
-        loaded = model if dtype is None else attnviz.load(dtype=dtype)
-        how = {"model": loaded, "layers": [0, 5], "cells": 20, "top": 3}
+        module = attnviz.load(dtype=dtype).module
+        del module.encoder.layer[1:5]
+        module.config.num_hidden_layers = 2
+        two_layers = attnviz.load(module, tokenizer=tokenizer)
+        how = {"model": two_layers, "layers": [0, 1], "cells": 20, "top": 3}
         report = attnviz.attend(LONG, **how).agreement
         assert report.verdict == "verified"
         return how, report

@@ -39,6 +39,12 @@ def copied(model):
     return deepcopy(model.module).requires_grad_(True)
 
 
+@pytest.fixture
+def small():
+    """Return a model of three layers that a test may change, with the modules of the bundled."""
+    return tiny("bert").bert
+
+
 def attend(module, tokenizer, text=TEXT, **options):
     return attnviz.load(module, tokenizer=tokenizer).attend(text, **options)
 
@@ -93,12 +99,12 @@ def test_eager_attention_that_is_not_the_loaded_one_is_named(tokenizer):
 
 
 @pytest.mark.pairs(each=1)
-@pytest.mark.parametrize("text", [TEXT, f"{TEXT} " * 30], ids=["short", "streamed"])
+@pytest.mark.parametrize("text", [TEXT, f"{TEXT} " * 4], ids=["short", "streamed"])
 @pytest.mark.parametrize("drawing", [Noise, Drifting])
-def test_a_model_that_changes_from_run_to_run_is_not_verified(drawing, text, copied, tokenizer):
-    copied.embeddings.dropout = drawing()
+def test_a_model_that_changes_from_run_to_run_is_not_verified(drawing, text, small, tokenizer):
+    small.embeddings.dropout = drawing()
     options = {} if text == TEXT else {"mode": "streamed"}
-    report = attend(copied, tokenizer, text, **options).agreement
+    report = attend(small, tokenizer, text, **options).agreement
     assert report.verdict == "failed"
     assert "two runs of the model differ by" in report.summary()
 
@@ -114,10 +120,10 @@ def test_a_module_that_draws_by_choice_is_not_verified(tokenizer):
     assert attend(module, tokenizer).agreement.verdict == "verified"
 
 
-def test_a_model_in_training_is_verified_in_eval_mode(copied, tokenizer):
-    copied.train()
-    assert attend(copied, tokenizer).agreement.verdict == "verified"
-    assert all(module.training for module in copied.modules())
+def test_a_model_in_training_is_verified_in_eval_mode(small, tokenizer):
+    small.train()
+    assert attend(small, tokenizer).agreement.verdict == "verified"
+    assert all(module.training for module in small.modules())
 
 
 @pytest.mark.pairs(each=1)
@@ -146,31 +152,31 @@ def tensors_of(record):
     return [value for value in values if isinstance(value, torch.Tensor)]
 
 
-def test_steps_of_an_optimizer_do_not_change_a_result(copied, tokenizer):
-    result = attend(copied, tokenizer)
-    before = attnviz.steps(result, layer=3, head=5).to_arrays()
-    optimizer = torch.optim.AdamW(copied.parameters(), lr=1e-3)
+def test_steps_of_an_optimizer_do_not_change_a_result(small, tokenizer):
+    result = attend(small, tokenizer)
+    before = attnviz.steps(result, layer=2, head=3).to_arrays()
+    optimizer = torch.optim.AdamW(small.parameters(), lr=1e-3)
     for _ in range(3):
-        states = copied(**tokenizer(TEXTS[0], return_tensors="pt")).last_hidden_state
+        states = small(**tokenizer(TEXTS[0], return_tensors="pt")).last_hidden_state
         states.square().mean().backward()
         optimizer.step()
-    after = attnviz.steps(result, layer=3, head=5).to_arrays()
+    after = attnviz.steps(result, layer=2, head=3).to_arrays()
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_buffers_of_the_model_are_restored(copied, tokenizer):
-    copied.embeddings.dropout = counting = Counting()
-    attend(copied, tokenizer)
+def test_buffers_of_the_model_are_restored(small, tokenizer):
+    small.embeddings.dropout = counting = Counting()
+    attend(small, tokenizer)
     assert counting.calls == 0
 
 
-def test_a_write_through_data_renews_the_sha256(copied, tokenizer):
-    model = attnviz.load(copied, tokenizer=tokenizer)
+def test_a_write_through_data_renews_the_sha256(small, tokenizer):
+    model = attnviz.load(small, tokenizer=tokenizer)
     first = model.attend(TEXT).provenance.weights_sha256
-    weight = copied.encoder.layer[2].attention.self.key.weight
+    weight = small.encoder.layer[2].attention.self.key.weight
     weight.data.mul_(1.1)
     scaled = model.attend(TEXT).provenance.weights_sha256
-    copied.embeddings.word_embeddings.weight.detach().numpy()[777] = 0
+    small.embeddings.word_embeddings.weight.detach().numpy()[777] = 0
     assert len({first, scaled, model.attend(TEXT).provenance.weights_sha256}) == 3
 
 
@@ -348,17 +354,17 @@ class ReversedOffsets:
         return encoding
 
 
-def test_offsets_that_are_not_those_of_the_tokens_are_named(copied, tokenizer):
+def test_offsets_that_are_not_those_of_the_tokens_are_named(small, tokenizer):
     wrong = deepcopy(tokenizer)
     wrong.__class__ = type("Wrong", (ReversedOffsets, type(tokenizer)), {})
-    result = attend(copied, wrong)
+    result = attend(small, wrong)
     assert result.agreement.parts["positions"] == "not compared"
     said = "POSITIONS NOT VERIFIED: the tokenizer's offsets do not match its tokens"
     assert result.agreement.summary().startswith(said)
     assert result.agreement.verdict == "positions not verified"
 
 
-@pytest.mark.parametrize("text", [TEXT, f"{TEXT} " * 40], ids=["whole", "streamed"])
+@pytest.mark.parametrize("text", [TEXT, f"{TEXT} " * 4], ids=["whole", "streamed"])
 def test_a_vocabulary_that_is_not_the_model_s_is_named(text, copied, tokenizer):
     options = {} if text == TEXT else {"mode": "streamed"}
     assert not attend(copied, tokenizer, text, **options).notes
@@ -430,14 +436,14 @@ def test_two_positions_that_are_exchanged_are_caught(positions, layer, copied, t
     assert f"encoder layer {layer}" in report.summary()
 
 
-@pytest.mark.parametrize("layer", [0, pytest.param(3, marks=pytest.mark.long)])
-def test_positions_that_move_in_batches_of_one_size_only_are_caught(layer, copied, tokenizer):
+@pytest.mark.parametrize("layer", [0, pytest.param(2, marks=pytest.mark.long)])
+def test_positions_that_move_in_batches_of_one_size_only_are_caught(layer, small, tokenizer):
     def exchange_alone(module, args, kwargs):
         states = args[0] if args else kwargs["hidden_states"]
         return exchanged(module, args, kwargs) if len(states) == 1 else None
 
-    copied.encoder.layer[layer].register_forward_pre_hook(exchange_alone, with_kwargs=True)
-    said = attend(copied, tokenizer).agreement.summary()
+    small.encoder.layer[layer].register_forward_pre_hook(exchange_alone, with_kwargs=True)
+    said = attend(small, tokenizer).agreement.summary()
     assert f"in encoder layer {layer} is another one in a batch of another size" in said
 
 
@@ -448,13 +454,13 @@ def test_a_text_too_long_for_all_layers_says_so(tokenizer):
     assert "positions in the first layer" in report.summary()
 
 
-@pytest.mark.parametrize("layers", [[0, 1, 2, 3, 4, 5], [4]], ids=["all", "one"])
-def test_an_output_that_no_attention_moves_proves_nothing(layers, copied, tokenizer):
+@pytest.mark.parametrize("layers", [[0, 1, 2], [1]], ids=["all", "one"])
+def test_an_output_that_no_attention_moves_proves_nothing(layers, small, tokenizer):
     """A gate or W^O of zeros hides what fused attention computes."""
-    assert attend(copied, tokenizer).agreement.output.moved > 1e-3
+    assert attend(small, tokenizer).agreement.output.moved > 1e-3
     for layer in layers:
-        copied.encoder.layer[layer].attention.output.dense.weight.data.zero_()
-    report = attend(copied, tokenizer).agreement
+        small.encoder.layer[layer].attention.output.dense.weight.data.zero_()
+    report = attend(small, tokenizer).agreement
     assert report.verdict == "not proven"
     assert [path.split(".")[2] for path in report.output.blind] == [*map(str, layers)]
     assert (

@@ -7,7 +7,8 @@ import attnviz
 pytestmark = pytest.mark.real
 
 
-def test_a_shift_in_smollm2_is_read_as_the_beginning_of_a_text(smollm2):
+def test_a_shift_in_smollm2_is_read_as_the_beginning_of_a_text(smollm2, monkeypatch):
+    monkeypatch.setattr("attnviz.analyses.shift.compute.intervene", lambda *_: {})  # not read here
     text = "He walked to the river and sat down on the bank"
     result = attnviz.shift("bank", text, model=smollm2)
     assert smollm2.tokenizer.bos_token == "<|im_start|>"  # it begins messages of a chat, not texts

@@ -29,7 +29,7 @@ CASES = [
     ("rxnmapper", {"text": "CCO.CC(=O)O>>CCOC(C)=O"}),
     ("minilm", {"text": CODE}),
     pytest.param("smollm2", {"text": PARIS}, marks=pytest.mark.long),
-    ("smollm2", {"text": CODE}),
+    pytest.param("smollm2", {"text": CODE}, marks=pytest.mark.long),
     pytest.param("smollm2", {"text": KEYS}, marks=pytest.mark.long),
 ]
 

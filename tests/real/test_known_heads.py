@@ -15,7 +15,8 @@ def repeated(smollm2):
     """The weights of texts of random tokens that occur twice, and their number of tokens."""
     generator = torch.Generator().manual_seed(0)
     draws = torch.randint(1_000, 40_000, (2, PERIOD), generator=generator)
-    return [smollm2.attend(ids.repeat(2).tolist()).weights() for ids in draws]
+    several = smollm2.attend([ids.repeat(2).tolist() for ids in draws])
+    return [result.weights() for result in several]
 
 
 def mean_weight(weights, head, offset):

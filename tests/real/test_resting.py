@@ -34,14 +34,13 @@ def test_ranking_titles_and_survey_name_the_same_resting_heads_of_ten_texts(name
     table = pd.concat(map(pd.read_parquet, sorted(tmp_path.glob("parts/*.parquet"))))
     table["excess"] = table.value - table.even
     counts = set()
-    for number, text in enumerate(TEXTS):
+    for number, (text, result) in enumerate(zip(TEXTS, model.attend([*TEXTS]), strict=True)):
         of_heads = table[table.sentence == number].pivot_table(
             "excess", ["layer", "head"], "statistic", observed=True
         )
         excess = of_heads.reindex(columns=NAMES).to_numpy()
         roles = assign_roles(excess, np.zeros_like(excess))
         named = [role in RESTING_ROLES for role in roles]
-        result = model.attend(text)
         families = head_families(attnviz.head_maps(result))
         assert named == [found is not None and found[0].resting for found in families], text
         last = text.split()[-1]

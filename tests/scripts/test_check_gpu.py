@@ -25,10 +25,11 @@ def parts(monkeypatch, tmp_path):
 
     parts = {
         "fails": part("raise SystemExit(3)"),
-        "is slow": part("import time; time.sleep(60)", seconds=5),
+        "is slow": part("import time; time.sleep(60)", seconds=1),
         "passes": part(PRINT),
     }
     monkeypatch.setattr(check, "PARTS", parts)
+    monkeypatch.setattr(check, "FEWEST", 1)
     monkeypatch.setattr(sys, "argv", ["check.py", "--out", str(tmp_path)])
     return parts
 
@@ -37,7 +38,7 @@ def test_a_failure_does_not_stop_the_next_part(parts, tmp_path, capsys):
     assert check.main() == 1
     results = json.loads((tmp_path / "gpu.json").read_text())
     assert [results[name]["outcome"] for name in parts] == [
-        "failed, exit code 3", "stopped after 5 s", "passed",
+        "failed, exit code 3", "stopped after 1 s", "passed",
     ]  # fmt: skip
     assert results["passes"]["figures"] == {"one": 1}
     assert "one: 1" in capsys.readouterr().out

@@ -90,7 +90,7 @@ class CompareResult(SeveralModels, HeadTable):
     Examples
     --------
     >>> import attnviz
-    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> texts = ["the train left the station", "the cat saw the dog"]
     >>> models = {"float32": attnviz.load(), "bfloat16": attnviz.load(dtype="bfloat16")}
     >>> result = attnviz.compare(texts, models=models)
     >>> figure = result.plot()
@@ -196,7 +196,7 @@ class CheckpointsResult(SeveralModels, HeadTable):
     Examples
     --------
     >>> import attnviz
-    >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
+    >>> texts = ["the train left the station", "the cat saw the dog"]
     >>> models = {name: attnviz.load(dtype=name) for name in ("float64", "float32", "bfloat16")}
     >>> result = attnviz.compare(texts, models=models)
     >>> result.checkpoints

@@ -69,8 +69,8 @@ def explain(
     Examples
     --------
     >>> import attnviz
-    >>> text = "The Eiffel Tower is in the city of"
-    >>> why = attnviz.explain(text, target="Paris", against="London", model="smollm2")
+    >>> reaction = "CC(=O)O.OCC>>CC(=O)O[MASK]C"
+    >>> why = attnviz.explain(reaction, model="rxnmapper")
     >>> figure = attnviz.plot.explain(why)
     """
     with new_page(
