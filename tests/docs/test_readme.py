@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from one_model import one_model  # noqa: F401
+from one_model import one_model, one_run  # noqa: F401
 
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.app import run
