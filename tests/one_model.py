@@ -7,6 +7,8 @@ from functools import cache
 
 import pytest
 
+from attnviz.analyses.survey import corpus
+from attnviz.attribution import reference
 from attnviz.models.checkpoint import load_checkpoint
 from attnviz.models.named import NAMED
 from attnviz.pipeline import attend
@@ -44,4 +46,5 @@ def one_run(monkeypatch):
             done[key] = checkpoint, run(checkpoint, inputs, options)
         return [*done[key][1]]
 
-    monkeypatch.setattr(attend, "run", run_once)
+    for module in (attend, corpus, reference):
+        monkeypatch.setattr(module, "run", run_once)
