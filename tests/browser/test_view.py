@@ -37,18 +37,18 @@ NUMBER = re.compile(r"(−?<)?(−)?(\d+(?:\.(\d+))?(?:e-(\d+))?)")
 
 
 @pytest.fixture(scope="module")
-def result():
-    return attnviz.attend(TEXT)
+def result(model):
+    return attnviz.attend(TEXT, model=model)
 
 
 @pytest.fixture(scope="module")
-def other():
-    return attnviz.attend(OTHER)
+def other(model):
+    return attnviz.attend(OTHER, model=model)
 
 
 @pytest.fixture(scope="module")
-def long():
-    return attnviz.attend(LONG)
+def long(model):
+    return attnviz.attend(LONG, model=model)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,19 @@ class Reader:
 
     def show(self, **state):
         self.page.evaluate("state => document.querySelector('.attnviz').attnviz.show(state)", state)
+        self.settle()
+        return self
+
+    def as_at_first(self):
+        """Show a page that other tests have read as it was when they opened it."""
+        self.page.mouse.move(2, 2)
+        self.page.evaluate("""() => {
+            const {attnviz} = document.querySelector('.attnviz');
+            window.first ??= {...attnviz.state};
+            document.activeElement.blur();
+            attnviz.show(window.first);
+            scrollTo(0, 0);
+        }""")
         self.settle()
         return self
 
@@ -192,16 +205,18 @@ class Reader:
 
 @pytest.fixture
 def read(open_page, saved):
-    """Open a page in a window large enough to show all of it."""
+    """Open a page in a window large enough to show all of it.
 
-    def read_(what=None, *, width=1280, height=1600, fragment="", dark=False):
+    Tests that only need the page of the short text have the same one, as it was at first.
+    """
+
+    def read_(what=None, *, width=1280, height=1600, fragment="", dark=False, fresh=False):
+        shared = (what, width, fragment, dark, fresh) == (None, 1280, "", False, False)
         path = saved("short") if what is None else what
-        reader = Reader(open_page(path, width=width, height=height, dark=dark))
-        if fragment:
-            reader.page.goto(f"{path.as_uri()}#{fragment}")
-            reader.page.reload()
+        window = {"width": width, "height": height, "dark": dark}
+        reader = Reader(open_page(path, fragment=fragment, shared=shared, **window))
         reader.settle()
-        return reader
+        return reader.as_at_first() if shared else reader
 
     return read_
 
@@ -235,7 +250,7 @@ def unit_positions(result, *, words, special):
 
 
 def test_it_opens_from_disk_with_its_verdict_and_few_elements(read, result):
-    reader = read()
+    reader = read(fresh=True)
     assert reader.page.locator(".attnviz").get_attribute("data-view") == "grid"
     expect(reader.control("verdict")).to_contain_text(data_of(result)[0]["results"][0]["summary"])
     assert reader.page.evaluate("document.querySelectorAll('*').length") <= 150
@@ -661,7 +676,7 @@ def test_a_link_opens_the_same_view(read, saved):
 
 
 def test_invalid_fragments_are_ignored(read, saved):
-    reader, address = read(), saved("short").as_uri()
+    reader, address = read(fresh=True), saved("short").as_uri()
     for fragment in (
         "view=nowhere&layer=99&heads=77", "layer=-1&heads=&query=1e9&key=x&lock=1",
         "%E0%A4%A&view=%", "threshold=NaN&range=1,2&range=9,3,2,1",
@@ -719,7 +734,7 @@ def test_strange_tokens_are_text(open_page, result):
 
 
 def test_the_keyboard_alone_is_sufficient(read):
-    reader = read()
+    reader = read(fresh=True)  # the first key goes to the first control
     keys = reader.page.keyboard
     for _ in range(30):
         keys.press("Tab")
@@ -746,7 +761,7 @@ def test_the_keyboard_alone_is_sufficient(read):
 
 def test_the_keyboard_selects_another_token(read):
     for name in ("token", "steps"):
-        reader = read().show(view=name, query=6)
+        reader = read(fresh=True).show(view=name, query=6)
         reader.page.keyboard.press("Tab")  # the text is the first stop, whatever its length
         first = reader.page.evaluate("document.activeElement.dataset.position")
         for key in ("ArrowRight", "ArrowRight", "Enter"):
