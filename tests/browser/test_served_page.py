@@ -9,7 +9,12 @@ from families import tiny
 from playwright.sync_api import expect
 
 import attnviz
-from tests.interactive.serve.live_server import serving_in_thread, small_model, wait_until_idle
+from tests.interactive.serve.live_server import (
+    few_sentences,  # noqa: F401
+    serving_in_thread,
+    small_model,
+    wait_until_idle,
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,7 @@ def served_bundled(model):
 
 
 @pytest.fixture
-def page(served, served_bundled, idle, open_page):
+def page(served, idle, open_page):
     """Open the page of a server by its link."""
 
     def open_(server=served, **how):
@@ -45,11 +50,12 @@ def page(served, served_bundled, idle, open_page):
 
 
 @pytest.fixture
-def idle(served, served_bundled):
+def idle(request, served):
     """Leave no run of a test in the thread of a server."""
     yield
     wait_until_idle(served)
-    wait_until_idle(served_bundled)
+    if "served_bundled" in request.fixturenames:
+        wait_until_idle(request.getfixturevalue("served_bundled"))
 
 
 def asked(page, n):
@@ -80,6 +86,7 @@ def test_two_sentences_are_compared(page):
 
 
 @pytest.mark.parametrize(("tab", "n", "drawn"), [("Senses", 1, "bank"), ("Shift", 2, "bank")])
+@pytest.mark.usefixtures("few_sentences")
 def test_a_figure_of_a_word(page, tab, n, drawn):
     shown = page()
     shown.get_by_role("tab", name=tab).click()
