@@ -309,10 +309,8 @@ def test_every_digit_is_correct_for_coarse_weights_and_renormalized_rows(read, s
     errors = errors_in(payload_in(path))
     reader = read(path).show(view="head", special="remove")
     places, _ = unit_positions(coarse, words=True, special="remove")
-    hidden = {
-        (layer, head): weights_of(coarse, layer, [head], words=True, special="hide").weights.sum(1)
-        for layer, head in itertools.product((2, 5), range(12))
-    }
+    maps = attnviz.head_maps(coarse, special="hide").weights
+    hidden = {at: maps[at].sum(1) for at in itertools.product((2, 5), range(12))}
     for layer, head in sorted(hidden, key=lambda at: hidden[at].min())[:2]:  # little weight remains
         assert 5e-5 < errors[layer][head] < 2e-3
         reader.show(layer=layer, heads=[head])
@@ -545,13 +543,7 @@ def test_a_filter_that_names_no_head_is_answered(read):
 
 def test_removed_special_tokens_fade_heads_that_keep_little(read, result):
     reader = read().show(special="remove")
-    left = torch.stack([
-        torch.stack([
-            weights_of(result, layer, [head], words=True, special="hide").weights.sum(1).mean()
-            for head in range(12)
-        ])
-        for layer in range(6)
-    ])  # fmt: skip
+    left = attnviz.head_maps(result, special="hide").weights.sum(-1).mean(-1)  # layers × heads
     removed = round(100 * (1 - left.mean().item()))
     with reader.page.expect_download() as started:
         reader.control("save-svg").click()

@@ -66,9 +66,9 @@ def test_what_a_script_uses_of_attnviz_is_there(script):
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("attnviz", "toy"):
             module = importlib.import_module(node.module)
             assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
-        elif isinstance(node, ast.Attribute):
-            if name := re.fullmatch(r"attnviz\.([\w.]+)", ast.unparse(node)):
-                operator.attrgetter(name[1])(attnviz)
+        name = re.fullmatch(r"attnviz\.([\w.]+)", ast.unparse(node))
+        if isinstance(node, ast.Attribute) and name:
+            operator.attrgetter(name[1])(attnviz)
 
 
 def words(caption):
