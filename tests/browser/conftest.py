@@ -58,35 +58,56 @@ def browser():
         started.close()
 
 
+@pytest.fixture(scope="module")
+def left_open(browser):
+    """Return the pages that several tests of a module read, by their address and window."""
+    pages = {}
+    yield pages
+    for page, _ in pages.values():
+        page.context.close()
+
+
 @pytest.fixture
-def open_page(browser, tmp_path):
+def open_page(browser, left_open, tmp_path):
     """Open pages without a network: a file, HTML as text, or the address of a local server.
 
-    open_page(what, width=1280, height=800, dark=False, expects=()) → Playwright's page. The test
-    fails at the end if a page requested anything else (for a server: from another origin) or
-    reported an error, in its console or uncaught. `expects` are regular expressions of such lines
-    that are required and allowed.
+    open_page(what, width=1280, height=800, dark=False, expects=(), fragment="", shared=False) →
+    Playwright's page. The test fails at the end if a page requested anything else (for a server:
+    from another origin) or reported an error, in its console or uncaught. `expects` are regular
+    expressions of such lines that are required and allowed. A `shared` page is as the last test of
+    the module has left it.
     """
     opened = []
 
-    def open_(what, width=1280, height=800, dark=False, expects=()):
+    def open_(what, fragment="", shared=False, expects=(), **window):
         address = _address(what, tmp_path / f"page{len(opened)}.html")
-        context = browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme="dark" if dark else "light",
-        )
-        troubles = []
-        opened.append((context, troubles, expects))
-        _watch(context, _allowed(address), troubles)
-        page = context.new_page()
-        page.goto(address)
+        key = (address, *sorted(window.items()))
+        page, troubles = (shared and left_open.get(key)) or _new(browser, address, **window)
+        if shared:
+            left_open[key] = page, troubles
+        opened.append((page, troubles, expects, shared))
+        if page.url == "about:blank":
+            page.goto(f"{address}#{fragment}" if fragment else address)
         return page
 
     yield open_
-    for context, _, _ in opened:
-        context.close()
-    wrong = [line for _, troubles, expects in opened for line in _wrong(troubles, expects)]
+    for page, _, _, shared in opened:
+        if not shared:
+            page.context.close()
+    wrong = [line for _, troubles, expects, _ in opened for line in _wrong(troubles, expects)]
+    for _, troubles, _, _ in opened:
+        troubles.clear()
     assert not wrong, "\n".join(wrong)
+
+
+def _new(browser, address, width=1280, height=800, dark=False):
+    """Return an empty page for an address, and the list of its troubles."""
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+    )
+    troubles = []
+    _watch(context, _allowed(address), troubles)
+    return context.new_page(), troubles
 
 
 def _wrong(troubles, expects):

@@ -65,9 +65,27 @@ PAYLOAD = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The page of PAYLOAD on disk."""
+    file = tmp_path_factory.mktemp("page") / "heads.html"
+    file.write_text(explorer_page(PAYLOAD), encoding="utf-8")
+    return file
+
+
 @pytest.fixture
-def show(open_page):
-    return lambda payload=PAYLOAD, **window: open_page(explorer_page(payload), **window)
+def show(open_page, saved):
+    """Open a page; that of PAYLOAD is opened again in one tab."""
+
+    def show_(payload=PAYLOAD, **window):
+        if payload is not PAYLOAD:
+            return open_page(explorer_page(payload), **window)
+        page = open_page(saved, shared=True, **window)
+        page.mouse.move(0, 0)
+        page.goto(saved.as_uri())
+        return page
+
+    return show_
 
 
 def title(page):
@@ -147,11 +165,9 @@ def test_arrow_keys_move_in_the_grid_and_in_the_plot(show):
     assert chosen(page) == {"1.2"}
 
 
-def test_the_address_names_the_head(open_page, tmp_path):
-    file = tmp_path / "heads.html"
-    file.write_text(explorer_page(PAYLOAD), encoding="utf-8")
-    page = open_page(file)
-    page.goto(f"{file.as_uri()}#0.2")
+def test_the_address_names_the_head(open_page, saved):
+    page = open_page(saved)
+    page.goto(f"{saved.as_uri()}#0.2")
     expect(title(page)).to_have_text("Head 0.2")
     page.reload()
     expect(title(page)).to_have_text("Head 0.2")

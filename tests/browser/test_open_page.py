@@ -68,6 +68,10 @@ def outcome(folder, tests, **environment):
     (folder / "test_it.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-rsE", "-p", "no:cacheprovider", "."]
     done = subprocess.run(
-        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True
+        command,
+        cwd=folder,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | environment,
+        capture_output=True,
+        text=True,
     )
     return done.stdout

@@ -9,7 +9,12 @@ from families import tiny
 from playwright.sync_api import expect
 
 import attnviz
-from tests.interactive.serve.live_server import serving_in_thread, small_model, wait_until_idle
+from tests.interactive.serve.live_server import (
+    few_sentences,  # noqa: F401
+    serving_in_thread,
+    small_model,
+    wait_until_idle,
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,7 @@ def served_bundled(model):
 
 
 @pytest.fixture
-def page(served, served_bundled, idle, open_page):
+def page(served, idle, open_page):
     """Open the page of a server by its link."""
 
     def open_(server=served, **how):
@@ -45,18 +50,19 @@ def page(served, served_bundled, idle, open_page):
 
 
 @pytest.fixture
-def idle(served, served_bundled):
+def idle(request, served):
     """Leave no run of a test in the thread of a server."""
     yield
     wait_until_idle(served)
-    wait_until_idle(served_bundled)
+    if "served_bundled" in request.fixturenames:
+        wait_until_idle(request.getfixturevalue("served_bundled"))
 
 
 def asked(page, n):
     return page.locator(f"#panel-{n}")
 
 
-def test_a_typed_sentence_is_shown_and_the_selection_stays(page):
+def test_a_typed_sentence_is_shown_the_selection_stays_and_two_are_compared(page):
     shown = page()  # it shows its first sentence at once
     sentence = shown.get_by_label("Sentence").first
     expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
@@ -68,18 +74,13 @@ def test_a_typed_sentence_is_shown_and_the_selection_stays(page):
     assert (
         shown.evaluate("document.querySelector('.answer .attnviz').attnviz.state.view") == "token"
     )
-
-
-def test_two_sentences_are_compared(page):
-    shown = page()
-    shown.get_by_label("Sentence").first.fill("she sat by the bank")
-    shown.get_by_label("Compare with").fill("she sat by the road")
+    shown.get_by_label("Compare with").fill("she sat by the road of the river")
     shown.get_by_role("button", name="Show", exact=True).click()
-    expect(shown.locator('[data-control="show"]')).to_be_visible(timeout=120_000)
+    expect(shown.locator('[data-control="show"]')).to_be_visible(timeout=120_000)  # of two texts
     expect(shown.locator("footer .source")).to_contain_text("she sat by the bank")
 
 
-@pytest.mark.parametrize(("tab", "n", "drawn"), [("Senses", 1, "bank"), ("Shift", 2, "bank")])
+@pytest.mark.usefixtures("few_sentences")
 def test_a_figure_of_a_word(page, tab, n, drawn):
     shown = page()
     shown.get_by_role("tab", name=tab).click()
@@ -94,16 +95,20 @@ def test_a_figure_of_a_word(page, tab, n, drawn):
     expect(panel.locator(".verdict")).to_contain_text("verified")
 
 
-def test_an_error_takes_the_place_of_the_last_answer(page):
+def test_an_error_takes_the_place_of_the_last_answer_and_markup_is_text(page):
     shown = page(expects=["400"])
     expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
     shown.get_by_label("Sentence").first.fill("go " * 100)
     shown.keyboard.press("Enter")
     expect(asked(shown, 0).get_by_role("status").first).to_contain_text("at most 64 are read here")
     expect(shown.locator("canvas")).to_have_count(0)
-    shown.get_by_label("Sentence").first.fill("the train left")
+    odd = "</script><img src=x onerror=\"document.title='run'\"> \u202e abc \U0001f600"
+    shown.get_by_label("Sentence").first.fill(odd)
     shown.keyboard.press("Enter")
     expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
+    expect(shown.locator("footer .source")).to_contain_text("onerror")
+    expect(shown).to_have_title("attnviz")
+    assert shown.locator("main img").count() == 0
 
 
 def test_what_was_typed_outlives_a_reload(page):
@@ -186,17 +191,6 @@ def test_the_words_of_a_shift_are_bars_with_their_numbers(page, served_bundled, 
     expect(strongest).to_have_text(f"{result.names[most]}{result.share(result.effect[most]):.2f}")
     shown.mouse.move(2, 2)
     expect(moved.locator("output")).to_have_text("Point at a word for its numbers.")
-
-
-def test_markup_is_text(page):
-    shown = page()
-    expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
-    odd = "</script><img src=x onerror=\"document.title='run'\"> \u202e abc \U0001f600"
-    shown.get_by_label("Sentence").first.fill(odd)
-    shown.keyboard.press("Enter")
-    expect(shown.locator("footer .source")).to_contain_text("onerror", timeout=120_000)
-    expect(shown).to_have_title("attnviz")
-    assert shown.locator("main img").count() == 0
 
 
 def test_cancel_leaves_the_server_free(served, page):

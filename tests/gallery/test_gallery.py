@@ -1,15 +1,19 @@
 """Every gallery figure can be drawn and read, and its page matches the scripts."""
 
 import ast
+import importlib
 import json
+import operator
 import re
 import sys
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
-from one_model import one_model  # noqa: F401
+from one_model import one_model, one_run  # noqa: F401
 from readable_text import check_texts
+
+import attnviz
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -24,9 +28,11 @@ def test_the_figures_are_numbered():
 
 
 # Figures of larger models take half a minute each; tests/real holds what they claim. One trains a
-# model, one has the senses of ten words. What the others draw, tests/golden draws, too.
+# model, one has the senses of ten words. What the others draw, tests/golden draws, too, or figures
+# 5 and 8 with the same functions of attnviz.
 TAKES_LONG = (
-    "fig06_senses", "fig12_apple", "fig18_four_rankings", "fig20_survey", "fig28_training",
+    "fig03_recurrent_attention", "fig06_senses", "fig09_signal_decay", "fig11_cost", "fig12_apple",
+    "fig14_sinks", "fig18_four_rankings", "fig20_survey", "fig28_training",
     "fig29_linear_attention",
 )  # fmt: skip
 DRAWN = [
@@ -51,6 +57,18 @@ def test_a_script_draws_a_readable_figure_with_its_caption(script):
     # The page has the same text, up to measured and rounded numbers of other machines.
     built = json.loads((ROOT / "gallery" / "built.json").read_text(encoding="utf-8"))
     assert words(built[script.stem]["caption"]) == words(caption)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_what_a_script_uses_of_attnviz_is_there(script):
+    """Also of a script that is drawn by hand only."""
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("attnviz", "toy"):
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, name.name) for name in node.names), ast.unparse(node)
+        name = re.fullmatch(r"attnviz\.([\w.]+)", ast.unparse(node))
+        if isinstance(node, ast.Attribute) and name:
+            operator.attrgetter(name[1])(attnviz)
 
 
 def words(caption):

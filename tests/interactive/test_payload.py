@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import re
 import zlib
@@ -69,15 +70,20 @@ def in_float64(record, head):
     return record.weights(head, dtype=torch.float64).numpy()
 
 
-def travelled(data, result=0):
-    """Yield (stack, layer, head, weights, error) of every head whose full map is in the page."""
-    payload, blocks = data["payload"], data["blocks"]
+def travelled(data, result=0, every=1):
+    """Yield (stack, layer, head, weights, error) of every head whose full map is in the page.
+
+    The weights of all but the first of so many heads are left out.
+    """
+    payload, blocks, count = data["payload"], data["blocks"], itertools.count()
     for stack in payload["results"][result]["stacks"]:
         for layer in stack["layers"]:
             for head, exact in zip(layer["heads"], layer["exact"], strict=True):
                 if exact is None:
                     continue
                 ways = []
+                if next(count) % every:
+                    exact = {"error": exact["error"]}
                 if "map" in exact:
                     ways.append(numbers(exact["map"], blocks, payload["blocks"]))
                 if "rule" in exact and not exact["rule"]["added"]:
@@ -165,7 +171,7 @@ def sixty_four(model):
 def test_sixty_four_tokens_take_half_a_megabyte(sixty_four, tmp_path):
     sixty_four.save(tmp_path / "view.html")
     assert (tmp_path / "view.html").stat().st_size <= 500_000
-    error = max(error for *_, error in travelled(sixty_four.data()))
+    error = max(error for *_, error in travelled(sixty_four.data(), every=100))
     assert 0 < error <= 1e-3
 
 
@@ -192,7 +198,7 @@ def medium(model):
 def test_all_heads_of_512_tokens_are_exact_within_eight_megabytes(long, long_page, tmp_path):
     long_page.save(tmp_path / "view.html")
     assert (tmp_path / "view.html").stat().st_size <= 8_000_000
-    heads = list(travelled(long_page.data()))
+    heads = list(travelled(long_page.data(), every=17))
     assert len(heads) == 72
     for _, layer, head, ways, error in heads[::17]:
         assert np.abs(ways[0] - in_float64(long.record(layer), head)).max() <= error + 1e-12 <= 1e-3
@@ -279,7 +285,7 @@ def test_maps_that_do_not_fit_are_pooled_with_a_note(medium, tmp_path, size):
     page.save(tmp_path / "view.html")
     assert size * 0.9 < (tmp_path / "view.html").stat().st_size / 1e6 <= size
     data = page.data()
-    found = list(travelled(data))
+    found = list(travelled(data, every=100))
     assert 0 < len(found) < 72
     assert len(json.dumps(data["payload"])) + len(data["blocks"]) <= size * 1e6
     best = attnviz.rank_heads(medium).scores[: len(found)]
@@ -291,7 +297,7 @@ def test_a_streamed_text_shows_pooled_maps_and_exact_layers(model):
     text = "the train left the station on time and nobody noticed that it was early . " * 12
     found = attnviz.attend(text, model=model, mode="streamed", layers=[0, 3])
     data = attnviz.view(found).data()
-    heads = list(travelled(data))
+    heads = list(travelled(data, every=7))
     assert {(layer, head) for _, layer, head, *_ in heads} == {
         (layer, head) for layer in (0, 3) for head in range(12)
     }
@@ -442,7 +448,7 @@ def test_a_row_without_visible_keys_matches_the_model(train):
 def test_the_stated_error_is_not_exceeded(model, text, size):
     data = attnviz.view(attnviz.attend(text, model=model), size=size).data()
     said = re.search(r"within (\S+) of", " ".join(data["payload"]["notes"])).group(1)
-    worst = max(error for *_, error in travelled(data))
+    worst = max(error for *_, error in travelled(data, every=100))
     assert worst <= float(said) <= 1.1 * worst
 
 

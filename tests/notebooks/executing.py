@@ -7,11 +7,21 @@ import pytest
 from nbclient import NotebookClient
 
 GALLERY = Path(__file__).parents[2] / "gallery"
+ONE_MODEL = f"""
+import sys
+sys.path.insert(0, {str(GALLERY.parent / "tests")!r})
+from attnviz.pipeline import attend
+from one_model import load_once
+attend.load_checkpoint = load_once
+"""
 
 
 def execute_all(books, folder):
-    """Run notebooks in one kernel, each in a folder; return each by name, and its folder."""
-    whole, places = nbformat.v4.new_notebook(), {}
+    """Run notebooks in one kernel, each in a folder; return each by name, and its folder.
+
+    The kernel reads each model from the disk once.
+    """
+    whole, places = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(ONE_MODEL)]), {}
     for name, book in books.items():
         places[name] = folder / name
         places[name].mkdir()

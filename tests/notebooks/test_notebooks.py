@@ -13,7 +13,8 @@ from tests.notebooks.executing import GALLERY, check_stored, execute_all, stream
 NOTEBOOKS = {file.stem: file for file in sorted((GALLERY / "notebooks").glob("*.ipynb"))}
 RUN = "quickstart", "formula", "researcher"
 CELLS = [
-    "import attnviz\nresult = attnviz.attend('the train left')",
+    "import attnviz\nweights = [[[[0.5, 0.5], [0.3, 0.7]]] * 2]\n"
+    "result = attnviz.from_weights(weights, ['the', 'train'])",
     "axes = attnviz.plot.heatmap(result)",
     "axes = attnviz.plot.heatmap(result)",
     "attnviz.plot.heads(result)",

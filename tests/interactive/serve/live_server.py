@@ -17,6 +17,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
+from attnviz.analyses.senses.sentences import bundled
 from attnviz.interactive.serve.app import Site, _names, _Server
 from attnviz.interactive.serve.handlers import Handlers
 from attnviz.interactive.serve.queue import JobQueue
@@ -135,3 +136,13 @@ def small_model(tokenizer):
             for projection in (layer.attention.self.query, layer.attention.self.key):
                 projection.weight.mul_(30)
     return model
+
+
+@pytest.fixture
+def few_sentences(monkeypatch):
+    """Keep three bundled sentences of each sense, for a server in a thread."""
+    few = {
+        word: {sense: sentences[:3] for sense, sentences in senses.items()}
+        for word, senses in bundled().items()
+    }
+    monkeypatch.setattr("attnviz.analyses.senses.sentences.bundled", lambda: few)
