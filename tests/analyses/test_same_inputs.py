@@ -72,7 +72,7 @@ def test_the_output_of_a_tokenizer_gives_the_same_numbers_as_the_pair(pairs):
     assert "text cut from 66 to 48 tokens" in cut.notes
 
 
-def test_a_corpus_of_pairs_ids_and_messages(pairs, tokenizer, monkeypatch):
+def test_a_corpus_of_pairs_ids_and_messages(pairs, tokenizer, monkeypatch, once):
     texts, seconds = [TEXT, "a train left"], [SECOND, "it was late"]
     encodings = [tokenizer(*both) for both in zip(texts, seconds, strict=True)]
     of_pairs = attnviz.survey(texts, pair=seconds, model=pairs)

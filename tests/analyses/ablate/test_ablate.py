@@ -5,6 +5,7 @@ import io
 import math
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 
 import families
 import numpy as np
@@ -528,14 +529,13 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_result_is_drawn_printed_and_saved(kind, tiny_model, model, tmp_path):
+@pytest.mark.parametrize(("kind", "width"), [*zip(KINDS, cycle((89, 183)), strict=False)])
+def test_a_result_is_drawn_printed_and_saved(kind, width, tiny_model, model, tmp_path):
     result = KINDS[kind](tiny_model, model)
-    for width in (89, 183):
-        figure = result.plot(width=width, caption="full")
-        check_texts(figure)
-        texts = " ".join(text.get_text() for text in figure.texts)
-        assert result.names[result.strongest[0]] in texts
+    figure = result.plot(width=width, caption="full")
+    check_texts(figure)
+    texts = " ".join(text.get_text() for text in figure.texts)
+    assert result.names[result.strongest[0]] in texts
     Console(file=(out := io.StringIO()), width=200).print(result)
     assert result.headline in out.getvalue()
     assert result.names[result.strongest[0]] in out.getvalue()

@@ -33,7 +33,16 @@ def changed(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(texts, model, changed):
-    return attnviz.compare(texts, models=(model, changed))
+    return attnviz.compare(texts[:24], models=(model, changed))
+
+
+@pytest.fixture(scope="module")
+def small(tokenizer, tmp_path_factory):
+    """Return a folder with a tiny model."""
+    folder = tmp_path_factory.mktemp("models") / "small"
+    tiny("bert").save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def test_the_changed_head_is_found(found):
@@ -87,29 +96,29 @@ def test_models_that_cannot_be_compared_are_refused(family, said, texts, model, 
         attnviz.compare(texts[:2], models=(model, other))
 
 
-def test_another_vocabulary_is_refused(texts, model, changed, tmp_path):
-    vocabulary = json.loads((changed / "tokenizer.json").read_text())
+def test_another_vocabulary_is_refused(texts, small, tmp_path):
+    vocabulary = json.loads((small / "tokenizer.json").read_text())
     ids = vocabulary["model"]["vocab"]
     ids["train"], ids["cat"] = ids["cat"], ids["train"]
-    for path in changed.iterdir():
+    for path in small.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "tokenizer.json").write_text(json.dumps(vocabulary))
     with pytest.raises(InputError, match="make different tokens of text"):
-        attnviz.compare(texts[:3], models=(model, tmp_path))
+        attnviz.compare(texts[:3], models=(small, tmp_path))
 
 
-def test_the_command_draws_and_prints(tmp_path, monkeypatch, capsys, texts, changed):
+def test_the_command_draws_and_prints(tmp_path, monkeypatch, capsys, texts, small):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("\n".join(texts[:2]))
-    assert run(["compare", str(changed), str(changed), "corpus.txt"]) == 0
+    assert run(["compare", str(small), str(small), "corpus.txt"]) == 0
     out, err = capsys.readouterr()
     assert (err, (tmp_path / "comparison.png").read_bytes()[:4]) == ("", b"\x89PNG")
-    assert "72 heads of" in out
-    assert run(["compare", str(changed), str(changed), "corpus.txt", "--json"]) == 0
+    assert "12 heads of" in out
+    assert run(["compare", str(small), str(small), "corpus.txt", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["texts"] == 2
     assert max(told["apart"]) == 0
-    assert run(["compare", str(changed), "none", "corpus.txt"]) == 3
+    assert run(["compare", str(small), "none", "corpus.txt"]) == 3
 
 
 @pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors", ".parquet"])

@@ -123,7 +123,7 @@ def test_it_is_saved_and_a_table(found, tmp_path):
 
 
 def test_the_command_takes_any_number_in_any_order(
-    folders, texts_read, tmp_path, monkeypatch, capsys
+    folders, texts_read, tmp_path, monkeypatch, capsys, once
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("\n".join(texts_read[:12]))

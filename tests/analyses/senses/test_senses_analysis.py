@@ -34,7 +34,10 @@ def two(model):
     return attnviz.senses("bank", TWO, model=model)
 
 
-@pytest.mark.parametrize(("word", "senses", "n"), [("bank", 2, 20), ("check", 3, 30)])
+@pytest.mark.parametrize(
+    ("word", "senses", "n"),
+    [pytest.param("bank", 2, 20, marks=pytest.mark.long), ("check", 3, 30)],
+)
 def test_context_determines_the_sense_and_the_word_alone_does_not(result_of, word, senses, n):
     found = result_of(word)
     assert len(found.senses) == senses
@@ -227,7 +230,6 @@ def one_sense(word, seed, *, shuffled):
 @pytest.mark.parametrize(
     ("shuffled", "seeds"),
     [
-        (True, range(1)),
         (False, range(1)),
         pytest.param(True, range(60), marks=pytest.mark.long),
     ],

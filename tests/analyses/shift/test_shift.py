@@ -3,13 +3,14 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
+from functools import cache
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from families import tiny
 from figures.test_layout import check_layout
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from readable_text import check_texts
 from rich.console import Console
@@ -37,28 +38,53 @@ REGIONS = {"tech": ["computer", "I love phones"], "fruit": ["banana", "I love ch
 
 
 @pytest.fixture(scope="module")
-def bank(model):
-    return attnviz.shift("bank", CASH, model=model)
+def shift(model):
+    """Return `attnviz.shift` with the bundled model, which computes the same shift once."""
+    done = {}
+
+    def once(word, text, **options):
+        key = repr((word, text, options))
+        if key not in done:
+            done[key] = attnviz.shift(word, text, model=model, **options)
+        return done[key]
+
+    return once
 
 
 @pytest.fixture(scope="module")
-def verified(model):
-    return attnviz.shift("bank", CASH, verify_causally=True, model=model)
+def small(tokenizer):
+    """Return a tiny model."""
+    return attnviz.load(tiny("bert"), tokenizer=tokenizer)
 
 
 @pytest.fixture(scope="module")
-def sat(model):
-    return attnviz.shift("bank", SAT, toward=SIDES, model=model)
+def bank(shift):
+    return shift("bank", CASH)
 
 
 @pytest.fixture(scope="module")
-def mud(model):
-    return attnviz.shift("bank", PAIR, model=model)
+def verified(shift):
+    return shift("bank", CASH, verify_causally=True)
 
 
 @pytest.fixture(scope="module")
-def apple(model):
-    return attnviz.shift("apple", "I love apple phones", toward=REGIONS, model=model)
+def sat(shift):
+    return shift("bank", SAT, toward=SIDES)
+
+
+@pytest.fixture(scope="module")
+def shores(shift):
+    return shift("bank", SAT, toward=SHORES)
+
+
+@pytest.fixture(scope="module")
+def mud(shift):
+    return shift("bank", PAIR)
+
+
+@pytest.fixture(scope="module")
+def apple(shift):
+    return shift("apple", "I love apple phones", toward=REGIONS)
 
 
 def end_of(model, text, at):
@@ -135,8 +161,8 @@ def test_the_total_effect_of_the_last_layer_is_its_direct_effect(verified):
     assert (total - direct)[:-1].abs().max() > 0.05
 
 
-def test_the_mask_as_reference(model):
-    result = attnviz.shift("bank", CASH, reference="mask", model=model)
+def test_the_mask_as_reference(model, shift):
+    result = shift("bank", CASH, reference="mask")
     alone = end_of(model, "[MASK] bank [MASK] [MASK] [MASK] [MASK] [MASK]", 2)
     delta = end_of(model, CASH, 2) - alone
     assert result.decomposition.length == pytest.approx(delta.norm().item(), rel=1e-4)
@@ -156,8 +182,8 @@ def test_rank_correlation():
     assert spearman(a, torch.zeros(5)) is None
 
 
-def test_a_neighbor_moves_apple_toward_its_sense(model, apple):
-    pie = attnviz.shift("apple", "I love apple pie", toward=REGIONS, model=model)
+def test_a_neighbor_moves_apple_toward_its_sense(shift, apple):
+    pie = shift("apple", "I love apple pie", toward=REGIONS)
     neighbor = 4
     assert apple.words[neighbor] == "phones"
     assert apple.credit[neighbor] > 0 > pie.credit[neighbor]
@@ -197,9 +223,9 @@ def words_of(result, **options):
     return " ".join(texts_of(result, **options))
 
 
-def test_the_headline_is_the_word_with_the_largest_measured_effect(model):
+def test_the_headline_is_the_word_with_the_largest_measured_effect(model, shift, shores):
     """Each claim again from the plain arrays and from a plain run."""
-    result = attnviz.shift("bank", SAT, toward=SHORES, model=model)
+    result = shores
     assert [*result.causal] == ["mask", "replace", "knock-out", "delete"]
     river = result.strongest
     assert result.names[river] == "river"
@@ -225,7 +251,7 @@ def test_the_headline_is_the_word_with_the_largest_measured_effect(model):
     assert result.path[-1].item() == pytest.approx(place.item(), rel=1e-4)
     assert_close(result.path, result.plane.path[:, 0])  # printed as drawn
     assert f"It ends at {place:.2f}, where money is 0 and water is 1." in result.conclusion()
-    alone = attnviz.shift("bank", SAT, model=model)
+    alone = shift("bank", SAT)
     share = alone.effect.nan_to_num().max().item() / alone.decomposition.total
     assert alone.headline == (
         f"“river” moved “bank” {share:.2f} of the way from its place alone to its place here"
@@ -274,8 +300,8 @@ def altered(result, index, *effects):
     return replace(result, causal=causal)
 
 
-def test_interventions_must_agree_on_the_word_and_on_its_sign(model):
-    result = attnviz.shift("bank", SAT, toward=SHORES, model=model)
+def test_interventions_must_agree_on_the_word_and_on_its_sign(shores):
+    result = shores
     river, of, way = result.names.index("river"), result.names.index("of"), result.way
     most = altered(result, river, 0.1 * way, 0.5 * way, 0.5 * way, 0.5 * way)
     assert most.names[most.strongest] == "river"
@@ -296,8 +322,8 @@ def test_interventions_must_agree_on_the_word_and_on_its_sign(model):
     assert "No word" not in canceled.headline
 
 
-def test_a_tie_is_called_a_tie_and_a_single_change_by_its_name(model):
-    result = attnviz.shift("bank", SAT, toward=SHORES, model=model)
+def test_a_tie_is_called_a_tie_and_a_single_change_by_its_name(shores):
+    result = shores
     river, of, way = result.names.index("river"), result.names.index("of"), result.way
     tied = altered(altered(result, river, *[0.301 * way] * 4), of, *[0.304 * way] * 4)
     assert tied.strongest is None
@@ -309,8 +335,8 @@ def test_a_tie_is_called_a_tie_and_a_single_change_by_its_name(model):
     assert "by the kind of change" not in masked.conclusion()
 
 
-def test_what_the_split_credits_is_named_where_it_differs_or_nothing_is_measured(model):
-    result = attnviz.shift("bank", SAT, toward=SHORES, model=model)
+def test_what_the_split_credits_is_named_where_it_differs_or_nothing_is_measured(shores):
+    result = shores
     river, of = result.names.index("river"), result.names.index("of")
     credit = result.decomposition.credit.clone()
     credit[list(result.positions[of])] = -2 * result.credit[river]
@@ -332,8 +358,8 @@ def test_what_the_split_credits_is_named_where_it_differs_or_nothing_is_measured
         assert each.headline in " ".join(texts_of(each, width=89))
 
 
-def test_of_two_differences_no_word_is_named_as_a_cause(model):
-    pair = attnviz.shift("bank", "The {muddy|rich} bank was full of {mud|cash}.", model=model)
+def test_of_two_differences_no_word_is_named_as_a_cause(shift):
+    pair = shift("bank", "The {muddy|rich} bank was full of {mud|cash}.")
     assert pair.entries == [2, 7]
     assert pair.strongest is None
     rich, cash = (pair.share(pair.credit[n]) for n in pair.entries)
@@ -346,8 +372,8 @@ def test_of_two_differences_no_word_is_named_as_a_cause(model):
     assert pair.contributions[0] == "all paths"
 
 
-def test_small_effects_between_two_regions_are_no_pull(model):
-    result = attnviz.shift("bank", CASH, toward=SIDES, model=model)
+def test_small_effects_between_two_regions_are_no_pull(sat):
+    result = sat
     kinds = torch.stack([*result.causal.values()]).nan_to_num()
     factor = 0.083 * result.way / kinds.abs().max()
     small = replace(result, causal={n: each * factor for n, each in result.causal.items()})
@@ -390,31 +416,30 @@ def test_a_pair_credits_no_word_because_all_others_are_the_same(model, mud):
     with console.capture() as capture:
         console.print(pair)
     assert pair.conclusion() in capture.get()
-    for width in (89, 183):
-        shown = words_of(pair, width=width)
-        assert pair.headline in shown
-        assert "What is lost by changing each word" in shown
-        assert "read from it" in shown
-        assert "split" not in shown
-        assert "Directly, by word" in words_of(pair, width=width, details=True)
+    shown = words_of(pair, width=89)
+    assert pair.headline in shown
+    assert "What is lost by changing each word" in shown
+    assert "read from it" in shown
+    assert "split" not in shown
+    assert "Directly, by word" in words_of(pair, width=183, details=True)
 
 
-def test_a_pair_between_two_regions_may_move_either_way(model):
-    pair = attnviz.shift("bank", PAIR, toward=SIDES, model=model)
+def test_a_pair_between_two_regions_may_move_either_way(shift):
+    pair = shift("bank", PAIR, toward=SIDES)
     share = pair.share(pair.decomposition.total)
     assert share < 0
     assert pair.headline == (
         f"“cash” in place of “mud” moves “bank” {-share:.2f} of the way from water to money"
     )
     assert f"Of {-share:.2f}, “bank” takes " in pair.conclusion()
-    back = attnviz.shift("bank", "The bank was full of {cash|mud}.", toward=SIDES, model=model)
+    back = shift("bank", "The bank was full of {cash|mud}.", toward=SIDES)
     assert back.headline == (
         f"“mud” in place of “cash” moves “bank” {-share:.2f} of the way from money to water"
     )
 
 
-def test_a_pair_of_the_word_itself_has_what_it_starts_with(model):
-    pair = attnviz.shift("bank", "the {river|bank} of cash", model=model)
+def test_a_pair_of_the_word_itself_has_what_it_starts_with(shift):
+    pair = shift("bank", "the {river|bank} of cash")
     assert pair.entries == [pair.at]
     own = pair.decomposition.start / pair.decomposition.total
     assert pair.headline == f"{own:.0%} of what parts “bank” from “river” is in the words alone"
@@ -425,9 +450,9 @@ def test_a_pair_of_the_word_itself_has_what_it_starts_with(model):
 @pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("text", [SAT, CASH, "He robbed the bank.", "bank bank the bank"])
 @pytest.mark.parametrize("reference", ["gate", "mask"])
-def test_the_word_itself_is_never_credited(model, text, reference):
-    result = attnviz.shift("bank#1" if "bank bank" in text else "bank", text, reference=reference,
-                           model=model)  # fmt: skip
+def test_the_word_itself_is_never_credited(shift, text, reference):
+    given = {} if reference == "gate" else {"reference": reference}
+    result = shift("bank#1" if "bank bank" in text else "bank", text, **given)
     credit = result.decomposition.credit.clone()
     credit[list(result.positions[result.at])] = 100.0
     loud = replace(result, decomposition=replace(result.decomposition, credit=credit))
@@ -435,32 +460,39 @@ def test_the_word_itself_is_never_credited(model, text, reference):
     assert loud.headline == result.headline
 
 
-def test_the_path_in_the_plane_ends_where_the_shift_ends(model):
+PLACES = [
+    (SAT, {}), (SAT, {"toward": SIDES}), (PAIR, {}), (PAIR, {"toward": SIDES}),
+    (CASH, {"reference": "mask"}),
+    pytest.param(SAT, {"toward": SIDES, "reference": "mask"}, marks=pytest.mark.long),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "given"), PLACES)
+def test_the_path_in_the_plane_ends_where_the_shift_ends(model, shift, text, given):
     """Both ends again from plain runs; between them is the total of the decomposition."""
-    for text, reference in ((SAT, None), (CASH, CASH.replace("cash", "mud")), (SAT, "mask")):
-        for toward in (None, SIDES):
-            result = attnviz.shift("bank", text, toward=toward, reference=reference, model=model)
-            plane, split = result.plane, result.decomposition
-            gap = (plane.path[-1] - plane.reference_path[-1])[0].item()
-            assert gap == pytest.approx(split.total / result.way, abs=1e-5)
-            assert_close(plane.path[0], plane.reference_path[0])  # the same static vector
-            end, static = end_of(model, text, result.positions[result.at][0]), plane.path[0]
-            assert plane.size == pytest.approx(end.norm().item(), rel=1e-5)
-            assert static[1] == pytest.approx(0, abs=1e-9)
-            assert plane.path.shape == plane.reference_path.shape == (7, 2)
-            assert 0 < plane.explained < 1
-            if toward is None:
-                assert plane.reference_path[-1, 0] == pytest.approx(0, abs=1e-6)
-                assert plane.path[-1, 0] == pytest.approx(1, abs=1e-5)
-            else:
-                water, money = (ends[:, 0].mean() for ends in plane.region_ends)
-                assert_close(torch.stack([water, money]), torch.tensor([1.0, 0.0]).double())
-                assert plane.path[-1, 0] == pytest.approx(result.path[-1].item(), abs=1e-5)
+    result = shift("bank", text, **given)
+    plane, split = result.plane, result.decomposition
+    gap = (plane.path[-1] - plane.reference_path[-1])[0].item()
+    assert gap == pytest.approx(split.total / result.way, abs=1e-5)
+    assert_close(plane.path[0], plane.reference_path[0])  # the same static vector
+    read = result.provenance.text
+    end, static = end_of(model, read, result.positions[result.at][0]), plane.path[0]
+    assert plane.size == pytest.approx(end.norm().item(), rel=1e-5)
+    assert static[1] == pytest.approx(0, abs=1e-9)
+    assert plane.path.shape == plane.reference_path.shape == (7, 2)
+    assert 0 < plane.explained < 1
+    if "toward" not in given:
+        assert plane.reference_path[-1, 0] == pytest.approx(0, abs=1e-6)
+        assert plane.path[-1, 0] == pytest.approx(1, abs=1e-5)
+    else:
+        water, money = (ends[:, 0].mean() for ends in plane.region_ends)
+        assert_close(torch.stack([water, money]), torch.tensor([1.0, 0.0]).double())
+        assert plane.path[-1, 0] == pytest.approx(result.path[-1].item(), abs=1e-5)
 
 
-def test_distances_in_the_plane_are_those_of_the_states(model):
+def test_distances_in_the_plane_are_those_of_the_states(model, shift):
     """A plane in which nothing is stretched: no distance grows, and along the axis all is kept."""
-    result = attnviz.shift("bank", SAT, model=model)
+    result = shift("bank", SAT)
     with torch.no_grad():
         ids = model.tokenizer(SAT, return_tensors="pt")
         states = model.module(**ids, output_hidden_states=True).hidden_states
@@ -472,9 +504,9 @@ def test_distances_in_the_plane_are_those_of_the_states(model):
 
 
 @pytest.mark.parametrize("count", [pytest.param(3, marks=pytest.mark.long), 5, 6])
-def test_fewer_than_six_words_have_no_rank_correlation(model, count):
+def test_fewer_than_six_words_have_no_rank_correlation(small, count):
     words = ["lend", "gold", "and", "silver", "to", "nobody"][:count]
-    result = attnviz.shift("banks", f"banks {' '.join(words)}", verify_causally=True, model=model)
+    result = attnviz.shift("banks", f"banks {' '.join(words)}", verify_causally=True, model=small)
     assert len(result.sources) == count
     assert bool(result.rank_correlations) == (count >= 6)
     console = Console(width=200)
@@ -567,21 +599,33 @@ GERMAN = "Die Donaudampfschifffahrtsgesellschaftskapitänin saß am Ufer der Ban
 
 
 @pytest.fixture(scope="module")
-def several(model, verified, apple):
+def several(tokenizer, shift, small, verified, apple):
     """Return results that are hard to draw."""
-    causal = attnviz.load(tiny("gpt2"), tokenizer=model.tokenizer)
+    causal = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
     return {
         "verified": verified,
         "apple": apple,
-        "long": attnviz.shift("bank", LONG, toward=SIDES, model=model),
-        "longer": attnviz.shift("bank#1", f"{LONG} " * 3, model=model),
-        "german": attnviz.shift("Bank", GERMAN, model=model),
-        "pair": attnviz.shift("bank", PAIR, toward=SIDES, model=model),
+        "long": shift("bank", LONG, toward=SIDES),
+        "longer": attnviz.shift("bank#1", f"{LONG} " * 3, model=small),
+        "german": attnviz.shift("Bank", GERMAN, model=small),
+        "pair": shift("bank", PAIR, toward=SIDES),
         "causal": attnviz.shift("bank", SAT, model=causal),
         "unmeasured": replace(apple, causal={}),
         "of an older version": replace(apple, plane=None),
-        "one word": attnviz.shift("bank", "bank closed", model=model),
+        "one word": shift("bank", "bank closed"),
     }
+
+
+@pytest.fixture(scope="module")
+def drawn(several):
+    """Return the figure of a result by its name, which is drawn once."""
+
+    def draw(name, width, details):
+        figure = attnviz.plot.shift(several[name], width=width, details=details)
+        plt.close(figure)  # which takes its canvas
+        return FigureCanvasAgg(figure).figure
+
+    return cache(draw)
 
 
 SHAPES = [
@@ -596,34 +640,31 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("width", "details"), SHAPES)
-def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(several, width, details):
-    for name, result in several.items():
-        figure = attnviz.plot.shift(result, width=width, details=details)
+def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(several, drawn, width, details):
+    for name in several:
+        figure = drawn(name, width, details)
         check_layout(figure)
         assert width < 89 or figure.get_size_inches()[1] * 25.4 <= 247, name
-        plt.close(figure)
 
 
-def test_two_panels_by_default_and_all_others_with_details(several):
+def test_two_panels_by_default_and_all_others_with_details(several, drawn):
     for name in ("verified", "apple", "pair", "unmeasured", "of an older version"):
         result = several[name]
-        titles = panels(attnviz.plot.shift(result))
+        titles = panels(drawn(name, 89, details=False))
         assert len(titles) == 2 - (result.plane is None), name
         assert titles[-1].startswith("What ")
-        others = panels(attnviz.plot.shift(result, details=True))
-        assert {"By word and layer", "Directly, by head", "Residual stream"} < set(others)
+        others = panels(drawn(name, 89, details=True))
+        assert {"By word", "Directly, by head", "Residual stream"} < set(others)
         assert ("Between the regions" in others) == (result.path is not None)
         assert ("Total effect" in others) == ("Direct effect" in others) == (name == "verified")
         assert not set(others) & set(titles)
 
 
-def test_every_panel_of_the_details_has_a_name_on_its_horizontal_axis(verified, apple):
-    for result in (verified, apple):
-        for width in (89, 183):
-            figure = attnviz.plot.shift(result, details=True, width=width)
-            drawn = [ax for ax in figure.axes if ax.axison and ax.get_label().isdigit()]
-            bars = [ax for ax in drawn if ax.get_ylabel() == "contribution"]
-            assert all(ax.get_xlabel() for ax in drawn if ax not in bars)
+def test_every_panel_of_the_details_has_a_name_on_its_horizontal_axis(drawn):
+    for figure in (drawn("verified", 89, details=True), drawn("apple", 183, details=True)):
+        panels = [ax for ax in figure.axes if ax.axison and ax.get_label().isdigit()]
+        bars = [ax for ax in panels if ax.get_ylabel() == "contribution"]
+        assert all(ax.get_xlabel() for ax in panels if ax not in bars)
 
 
 def test_the_bars_are_the_measured_numbers(sat):
@@ -642,8 +683,8 @@ def test_the_bars_are_the_measured_numbers(sat):
     assert {"← 0: money", "1: water →", "static", "alone", "here", "layer 1"} <= set(shown)
 
 
-def test_long_bars_have_their_whole_number(model):
-    result = attnviz.shift("bank", SAT, toward=SHORES, model=model)
+def test_long_bars_have_their_whole_number(shores):
+    result = shores
     river = result.names.index("river")
     long = 10.25 * result.way
     assert "10.25" in texts_of(altered(result, river, *[long] * 4))
@@ -668,9 +709,9 @@ def test_words_that_do_not_fit_are_counted_with_their_sum(several):
 
 
 @pytest.mark.parametrize("width", [89, pytest.param(183, marks=pytest.mark.long)])
-def test_a_caption_has_two_lines_and_all_is_in_the_description(several, width):
-    for result in several.values():
-        figure = attnviz.plot.shift(result, width=width)
+def test_a_caption_has_two_lines_and_all_is_in_the_description(several, drawn, width):
+    for name, result in several.items():
+        figure = drawn(name, width, details=False)
         source = "read by"
         lines = [t.get_text() for t in figure.texts if t.get_fontsize() == style.SMALL_SIZE]
         first = next(n for n, line in enumerate(lines) if source in line)
@@ -687,11 +728,11 @@ def test_the_caption_explains_only_what_is_shown(bank, mud):
         assert "units of the hidden state" in shown
 
 
-def test_the_command_draws_the_details(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_draws_the_details(tmp_path):
+    path = tmp_path / "x.svg"
     for option in ([], ["--details"]):
-        assert run(["shift", "bank", CASH, "-o", "x.svg", *option]) == 0
-        svg = Path("x.svg").read_text()
+        assert run(["shift", "bank", CASH, "-o", str(path), *option]) == 0
+        svg = path.read_text()
         assert ("Residual stream" in svg) == bool(option)
         assert ("through the layers" in svg) != bool(option)
 
@@ -704,9 +745,9 @@ def test_the_command_draws_the_details(tmp_path, monkeypatch):
         *(pytest.param(one, marks=pytest.mark.long) for one in (".npz", ".safetensors")),
     ],
 )
-def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
-    monkeypatch.chdir(tmp_path)
-    assert run(["shift", "bank", "The bank was full of {mud|cash}.", "-o", f"x{suffix}"]) == 0
+def test_the_command_writes_each_format(tmp_path, capsys, suffix):
+    path = tmp_path / f"x{suffix}"
+    assert run(["shift", "bank", PAIR, "-o", str(path)]) == 0
     out = capsys.readouterr().out
     assert "compared with “The bank was full of mud.”" in out
     out = " ".join(out.split())
@@ -714,9 +755,9 @@ def test_the_command_writes_each_format(tmp_path, monkeypatch, capsys, suffix):
     assert "All of it starts at “cash” (“mud” in the reference), the only difference." in out
     assert "correlation" not in out  # only one word differs, so there is no ranking
     assert "by raw attention" in out
-    assert [path.name for path in Path().iterdir()] == [f"x{suffix}"]
+    assert [*tmp_path.iterdir()] == [path]
     if suffix == ".json":
-        data = json.loads(Path("x.json").read_text())
+        data = json.loads(path.read_text())
         assert data["completeness_error"] < 1e-5
         assert data["tokens"][6] == "cash"
         assert data["causal_mask"][0] is None
@@ -734,8 +775,8 @@ def test_braces_without_two_sides(model, text):
         attnviz.shift("bank", text, model=model)
 
 
-def test_a_pair_in_python_too(model):
-    result = attnviz.shift("bank", "The {muddy|rich} bank was full of {mud|cash}.", model=model)
+def test_a_pair_in_python_too(shift):
+    result = shift("bank", "The {muddy|rich} bank was full of {mud|cash}.")
     assert result.provenance.text == "The rich bank was full of cash."
     assert result.reference == "“The muddy bank was full of mud.”"
     assert result.decomposition.credit_error < 1e-5
@@ -772,15 +813,15 @@ def test_inflections_count_in_regions_and_texts_without_the_word_are_named(model
     assert "“bank” is not in 1 of 2 texts of one" in note
 
 
-def test_a_reference_with_another_word_is_reported(model):
-    (note,) = attnviz.shift("bank", "the {river|bank} of cash", model=model).notes
+def test_a_reference_with_another_word_is_reported(shift):
+    (note,) = shift("bank", "the {river|bank} of cash").notes
     assert "the reference has another word in this place" in note
 
 
-def test_threads_wait_for_each_other(model, bank):
-    alone = bank.decomposition.credit
+def test_threads_wait_for_each_other(small, anew):
+    alone = attnviz.shift("bank", CASH, model=small).decomposition.credit
     with ThreadPoolExecutor(3) as pool:
-        both = list(pool.map(lambda _: attnviz.shift("bank", CASH, model=model), range(3)))
+        both = list(pool.map(lambda _: attnviz.shift("bank", CASH, model=small), range(3)))
     for result in both:
         assert_close(result.decomposition.credit, alone)
 
@@ -823,9 +864,9 @@ def test_contributions_that_do_not_add_up_are_reported(tokenizer):
     assert "the sums of the parts are off by" in result.agreement.summary()
 
 
-def test_a_split_of_other_runs_is_not_verified(model, bank, monkeypatch):
+def test_a_split_of_other_runs_is_not_verified(small, monkeypatch):
     """The ends of the split are those of the model as loaded, or the shift is not verified."""
-    assert bank.agreement.verdict == "verified"
+    assert "off by" not in attnviz.shift("bank", CASH, model=small).agreement.summary()
     honest = compute.decompose_residual_stream
 
     def other_ends(*args, **options):
@@ -833,7 +874,7 @@ def test_a_split_of_other_runs_is_not_verified(model, bank, monkeypatch):
         return replace(stream, total=stream.total + 0.01, bias=stream.bias + 0.01)
 
     monkeypatch.setattr(compute, "decompose_residual_stream", other_ends)
-    report = attnviz.shift("bank", CASH, model=model).agreement
+    report = attnviz.shift("bank", CASH, model=small).agreement
     assert "the lengths of the shift are off by" in report.summary()
 
 
@@ -858,9 +899,9 @@ def test_a_model_whose_states_end_before_its_last_norm_is_verified(tokenizer):
     assert "off by" not in report.summary()
 
 
-def test_gradients_may_be_off_outside(model):
+def test_gradients_may_be_off_outside(small):
     with torch.no_grad():
-        result = attnviz.shift("bank", "bank closed", model=model)
+        result = attnviz.shift("bank", "bank closed", model=small)
         assert not torch.is_grad_enabled()
     assert result.decomposition.error < 1e-5
 

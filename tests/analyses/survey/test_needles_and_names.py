@@ -41,7 +41,7 @@ def gpt2(seed, width=WIDTH, heads=HEADS):
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=len(VOCABULARY), n_positions=LONGEST, n_embd=width, n_layer=2, n_head=heads,
-        tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
+        n_inner=8, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     return GPT2LMHeadModel(config).eval()
 
@@ -124,7 +124,7 @@ def test_answers_that_are_one_token_off_name_nothing(planted, monkeypatch):
         found = find(*arguments)
         return replace(found, holds=(0, *found.holds[:-1]))
 
-    monkeypatch.setattr(retrieval, "TEXTS", 20)
+    monkeypatch.setattr(retrieval, "TEXTS", 24)  # enough to name it by the right answers
     monkeypatch.setattr(Answers, "find", off_by_one)
     (confirmation,) = attnviz.survey(probe="retrieval", model=planted).confirmations
     assert confirmation.reason == "no head has the role"

@@ -45,7 +45,7 @@ def gpt2(seed, width=WIDTH, heads=HEADS):
     torch.manual_seed(seed)
     config = GPT2Config(
         vocab_size=WORDS, n_positions=LENGTH, n_embd=width, n_layer=2, n_head=heads,
-        tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
+        n_inner=8, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     return GPT2LMHeadModel(config).eval()
 

@@ -17,7 +17,7 @@ TEXTS = [
     "the train left the station on time, and nobody noticed.",
     "my sister saw the cat and the cat saw my sister again",
     "Rain.",
-] * 5
+] * 3
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def test_a_survey_says_that_weights_are_signed_and_what_is_not_measured(mixed, m
     assert "not measured: 2 layers of linear attention" in " ".join(softmax.notes)
 
 
-def test_a_survey_of_linear_attention_is_resumed(mixed, measured, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 5)
+def test_a_survey_of_linear_attention_is_resumed(mixed, measured, tmp_path, monkeypatch, once):
+    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 3)
     options = {"model": mixed, "stack": "linear", "out": tmp_path / "out"}
     whole = attnviz.survey(TEXTS, **options)
     parts = sorted((tmp_path / "out" / "parts").iterdir())

@@ -28,6 +28,12 @@ def survey(texts, model):
     return attnviz.survey(texts[:1], model=model)
 
 
+@pytest.fixture(scope="module")
+def same(texts, model):
+    """Return a model compared with itself."""
+    return attnviz.compare(texts[:1], models=(model, model))
+
+
 def test_each_nonsignificant_head_is_faint(survey):
     made = replace(survey, p_even=drawn(0), p_shuffled=drawn(1))
     maps = panels(attnviz.plot.survey(made))
@@ -43,10 +49,9 @@ def test_each_nonsignificant_head_is_faint(survey):
         assert {(y, x) for y, x in faint.tolist()} == expected
 
 
-def test_significant_changes_have_a_color(texts, model):
-    found = attnviz.compare(texts[:1], models=(model, model))
+def test_significant_changes_have_a_color(same):
     change = torch.linspace(-1, 1, 72 * 11, dtype=torch.float64).reshape(72, 11)
-    made = replace(found, p_value=drawn(2), change=change, apart=torch.rand(72))
+    made = replace(same, p_value=drawn(2), change=change, apart=torch.rand(72))
     apart, *maps = panels(attnviz.plot.compare(made))
     assert (np.asarray(apart.images[0].get_alpha()) == 1).all()
     for at, ax in enumerate(maps):
@@ -57,8 +62,7 @@ def test_significant_changes_have_a_color(texts, model):
     assert len(maps) == 11
 
 
-def test_a_comparison_without_change_says_so(texts, model):
-    same = attnviz.compare(texts[:1], models=(model, model))
+def test_a_comparison_without_change_says_so(same):
     figure = attnviz.plot.compare(same)
     title = " ".join(text.get_text() for text in figure.texts)
     assert title.startswith("No head changed significantly from ")

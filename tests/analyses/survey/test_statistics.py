@@ -125,7 +125,7 @@ def measured(model, texts):
     return statistics_of(model).measure(list(reads))
 
 
-def test_a_batch_gives_the_same_as_single_texts(texts):
+def test_a_batch_gives_the_same_as_single_texts(texts, anew):
     model = attnviz.load()  # a separate model: requesting attentions leaves hooks on it
     ours = measured(model, texts[:8])
     assert ours.differences.max() < 2e-6
@@ -186,7 +186,7 @@ def test_measurements_match_the_records_in_every_family(
         monkeypatch.setattr("attnviz.capture.batched._SHORT", 0)
         monkeypatch.setitem(_BLOCK_WEIGHTS, "cpu", 300)
     model = attnviz.load(tiny(family, torch.float32), tokenizer=tokenizer)
-    some = texts[:3]
+    some = [texts[0], texts[2]]
     ours = measured(model, some)
     assert ours.differences.max() < 5e-6
     tokens = list(tokenize_corpus(model, read_corpus(some), truncate=False, on_bad=None))

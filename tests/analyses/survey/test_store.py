@@ -1,9 +1,10 @@
 """The folder of a survey: stored measurements are reused and protected against corruption."""
 
 import json
-import subprocess
+import re
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +12,7 @@ import torch
 from families import tiny
 
 import attnviz
+from attnviz.analyses.survey import compute
 from attnviz.app import run
 from attnviz.errors import InputError
 
@@ -46,19 +48,19 @@ def saved(small, tmp_path_factory):
     return str(folder)
 
 
-def test_the_table_has_every_text_once(found):
-    census, folder = found
-    table = rows(folder)
+def test_the_table_has_every_text_once(small, texts, tmp_path):
+    census = attnviz.survey(texts[:8], model=small, out=tmp_path / "a")
+    table = rows(tmp_path / "a")
     assert len({row[:6] for row in table}) == len(table)
     assert {row[0] for row in table} == set(range(census.texts))
     entropies = [row for row in table if row[5] == "entropy"]
-    assert len(entropies) == census.texts * 72
-    about = json.loads((folder / "survey.json").read_text())
-    assert about["model"] == "all-MiniLM-L6-v2"
+    assert len(entropies) == census.texts * 12
+    about = json.loads((tmp_path / "a" / "survey.json").read_text())
+    assert about["model"] == small.name
     assert len(about["weights"]) == 64
 
 
-def test_only_missing_chunks_are_measured_again(tmp_path, texts, small, monkeypatch):
+def test_only_missing_chunks_are_measured_again(tmp_path, texts, small, monkeypatch, once):
     monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 2)
     whole = attnviz.survey(texts[:10], model=small, out=tmp_path / "a")
     table = rows(tmp_path / "a")
@@ -75,7 +77,7 @@ def test_only_missing_chunks_are_measured_again(tmp_path, texts, small, monkeypa
     ]  # fmt: skip
 
 
-def test_a_survey_in_memory_equals_one_in_a_folder(tmp_path, texts, small, monkeypatch):
+def test_a_survey_in_memory_equals_one_in_a_folder(tmp_path, texts, small, monkeypatch, once):
     monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 4)
     corpus = [*texts[:8], ".", "one"]  # a text without most statistics, and a single word
     same(
@@ -84,29 +86,22 @@ def test_a_survey_in_memory_equals_one_in_a_folder(tmp_path, texts, small, monke
     )
 
 
-_WITHOUT_PYARROW = """
-import sys
-sys.modules["pyarrow"] = None
-import importlib.util
-find_spec = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "pyarrow" else find_spec(name, *rest)
-import attnviz
-assert attnviz.survey(["one two", "three four"]).texts == 2
-for arguments in ({"out": "folder"}, {}):
-    try:
-        attnviz.survey("corpus.parquet" if not arguments else ["one two"], **arguments)
-    except attnviz.errors.InputError as error:
-        print(error)
-"""
-
-
-def test_only_folders_and_parquet_need_pyarrow(tmp_path):
-    (tmp_path / "corpus.parquet").write_bytes(b"PAR1")
-    command = [sys.executable, "-c", _WITHOUT_PYARROW]
-    process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert process.returncode == 0, process.stderr
-    assert process.stdout.count("pip install 'attnviz[survey]'") == 2
-    assert not (tmp_path / "folder").exists()
+def test_only_folders_and_parquet_need_pyarrow(tmp_path, small, monkeypatch, once):
+    package = Path(attnviz.__file__).parent
+    imported_at_once = re.compile("^(import|from) pyarrow", re.MULTILINE)
+    needing = [at.name for at in package.rglob("*.py") if imported_at_once.search(at.read_text())]
+    assert needing == ["store.py"]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "attnviz.analyses.survey.store", raising=False)
+    monkeypatch.setattr(compute, "find_spec", lambda _: None)
+    assert attnviz.survey(["one two", "three four"], model=small).texts == 2
+    corpus = tmp_path / "corpus.parquet"
+    corpus.write_bytes(b"PAR1")
+    for texts, more in ((["one two"], {"out": tmp_path / "folder"}), (corpus, {})):
+        with pytest.raises(InputError, match="pip install 'attnviz\\[survey\\]'"):
+            attnviz.survey(texts, model=small, **more)
+    assert [*tmp_path.iterdir()] == [corpus]
 
 
 def test_a_folder_with_another_survey_is_refused(tmp_path, texts, small, tokenizer):
@@ -175,7 +170,9 @@ def room(size):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of POSIX")
-def test_a_full_disk_loses_and_duplicates_nothing(tmp_path, texts, saved, monkeypatch, capsys):
+def test_a_full_disk_loses_and_duplicates_nothing(
+    tmp_path, texts, saved, monkeypatch, capsys, once
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 4)
     # The first chunk is smaller than the second: none of its words occurs twice.
@@ -211,7 +208,7 @@ def test_a_survey_resumes_only_in_the_same_precision(tmp_path, texts, saved):
         attnviz.survey(texts[:4], model=other, out=tmp_path / "a", resume=True)
 
 
-def test_old_data_are_overwritten_with_force_only(tmp_path, monkeypatch, texts, saved):
+def test_old_data_are_overwritten_with_force_only(tmp_path, monkeypatch, texts, saved, once):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("\n".join(texts[:4]))
     (tmp_path / "out").mkdir()
