@@ -4,16 +4,13 @@ The corpus has repeated tokens, commas, and texts of different lengths.
 """
 
 import inspect
-from collections import defaultdict
-from weakref import WeakKeyDictionary
 
 import pytest
-from matplotlib import rcParams
+from one_run import Runs
 
 import attnviz
 from attnviz.analyses.survey import corpus
 from attnviz.attribution import reference
-from attnviz.figures.layout import Ruler
 from attnviz.pipeline import attend
 from tests.analyses.survey.english import sentences
 
@@ -41,30 +38,6 @@ def found(texts, model):
     return attnviz.survey([*texts[:8], *sentences(56)], model=model)
 
 
-class Runs:
-    """Runs each model once on the same texts, as long as nothing in it changes.
-
-    anew : run every time.
-    """
-
-    def __init__(self):
-        self.done, self.run, self.anew = WeakKeyDictionary(), attend.run, False
-
-    def __call__(self, checkpoint, inputs, options):
-        if self.anew or inputs.pictures or inputs.sounds or inputs.arguments:
-            return self.run(checkpoint, inputs, options)
-        module = checkpoint.module
-        hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in module.modules()]
-        owned = [one for m in module.modules() for one in vars(m).values()]
-        numbers = [one for one in owned if isinstance(one, (int, float))]  # such as a scale
-        state = checkpoint.current_sha256(), module.config._attn_implementation, hooks, numbers
-        key = repr((state, inputs, options))
-        done = self.done.setdefault(checkpoint, {})
-        if key not in done:
-            done[key] = self.run(checkpoint, inputs, options)
-        return [*done[key]]
-
-
 @pytest.fixture(scope="package", autouse=True)
 def _runs(model):
     runs, load = Runs(), attend.load
@@ -78,20 +51,6 @@ def _runs(model):
             patch.setattr(module, "run", runs)
         patch.setattr(attend, "load", load_once)
         yield runs
-
-
-@pytest.fixture(scope="package", autouse=True)
-def _texts_measured_once():
-    """Let all figures know the widths of texts that one of them has measured."""
-    widths, init = defaultdict(dict), Ruler.__init__
-
-    def remembering(ruler):
-        init(ruler)
-        ruler._widths = widths[repr((rcParams["font.family"], rcParams["font.sans-serif"]))]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ruler, "__init__", remembering)
-        yield
 
 
 @pytest.fixture(autouse=True)

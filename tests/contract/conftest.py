@@ -3,7 +3,7 @@
 from functools import cache
 
 import pytest
-from one_run import remember_runs
+from one_run import Runs
 
 from attnviz.analyses.doctor import compute
 from attnviz.analyses.survey import corpus
@@ -14,6 +14,8 @@ from attnviz.attribution import reference
 def _each_run_once():
     """Run a model once on the same texts, and load torch once for `doctor`."""
     with pytest.MonkeyPatch.context() as patch:
-        remember_runs(patch, corpus, reference)
+        runs = Runs()
+        for module in (corpus, reference):
+            patch.setattr(module, "run", runs)
         patch.setattr(compute, "_load_torch", cache(compute._load_torch))
         yield

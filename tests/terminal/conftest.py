@@ -4,6 +4,7 @@ import inspect
 import socket
 
 import pytest
+from one_run import Runs
 
 import attnviz.pipeline.attend
 
@@ -28,22 +29,12 @@ def _default_model_loaded_once(model, monkeypatch):
     monkeypatch.setattr(attnviz.pipeline.attend, "load", load_once)
 
 
-_DONE = {}
+_RUNS = Runs()
 
 
 @pytest.fixture(autouse=True)
-def _default_model_runs_once(request, model, monkeypatch):
-    """Run the default model once on the same texts, except where a test changes something."""
+def _models_run_once(request, monkeypatch):
+    """Run a model once on the same texts, except where a test changes something."""
     changes = "monkeypatch" in inspect.signature(request.function).parameters
-    changes = changes or {"_scale_off", "noisy"} & {*request.fixturenames}
-    run = attnviz.pipeline.attend.run
-
-    def run_once(checkpoint, inputs, options):
-        if checkpoint is not model.checkpoint or inputs.arguments or changes:
-            return run(checkpoint, inputs, options)
-        key = repr((inputs, options))
-        if key not in _DONE:
-            _DONE[key] = run(checkpoint, inputs, options)
-        return [*_DONE[key]]
-
-    monkeypatch.setattr(attnviz.pipeline.attend, "run", run_once)
+    _RUNS.anew = changes or bool({"_scale_off", "noisy"} & {*request.fixturenames})
+    monkeypatch.setattr(attnviz.pipeline.attend, "run", _RUNS)
