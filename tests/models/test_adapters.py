@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -12,10 +13,12 @@ import attnviz
 from attnviz.app import run
 from attnviz.errors import InputError, ModelError
 
-peft = pytest.importorskip("peft")
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"
-)
+pytestmark = [
+    pytest.mark.skipif(find_spec("peft") is None, reason="needs peft"),
+    pytest.mark.filterwarnings(
+        "ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning"
+    ),
+]
 LAYER = 2  # the last one: no other layer depends on it
 CORPUS = [f"{text}, {word}" for text in TEXTS for word in ("so", "and", "but", "or", "if", "yet")]
 
@@ -23,6 +26,8 @@ CORPUS = [f"{text}, {word}" for text in TEXTS for word in ("so", "and", "but", "
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, tokenizer):
     """Return a base, an adapter that was trained to attend to the first token, and its model."""
+    import peft
+
     place = tmp_path_factory.mktemp("adapters")
     base = tiny("mistral", torch.float32)
     base.save_pretrained(place / "base")

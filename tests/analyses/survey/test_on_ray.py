@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,9 @@ from attnviz.analyses.survey.statistics import HeadStatistics
 from attnviz.errors import InputError
 from tests.analyses.survey.english import sentences
 
-ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.slow
+# Importing it takes seconds, in each process that collects tests.
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray")
+pytestmark = [pytest.mark.slow, needs_ray]
 
 _SURVEY = """
 import sys
@@ -225,6 +227,8 @@ def test_a_cluster_without_a_gpu_is_refused_for_a_model_on_a_gpu(tokenizer, tmp_
         model = attnviz.load(tiny("bert").to("cuda"), tokenizer=tokenizer)
         with pytest.raises(InputError, match="The model is on cuda:0, and the Ray cluster has no"):
             attnviz.survey(["one two"], model=model, engine="ray", out=tmp_path / "out")
+    import ray
+
     assert not ray.is_initialized()
     assert not (tmp_path / "out").exists()
 
