@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import html
+import inspect
 import io
 import itertools
 import os
+import re
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -26,12 +29,38 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 Columns = dict[str, Sequence[Any] | np.ndarray[Any, Any]]
 Rules = Iterator[tuple[str, bool]]
 
 SAVABLE: dict[str, type[Savable]] = {}  # by the name that a file has for the type
 _NOTEBOOK_WIDTH = 120  # millimeters of the figure that a notebook shows
 _DPI = 144  # of that figure; screens have 96, or more
+_INDENTED = textwrap.TextWrapper(
+    96, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+)
+
+
+def doc(text: str, *, later: str = "", **keywords: Any) -> Any:
+    """Return a field of a result with its description.
+
+    later : the version that added the field, where files of older versions lack it. keywords : as
+    in `dataclasses.field`.
+    """
+    return field(metadata={"doc": text, **({"later": later} if later else {})}, **keywords)
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(doc,))
+def result(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass, and list its fields in its docstring."""
+    made = dataclass(frozen=True, eq=False)(cls)
+    section = "Attributes\n----------\n"
+    for each in fields(made):  # type: ignore[arg-type]
+        if text := each.metadata.get("doc"):
+            section += f"{each.name} : {each.type}\n{_INDENTED.fill(text)}\n"
+    written = inspect.cleandoc(made.__doc__ or "")
+    made.__doc__ = re.sub(r"(?=Examples\n-)", lambda _: f"{section}\n", written)
+    return made
 
 
 class Savable:

@@ -15,7 +15,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Savable, table_of_matrices
+from attnviz.results.base import Columns, Result, Savable, doc, result, table_of_matrices
 
 _ARRAYS = (
     "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
@@ -181,22 +181,9 @@ class ReplayedStage(Savable):
         return matrices
 
 
-@dataclass(frozen=True, eq=False)
+@result
 class ExampleResult(Result):
     """A worked example with every stage replayed.
-
-    Attributes
-    ----------
-    name : str
-        A bundled example, such as "phones", or the name of the file.
-    title : str
-        The title that the example has.
-    tokens : tuple of str
-        The labels of the keys.
-    given : tuple of GivenMatrix
-        The matrices from which everything is computed.
-    stages : tuple of ReplayedStage
-        The stages in order.
 
     Examples
     --------
@@ -207,11 +194,11 @@ class ExampleResult(Result):
     >>> figure = worked.plot()
     """
 
-    name: str
-    title: str
-    tokens: tuple[str, ...]
-    given: tuple[GivenMatrix, ...]
-    stages: tuple[ReplayedStage, ...]
+    name: str = doc('A bundled example, such as "phones", or the name of the file.')
+    title: str = doc("The title that the example has.")
+    tokens: tuple[str, ...] = doc("The labels of the keys.")
+    given: tuple[GivenMatrix, ...] = doc("The matrices from which everything is computed.")
+    stages: tuple[ReplayedStage, ...] = doc("The stages in order.")
 
     agreement: ClassVar[None] = None  # no model runs, so there is nothing to verify
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -22,7 +22,9 @@ from attnviz.results.base import (
     Result,
     Savable,
     described,
+    doc,
     proof,
+    result,
     table_of_matrices,
     to_numpy,
 )
@@ -95,35 +97,12 @@ class Stage(Savable):
         } | ({"why_not_compared": self.why_not} if self.why_not else {})
 
 
-@dataclass(frozen=True, eq=False)
+@result
 class StepsResult(Result):
     """The stages of one head, with one word to follow.
 
     V is recomputed from X, and A from the V of the model. In a model of low precision,
     `contributions` therefore add up to A only within that precision.
-
-    Attributes
-    ----------
-    stages : tuple of Stage
-        In order: `result["scores"]` returns one.
-    queries, keys : tuple of str
-        The labels of the m queries and the n keys: tokens, not words.
-    row : int
-        The query that is followed.
-    word : str
-        Its label.
-    stack : str
-        The stack of layers, such as "encoder".
-    layer, head, heads : int
-        Which head, and how many the layer has.
-    notes : tuple of str
-        How the head was chosen, and the pieces of the word.
-    agreement : AgreementReport
-        Whether the attention agrees with the model's.
-    provenance : Provenance
-        The model and the versions.
-    sides : tuple of AxisGeometry
-        Which queries and keys the model read as unknown tokens; empty without any.
 
     Examples
     --------
@@ -135,19 +114,23 @@ class StepsResult(Result):
     >>> figure = stages.plot()
     """
 
-    stages: tuple[Stage, ...]
-    queries: tuple[str, ...]
-    keys: tuple[str, ...]
-    row: int
-    word: str
-    stack: str
-    layer: int
-    head: int
-    heads: int
-    notes: tuple[str, ...]
-    agreement: AgreementReport
-    provenance: Provenance
-    sides: tuple[AxisGeometry, ...] = field(default=(), metadata={"later": "0.2"})
+    stages: tuple[Stage, ...] = doc('In order: `result["scores"]` returns one.')
+    queries: tuple[str, ...] = doc("The labels of the m queries: tokens, not words.")
+    keys: tuple[str, ...] = doc("The labels of the n keys.")
+    row: int = doc("The query that is followed.")
+    word: str = doc("Its label.")
+    stack: str = doc('The stack of layers, such as "encoder".')
+    layer: int = doc("The layer, counted from 0.")
+    head: int = doc("The head, counted from 0.")
+    heads: int = doc("How many heads the layer has.")
+    notes: tuple[str, ...] = doc("How the head was chosen, and the pieces of the word.")
+    agreement: AgreementReport = doc("Whether the attention agrees with the model's.")
+    provenance: Provenance = doc("The model and the versions.")
+    sides: tuple[AxisGeometry, ...] = doc(
+        "Which queries and keys the model read as unknown tokens; empty without any.",
+        default=(),
+        later="0.2",
+    )
 
     main_array: ClassVar[str] = "weights"
 
