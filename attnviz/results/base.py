@@ -41,25 +41,25 @@ _INDENTED = textwrap.TextWrapper(
 )
 
 
-def doc(text: str, *, later: str = "", **keywords: Any) -> Any:
+def doc(text: str, *, label: bool = False, later: str = "", **keywords: Any) -> Any:
     """Return a field of a result with its description.
 
-    later : the version that added the field, where files of older versions lack it. keywords : as
-    in `dataclasses.field`.
+    label : whether it labels the rows or the columns of arrays. later : the version that added it,
+    where files of older versions lack it. keywords : as in `dataclasses.field`.
     """
-    return field(metadata={"doc": text, **({"later": later} if later else {})}, **keywords)
+    return field(metadata={"doc": text, "label": label, "later": later}, **keywords)
 
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(doc,))
-def result(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass, and list its fields in its docstring."""
+def documented(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass, and list its own fields in its docstring."""
     made = dataclass(frozen=True, eq=False)(cls)
-    section = "Attributes\n----------\n"
+    section = "\n\nAttributes\n----------"
     for each in fields(made):  # type: ignore[arg-type]
-        if text := each.metadata.get("doc"):
-            section += f"{each.name} : {each.type}\n{_INDENTED.fill(text)}\n"
+        if each.name in inspect.get_annotations(cls):
+            section += f"\n{each.name} : {each.type}\n{_INDENTED.fill(each.metadata['doc'])}"
     written = inspect.cleandoc(made.__doc__ or "")
-    made.__doc__ = re.sub(r"(?=Examples\n-)", lambda _: f"{section}\n", written)
+    made.__doc__ = re.sub(r"(?=\n\nExamples\n-)|\Z", lambda _: section, written, count=1)
     return made
 
 
@@ -144,7 +144,8 @@ class Result(Savable):
 
     def labels(self) -> dict[str, list[str]]:
         """Return the labels of the arrays' rows and columns, by name."""
-        return {}
+        labels = (each.name for each in fields(self) if each.metadata.get("label"))  # type: ignore[arg-type]
+        return {name: list(getattr(self, name)) for name in labels}
 
     def columns_of_table(self) -> Columns:
         """Return the columns of a long table, one row for each number; None where there is none."""

@@ -9,7 +9,7 @@ from attnviz.figures import documented
 
 
 class SharedParameters(griffe.Extension):  # type: ignore[misc]
-    """Add what `attnviz.figures.figure` and `attnviz.results.base.result` add."""
+    """Add what `attnviz.figures.figure` and `attnviz.results.base.documented` add."""
 
     def on_function_instance(self, *, func: griffe.Function, **_: Any) -> None:
         """Complete the docstring of a decorated function."""
@@ -18,5 +18,5 @@ class SharedParameters(griffe.Extension):  # type: ignore[misc]
 
     def on_class_instance(self, *, cls: griffe.Class, **_: Any) -> None:
         """Complete the docstring of a decorated class."""
-        if cls.docstring and any(str(each.value) == "result" for each in cls.decorators):
+        if cls.docstring and any(str(each.value) == "documented" for each in cls.decorators):
             cls.docstring.value = getattr(import_module(cls.module.path), cls.name).__doc__

@@ -15,7 +15,7 @@ from attnviz.attribution.ranking import RANKABLE, spearman
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Rules, described, doc, proof, result
+from attnviz.results.base import Columns, Result, Rules, described, doc, documented, proof
 from attnviz.results.text import dim, plain_table, signed
 
 _LISTED = 10  # sets of heads
@@ -24,7 +24,7 @@ _LEVEL = 0.05  # how often an interval misses the mean
 _UNITS = UNITS | {"vector": "of its length"}
 
 
-@result
+@documented
 class AblationResult(Result):
     """What the output of a model loses without each of S sets of heads, in N texts.
 

@@ -14,7 +14,17 @@ from torch import Tensor
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal, ranges
-from attnviz.results.base import Columns, Result, Rules, Savable, column, doc, fits, proof, result
+from attnviz.results.base import (
+    Columns,
+    Result,
+    Rules,
+    Savable,
+    column,
+    doc,
+    documented,
+    fits,
+    proof,
+)
 from attnviz.results.text import dim
 from attnviz.runtime import text_as_html
 
@@ -42,7 +52,7 @@ class Mismatch(Savable):
     ours: float
 
 
-@result
+@documented
 class CheckResult(Result):
     """Another tool's weights beside those of attnviz, head by head.
 

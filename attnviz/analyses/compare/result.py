@@ -18,7 +18,7 @@ from attnviz.analyses.survey.statistics import NAMES, TITLES, largest
 from attnviz.results.agreement_report import AgreementReport, Verdict
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Rules, column, described, doc, one_each, result
+from attnviz.results.base import Columns, Rules, column, described, doc, documented, one_each
 from attnviz.results.text import dim, plain_table
 
 _LISTED = 10  # heads
@@ -56,7 +56,7 @@ class SeveralModels:
         }
 
 
-@result
+@documented
 class CompareResult(SeveralModels, HeadTable):
     """Of K heads of two models, S statistics over the same texts, and how far the maps are apart.
 
@@ -146,7 +146,7 @@ class Turn(NamedTuple):
     step: int
 
 
-@result
+@documented
 class CheckpointsResult(SeveralModels, HeadTable):
     """Of K heads in each of C checkpoints, S statistics over the same texts.
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Savable, doc, result, table_of_matrices
+from attnviz.results.base import Columns, Result, Savable, doc, documented, table_of_matrices
 
 _ARRAYS = (
     "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
@@ -63,15 +63,15 @@ class Matrix:
         return next((state for state in (DIFFERS, ROUNDED) if state in cells), EXACT)
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class GivenMatrix(Savable):
-    """A matrix that an example gives, such as "X", "W_q" or "head 1 V", with labels."""
+    """A matrix that an example gives, with labels."""
 
-    key: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: Tensor  # (m, n), float64
-    texts: tuple[tuple[str, ...], ...]  # the numbers with the digits of the file
+    key: str = doc('Its name: "X", "W_q" or "head 1 V".')
+    rows: tuple[str, ...] = doc("The labels of the m rows.")
+    columns: tuple[str, ...] = doc("The labels of the n columns.")
+    values: Tensor = doc("(m, n), float64.")
+    texts: tuple[tuple[str, ...], ...] = doc("The numbers with the digits of the file.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +181,7 @@ class ReplayedStage(Savable):
         return matrices
 
 
-@result
+@documented
 class ExampleResult(Result):
     """A worked example with every stage replayed.
 
@@ -196,7 +196,7 @@ class ExampleResult(Result):
 
     name: str = doc('A bundled example, such as "phones", or the name of the file.')
     title: str = doc("The title that the example has.")
-    tokens: tuple[str, ...] = doc("The labels of the keys.")
+    tokens: tuple[str, ...] = doc("The labels of the keys.", label=True)
     given: tuple[GivenMatrix, ...] = doc("The matrices from which everything is computed.")
     stages: tuple[ReplayedStage, ...] = doc("The stages in order.")
 
@@ -271,10 +271,6 @@ class ExampleResult(Result):
         for stage in self.stages:
             arrays |= {f"{stage.key} {kind}": getattr(stage, kind) for kind in _ARRAYS}
         return {name: array for name, array in arrays.items() if array is not None}
-
-    def labels(self) -> dict[str, list[str]]:
-        """Return the tokens of the example."""
-        return {"tokens": list(self.tokens)}
 
     def about(self) -> dict[str, Any]:
         """Return how many printed cells follow, and the facts about each stage."""

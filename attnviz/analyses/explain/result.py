@@ -20,7 +20,7 @@ from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, correla
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Rules, described, doc, proof, result
+from attnviz.results.base import Columns, Rules, described, doc, documented, proof
 from attnviz.results.text import dim, plain_table, signed
 
 SPLIT = "split"  # the name of the contributions among the methods
@@ -31,7 +31,7 @@ _LONGEST = 24  # letters of a word in a sentence
 UNITS = {"difference": "logits", "log-probability": "nats", "logit": "logits"}
 
 
-@result
+@documented
 class ExplainResult(WordResult):
     """Why a model predicted a token or a class, with the measured effect of changing each word.
 
@@ -68,12 +68,12 @@ class ExplainResult(WordResult):
     )
     top: tuple[str, ...] = doc("The most probable tokens or classes.")
     top_probabilities: tuple[float, ...] = doc("Their probabilities.")
-    words: tuple[str, ...] = doc("The words of the text.")
+    words: tuple[str, ...] = doc("The words of the text.", label=True)
     positions: tuple[tuple[int, ...], ...] = doc(
         "The positions of the pieces of each word. A word contributes the sum of its pieces."
     )
     special: tuple[bool, ...] = doc("Which words are special tokens.")
-    tokens: tuple[str, ...] = doc("The tokens of the text.")
+    tokens: tuple[str, ...] = doc("The tokens of the text.", label=True)
     unmeasured: tuple[int, ...] = doc(
         "The indices of words that are the same in both runs by construction: the word at which a "
         "token is predicted, and the attention sink."

@@ -18,7 +18,16 @@ from attnviz.errors import joined
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Savable, described, doc, proof, result, stacked
+from attnviz.results.base import (
+    Columns,
+    Result,
+    Savable,
+    described,
+    doc,
+    documented,
+    proof,
+    stacked,
+)
 from attnviz.results.text import dim, plain_table, with_minus
 
 _NAMED = 6  # words that each sense attends to
@@ -75,7 +84,7 @@ class SenseScore(Savable):
         return f"{self.interval}, p = {self.p_value:.4f}"
 
 
-@result
+@documented
 class SensesResult(Result):
     """The occurrences of a word in its senses, and how well each layer separates them.
 

@@ -21,7 +21,7 @@ from attnviz.errors import joined
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Savable, described, doc, proof, result, stacked
+from attnviz.results.base import Columns, Savable, described, doc, documented, proof, stacked
 from attnviz.results.text import dim, plain_table, signed
 
 _LONGEST = 14  # letters of a word in a table
@@ -56,7 +56,7 @@ class ShiftPlane(Savable):
         return f"ShiftPlane({len(self.path)} places, one unit is {self.way:.2f})"
 
 
-@result
+@documented
 class ShiftResult(WordResult):
     """What moved a word's vector in a text, with the proof of the sum and a causal check.
 
@@ -75,13 +75,13 @@ class ShiftResult(WordResult):
 
     word: str = doc("The word as it is written; the#2 if there are several.")
     at: int = doc("The index of the word.")
-    words: tuple[str, ...] = doc("The words of the text.")
+    words: tuple[str, ...] = doc("The words of the text.", label=True)
     positions: tuple[tuple[int, ...], ...] = doc(
         "The positions of the pieces of each word. A word contributes the sum of its pieces. If "
         "`word` itself has several pieces, their mean is explained."
     )
     special: tuple[bool, ...] = doc("Which words are special tokens.")
-    tokens: tuple[str, ...] = doc("The tokens of the text.")
+    tokens: tuple[str, ...] = doc("The tokens of the text.", label=True)
     reference: str = doc("What the text is compared with, in words.")
     decomposition: Decomposition = doc("The difference to the reference, split.")
     residual_stream: ResidualStream = doc(

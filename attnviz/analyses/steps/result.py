@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -23,8 +22,8 @@ from attnviz.results.base import (
     Savable,
     described,
     doc,
+    documented,
     proof,
-    result,
     table_of_matrices,
     to_numpy,
 )
@@ -35,28 +34,24 @@ _WIDE = 60  # characters of a terminal that has room for bars
 _BAR = 14  # characters of the largest weight
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Stage(Savable):
-    """One stage of one head.
+    """One stage of one head."""
 
-    name : "X", "Q", …, "weights", "output". formula : as in "X W^Q + b^Q".
-    values : (rows, columns), CPU, float64. factors : the shapes of two multiplied matrices.
-    rows : whether a row is a query or a key. over_keys : whether columns are keys, not features.
-    part : (first, end) of the columns of this head, where all heads are side by side.
-    difference, passed : the largest difference from the model's numbers, and whether they agree;
-        None if not compared. why_not : why it was not compared.
-    """
-
-    name: str
-    formula: str
-    values: Tensor
-    factors: tuple[tuple[int, int], ...] = ()
-    rows: Literal["query", "key"] = "query"
-    over_keys: bool = False
-    part: tuple[int, int] | None = None
-    difference: float | None = None
-    passed: bool | None = None
-    why_not: str = ""
+    name: str = doc('"X", "Q", …, "weights", "output".')
+    formula: str = doc('As in "X W^Q + b^Q".')
+    values: Tensor = doc("(rows, columns), CPU, float64.")
+    factors: tuple[tuple[int, int], ...] = doc("The shapes of two multiplied matrices.", default=())
+    rows: Literal["query", "key"] = doc("What a row is.", default="query")
+    over_keys: bool = doc("Whether columns are keys, not features.", default=False)
+    part: tuple[int, int] | None = doc(
+        "(first, end) of the columns of this head, where all heads are side by side.", default=None
+    )
+    difference: float | None = doc(
+        "The largest difference from the model's numbers; None if not compared.", default=None
+    )
+    passed: bool | None = doc("Whether they agree; None if not compared.", default=None)
+    why_not: str = doc("Why it was not compared.", default="")
 
     def __repr__(self) -> str:
         return f"Stage({self.name!r}, {self.formula!r}, {self.size})"
@@ -97,7 +92,7 @@ class Stage(Savable):
         } | ({"why_not_compared": self.why_not} if self.why_not else {})
 
 
-@result
+@documented
 class StepsResult(Result):
     """The stages of one head, with one word to follow.
 
@@ -115,8 +110,8 @@ class StepsResult(Result):
     """
 
     stages: tuple[Stage, ...] = doc('In order: `result["scores"]` returns one.')
-    queries: tuple[str, ...] = doc("The labels of the m queries: tokens, not words.")
-    keys: tuple[str, ...] = doc("The labels of the n keys.")
+    queries: tuple[str, ...] = doc("The labels of the m queries: tokens, not words.", label=True)
+    keys: tuple[str, ...] = doc("The labels of the n keys.", label=True)
     row: int = doc("The query that is followed.")
     word: str = doc("Its label.")
     stack: str = doc('The stack of layers, such as "encoder".')
@@ -182,10 +177,6 @@ class StepsResult(Result):
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the values of each stage, (rows, columns)."""
         return {stage.array_name: stage.values for stage in self.stages}
-
-    def labels(self) -> dict[str, list[str]]:
-        """Return the tokens of the queries and the keys."""
-        return {"queries": list(self.queries), "keys": list(self.keys)}
 
     def about(self) -> dict[str, Any]:
         """Return which head and word it is, what is known of each stage, and the proof."""
