@@ -17,7 +17,7 @@ import attnviz
 from attnviz.errors import InputError, true_or_false, whole_number
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_record import AttentionRecord, GivenAttention, LinearAttention
-from attnviz.results.axis import Axis, listed, literal, merge, token_groups
+from attnviz.results.axis import Axis, merge, token_groups
 from attnviz.results.base import (
     Rules,
     Savable,
@@ -32,6 +32,7 @@ from attnviz.results.base import (
 )
 from attnviz.results.digest import digests
 from attnviz.results.projection import STAGES
+from attnviz.results.text import listed, literal
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,9 +14,8 @@ from attnviz.analyses.explain.result import UNITS
 from attnviz.attribution.ranking import RANKABLE, spearman
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Rules, described, doc, documented, proof
-from attnviz.results.text import dim, plain_table, signed
+from attnviz.results.text import dim, literal, plain_table, signed
 
 _LISTED = 10  # sets of heads
 _LONGEST = 24  # letters of a word in a sentence

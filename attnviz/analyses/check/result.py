@@ -13,7 +13,6 @@ from torch import Tensor
 
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal, ranges
 from attnviz.results.base import (
     Columns,
     Result,
@@ -25,7 +24,7 @@ from attnviz.results.base import (
     fits,
     proof,
 )
-from attnviz.results.text import dim
+from attnviz.results.text import dim, literal, ranges
 from attnviz.runtime import text_as_html
 
 

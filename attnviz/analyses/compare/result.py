@@ -17,9 +17,8 @@ from attnviz.analyses.survey.result import SURE, HeadTable
 from attnviz.analyses.survey.statistics import NAMES, TITLES, largest
 from attnviz.results.agreement_report import AgreementReport, Verdict
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Rules, column, described, doc, documented, one_each
-from attnviz.results.text import dim, plain_table
+from attnviz.results.text import dim, literal, plain_table
 
 _LISTED = 10  # heads
 _NAMED = 2  # statistics of each head

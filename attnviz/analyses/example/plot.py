@@ -22,7 +22,7 @@ from attnviz.figures import figure
 from attnviz.figures.cells import draw_cells, frame, write_numbers
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import FULL_WIDTH, SMALL_SIZE, SMALLEST_SIZE, TEXT_SIZE, WIDE, theme
-from attnviz.results.axis import literal
+from attnviz.results.text import literal
 
 # Inches, unless said otherwise.
 _BELOW, _GAP = 0.1, 0.1  # below a stage, and between its matrices

@@ -14,8 +14,8 @@ from rich.table import Column, Table
 from rich.text import Text
 from torch import Tensor
 
-from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Result, Savable, doc, documented, table_of_matrices
+from attnviz.results.text import literal
 
 _ARRAYS = (
     "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",

@@ -31,8 +31,7 @@ from attnviz.figures.style import (
     power,
     theme,
 )
-from attnviz.results.axis import literal, source_and_notes
-from attnviz.results.text import signed
+from attnviz.results.text import literal, signed, source_and_notes
 
 _MEASURED = "measured effect"
 # Inches, and points.

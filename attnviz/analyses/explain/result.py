@@ -19,9 +19,8 @@ from attnviz.attribution.lens import LogitLens
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, correlate_ranks, spearman
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Rules, described, doc, documented, proof
-from attnviz.results.text import dim, plain_table, signed
+from attnviz.results.text import dim, literal, plain_table, signed
 
 SPLIT = "split"  # the name of the contributions among the methods
 _STRONGEST = 5  # heads that are named

@@ -17,7 +17,6 @@ from torch import Tensor
 from attnviz.errors import joined
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
 from attnviz.results.base import (
     Columns,
     Result,
@@ -28,7 +27,7 @@ from attnviz.results.base import (
     proof,
     stacked,
 )
-from attnviz.results.text import dim, plain_table, with_minus
+from attnviz.results.text import dim, literal, plain_table, with_minus
 
 _NAMED = 6  # words that each sense attends to
 _TIE = 1e-9  # accuracies that differ by less are equal

@@ -20,9 +20,8 @@ from attnviz.attribution.residual_stream import ResidualStream
 from attnviz.errors import joined
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
 from attnviz.results.base import Columns, Savable, described, doc, documented, proof, stacked
-from attnviz.results.text import dim, plain_table, signed
+from attnviz.results.text import dim, literal, plain_table, signed
 
 _LONGEST = 14  # letters of a word in a table
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence

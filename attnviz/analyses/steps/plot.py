@@ -46,7 +46,7 @@ from attnviz.figures.style import (
     theme,
 )
 from attnviz.results import AttentionResult
-from attnviz.results.axis import literal, selection, source
+from attnviz.results.text import literal, selection, source
 
 _GAP, _BETWEEN = 0.3, 0.14  # inches between panels, and between rows of panels
 _ROW, _TALLEST = 0.14, 1.6  # inches of a row of features, and of all rows of a panel

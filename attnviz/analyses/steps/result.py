@@ -15,7 +15,7 @@ from attnviz.errors import expect_names
 from attnviz.formula.attention import HIDDEN
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import AxisGeometry, literal, selection
+from attnviz.results.axis import AxisGeometry
 from attnviz.results.base import (
     Columns,
     Result,
@@ -27,7 +27,7 @@ from attnviz.results.base import (
     table_of_matrices,
     to_numpy,
 )
-from attnviz.results.text import dim, plain_table
+from attnviz.results.text import dim, literal, plain_table, selection
 
 _NUMBERS = 3  # of the row that is followed
 _WIDE = 60  # characters of a terminal that has room for bars
