@@ -95,8 +95,7 @@ class ExplainResult(WordResult):
     )
     provenance: Provenance = doc("The model and the text.")
     methods: Mapping[str, Tensor] = doc(
-        "Further attributions by the name of their method, (W,) each.",
-        default_factory=dict,
+        "Further attributions by the name of their method, (W,) each.", default_factory=dict
     )
     heads: HeadEffects | None = doc(
         "What the number loses without each head; None if not requested or not supported.",

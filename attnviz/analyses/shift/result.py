@@ -114,8 +114,7 @@ class ShiftResult(WordResult):
     agreement: AgreementReport = doc("That of the attention of the text.")
     provenance: Provenance = doc("The model and the text.")
     methods: Mapping[str, Tensor] = doc(
-        "Further attributions by the name of their method, (W,) each.",
-        default_factory=dict,
+        "Further attributions by the name of their method, (W,) each.", default_factory=dict
     )
     total_effect: Tensor | None = doc(
         "The same as `direct_effect` for patching each head at all positions, with everything "
@@ -128,8 +127,7 @@ class ShiftResult(WordResult):
         default=(),
     )
     plane: ShiftPlane | None = doc(
-        "The path of the word through the layers. None in files of older versions.",
-        default=None,
+        "The path of the word through the layers. None in files of older versions.", default=None
     )
     sink: int | None = doc(
         "The index of the first word, if it stays readable in the reference because the tokenizer "
