@@ -1,4 +1,4 @@
-"""What all results have in common: valid fields, a file, arrays, a table, a printed summary."""
+"""What all results have in common: described and valid fields, a file, arrays, a table."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def doc(text: str, *, label: bool = False, later: str = "", **keywords: Any) -> 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(doc,))
 def documented(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass, and list its own fields in its docstring."""
-    made = dataclass(frozen=True, eq=False)(cls)
+    made: Any = dataclass(frozen=True, eq=False)(cls)
     section = "\n\nAttributes\n----------"
-    for each in fields(made):  # type: ignore[arg-type]
+    for each in fields(made):
         if each.name in inspect.get_annotations(cls):
             section += f"\n{each.name} : {each.type}\n{_INDENTED.fill(each.metadata['doc'])}"
-    written = inspect.cleandoc(made.__doc__ or "")
-    made.__doc__ = re.sub(r"(?=\n\nExamples\n-)|\Z", lambda _: section, written, count=1)
-    return made
+    written = inspect.cleandoc(cls.__doc__ or "")
+    cls.__doc__ = re.sub(r"(?=\n\nExamples\n-)|\Z", lambda _: section, written, count=1)
+    return cls
 
 
 class Savable:
@@ -144,7 +144,8 @@ class Result(Savable):
 
     def labels(self) -> dict[str, list[str]]:
         """Return the labels of the arrays' rows and columns, by name."""
-        labels = (each.name for each in fields(self) if each.metadata.get("label"))  # type: ignore[arg-type]
+        record: Any = self
+        labels = (each.name for each in fields(record) if each.metadata.get("label"))
         return {name: list(getattr(self, name)) for name in labels}
 
     def columns_of_table(self) -> Columns:

@@ -79,10 +79,8 @@ class AblationResult(Result):
         yield "a target of each text", len(self.targets) == len(self.texts)
         places = [place for one in self.sets for place in one]
         yield "heads in each set", all(self.sets)
-        yield (
-            "heads of the model",
-            all(0 <= m < self.layers and 0 <= n < self.heads for m, n in places),
-        )
+        are_known = all(0 <= m < self.layers and 0 <= n < self.heads for m, n in places)
+        yield "heads of the model", are_known
         yield "a known quantity", self.quantity in _UNITS
 
     def __repr__(self) -> str:

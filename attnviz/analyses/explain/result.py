@@ -114,10 +114,8 @@ class ExplainResult(WordResult):
     def _rules(self) -> Rules:
         """Yield what the fields should have."""
         W, T = len(self.words), len(self.tokens)
-        yield (
-            "as many special flags and positions as words",
-            (len(self.special) == len(self.positions) == W),
-        )
+        are_of_words = len(self.special) == len(self.positions) == W
+        yield "as many special flags and positions as words", are_of_words
         credit = None if self.decomposition is None else self.decomposition.credit
         yield "a contribution of each token", credit is None or credit.shape == (T,)
         yield "contributions or effects", credit is not None or len(self.causal) > 0
