@@ -32,10 +32,6 @@ class WordResult(Result):
         """Sum parts (…, T) over the pieces of each word, (…, W)."""
         return sum_pieces(parts, self.positions)
 
-    def labels(self) -> dict[str, list[str]]:
-        """Return the words and the tokens of the text."""
-        return {"words": list(self.words), "tokens": list(self.tokens)}
-
 
 def sum_pieces(parts: Tensor, positions: Sequence[Sequence[int]]) -> Tensor:
     """Sum parts (…, T) over the pieces of each word, (…, W)."""

@@ -17,7 +17,8 @@ from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
 from attnviz.pipeline.attend import Model
 from attnviz.pipeline.run import AttendOptions, run
 from attnviz.results import AttentionResult
-from attnviz.results.axis import READ_WITH, Axis, TokenGroups, join_axes, token_groups
+from attnviz.results.axis import Axis, TokenGroups, join_axes, token_groups
+from attnviz.results.text import READ_WITH
 from attnviz.runtime.libraries import silence_logs
 
 _SAME = 1e-3  # of the norm of a state: a change that is rounding

@@ -33,7 +33,7 @@ from attnviz.figures.style import (
 )
 from attnviz.formula.attention import HIDDEN
 from attnviz.results import AxisGeometry, Landmark
-from attnviz.results.axis import literal
+from attnviz.results.text import literal
 
 # Matrices with more cells are drawn as one image, which keeps files small.
 _LINED_CELLS, _UNLINED_CELLS = 64 * 64, 32 * 32

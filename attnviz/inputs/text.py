@@ -17,8 +17,8 @@ from attnviz.inputs.spelling import align, covered, decode, read_labels, unknown
 from attnviz.inputs.tokens import Chat, TokenIds, special_flags
 from attnviz.models.pretrained import forward_parameters, has_text_decoder
 from attnviz.results import Axis, InputCheck
-from attnviz.results.axis import Span, join_axes, literal, make_axis
-from attnviz.results.text import counted
+from attnviz.results.axis import Span, join_axes, make_axis
+from attnviz.results.text import counted, literal
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import sought_tokens
 from attnviz.runtime.libraries import MemoryBudget

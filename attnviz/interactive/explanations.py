@@ -10,8 +10,7 @@ from attnviz.analyses.explain.result import SPLIT, ExplainResult
 from attnviz.errors import InputError
 from attnviz.figures.scale import signed_norm
 from attnviz.results import AttentionResult
-from attnviz.results.axis import literal
-from attnviz.results.text import signed
+from attnviz.results.text import literal, signed
 
 _NAMED = 3  # words with the largest contributions that the headline names
 _DIGITS = 4  # of a number

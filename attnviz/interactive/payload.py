@@ -40,8 +40,9 @@ from attnviz.results import (
 )
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import find_words, literal, source
+from attnviz.results.axis import find_words
 from attnviz.results.projection import recompute
+from attnviz.results.text import literal, source
 
 _LEVELS = (2**16 - 1, 2**12 - 1, 1440, 1023)  # of the codes of maps; the first that fits is used
 _COLOR_LEVELS = 2**8 - 1  # of numbers that are mainly seen as colors

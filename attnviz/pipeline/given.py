@@ -16,7 +16,7 @@ from attnviz.inputs.arguments import parse_labels
 from attnviz.pipeline.run import package_versions
 from attnviz.results import AgreementReport, AttentionResult, Axis, GivenAttention, Provenance
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.axis import literal
+from attnviz.results.text import literal
 
 _SHAPES = "(T, T), (heads, T, T), (layers, heads, T, T), or a list of layers (1, heads, T, T)"
 _ROUNDING = 1e-4  # by which rows of float32 may miss 1

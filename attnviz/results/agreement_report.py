@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from attnviz.errors import InputError, joined
-from attnviz.results.axis import listed
 from attnviz.results.base import Rules, Savable
+from attnviz.results.text import listed
 
 # The worst first.
 Verdict = Literal["failed", "not verified", "not proven", "positions not verified", "verified"]

@@ -17,11 +17,13 @@ import attnviz
 from attnviz.errors import InputError, true_or_false, whole_number
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_record import AttentionRecord, GivenAttention, LinearAttention
-from attnviz.results.axis import Axis, listed, literal, merge, token_groups
+from attnviz.results.axis import Axis, merge, token_groups
 from attnviz.results.base import (
     Rules,
     Savable,
     as_html,
+    doc,
+    documented,
     fits,
     is_image,
     labeled_array,
@@ -32,6 +34,7 @@ from attnviz.results.base import (
 )
 from attnviz.results.digest import digests
 from attnviz.results.projection import STAGES
+from attnviz.results.text import listed, literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -342,18 +345,14 @@ class Provenance(Savable):
         return changes and f" with {changes}"
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Waveform(Savable):
-    """The outline of a sound.
+    """The outline of a sound."""
 
-    Attributes
-    ----------
-    seconds : how long the sound is.
-    extremes : (B, 2) float32, the least and the largest sample of each of B equal parts.
-    """
-
-    seconds: float
-    extremes: Tensor
+    seconds: float = doc("How long the sound is.")
+    extremes: Tensor = doc(
+        "(B, 2) float32, the least and the largest sample of each of B equal parts."
+    )
 
     def _rules(self) -> Rules:
         yield "a duration", 0 < self.seconds < float("inf")
@@ -364,23 +363,17 @@ class Waveform(Savable):
         yield "samples that are finite", bool(self.extremes.isfinite().all())
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class NextTokens(Savable):
-    """The K tokens that a causal language model finds most probable after each of T positions.
+    """The K tokens that a causal language model finds most probable after each of T positions."""
 
-    Attributes
-    ----------
-    axis : the positions.
-    ids : (T, K), the most probable first.
-    labels : of the ids, in the vocabulary of the tokenizer.
-    probabilities : (T, K) float32, softmax in float64 over the logits of the run that was recorded;
-        of a text with generated tokens, over those of one pass over all of it.
-    """
-
-    axis: Axis
-    ids: Tensor
-    labels: tuple[tuple[str, ...], ...]
-    probabilities: Tensor
+    axis: Axis = doc("The positions.")
+    ids: Tensor = doc("(T, K), the most probable first.")
+    labels: tuple[tuple[str, ...], ...] = doc("Of the ids, in the vocabulary of the tokenizer.")
+    probabilities: Tensor = doc(
+        "(T, K) float32, softmax in float64 over the logits of the run that was recorded; of a "
+        "text with generated tokens, over those of one pass over all of it."
+    )
 
     def __repr__(self) -> str:
         last = zip(self.labels[-1], self.probabilities[-1].tolist(), strict=True)

@@ -1,15 +1,18 @@
-"""What all results have in common: valid fields, a file, arrays, a table, a printed summary."""
+"""What all results have in common: described and valid fields, a file, arrays, a table."""
 
 from __future__ import annotations
 
 import base64
 import html
+import inspect
 import io
 import itertools
 import os
+import re
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -26,12 +29,38 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 Columns = dict[str, Sequence[Any] | np.ndarray[Any, Any]]
 Rules = Iterator[tuple[str, bool]]
 
 SAVABLE: dict[str, type[Savable]] = {}  # by the name that a file has for the type
 _NOTEBOOK_WIDTH = 120  # millimeters of the figure that a notebook shows
 _DPI = 144  # of that figure; screens have 96, or more
+_INDENTED = textwrap.TextWrapper(
+    96, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+)
+
+
+def doc(text: str, *, label: bool = False, later: str = "", **keywords: Any) -> Any:
+    """Return a field of a result with its description.
+
+    label : whether it labels the rows or the columns of arrays. later : the version that added it,
+    where files of older versions lack it. keywords : as in `dataclasses.field`.
+    """
+    return field(metadata={"doc": text, "label": label, "later": later}, **keywords)
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(doc,))
+def documented(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass, and list its own fields in its docstring."""
+    made: Any = dataclass(frozen=True, eq=False)(cls)
+    section = "\n\nAttributes\n----------"
+    for each in fields(made):
+        if each.name in inspect.get_annotations(cls):
+            section += f"\n{each.name} : {each.type}\n{_INDENTED.fill(each.metadata['doc'])}"
+    written = inspect.cleandoc(cls.__doc__ or "")
+    cls.__doc__ = re.sub(r"(?=\n\nExamples\n-)|\Z", lambda _: section, written, count=1)
+    return cls
 
 
 class Savable:
@@ -115,7 +144,9 @@ class Result(Savable):
 
     def labels(self) -> dict[str, list[str]]:
         """Return the labels of the arrays' rows and columns, by name."""
-        return {}
+        record: Any = self
+        labels = (each.name for each in fields(record) if each.metadata.get("label"))
+        return {name: list(getattr(self, name)) for name in labels}
 
     def columns_of_table(self) -> Columns:
         """Return the columns of a long table, one row for each number; None where there is none."""

@@ -62,7 +62,7 @@ def stored(record: Any) -> dict[str, Any]:
     """Return the fields of a record by name; those added later only where they are set."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     unset = {
-        f.name for f in fields(record) if "later" in f.metadata and values[f.name] in ((), None)
+        f.name for f in fields(record) if f.metadata.get("later") and values[f.name] in ((), None)
     }
     return {name: value for name, value in values.items() if name not in unset}
 

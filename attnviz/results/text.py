@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from attnviz.results.attention_result import Provenance
+
+_LISTED = 4  # parts that a message names
+READ_WITH = "read with "  # begins a note on the token before a text
 
 
 def signed(value: float, missing: str = "–") -> str:
@@ -62,3 +71,81 @@ def plain_table(
 def dim(lines: Iterable[str]) -> Iterator[Text]:
     """Yield lines that say less than the others."""
     yield from (Text(line, "dim") for line in lines)
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """Return a text of at most `most` characters, its end left out where it is longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def literal(token: str, longest: int = 24) -> str:
+    """Return a token as it can be drawn: control characters visible, a very long one clipped."""
+    shown = "".join("\N{REPLACEMENT CHARACTER}" if _steers(c) else c for c in token)
+    return shortened(shown, longest)
+
+
+def listed(parts: Sequence[str], longest: int = 60) -> str:
+    """Return the first four of some parts, each shortened, and how many more there are."""
+    more = [f"{len(parts) - _LISTED} more"] if len(parts) > _LISTED else []
+    return ", ".join([*(literal(part, longest) for part in parts[:_LISTED]), *more])
+
+
+def _steers(character: str) -> bool:
+    """Whether a character steers what shows it: a terminal, the direction or the line."""
+    if "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069":
+        return True
+    return unicodedata.category(character) in ("Cc", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def selection(stack: str, layers: Sequence[int], heads: Sequence[int]) -> str:
+    """Return "Layer 3, head 5", or what was averaged, and the stack if it is not text.
+
+    >>> selection("encoder", (0, 1, 2), (5,))
+    'Mean of layers 0–2, head 5'
+    """
+    beside = {"cross": "Cross-attention", "vision": "Vision", "audio": "Audio"}.get(stack)
+    where, of_heads = f"layer {layers[0]}", f"head {heads[0]}"
+    if len(heads) > 1:
+        of_heads = f"{'mean of ' * (len(layers) == 1)}heads {ranges(heads)}"
+    if len(layers) > 1:
+        where = f"mean of layers {ranges(layers)}"
+    where = f"{where}, {of_heads}" if beside is None else f"{beside}, {where}, {of_heads}"
+    return where[0].upper() + where[1:]
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Return numbers as a list, with three or more in a row as a range.
+
+    >>> ranges((0, 1, 2, 5, 7, 8))
+    '0–2, 5, 7, 8'
+    """
+    texts: list[str] = []
+    for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        row = [number for _, number in run]
+        texts += [f"{row[0]}–{row[-1]}"] if len(row) > 2 else map(str, row)
+    return ", ".join(texts)
+
+
+def source(provenance: Provenance) -> str:
+    """Return the text, image or sound that was read, and the model that read it."""
+    longest = 60 if provenance.pair is None and provenance.target is None else 30
+
+    def quoted(text: str) -> str:
+        return f"“{literal(' '.join(text.split()), longest)}”"
+
+    inputs = [quoted(text) for text in (provenance.text, provenance.pair) if text is not None]
+    names = (provenance.image, provenance.audio, None if inputs else provenance.inputs)
+    inputs += [literal(name, 80) for name in names if name is not None]
+    model = provenance.model_name + provenance.with_changes
+    target = "" if provenance.target is None else f" to say {quoted(provenance.target)}"
+    return f"{' + '.join(inputs)}, read by {model}{target}"
+
+
+def source_and_notes(provenance: Provenance, notes: Sequence[str]) -> list[str]:
+    """Return the source, with the token that was read before the text, and the other notes.
+
+    A short caption begins with the source, and may leave out notes.
+    """
+    before = [note for note in notes if note.startswith(READ_WITH)]
+    others = [note for note in notes if note not in before]
+    return [source(provenance) + "".join(note.removeprefix("read") for note in before), *others]

@@ -35,7 +35,7 @@ class LiteralConsole(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
         """Render, with control characters made visible."""
-        from attnviz.results.axis import literal
+        from attnviz.results.text import literal
 
         for text, style, control in super().render(renderable, options):
             lines = text.split("\n")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from strategies import AWKWARD, strings
 
 from attnviz.interactive.page import make_frame, make_page, static
-from attnviz.results.axis import literal
+from attnviz.results.text import literal
 
 OWN = [
     *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),

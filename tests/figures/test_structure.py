@@ -21,7 +21,7 @@ from attnviz.analyses.maps.compute import attention_map, head_maps
 from attnviz.errors import InputError
 from attnviz.figures import style
 from attnviz.figures.style import fallback_fonts
-from attnviz.results.axis import literal
+from attnviz.results.text import literal
 
 
 def labels(axis):

@@ -24,7 +24,7 @@ from attnviz.interactive.page import (
     static,
 )
 from attnviz.results import AgreementReport, Provenance
-from attnviz.results.axis import literal, source
+from attnviz.results.text import literal, source
 
 OWN = [
     *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),

@@ -28,14 +28,8 @@ from attnviz.figures.layout import Ruler
 from attnviz.figures.style import SMALLEST_SIZE, style
 from attnviz.inputs.text import encode_texts, token_spans
 from attnviz.results import Axis, Provenance
-from attnviz.results.axis import (
-    find_words,
-    literal,
-    locate,
-    merge,
-    source,
-    token_groups,
-)
+from attnviz.results.axis import find_words, locate, merge, token_groups
+from attnviz.results.text import literal, source
 
 LEARNT = [
     "the train left the station on time and nobody minded, don't they?",

@@ -1,7 +1,7 @@
 """Result methods: invariants, arrays, table, file, printed text and figure."""
 
 import io
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from html import escape
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from rich.console import Console
 import attnviz
 from attnviz.errors import InputError
 from attnviz.io.export import to_data
-from attnviz.results.base import Result, Savable, as_html
+from attnviz.results.base import Result, Savable, as_html, doc, documented
+from attnviz.results.digest import stored
 from attnviz.runtime import text_as_html
 
 NAMES = ("map", "map-image", "maps", "steps", "senses", "shift", "survey", "compare", "example")
@@ -121,6 +122,33 @@ def test_inconsistent_results_cannot_be_built(whole):
         replace(whole, records=(replace(whole.records[0], scale=float("nan")),))
     with pytest.raises(InputError, match="StageCheck should have failed heads"):
         replace(whole.agreement.checks[0], failed_heads=(), finite=False)
+
+
+def test_a_field_is_described_once_and_listed_in_the_docstring(monkeypatch):
+    monkeypatch.setattr("attnviz.results.base.SAVABLE", {})
+
+    @documented
+    class Heads(Result):
+        """Some heads.
+
+        Examples
+        --------
+        >>> Heads
+        """
+
+        names: tuple[str, ...] = doc("The names of K heads.", label=True)
+        weights: torch.Tensor = doc("(K,).")
+        notes: tuple[str, ...] = doc("Further lines of the caption.", default=(), later="0.2")
+
+    lines = Heads.__doc__.split("\n")
+    assert lines[:5] == ["Some heads.", "", "Attributes", "----------", "names : tuple[str, ...]"]
+    assert lines[9:13] == ["    Further lines of the caption.", "", "Examples", "--------"]
+    heads = Heads(("0.1", "0.2"), torch.ones(2))
+    assert heads.labels() == {"names": ["0.1", "0.2"]}
+    assert "notes" not in stored(heads)
+    assert "notes" in stored(replace(heads, notes=("short",)))
+    with pytest.raises(FrozenInstanceError):
+        heads.names = ()
 
 
 def test_every_part_of_a_result_can_be_saved(whole, tmp_path):

@@ -11,8 +11,7 @@ from attnviz.figures import figure
 from attnviz.figures.head_grid import draw_effects
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, sign_colors, theme
-from attnviz.results.axis import source
-from attnviz.results.text import signed
+from attnviz.results.text import signed, source
 
 _BARS = 8  # heads beside the grid
 _BESIDE = 4.0  # inches of a page with room for bars beside the grid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,9 +14,8 @@ from attnviz.analyses.explain.result import UNITS
 from attnviz.attribution.ranking import RANKABLE, spearman
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Rules, described, proof
-from attnviz.results.text import dim, plain_table, signed
+from attnviz.results.base import Columns, Result, Rules, described, doc, documented, proof
+from attnviz.results.text import dim, literal, plain_table, signed
 
 _LISTED = 10  # sets of heads
 _LONGEST = 24  # letters of a word in a sentence
@@ -25,43 +23,9 @@ _LEVEL = 0.05  # how often an interval misses the mean
 _UNITS = UNITS | {"vector": "of its length"}
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class AblationResult(Result):
     """What the output of a model loses without each of S sets of heads, in N texts.
-
-    Attributes
-    ----------
-    sets : tuple
-        The (layer, head) of the heads that were ablated together; mostly one.
-    layers, heads : int
-        How many the model has.
-    lost : Tensor
-        The number in the unchanged text minus the number without the heads, (N, S): of the
-        log-probability in nats, of the logit or the difference of logits, or how far the vector of
-        the word moved, as a share of its length.
-    divergence : Tensor
-        The Kullback–Leibler divergence of the prediction without the heads from the prediction, in
-        nats, (N, S). NaN for a vector.
-    estimate : Tensor
-        What would be lost to first order, from one gradient for each text, (N, S). NaN where there
-        is none: for a vector, a direct effect, and attention to a word.
-    texts, targets : tuple of str
-        The texts, and in each the token, class or word that is measured.
-    quantity : str
-        What is measured: "log-probability", "difference" (of logits), "vector", or the "logit" of
-        a classifier whose classes are no distribution.
-    how : str
-        What happened to the heads.
-    condition : str
-        The same in a headline, with {heads} for their names.
-    effect : str
-        "total" or "direct".
-    notes : tuple of str
-        What a caption should say besides.
-    agreement : AgreementReport
-        The attention of all texts, and the outputs without an ablation.
-    provenance : Provenance
-        Of the first text.
 
     Examples
     --------
@@ -72,21 +36,38 @@ class AblationResult(Result):
     >>> figure = lost.plot()
     """
 
-    sets: tuple[tuple[tuple[int, int], ...], ...]
-    layers: int
-    heads: int
-    lost: Tensor
-    divergence: Tensor
-    estimate: Tensor
-    texts: tuple[str, ...]
-    targets: tuple[str, ...]
-    quantity: str
-    how: str
-    condition: str
-    effect: str
-    notes: tuple[str, ...]
-    agreement: AgreementReport
-    provenance: Provenance
+    sets: tuple[tuple[tuple[int, int], ...], ...] = doc(
+        "The (layer, head) of the heads that were ablated together; mostly one."
+    )
+    layers: int = doc("How many layers the model has.")
+    heads: int = doc("How many heads each of its layers has.")
+    lost: Tensor = doc(
+        "The number in the unchanged text minus the number without the heads, (N, S): of the "
+        "log-probability in nats, of the logit or the difference of logits, or how far the vector "
+        "of the word moved, as a share of its length."
+    )
+    divergence: Tensor = doc(
+        "The Kullback–Leibler divergence of the prediction without the heads from the prediction, "
+        "in nats, (N, S). NaN for a vector."
+    )
+    estimate: Tensor = doc(
+        "What would be lost to first order, from one gradient for each text, (N, S). NaN where "
+        "there is none: for a vector, a direct effect, and attention to a word."
+    )
+    texts: tuple[str, ...] = doc("The texts.")
+    targets: tuple[str, ...] = doc("The token, class or word that is measured in each text.")
+    quantity: str = doc(
+        'What is measured: "log-probability", "difference" (of logits), "vector", or the "logit" '
+        "of a classifier whose classes are no distribution."
+    )
+    how: str = doc("What happened to the heads.")
+    condition: str = doc("The same in a headline, with {heads} for their names.")
+    effect: str = doc('"total" or "direct".')
+    notes: tuple[str, ...] = doc("What a caption should say besides.")
+    agreement: AgreementReport = doc(
+        "The attention of all texts, and the outputs without an ablation."
+    )
+    provenance: Provenance = doc("Of the first text.")
 
     main_array: ClassVar[str] = "lost"
 
@@ -98,10 +79,8 @@ class AblationResult(Result):
         yield "a target of each text", len(self.targets) == len(self.texts)
         places = [place for one in self.sets for place in one]
         yield "heads in each set", all(self.sets)
-        yield (
-            "heads of the model",
-            all(0 <= m < self.layers and 0 <= n < self.heads for m, n in places),
-        )
+        are_known = all(0 <= m < self.layers and 0 <= n < self.heads for m, n in places)
+        yield "heads of the model", are_known
         yield "a known quantity", self.quantity in _UNITS
 
     def __repr__(self) -> str:

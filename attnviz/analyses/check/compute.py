@@ -20,8 +20,7 @@ from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.pipeline.given import weights_by_layer
 from attnviz.results import AttentionRecord, AttentionResult, expect_vectors, one_result
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.axis import shortened
-from attnviz.results.text import counted
+from attnviz.results.text import counted, shortened
 
 if TYPE_CHECKING:
     from attnviz.inputs.tokens import TextSource

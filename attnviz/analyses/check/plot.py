@@ -27,7 +27,7 @@ from attnviz.figures.style import (
     power,
     theme,
 )
-from attnviz.results.axis import literal, source
+from attnviz.results.text import literal, source
 
 _LARGEST_CELL = 0.36  # inches of a head
 _SMALL_CELL = 0.2  # if all agree

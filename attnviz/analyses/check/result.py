@@ -13,9 +13,18 @@ from torch import Tensor
 
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal, ranges
-from attnviz.results.base import Columns, Result, Rules, Savable, column, fits, proof
-from attnviz.results.text import dim
+from attnviz.results.base import (
+    Columns,
+    Result,
+    Rules,
+    Savable,
+    column,
+    doc,
+    documented,
+    fits,
+    proof,
+)
+from attnviz.results.text import dim, literal, ranges
 from attnviz.runtime import text_as_html
 
 
@@ -42,31 +51,11 @@ class Mismatch(Savable):
     ours: float
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@documented
 class CheckResult(Result):
     """Another tool's weights beside those of attnviz, head by head.
 
     There are K heads, in the order of layers.
-
-    Attributes
-    ----------
-    layers, heads : tuple of int
-        The layer and the number of each head.
-    differences : Tensor
-        The largest difference of a weight of each head, (K,), float64.
-    tolerances : Tensor
-        The largest that passes, (K,).
-    agree : Tensor
-        Whether each head agrees, (K,), bool. Beside the difference counts the slope of the log
-        weights, which a wrong scale changes.
-    first : Mismatch or None
-        Where the first head that differs does so most.
-    hints : tuple of str
-        What explains the difference of its layer exactly, if something does.
-    notes : tuple of str
-        What could go unnoticed.
-    agreement, provenance : AgreementReport, Provenance
-        Those of attnviz's own weights.
 
     Examples
     --------
@@ -80,16 +69,21 @@ class CheckResult(Result):
     >>> figure = report.plot()
     """
 
-    layers: tuple[int, ...]
-    heads: tuple[int, ...]
-    differences: Tensor
-    tolerances: Tensor
-    agree: Tensor
-    first: Mismatch | None
-    hints: tuple[str, ...]
-    notes: tuple[str, ...]
-    agreement: AgreementReport
-    provenance: Provenance
+    layers: tuple[int, ...] = doc("The layer of each head.")
+    heads: tuple[int, ...] = doc("The number of each head in its layer.")
+    differences: Tensor = doc("The largest difference of a weight of each head, (K,), float64.")
+    tolerances: Tensor = doc("The largest that passes, (K,).")
+    agree: Tensor = doc(
+        "Whether each head agrees, (K,), bool. Beside the difference counts the slope of the log "
+        "weights, which a wrong scale changes."
+    )
+    first: Mismatch | None = doc("Where the first head that differs does so most.")
+    hints: tuple[str, ...] = doc(
+        "What explains the difference of its layer exactly, if something does."
+    )
+    notes: tuple[str, ...] = doc("What could go unnoticed.")
+    agreement: AgreementReport = doc("That of attnviz's own weights.")
+    provenance: Provenance = doc("The model and the text.")
 
     def __repr__(self) -> str:
         outcome = "agrees" if self.agrees else f"differs first in head {self._name}"

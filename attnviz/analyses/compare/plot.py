@@ -21,8 +21,7 @@ from attnviz.analyses.survey.statistics import STATISTICS, TITLES
 from attnviz.figures import figure
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, WIDE, theme
-from attnviz.results.axis import literal
-from attnviz.results.text import signed
+from attnviz.results.text import literal, signed
 
 _LONGEST_NAME = 40  # letters of the name of a model
 _NAMED = 8  # heads that the caption names

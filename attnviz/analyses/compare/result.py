@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
@@ -17,9 +17,8 @@ from attnviz.analyses.survey.result import SURE, HeadTable
 from attnviz.analyses.survey.statistics import NAMES, TITLES, largest
 from attnviz.results.agreement_report import AgreementReport, Verdict
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Rules, column, described, one_each
-from attnviz.results.text import dim, plain_table
+from attnviz.results.base import Columns, Rules, column, described, doc, documented, one_each
+from attnviz.results.text import dim, literal, plain_table
 
 _LISTED = 10  # heads
 _NAMED = 2  # statistics of each head
@@ -56,36 +55,11 @@ class SeveralModels:
         }
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class CompareResult(SeveralModels, HeadTable):
     """Of K heads of two models, S statistics over the same texts, and how far the maps are apart.
 
-    Attributes
-    ----------
-    heads, statistics : tuple
-        The names of heads and statistics, as in `SurveyResult`.
-    first, second : Tensor
-        The means over texts in each model, (K, S).
-    change, low, high : Tensor
-        The difference, second - first, text by text, and its 95 % interval over texts,
-        (K, S).
-    p_value : Tensor
-        Two-sided, by sign flips of the texts, as if the models were exchanged in some of them;
-        corrected for all heads and statistics, (K, S).
-    apart, apart_low, apart_high : Tensor
-        The distance of the maps, from 0 to 1, with its interval, (K,): the square root of the
-        Jensen–Shannon divergence, in bits, between the weights of a head in both models, mean over
-        the rows of a text, then over texts.
-    texts, tokens : int
-        How many were processed.
-    notes : tuple of str
-        On texts that were left out or cut.
-    agreements, provenances : tuple
-        Of the first model and of the second.
-    left_out : tuple of int
-        The texts that were left out, counted from 1.
-    checkpoints : tuple of str
-        The labels of the models, if they were given any.
+    Heads and statistics are named as in `SurveyResult`.
 
     Examples
     --------
@@ -96,22 +70,31 @@ class CompareResult(SeveralModels, HeadTable):
     >>> figure = result.plot()
     """
 
-    first: Tensor
-    second: Tensor
-    change: Tensor
-    low: Tensor
-    high: Tensor
-    p_value: Tensor
-    apart: Tensor
-    apart_low: Tensor
-    apart_high: Tensor
-    texts: int
-    tokens: int
-    notes: tuple[str, ...]
-    agreements: tuple[AgreementReport, AgreementReport]
-    provenances: tuple[Provenance, Provenance]
-    left_out: tuple[int, ...] = ()
-    checkpoints: tuple[str, ...] = ()
+    first: Tensor = doc("The means over texts in the first model, (K, S).")
+    second: Tensor = doc("The means over texts in the second model, (K, S).")
+    change: Tensor = doc("The mean over texts of the difference, second - first, (K, S).")
+    low: Tensor = doc("Where the 95 % interval of the change over texts begins, (K, S).")
+    high: Tensor = doc("Where it ends, (K, S).")
+    p_value: Tensor = doc(
+        "Two-sided, by sign flips of the texts, as if the models were exchanged in some of them; "
+        "corrected for all heads and statistics, (K, S)."
+    )
+    apart: Tensor = doc(
+        "The distance of the maps, from 0 to 1, (K,): the square root of the "
+        "Jensen–Shannon divergence, in bits, between the weights of a head in both models, mean "
+        "over the rows of a text, then over texts."
+    )
+    apart_low: Tensor = doc("Where the 95 % interval of the distance over texts begins, (K,).")
+    apart_high: Tensor = doc("Where it ends, (K,).")
+    texts: int = doc("How many texts were processed.")
+    tokens: int = doc("How many tokens they have.")
+    notes: tuple[str, ...] = doc("On texts that were left out or cut.")
+    agreements: tuple[AgreementReport, AgreementReport] = doc(
+        "Of the first and of the second model."
+    )
+    provenances: tuple[Provenance, Provenance] = doc("Of the two models, in order.")
+    left_out: tuple[int, ...] = doc("The texts that were left out, counted from 1.", default=())
+    checkpoints: tuple[str, ...] = doc("The labels of the models, if any were given.", default=())
 
     main_array: ClassVar[str] = "change"
 
@@ -162,36 +145,12 @@ class Turn(NamedTuple):
     step: int
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class CheckpointsResult(SeveralModels, HeadTable):
     """Of K heads in each of C checkpoints, S statistics over the same texts.
 
-    A step is from one checkpoint to the next, in the order in which they were given.
-
-    Attributes
-    ----------
-    heads, statistics : tuple
-        The names of heads and statistics, as in `SurveyResult`.
-    checkpoints : tuple of str
-        The labels of the checkpoints.
-    mean, low, high : Tensor
-        The mean over texts and its 95 % interval over texts, (C, K, S).
-    change, change_low, change_high : Tensor
-        The difference of a checkpoint from the one before, text by text, and its 95 % interval,
-        (C - 1, K, S).
-    p_value : Tensor
-        Two-sided, of the changes, by sign flips of the texts, corrected for all heads, statistics
-        and steps, (C - 1, K, S).
-    roles : tuple of tuple of str
-        For each checkpoint the role of each head, or "", as in `SurveyResult`.
-    texts, tokens : int
-        How many were processed.
-    notes : tuple of str
-        On texts that were left out or cut.
-    agreements, provenances : tuple
-        Of each checkpoint.
-    left_out : tuple of int
-        The texts that were left out, counted from 1.
+    A step is from one checkpoint to the next, in the order in which they were given. Heads and
+    statistics are named as in `SurveyResult`.
 
     Examples
     --------
@@ -204,21 +163,30 @@ class CheckpointsResult(SeveralModels, HeadTable):
     >>> figure = result.plot()
     """
 
-    checkpoints: tuple[str, ...]
-    mean: Tensor
-    low: Tensor
-    high: Tensor
-    change: Tensor
-    change_low: Tensor
-    change_high: Tensor
-    p_value: Tensor
-    roles: tuple[tuple[str, ...], ...]
-    texts: int
-    tokens: int
-    notes: tuple[str, ...]
-    agreements: tuple[AgreementReport, ...]
-    provenances: tuple[Provenance, ...]
-    left_out: tuple[int, ...] = ()
+    checkpoints: tuple[str, ...] = doc("The labels of the checkpoints.")
+    mean: Tensor = doc("The mean over texts, (C, K, S).")
+    low: Tensor = doc("Where the 95 % interval of the mean over texts begins, (C, K, S).")
+    high: Tensor = doc("Where it ends, (C, K, S).")
+    change: Tensor = doc(
+        "The mean over texts of the difference from the checkpoint before, (C - 1, K, S)."
+    )
+    change_low: Tensor = doc(
+        "Where the 95 % interval of the change over texts begins, (C - 1, K, S)."
+    )
+    change_high: Tensor = doc("Where it ends, (C - 1, K, S).")
+    p_value: Tensor = doc(
+        "Two-sided, of the changes, by sign flips of the texts, corrected for all heads, "
+        "statistics and steps, (C - 1, K, S)."
+    )
+    roles: tuple[tuple[str, ...], ...] = doc(
+        'For each checkpoint the role of each head, or "", as in `SurveyResult`.'
+    )
+    texts: int = doc("How many texts were processed.")
+    tokens: int = doc("How many tokens they have.")
+    notes: tuple[str, ...] = doc("On texts that were left out or cut.")
+    agreements: tuple[AgreementReport, ...] = doc("Of each checkpoint.")
+    provenances: tuple[Provenance, ...] = doc("Of each checkpoint.")
+    left_out: tuple[int, ...] = doc("The texts that were left out, counted from 1.", default=())
 
     main_array: ClassVar[str] = "mean"
 

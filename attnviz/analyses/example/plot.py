@@ -22,7 +22,7 @@ from attnviz.figures import figure
 from attnviz.figures.cells import draw_cells, frame, write_numbers
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import FULL_WIDTH, SMALL_SIZE, SMALLEST_SIZE, TEXT_SIZE, WIDE, theme
-from attnviz.results.axis import literal
+from attnviz.results.text import literal, with_minus
 
 # Inches, unless said otherwise.
 _BELOW, _GAP = 0.1, 0.1  # below a stage, and between its matrices
@@ -153,7 +153,7 @@ def _draw_matrix(page: Page, matrix: Matrix, left: float, top: float, width: flo
     low, high = np.nanmin(matrix.values), np.nanmax(matrix.values)
     norm = Normalize(low, low + max(high - low, 1e-12) / _DARKEST)
     mesh = draw_cells(ax, matrix.values, theme().weights, norm)
-    texts = [[text.replace("-", "\N{MINUS SIGN}") for text in row] for row in matrix.texts]
+    texts = [[*map(with_minus, row)] for row in matrix.texts]
     longest = max((text for row in matrix.texts for text in row), key=len)
     for size in (SMALL_SIZE, SMALLEST_SIZE):
         if page.ruler.width(longest, size) <= cell - 0.02:

@@ -14,8 +14,8 @@ from rich.table import Column, Table
 from rich.text import Text
 from torch import Tensor
 
-from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Savable, table_of_matrices
+from attnviz.results.base import Columns, Result, Savable, doc, documented, table_of_matrices
+from attnviz.results.text import literal
 
 _ARRAYS = (
     "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
@@ -63,15 +63,15 @@ class Matrix:
         return next((state for state in (DIFFERS, ROUNDED) if state in cells), EXACT)
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class GivenMatrix(Savable):
-    """A matrix that an example gives, such as "X", "W_q" or "head 1 V", with labels."""
+    """A matrix that an example gives, with labels."""
 
-    key: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: Tensor  # (m, n), float64
-    texts: tuple[tuple[str, ...], ...]  # the numbers with the digits of the file
+    key: str = doc('Its name: "X", "W_q" or "head 1 V".')
+    rows: tuple[str, ...] = doc("The labels of the m rows.")
+    columns: tuple[str, ...] = doc("The labels of the n columns.")
+    values: Tensor = doc("(m, n), float64.")
+    texts: tuple[tuple[str, ...], ...] = doc("The numbers with the digits of the file.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,22 +181,9 @@ class ReplayedStage(Savable):
         return matrices
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class ExampleResult(Result):
     """A worked example with every stage replayed.
-
-    Attributes
-    ----------
-    name : str
-        A bundled example, such as "phones", or the name of the file.
-    title : str
-        The title that the example has.
-    tokens : tuple of str
-        The labels of the keys.
-    given : tuple of GivenMatrix
-        The matrices from which everything is computed.
-    stages : tuple of ReplayedStage
-        The stages in order.
 
     Examples
     --------
@@ -207,11 +194,11 @@ class ExampleResult(Result):
     >>> figure = worked.plot()
     """
 
-    name: str
-    title: str
-    tokens: tuple[str, ...]
-    given: tuple[GivenMatrix, ...]
-    stages: tuple[ReplayedStage, ...]
+    name: str = doc('A bundled example, such as "phones", or the name of the file.')
+    title: str = doc("The title that the example has.")
+    tokens: tuple[str, ...] = doc("The labels of the keys.", label=True)
+    given: tuple[GivenMatrix, ...] = doc("The matrices from which everything is computed.")
+    stages: tuple[ReplayedStage, ...] = doc("The stages in order.")
 
     agreement: ClassVar[None] = None  # no model runs, so there is nothing to verify
 
@@ -284,10 +271,6 @@ class ExampleResult(Result):
         for stage in self.stages:
             arrays |= {f"{stage.key} {kind}": getattr(stage, kind) for kind in _ARRAYS}
         return {name: array for name, array in arrays.items() if array is not None}
-
-    def labels(self) -> dict[str, list[str]]:
-        """Return the tokens of the example."""
-        return {"tokens": list(self.tokens)}
 
     def about(self) -> dict[str, Any]:
         """Return how many printed cells follow, and the facts about each stage."""

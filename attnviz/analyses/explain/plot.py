@@ -31,8 +31,7 @@ from attnviz.figures.style import (
     power,
     theme,
 )
-from attnviz.results.axis import literal, source_and_notes
-from attnviz.results.text import signed
+from attnviz.results.text import literal, signed, source_and_notes, with_minus
 
 _MEASURED = "measured effect"
 # Inches, and points.
@@ -300,7 +299,7 @@ def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: fl
     room = page.room
     named = [f"head {name} by {-lost:.2g}" for name, lost in result.strongest_heads[:_NAMED]]
     title = f"{result.quantity[0].upper()}{result.quantity[1:]} changes without "
-    title += " and without ".join(named).replace("-", "\N{MINUS SIGN}") if named else "no head"
+    title += with_minus(" and without ".join(named)) or "no head"
     place = page.left, page.subtitle(page.left, top, title, room) + 0.03
     return draw_effects(
         page, effects.best, place, room, unit=result.unit, raises="the head raises it",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -20,9 +19,8 @@ from attnviz.attribution.lens import LogitLens
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, correlate_ranks, spearman
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Rules, described, proof
-from attnviz.results.text import dim, plain_table, signed
+from attnviz.results.base import Columns, Rules, described, doc, documented, proof
+from attnviz.results.text import dim, literal, plain_table, signed
 
 SPLIT = "split"  # the name of the contributions among the methods
 _STRONGEST = 5  # heads that are named
@@ -32,66 +30,13 @@ _LONGEST = 24  # letters of a word in a sentence
 UNITS = {"difference": "logits", "log-probability": "nats", "logit": "logits"}
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class ExplainResult(WordResult):
     """Why a model predicted a token or a class, with the measured effect of changing each word.
 
     The text has T tokens and W words, special tokens among them. What is explained is one number:
     the logit of the target minus that of another choice, the log-probability of the target, or its
     logit.
-
-    Attributes
-    ----------
-    target : str
-        The token or class that is explained.
-    against : str or None
-        The one that it is compared with.
-    kind : str
-        "next token", "masked token" or "class".
-    number : str
-        What is explained: "difference" (of logits), "log-probability" or "logit".
-    value, baseline : float
-        The number in the text and in the reference. The contributions of the words sum to the
-        difference. The baseline is NaN without a decomposition.
-    probability : float
-        The probability of the target: by the softmax, or by the sigmoid where a text has several
-        labels at once. NaN for a score (regression, a reranker), which has none.
-    top, top_probabilities : tuple of str, tuple of float
-        The most probable tokens or classes, and their probabilities.
-    words : tuple of str
-        The words of the text.
-    positions : tuple of tuple of int
-        The positions of the pieces of each word. A word contributes the sum of its pieces.
-    special : tuple of bool
-        Which words are special tokens.
-    tokens : tuple of str
-        The tokens of the text.
-    unmeasured : tuple of int
-        The indices of words that are the same in both runs by construction: the word at which a
-        token is predicted, and the attention sink.
-    reference : str
-        What the text is compared with, in words.
-    decomposition : Decomposition or None
-        The difference to the reference, split over layers, heads and tokens; None for attention
-        that cannot be decomposed, such as that of windows.
-    causal : mapping of str to Tensor
-        By intervention, what the number loses if each word is masked, replaced, knocked out or
-        deleted, (W,). NaN for words that were not changed. Empty if nothing was measured.
-    replacements : Tensor
-        What it loses by each of K replacements of a word, (K, W). "replace" is their mean.
-    notes : tuple of str
-        Further lines of the caption.
-    agreement, provenance : AgreementReport, Provenance
-        Those of the attention of the text. The agreement also covers the sums and the number.
-    methods : mapping of str to Tensor
-        Further attributions by the name of their method, (W,) each.
-    heads : HeadEffects or None
-        What the number loses without each head; None if not requested or not supported.
-    lens : LogitLens or None
-        What each layer would predict; None if not requested or not supported, and for a class.
-    stacks : tuple of str
-        Whether each word is in the "source" or in the "target" of an encoder–decoder, whose words
-        follow each other; empty for one text.
 
     Examples
     --------
@@ -107,39 +52,70 @@ class ExplainResult(WordResult):
 
     main_array: ClassVar[str | None] = "credit"
 
-    target: str
-    against: str | None
-    kind: str
-    number: str
-    value: float
-    baseline: float
-    probability: float
-    top: tuple[str, ...]
-    top_probabilities: tuple[float, ...]
-    words: tuple[str, ...]
-    positions: tuple[tuple[int, ...], ...]
-    special: tuple[bool, ...]
-    tokens: tuple[str, ...]
-    unmeasured: tuple[int, ...]
-    reference: str
-    decomposition: Decomposition | None
-    causal: Mapping[str, Tensor]
-    replacements: Tensor
-    notes: tuple[str, ...]
-    agreement: AgreementReport
-    provenance: Provenance
-    methods: Mapping[str, Tensor] = field(default_factory=dict)
-    heads: HeadEffects | None = None
-    lens: LogitLens | None = None
-    stacks: tuple[str, ...] = ()
+    target: str = doc("The token or class that is explained.")
+    against: str | None = doc("The one that it is compared with.")
+    kind: str = doc('"next token", "masked token" or "class".')
+    number: str = doc('What is explained: "difference" (of logits), "log-probability" or "logit".')
+    value: float = doc("The number in the text.")
+    baseline: float = doc(
+        "The number in the reference. The contributions of the words sum to the difference. NaN "
+        "without a decomposition."
+    )
+    probability: float = doc(
+        "The probability of the target: by the softmax, or by the sigmoid where a text has several "
+        "labels at once. NaN for a score (regression, a reranker), which has none."
+    )
+    top: tuple[str, ...] = doc("The most probable tokens or classes.")
+    top_probabilities: tuple[float, ...] = doc("Their probabilities.")
+    words: tuple[str, ...] = doc("The words of the text.", label=True)
+    positions: tuple[tuple[int, ...], ...] = doc(
+        "The positions of the pieces of each word. A word contributes the sum of its pieces."
+    )
+    special: tuple[bool, ...] = doc("Which words are special tokens.")
+    tokens: tuple[str, ...] = doc("The tokens of the text.", label=True)
+    unmeasured: tuple[int, ...] = doc(
+        "The indices of words that are the same in both runs by construction: the word at which a "
+        "token is predicted, and the attention sink."
+    )
+    reference: str = doc("What the text is compared with, in words.")
+    decomposition: Decomposition | None = doc(
+        "The difference to the reference, split over layers, heads and tokens; None for attention "
+        "that cannot be decomposed, such as that of windows."
+    )
+    causal: Mapping[str, Tensor] = doc(
+        "By intervention, what the number loses if each word is masked, replaced, knocked out or "
+        "deleted, (W,). NaN for words that were not changed. Empty if nothing was measured."
+    )
+    replacements: Tensor = doc(
+        'What it loses by each of K replacements of a word, (K, W). "replace" is their mean.'
+    )
+    notes: tuple[str, ...] = doc("Further lines of the caption.")
+    agreement: AgreementReport = doc(
+        "That of the attention of the text, which also covers the sums and the number."
+    )
+    provenance: Provenance = doc("The model and the text.")
+    methods: Mapping[str, Tensor] = doc(
+        "Further attributions by the name of their method, (W,) each.", default_factory=dict
+    )
+    heads: HeadEffects | None = doc(
+        "What the number loses without each head; None if not requested or not supported.",
+        default=None,
+    )
+    lens: LogitLens | None = doc(
+        "What each layer would predict; None if not requested or not supported, and for a class.",
+        default=None,
+    )
+    stacks: tuple[str, ...] = doc(
+        'Whether each word is in the "source" or in the "target" of an encoder–decoder, whose '
+        "words follow each other; empty for one text.",
+        default=(),
+    )
 
     def _rules(self) -> Rules:
         """Yield what the fields should have."""
         W, T = len(self.words), len(self.tokens)
-        yield (
-            "as many special flags and positions as words",
-            (len(self.special) == len(self.positions) == W),
-        )
+        are_of_words = len(self.special) == len(self.positions) == W
+        yield "as many special flags and positions as words", are_of_words
         credit = None if self.decomposition is None else self.decomposition.credit
         yield "a contribution of each token", credit is None or credit.shape == (T,)
         yield "contributions or effects", credit is not None or len(self.causal) > 0

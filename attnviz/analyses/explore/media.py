@@ -19,7 +19,7 @@ from attnviz.analyses.survey.result import NOUNS
 from attnviz.analyses.survey.statistics import Tokens
 from attnviz.capture.batched import BatchedAttention
 from attnviz.results import AttentionRecord, Axis
-from attnviz.results.axis import literal
+from attnviz.results.text import literal
 from attnviz.runtime.progress import part, say
 
 _SIDES = (224, 160, 112, 80, 56)  # pixels of a picture in the page

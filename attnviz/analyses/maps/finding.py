@@ -13,8 +13,8 @@ from attnviz.analyses.maps.result import AttentionMap, HeadMaps, followed_rules
 from attnviz.errors import InputError
 from attnviz.figures.scale import is_logarithmic
 from attnviz.results import AxisGeometry, row_shares
-from attnviz.results.axis import TokenGroups, content_words, literal, locate
-from attnviz.results.text import counted, with_minus
+from attnviz.results.axis import TokenGroups, content_words, locate
+from attnviz.results.text import counted, literal, with_minus
 
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
 _FEWEST_ROWS = 3

@@ -43,7 +43,7 @@ from attnviz.figures.style import (
     theme,
 )
 from attnviz.results import AttentionResult, Special
-from attnviz.results.axis import source
+from attnviz.results.text import source
 
 _LARGE_TILE, _LARGEST_TILE = 0.8, 1.5  # inches of a tile: with one layer, and at most
 _NAMED_TILE = 0.45  # inches of a tile with room for the name of its family

@@ -58,7 +58,7 @@ from attnviz.figures.style import (
     theme_on,
 )
 from attnviz.results import AttentionResult, AxisGeometry, Special
-from attnviz.results.axis import literal, source
+from attnviz.results.text import literal, source
 
 _LABEL = 0.18  # inches of the name of an axis
 _LONGEST = 0.3  # share of the width for the labels of rows at most

@@ -21,7 +21,6 @@ from attnviz.errors import true_or_false, whole_number
 from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import attributes_of
-from attnviz.results.axis import literal, selection
 from attnviz.results.base import (
     Columns,
     Result,
@@ -34,7 +33,7 @@ from attnviz.results.base import (
     to_numpy,
     wide_table,
 )
-from attnviz.results.text import dim
+from attnviz.results.text import dim, literal, selection
 from attnviz.runtime import text_as_html
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from attnviz.inputs.text import token_spans
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.axis import content_words, expect_known, literal, token_groups
+from attnviz.results.axis import content_words, expect_known, token_groups
+from attnviz.results.text import literal
 from attnviz.runtime.libraries import silence_logs
 
 SHUFFLES = 2000  # permutations of the senses, and refits with weighted sentences

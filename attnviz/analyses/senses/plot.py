@@ -26,7 +26,7 @@ from attnviz.figures.style import (
     WIDE,
     theme,
 )
-from attnviz.results.axis import literal
+from attnviz.results.text import literal
 
 # Inches unless stated otherwise.
 _GAP, _BETWEEN, _BESIDE = 0.12, 0.14, 0.4  # between planes, rows, and the planes and the accuracy

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -17,9 +17,17 @@ from torch import Tensor
 from attnviz.errors import joined
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Result, Savable, described, proof, stacked
-from attnviz.results.text import dim, plain_table, with_minus
+from attnviz.results.base import (
+    Columns,
+    Result,
+    Savable,
+    described,
+    doc,
+    documented,
+    proof,
+    stacked,
+)
+from attnviz.results.text import dim, literal, plain_table, with_minus
 
 _NAMED = 6  # words that each sense attends to
 _TIE = 1e-9  # accuracies that differ by less are equal
@@ -75,57 +83,12 @@ class SenseScore(Savable):
         return f"{self.interval}, p = {self.p_value:.4f}"
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class SensesResult(Result):
     """The occurrences of a word in its senses, and how well each layer separates them.
 
     There are L layers and L + 1 states: state i is the input of layer i, the last is the output of
     the model. There are N occurrences and k senses.
-
-    Attributes
-    ----------
-    word : str
-        The word.
-    senses : tuple of str
-        The names of its senses.
-    occurrences : tuple of Occurrence
-        The occurrences, sense by sense.
-    vectors : Tensor
-        The vectors of each state, (L + 1, N, d_model), float64; centered unless `raw`.
-    scores : tuple of SenseScore
-        The score of each state.
-    context : SenseScore
-        The score of the mean static embedding of the *other* words of each sentence, a baseline
-        without attention.
-    right : Tensor
-        1 for an occurrence nearest to its own sense, else 0; a fraction for ties, (L + 1, N). nan
-        for those in `alike`.
-    plane : Tensor
-        The occurrences in the plane of the first two principal components, (L + 1, N, 2).
-    explained : tuple of (float, float)
-        The share of the variance of each component, by state.
-    plane_accuracy : tuple of float
-        The accuracy within that plane, by state.
-    best : int
-        The state with the highest accuracy, the earliest of equals. It is chosen on the same
-        sentences, so its interval is too high; that of the output, the last state, is not.
-    p_best : float
-        The probability of such an accuracy in any state with shuffled senses.
-    shuffles : int
-        The number of permutations of the senses.
-    attention_layer : int
-        The layer of `Occurrence.attended`.
-    raw : bool
-        Whether vectors were left as they are, and not centered.
-    notes : tuple of str
-        Further lines of the caption.
-    agreement, provenance : AgreementReport, Provenance
-        Those of all sentences.
-    context_right : Tensor, optional
-        As a row of `right`, for the other words alone, (N,). None in a file of an older version.
-    alike : tuple of int
-        The occurrences in no score, because a model that reads no further gives one vector to
-        several that are alike up to the word. Of those in one sense the first counts.
 
     Examples
     --------
@@ -138,26 +101,50 @@ class SensesResult(Result):
     >>> figure = result.plot()
     """
 
-    word: str
-    senses: tuple[str, ...]
-    occurrences: tuple[Occurrence, ...]
-    vectors: Tensor
-    scores: tuple[SenseScore, ...]
-    context: SenseScore
-    right: Tensor
-    plane: Tensor
-    explained: tuple[tuple[float, float], ...]
-    plane_accuracy: tuple[float, ...]
-    best: int
-    p_best: float
-    shuffles: int
-    attention_layer: int
-    raw: bool
-    notes: tuple[str, ...]
-    agreement: AgreementReport
-    provenance: Provenance
-    context_right: Tensor | None = field(default=None, metadata={"later": "0.2"})
-    alike: tuple[int, ...] = field(default=(), metadata={"later": "0.2"})
+    word: str = doc("The word.")
+    senses: tuple[str, ...] = doc("The names of its senses.")
+    occurrences: tuple[Occurrence, ...] = doc("The occurrences, sense by sense.")
+    vectors: Tensor = doc(
+        "The vectors of each state, (L + 1, N, d_model), float64; centered unless `raw`."
+    )
+    scores: tuple[SenseScore, ...] = doc("The score of each state.")
+    context: SenseScore = doc(
+        "The score of the mean static embedding of the *other* words of each sentence, a baseline "
+        "without attention."
+    )
+    right: Tensor = doc(
+        "1 for an occurrence nearest to its own sense, else 0; a fraction for ties, (L + 1, N). "
+        "nan for those in `alike`."
+    )
+    plane: Tensor = doc(
+        "The occurrences in the plane of the first two principal components, (L + 1, N, 2)."
+    )
+    explained: tuple[tuple[float, float], ...] = doc(
+        "The share of the variance of each component, by state."
+    )
+    plane_accuracy: tuple[float, ...] = doc("The accuracy within that plane, by state.")
+    best: int = doc(
+        "The state with the highest accuracy, the earliest of equals. It is chosen on the same "
+        "sentences, so its interval is too high; that of the output, the last state, is not."
+    )
+    p_best: float = doc("The probability of such an accuracy in any state with shuffled senses.")
+    shuffles: int = doc("The number of permutations of the senses.")
+    attention_layer: int = doc("The layer of `Occurrence.attended`.")
+    raw: bool = doc("Whether vectors were left as they are, and not centered.")
+    notes: tuple[str, ...] = doc("Further lines of the caption.")
+    agreement: AgreementReport = doc("That of all sentences.")
+    provenance: Provenance = doc("That of all sentences.")
+    context_right: Tensor | None = doc(
+        "As a row of `right`, for the other words alone, (N,). None in a file of an older version.",
+        default=None,
+        later="0.2",
+    )
+    alike: tuple[int, ...] = doc(
+        "The occurrences in no score, because a model that reads no further gives one vector to "
+        "several that are alike up to the word. Of those in one sense the first counts.",
+        default=(),
+        later="0.2",
+    )
 
     def __repr__(self) -> str:
         return (

@@ -41,8 +41,7 @@ from attnviz.figures.style import (
     sign_colors,
     theme,
 )
-from attnviz.results.axis import literal, source, source_and_notes
-from attnviz.results.text import with_minus
+from attnviz.results.text import literal, source, source_and_notes, with_minus
 
 _NUMBERED = 3  # words with numbers at their bars, of each kind
 _WORTH = 0.1  # of the longest bar: a shorter one has no number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,9 +20,8 @@ from attnviz.attribution.residual_stream import ResidualStream
 from attnviz.errors import joined
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import literal
-from attnviz.results.base import Columns, Savable, described, proof, stacked
-from attnviz.results.text import dim, plain_table, signed
+from attnviz.results.base import Columns, Savable, described, doc, documented, proof, stacked
+from attnviz.results.text import dim, literal, plain_table, signed
 
 _LONGEST = 14  # letters of a word in a table
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
@@ -56,68 +55,11 @@ class ShiftPlane(Savable):
         return f"ShiftPlane({len(self.path)} places, one unit is {self.way:.2f})"
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class ShiftResult(WordResult):
     """What moved a word's vector in a text, with the proof of the sum and a causal check.
 
     The text has T tokens and W words, special tokens among them.
-
-    Attributes
-    ----------
-    word : str
-        The word as it is written; the#2 if there are several.
-    at : int
-        The index of the word.
-    words : tuple of str
-        The words of the text.
-    positions : tuple of tuple of int
-        The positions of the pieces of each word. A word contributes the sum of its pieces. If
-        `word` itself has several pieces, their mean is explained.
-    special : tuple of bool
-        Which words are special tokens.
-    tokens : tuple of str
-        The tokens of the text.
-    reference : str
-        What the text is compared with, in words.
-    decomposition : Decomposition
-        The difference to the reference, split.
-    residual_stream : ResidualStream
-        What was added from the static to the contextual vector.
-    causal : mapping of str to Tensor
-        By intervention, what the word loses along the direction if each other word is masked,
-        replaced, knocked out or deleted, (W,). NaN for words that were not changed.
-    direct_effect : Tensor or None
-        The effect of patching each head at the word, with all other attention fixed, (L, H). Mean
-        of patching the text with the reference, and the reverse. None if heads were not patched.
-    raw_attention : Tensor
-        The weights of the word in the last layer, averaged over heads, (W,).
-    rollout : Tensor
-        Attention multiplied through the layers, (W,).
-    regions : tuple of str
-        The two regions whose axis is the direction. Empty if the direction is that of the shift.
-    path : Tensor or None
-        The place of the word on the axis of the last state, from the second region (0) to the first
-        (1), as it enters each layer and at the end, (L + 1,). None without regions.
-    distances : Tensor or None
-        The distance to the center of each region, in units of their distance in that layer,
-        (L + 1, 2). None without regions.
-    notes : tuple of str
-        Further lines of the caption.
-    agreement, provenance : AgreementReport, Provenance
-        Those of the attention of the text.
-    methods : mapping of str to Tensor
-        Further attributions by the name of their method, (W,) each.
-    total_effect : Tensor or None
-        The same as `direct_effect` for patching each head at all positions, with everything after
-        it recomputed.
-    replaced : tuple of str
-        The word of the reference text in place of each word; "" where both are the same. Empty if
-        the reference is no other text.
-    plane : ShiftPlane or None
-        The path of the word through the layers. None in files of older versions.
-    sink : int or None
-        The index of the first word, if it stays readable in the reference because the tokenizer of
-        a causal model has no BOS token. Its contribution is not measured.
 
     Examples
     --------
@@ -130,30 +72,68 @@ class ShiftResult(WordResult):
     >>> figure = moved.plot()
     """
 
-    word: str
-    at: int
-    words: tuple[str, ...]
-    positions: tuple[tuple[int, ...], ...]
-    special: tuple[bool, ...]
-    tokens: tuple[str, ...]
-    reference: str
-    decomposition: Decomposition
-    residual_stream: ResidualStream
-    causal: Mapping[str, Tensor]
-    direct_effect: Tensor | None
-    raw_attention: Tensor
-    rollout: Tensor
-    regions: tuple[str, ...]
-    path: Tensor | None
-    distances: Tensor | None
-    notes: tuple[str, ...]
-    agreement: AgreementReport
-    provenance: Provenance
-    methods: Mapping[str, Tensor] = field(default_factory=dict)
-    total_effect: Tensor | None = None
-    replaced: tuple[str, ...] = ()
-    plane: ShiftPlane | None = None
-    sink: int | None = None
+    word: str = doc("The word as it is written; the#2 if there are several.")
+    at: int = doc("The index of the word.")
+    words: tuple[str, ...] = doc("The words of the text.", label=True)
+    positions: tuple[tuple[int, ...], ...] = doc(
+        "The positions of the pieces of each word. A word contributes the sum of its pieces. If "
+        "`word` itself has several pieces, their mean is explained."
+    )
+    special: tuple[bool, ...] = doc("Which words are special tokens.")
+    tokens: tuple[str, ...] = doc("The tokens of the text.", label=True)
+    reference: str = doc("What the text is compared with, in words.")
+    decomposition: Decomposition = doc("The difference to the reference, split.")
+    residual_stream: ResidualStream = doc(
+        "What was added from the static to the contextual vector."
+    )
+    causal: Mapping[str, Tensor] = doc(
+        "By intervention, what the word loses along the direction if each other word is masked, "
+        "replaced, knocked out or deleted, (W,). NaN for words that were not changed."
+    )
+    direct_effect: Tensor | None = doc(
+        "The effect of patching each head at the word, with all other attention fixed, (L, H). "
+        "Mean of patching the text with the reference, and the reverse. None if heads were not "
+        "patched."
+    )
+    raw_attention: Tensor = doc(
+        "The weights of the word in the last layer, averaged over heads, (W,)."
+    )
+    rollout: Tensor = doc("Attention multiplied through the layers, (W,).")
+    regions: tuple[str, ...] = doc(
+        "The two regions whose axis is the direction. Empty if the direction is that of the shift."
+    )
+    path: Tensor | None = doc(
+        "The place of the word on the axis of the last state, from the second region (0) to the "
+        "first (1), as it enters each layer and at the end, (L + 1,). None without regions."
+    )
+    distances: Tensor | None = doc(
+        "The distance to the center of each region, in units of their distance in that layer, (L + "
+        "1, 2). None without regions."
+    )
+    notes: tuple[str, ...] = doc("Further lines of the caption.")
+    agreement: AgreementReport = doc("That of the attention of the text.")
+    provenance: Provenance = doc("The model and the text.")
+    methods: Mapping[str, Tensor] = doc(
+        "Further attributions by the name of their method, (W,) each.", default_factory=dict
+    )
+    total_effect: Tensor | None = doc(
+        "The same as `direct_effect` for patching each head at all positions, with everything "
+        "after it recomputed.",
+        default=None,
+    )
+    replaced: tuple[str, ...] = doc(
+        'The word of the reference text in place of each word; "" where both are the same. Empty '
+        "if the reference is no other text.",
+        default=(),
+    )
+    plane: ShiftPlane | None = doc(
+        "The path of the word through the layers. None in files of older versions.", default=None
+    )
+    sink: int | None = doc(
+        "The index of the first word, if it stays readable in the reference because the tokenizer "
+        "of a causal model has no BOS token. Its contribution is not measured.",
+        default=None,
+    )
 
     def __repr__(self) -> str:
         return (

@@ -46,7 +46,7 @@ from attnviz.figures.style import (
     theme,
 )
 from attnviz.results import AttentionResult
-from attnviz.results.axis import literal, selection, source
+from attnviz.results.text import literal, selection, source, with_minus
 
 _GAP, _BETWEEN = 0.3, 0.14  # inches between panels, and between rows of panels
 _ROW, _TALLEST = 0.14, 1.6  # inches of a row of features, and of all rows of a panel
@@ -444,7 +444,7 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
     middle = (_VECTOR_ROW - line_height(SMALL_SIZE)) / 2
     for row, share in enumerate(shares.tolist()):
-        percent = f"{round(100 * share)}%".replace("-", "\N{MINUS SIGN}")
+        percent = with_minus(f"{round(100 * share)}%")
         page.write(at_shares, top + row * _VECTOR_ROW + middle, [percent], color=theme().muted)
     top += high + 0.06
     draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)

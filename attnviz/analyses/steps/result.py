@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,45 +15,43 @@ from attnviz.errors import expect_names
 from attnviz.formula.attention import HIDDEN
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import AxisGeometry, literal, selection
+from attnviz.results.axis import AxisGeometry
 from attnviz.results.base import (
     Columns,
     Result,
     Savable,
     described,
+    doc,
+    documented,
     proof,
     table_of_matrices,
     to_numpy,
 )
-from attnviz.results.text import dim, plain_table
+from attnviz.results.text import dim, literal, plain_table, selection
 
 _NUMBERS = 3  # of the row that is followed
 _WIDE = 60  # characters of a terminal that has room for bars
 _BAR = 14  # characters of the largest weight
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Stage(Savable):
-    """One stage of one head.
+    """One stage of one head."""
 
-    name : "X", "Q", …, "weights", "output". formula : as in "X W^Q + b^Q".
-    values : (rows, columns), CPU, float64. factors : the shapes of two multiplied matrices.
-    rows : whether a row is a query or a key. over_keys : whether columns are keys, not features.
-    part : (first, end) of the columns of this head, where all heads are side by side.
-    difference, passed : the largest difference from the model's numbers, and whether they agree;
-        None if not compared. why_not : why it was not compared.
-    """
-
-    name: str
-    formula: str
-    values: Tensor
-    factors: tuple[tuple[int, int], ...] = ()
-    rows: Literal["query", "key"] = "query"
-    over_keys: bool = False
-    part: tuple[int, int] | None = None
-    difference: float | None = None
-    passed: bool | None = None
-    why_not: str = ""
+    name: str = doc('"X", "Q", …, "weights", "output".')
+    formula: str = doc('As in "X W^Q + b^Q".')
+    values: Tensor = doc("(rows, columns), CPU, float64.")
+    factors: tuple[tuple[int, int], ...] = doc("The shapes of two multiplied matrices.", default=())
+    rows: Literal["query", "key"] = doc("What a row is.", default="query")
+    over_keys: bool = doc("Whether columns are keys, not features.", default=False)
+    part: tuple[int, int] | None = doc(
+        "(first, end) of the columns of this head, where all heads are side by side.", default=None
+    )
+    difference: float | None = doc(
+        "The largest difference from the model's numbers; None if not compared.", default=None
+    )
+    passed: bool | None = doc("Whether they agree; None if not compared.", default=None)
+    why_not: str = doc("Why it was not compared.", default="")
 
     def __repr__(self) -> str:
         return f"Stage({self.name!r}, {self.formula!r}, {self.size})"
@@ -95,35 +92,12 @@ class Stage(Savable):
         } | ({"why_not_compared": self.why_not} if self.why_not else {})
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class StepsResult(Result):
     """The stages of one head, with one word to follow.
 
     V is recomputed from X, and A from the V of the model. In a model of low precision,
     `contributions` therefore add up to A only within that precision.
-
-    Attributes
-    ----------
-    stages : tuple of Stage
-        In order: `result["scores"]` returns one.
-    queries, keys : tuple of str
-        The labels of the m queries and the n keys: tokens, not words.
-    row : int
-        The query that is followed.
-    word : str
-        Its label.
-    stack : str
-        The stack of layers, such as "encoder".
-    layer, head, heads : int
-        Which head, and how many the layer has.
-    notes : tuple of str
-        How the head was chosen, and the pieces of the word.
-    agreement : AgreementReport
-        Whether the attention agrees with the model's.
-    provenance : Provenance
-        The model and the versions.
-    sides : tuple of AxisGeometry
-        Which queries and keys the model read as unknown tokens; empty without any.
 
     Examples
     --------
@@ -135,19 +109,23 @@ class StepsResult(Result):
     >>> figure = stages.plot()
     """
 
-    stages: tuple[Stage, ...]
-    queries: tuple[str, ...]
-    keys: tuple[str, ...]
-    row: int
-    word: str
-    stack: str
-    layer: int
-    head: int
-    heads: int
-    notes: tuple[str, ...]
-    agreement: AgreementReport
-    provenance: Provenance
-    sides: tuple[AxisGeometry, ...] = field(default=(), metadata={"later": "0.2"})
+    stages: tuple[Stage, ...] = doc('In order: `result["scores"]` returns one.')
+    queries: tuple[str, ...] = doc("The labels of the m queries: tokens, not words.", label=True)
+    keys: tuple[str, ...] = doc("The labels of the n keys.", label=True)
+    row: int = doc("The query that is followed.")
+    word: str = doc("Its label.")
+    stack: str = doc('The stack of layers, such as "encoder".')
+    layer: int = doc("The layer, counted from 0.")
+    head: int = doc("The head, counted from 0.")
+    heads: int = doc("How many heads the layer has.")
+    notes: tuple[str, ...] = doc("How the head was chosen, and the pieces of the word.")
+    agreement: AgreementReport = doc("Whether the attention agrees with the model's.")
+    provenance: Provenance = doc("The model and the versions.")
+    sides: tuple[AxisGeometry, ...] = doc(
+        "Which queries and keys the model read as unknown tokens; empty without any.",
+        default=(),
+        later="0.2",
+    )
 
     main_array: ClassVar[str] = "weights"
 
@@ -199,10 +177,6 @@ class StepsResult(Result):
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the values of each stage, (rows, columns)."""
         return {stage.array_name: stage.values for stage in self.stages}
-
-    def labels(self) -> dict[str, list[str]]:
-        """Return the tokens of the queries and the keys."""
-        return {"queries": list(self.queries), "keys": list(self.keys)}
 
     def about(self) -> dict[str, Any]:
         """Return which head and word it is, what is known of each stage, and the proof."""

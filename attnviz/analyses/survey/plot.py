@@ -24,7 +24,7 @@ from attnviz.figures import figure
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, label_points, line_height, new_page
 from attnviz.figures.style import AXIS_ROOM, FULL_WIDTH, SMALL_SIZE, WIDE, theme
-from attnviz.results.axis import literal
+from attnviz.results.text import literal
 
 _LARGEST_CELL = 0.3  # inches of a head in the grid of roles
 _TALLEST = 2.0  # the height of that cell, in its widths
