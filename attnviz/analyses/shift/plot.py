@@ -70,6 +70,7 @@ _LAYER = 0.16  # from one number of a layer to the next
 _ALL_WORDS = 1.9, 2.9  # all words at most, in one column of a journal and in two
 _LONGEST = 0.9  # the label of a word at most
 _NARROW = 2.6  # narrower figures have one column, without interventions
+_FOUR_TICKS = 1.2  # inches, for as many numbers
 _SMALL = 0.85, 1.25  # the height of a panel without words, likewise
 
 
@@ -556,6 +557,8 @@ def _draw_small_panels(page: Page, result: ShiftResult, top: float) -> float:
         below = page.subtitle(left, top, title, room - labels) + 0.04
         ax = page.axes(left, below, across, tall)
         mesh = draw(ax, result)
+        if draw is _draw_residual_stream and across < _FOUR_TICKS:
+            ax.locator_params(axis="x", nbins=3)
         unit = page.ruler.longest([_UNIT, "units"], across, TEXT_SIZE)
         ax.set_xlabel(ax.get_xlabel() or unit, color=theme().muted)
         if mesh is not None:
@@ -609,10 +612,11 @@ def _draw_axis(ax: Axes, result: ShiftResult) -> None:
     layers = np.arange(len(result.path))
     for place, name in zip((1, 0), result.regions, strict=True):
         ax.axhline(place, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
-        ax.annotate(
-            name, (1, place), xycoords=("axes fraction", "data"), xytext=(-1, 1.5),
-            textcoords="offset points", ha="right", va="bottom", color=theme().muted,
-            fontsize=SMALL_SIZE, parse_math=False,
+        ax.annotate(  # beyond the lines, where the path seldom goes
+            name, (1, place), xycoords=("axes fraction", "data"),
+            xytext=(-1, 1.5 if place else -1.5), textcoords="offset points", ha="right",
+            va="bottom" if place else "top", color=theme().muted, fontsize=SMALL_SIZE,
+            parse_math=False,
         )  # fmt: skip
     ax.plot(layers, result.path.tolist(), "o-", color=theme().accent, linewidth=1.0, ms=2.5)
     ax.margins(y=0.18)
