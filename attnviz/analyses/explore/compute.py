@@ -31,8 +31,8 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
+from attnviz.analyses.survey.measure import HeadStatistics, batch_tokens
 from attnviz.analyses.survey.media import MediaCorpus, expect_corpus, is_of_media, load_corpus_model
-from attnviz.analyses.survey.statistics import HeadStatistics, batch_tokens
 from attnviz.attribution.heads import measure_without, outputs_of
 from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import attempt

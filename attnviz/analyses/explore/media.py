@@ -16,8 +16,8 @@ from attnviz.analyses.explore.result import ExploreResult, HeadAxis, QueryKeyPla
 from attnviz.analyses.survey.compute import survey_media
 from attnviz.analyses.survey.media import MediaCorpus, Medium
 from attnviz.analyses.survey.result import NOUNS
-from attnviz.analyses.survey.statistics import Tokens
 from attnviz.capture.batched import BatchedAttention
+from attnviz.heads import Positions
 from attnviz.results import AttentionRecord, Axis
 from attnviz.results.axis import literal
 from attnviz.runtime.progress import part, say
@@ -74,18 +74,11 @@ def _add_examples(
         nonlocal start
         weights = attention.weights(slice(None)).cpu()
         end = start + weights.shape[1]
-        others = None if queries == keys else _positions(keys)
-        examples.add(slice(start, end), [medium.number], weights, _positions(queries), others)
+        others = None if queries == keys else Positions.of(keys)
+        examples.add(slice(start, end), [medium.number], weights, Positions.of(queries), others)
         start = end
 
     corpus.capture(medium, records, add)
-
-
-def _positions(axis: Axis) -> Tokens:
-    """Return an axis as the positions of one text."""
-    special = torch.tensor([axis.special], device="cpu")
-    none = torch.zeros_like(special)
-    return Tokens(none.long(), ~none, special, none)
 
 
 def _axes(

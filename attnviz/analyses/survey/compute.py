@@ -39,28 +39,20 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
-from attnviz.analyses.survey.media import (
-    Kind,
-    MediaCorpus,
-    MediaHeads,
-    expect_corpus,
-    load_corpus_model,
-)
-from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
-from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
-from attnviz.analyses.survey.result import NOUNS, SurveyResult
-from attnviz.analyses.survey.statistics import (
-    ROLES,
-    SIGNED_STATISTICS,
+from attnviz.analyses.survey.measure import (
     HeadStatistics,
+    MediaHeads,
     SignedHeadStatistics,
-    Statistic,
     TextStatistics,
     check_head_count,
     select_stack,
-    statistics_for,
 )
+from attnviz.analyses.survey.media import Kind, MediaCorpus, expect_corpus, load_corpus_model
+from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
+from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
+from attnviz.analyses.survey.result import NOUNS, SurveyResult
 from attnviz.errors import InputError, refuse_given
+from attnviz.heads import ROLES, STATISTICS_OF, Statistic, statistics_for
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
@@ -98,7 +90,7 @@ def survey(
 ) -> SurveyResult:
     """Measure statistics of every head on each text of a corpus; return means with intervals.
 
-    Each statistic (`STATISTICS` in `statistics.py`) stands beside its value where the keys of each
+    Each statistic (`STATISTICS` in `heads.py`) stands beside its value where the keys of each
     query are shuffled, whose mean is that of even weights, and where the model reads the tokens of
     the text in another order. Sign flips of the differences test both: they are exact, for any
     number of texts. Memory does not grow with the corpus.
@@ -215,7 +207,7 @@ def survey(
             "Probes confirm roles by ablation of softmax attention, but this is linear attention. "
             "Give texts in place of the probe."
         )
-    statistics = SIGNED_STATISTICS if signed else statistics_for([one.role for one in probes])
+    statistics = STATISTICS_OF["linear"] if signed else statistics_for([one.role for one in probes])
     on_ray = engine == "ray"
     with ray_cluster(address, model.module) if on_ray else nullcontext(measure_here) as measure:
         folder = None

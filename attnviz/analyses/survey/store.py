@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 import torch
 
 from attnviz.analyses.survey.corpus import TokenizedText
+from attnviz.analyses.survey.measure import TextStatistics
 from attnviz.analyses.survey.result import HeadName
-from attnviz.analyses.survey.statistics import NAMES, TextStatistics
 from attnviz.errors import InputError, OutputError
+from attnviz.heads import NAMES
 from attnviz.io.files import atomic
 
 _VALUES = ("value", "even", "shuffled", "shuffled_keys")

@@ -10,15 +10,9 @@ from families import tiny
 
 import attnviz
 from attnviz.analyses.survey.corpus import batches, read_corpus, tokenize_corpus
-from attnviz.analyses.survey.statistics import (
-    _BLOCK_WEIGHTS,
-    NAMES,
-    HeadStatistics,
-    Tokens,
-    WeightStatistics,
-    statistics_for,
-)
+from attnviz.analyses.survey.measure import HeadStatistics
 from attnviz.capture.batched import BatchedAttention
+from attnviz.heads import _BLOCK_WEIGHTS, NAMES, Positions, WeightStatistics, statistics_for
 
 
 def by_definition(w, ids, special, stops):
@@ -72,7 +66,7 @@ def test_each_statistic_matches_its_definition(causal, seed, weights_of_a_block,
     )
     scores = torch.randn(4, H, T, T, generator=generator, dtype=torch.float64) * 2
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-    measure = WeightStatistics(Tokens(ids, real, special & real, stops))
+    measure = WeightStatistics(Positions(ids, real, special & real, stops))
     assert len(measure.blocks) == (1 if weights_of_a_block > 40 else 9)
     got = measure(lambda rows: weights[:, :, rows])
     for n, length in enumerate(lengths):
@@ -96,7 +90,7 @@ def test_statistics_of_probes_match_their_definition():
     holds = torch.tensor([[0, 2, -1, 0, 1, -1, 0, 0], [0, 1, 0, 0, -1, 0, 1, 0]])
     weights = torch.rand(N, H, T, T, generator=generator)
     statistics = statistics_for(["retrieval", "name mover", "subject inhibition"])
-    measure = WeightStatistics(Tokens(ids, ~none, none, none, asks, holds), statistics)
+    measure = WeightStatistics(Positions(ids, ~none, none, none, asks, holds), statistics)
     got = measure(lambda rows: weights[:, :, rows])
     names = [statistic.name for statistic in statistics]
     assert set(names) - set(NAMES) == {"retrieval", "name mover", "subject inhibition"}
@@ -153,7 +147,7 @@ def test_uniform_weights_are_the_mean_over_key_shuffles(texts, model):
     special = torch.tensor([[token in ("[CLS]", "[SEP]") for token in tokens]])
     stops = torch.tensor([[token in (".", ",") for token in tokens]])
     measure = WeightStatistics(
-        Tokens(torch.tensor([ids]), torch.ones_like(special), special, stops)
+        Positions(torch.tensor([ids]), torch.ones_like(special), special, stops)
     )
     weights = model.attend(texts[0]).weights(0)[None].float()
     generator = torch.Generator().manual_seed(0)
@@ -218,7 +212,7 @@ def test_batches_are_larger_on_a_gpu(texts, tokenizer, simulated_gpu):
     on_gpu = measured(attnviz.load(module.to("cuda"), tokenizer=tokenizer), texts * 5)
     assert (on_cpu.compared, on_gpu.compared) == (4, 1)  # batches
     positions = torch.ones(4, 16, 256, dtype=torch.bool)
-    blocks = [len(WeightStatistics(Tokens(*positions.to(d))).blocks) for d in ("cpu", "cuda")]
+    blocks = [len(WeightStatistics(Positions(*positions.to(d))).blocks) for d in ("cpu", "cuda")]
     assert blocks == [4, 1]
     for name in ("value", "shuffled", "even"):
         one, other = getattr(on_cpu, name), getattr(on_gpu, name)
