@@ -55,18 +55,18 @@ class Positions:
     @classmethod
     def of(cls, axis: Axis, device: torch.device | str = "cpu") -> Positions:
         """Return the positions of one axis, whose token ids are not known."""
-
-        def tensor(entries: Sequence[Any]) -> Tensor:
-            return torch.tensor([entries], device=device)
-
-        special, (patches, seconds) = tensor(axis.special), (axis.patches, axis.seconds)
+        special = torch.tensor([axis.special], device=device)
         none = torch.zeros_like(special)
-        if patches is not None:
-            places = [(math.nan, math.nan) if one is None else one for one in patches]
-            patches = tensor(places).float()
-        if seconds is not None:
-            seconds = tensor([math.nan if one is None else one for one in seconds])
-        return cls(none.long(), ~none, special, none, patches=patches, seconds=seconds)
+        places: dict[str, list[Any]] = {}
+        if axis.patches is not None:
+            places["patches"] = [(math.nan, math.nan) if p is None else p for p in axis.patches]
+        if axis.seconds is not None:
+            places["seconds"] = [math.nan if second is None else second for second in axis.seconds]
+        known = {
+            name: torch.tensor([one], dtype=torch.float, device=device)
+            for name, one in places.items()
+        }
+        return cls(none.long(), ~none, special, none, **known)
 
     def __getitem__(self, texts: slice) -> Positions:
         """Return the positions of some of the texts."""
