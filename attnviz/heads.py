@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,9 +37,9 @@ class Positions:
     ids : token ids. real : False for padding. special : tokens that the tokenizer added, and frames
     after a sound. punctuation : periods and commas. asks : the number of the answer that is
     predicted there, from 1, or 0. holds : the number of the answer that a token is, or -1 for a
-    wrong answer, or 0. Only texts of a probe have these two. patches : the row and the column of
-    each patch of an image, (N, T, 2), NaN for other positions. seconds : when each frame of a sound
-    begins.
+    wrong answer, or 0. Only texts of a probe have these two. places : the row and the column of
+    each patch of an image, (N, T, 2), or when each frame of a sound begins, in seconds, (N, T, 1);
+    NaN for other positions, None for tokens.
     """
 
     ids: Tensor
@@ -49,24 +48,22 @@ class Positions:
     punctuation: Tensor
     asks: Tensor | None = None
     holds: Tensor | None = None
-    patches: Tensor | None = None
-    seconds: Tensor | None = None
+    places: Tensor | None = None
 
     @classmethod
     def of(cls, axis: Axis, device: torch.device | str = "cpu") -> Positions:
         """Return the positions of one axis, whose token ids are not known."""
         special = torch.tensor([axis.special], device=device)
         none = torch.zeros_like(special)
-        places: dict[str, list[Any]] = {}
-        if axis.patches is not None:
-            places["patches"] = [(math.nan, math.nan) if p is None else p for p in axis.patches]
+        known: Sequence[tuple[float, ...] | None] | None = axis.patches
         if axis.seconds is not None:
-            places["seconds"] = [math.nan if second is None else second for second in axis.seconds]
-        known = {
-            name: torch.tensor([one], dtype=torch.float, device=device)
-            for name, one in places.items()
-        }
-        return cls(none.long(), ~none, special, none, **known)
+            known = [None if second is None else (second,) for second in axis.seconds]
+        places = None
+        if known is not None:
+            nowhere = (math.nan,) * (2 if axis.seconds is None else 1)
+            entries = [nowhere if one is None else one for one in known]
+            places = torch.tensor([entries], dtype=torch.float, device=device)
+        return cls(none.long(), ~none, special, none, places=places)
 
     def __getitem__(self, texts: slice) -> Positions:
         """Return the positions of some of the texts."""
@@ -79,24 +76,22 @@ class Positions:
         return self.real & ~self.special
 
     @property
-    def are_tokens(self) -> bool:
-        """Whether the positions are tokens of a text."""
-        return self.patches is None and self.seconds is None
-
-    @property
-    def extent(self) -> float:
-        """The largest distance of two positions: in patches, in seconds, or in tokens."""
-        if self.patches is not None:
-            known = self.patches[~self.patches.isnan().any(-1)]
-            return float((known.amax(0) - known.amin(0)).norm())
-        if self.seconds is not None:
-            return float(self.seconds.nan_to_num(0.0).max())
-        return self.count - 1
+    def are_frames(self) -> bool:
+        """Whether the positions are frames of a sound."""
+        return self.places is not None and self.places.shape[-1] == 1
 
     @property
     def count(self) -> int:
         """How many positions there are, without padding."""
         return int(self.real.sum(-1).max())
+
+    @property
+    def extent(self) -> float:
+        """The largest distance of two positions: in patches, in seconds, or in tokens."""
+        if self.places is None:
+            return self.count - 1
+        known = self.places[~self.places.isnan().any(-1)]
+        return float((known.amax(0) - known.amin(0)).norm())
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +115,7 @@ class Pairs:
     @property
     def of_tokens(self) -> bool:
         """Whether tokens of a text attend to each other."""
-        return self.of_itself and self.keys.are_tokens
+        return self.of_itself and self.keys.places is None
 
     @property
     def key(self) -> Tensor:
@@ -156,39 +151,25 @@ class Pairs:
 
     @cached_property
     def answer(self) -> Tensor:
-        """Whether the query asks for an answer of a probe that the key holds, (N, R, n)."""
-        asks, holds = self._answers
-        return (asks == holds) & (asks > 0)
+        """1 where the key holds the answer that the query asks for, -1 a wrong one, (N, R, n)."""
+        assert self.queries.asks is not None  # only statistics of texts of a probe use it
+        assert self.keys.holds is not None
+        asks, holds = self.queries.asks[:, self.rows, None], self.keys.holds[:, None]
+        return (asks > 0) * ((asks == holds).int() - (holds < 0).int())
 
     @cached_property
-    def wrong_answer(self) -> Tensor:
-        """Whether the query asks for an answer, and the key holds a wrong one, (N, R, n)."""
-        asks, holds = self._answers
-        return (asks > 0) & (holds < 0)
-
-    @property
-    def _answers(self) -> tuple[Tensor, Tensor]:
-        """What queries ask for, (N, R, 1), and what keys hold, (N, 1, n)."""
-        asks, holds = self.queries.asks, self.keys.holds
-        assert asks is not None  # only statistics of texts of a probe use them
-        assert holds is not None
-        return asks[:, self.rows, None], holds[:, None]
-
-    @cached_property
-    def patches(self) -> Tensor:
-        """How many rows and columns of patches the key is away, (2, N, R, n)."""
-        away = self._away(self.keys.patches)
-        return away.expand(2, *away.shape) if away.dim() == 3 else away.movedim(-1, 0)
-
-    @cached_property
-    def seconds(self) -> Tensor:
-        """How many seconds a frame is away from another, (N, R, n)."""
-        return self._away(self.keys.seconds)
-
-    def _away(self, places: Tensor | None) -> Tensor:
+    def away(self) -> Tensor:
+        """How far the key is in each direction of an image or a sound, (N, R, n, 2 or 1)."""
+        places = self.keys.places
         if places is None or not self.of_itself:
-            return torch.full((1, 1, 1), torch.nan, device=self.keys.ids.device)
+            return torch.full((1, 1, 1, 2), torch.nan, device=self.keys.ids.device)
         return (places[:, self.rows, None] - places[:, None]).abs()
+
+    @cached_property
+    def distance(self) -> Tensor:
+        """How far the key is, in patches or in seconds, (N, R, n)."""
+        distance: Tensor = torch.linalg.vector_norm(self.away, dim=-1)
+        return distance
 
 
 # --- the table
@@ -238,11 +219,12 @@ def _follows_same_token(pairs: Pairs) -> Tensor:
     return pad(before, (1, 0)) & pairs.other  # where a token follows itself, not itself
 
 
-def _mean_distance(weights: Tensor, pairs: Pairs, distance: Tensor) -> Tensor:
+def _mean_distance(weights: Tensor, pairs: Pairs) -> Tensor:
     """Return the mean distance of what each query reads, (N, H, R), special tokens left out."""
-    known = (~distance.isnan() & ~pairs.special_key)[:, None]
+    distance = pairs.distance[:, None]
+    known = ~distance.isnan() & ~pairs.special_key[:, None]
     kept = weights * known
-    total = (kept * distance.nan_to_num(0.0)[:, None]).sum(-1)
+    total = (kept * distance.nan_to_num(0.0)).sum(-1)
     return (total / kept.sum(-1).clamp(min=1e-9)).masked_fill(~known.any(-1), torch.nan)
 
 
@@ -251,7 +233,7 @@ def _in_order(weights: Tensor, pairs: Pairs) -> Tensor:
 
     The mean over two different tokens, as a sum over the earlier ones for each later one.
     """
-    if pairs.of_itself or pairs.keys.seconds is None:
+    if pairs.of_itself or not pairs.keys.are_frames:
         return torch.full(weights.shape[:-1], torch.nan, device=weights.device)
     before = weights.cumsum(-1) - weights / 2
     later = before @ weights.mT  # of row j, the weight after what row i reads
@@ -313,17 +295,17 @@ _OF_TEXTS = (
         keys=lambda pairs: pairs.keys.punctuation[:, None], role="punctuation",
     ),
     Statistic(  # Wu et al. 2024, arXiv:2404.15574
-        "retrieval", "for the word to retrieve", keys=lambda pairs: pairs.answer,
+        "retrieval", "for the word to retrieve", keys=lambda pairs: pairs.answer > 0,
         role="retrieval", of_probe=True,
     ),
     Statistic(  # Wang et al. 2022, arXiv:2211.00593
         "name mover", "for the indirect object, minus the subject",
-        keys=lambda pairs: pairs.answer.float() - pairs.wrong_answer.float(),
+        keys=lambda pairs: pairs.answer,
         role="name mover", of_probe=True,
     ),
     Statistic(
         "subject inhibition", "for the subject, minus the indirect object",
-        keys=lambda pairs: pairs.wrong_answer.float() - pairs.answer.float(),
+        keys=lambda pairs: -pairs.answer,
         role="subject inhibition", of_probe=True,
     ),
     _ENTROPY, _MOST_READ,
@@ -356,20 +338,20 @@ STATISTICS_OF: Mapping[str, tuple[Statistic, ...]] = {
     "image": (
         Statistic(
             "patch distance", "mean distance, patches", limit=lambda keys: keys.extent,
-            row=lambda weights, pairs: _mean_distance(weights, pairs, torch.hypot(*pairs.patches)),
+            row=_mean_distance,
         ),
         replace(_SELF, role="own patch"),
         Statistic(
             "neighbors", "for the 8 patches around", role="neighboring patches",
-            keys=lambda pairs: torch.maximum(*pairs.patches) == 1,
+            keys=lambda pairs: pairs.away.amax(-1) == 1,
         ),
         Statistic(
             "same row", "for other patches of the row", role="same row",
-            keys=lambda pairs: (pairs.patches[0] == 0) & (pairs.patches[1] > 0),
+            keys=lambda pairs: (pairs.away[..., 0] == 0) & (pairs.away[..., 1] > 0),
         ),
         Statistic(
             "same column", "for other patches of the column", role="same column",
-            keys=lambda pairs: (pairs.patches[1] == 0) & (pairs.patches[0] > 0),
+            keys=lambda pairs: (pairs.away[..., 1] == 0) & (pairs.away[..., 0] > 0),
         ),
         SEPARATORS, _ENTROPY, _MOST_READ,
     ),
@@ -377,12 +359,12 @@ STATISTICS_OF: Mapping[str, tuple[Statistic, ...]] = {
         _ENTROPY, _MOST_READ,
         Statistic(
             "time distance", "mean distance, seconds", limit=lambda keys: keys.extent,
-            row=lambda weights, pairs: _mean_distance(weights, pairs, pairs.seconds),
+            row=_mean_distance,
         ),
         replace(_SELF, role="own position"),
         Statistic(
             "nearby", "for other frames within 0.1 s", role="nearby frames",
-            keys=lambda pairs: (pairs.seconds > 0) & (pairs.seconds <= _NEAR),
+            keys=lambda pairs: (pairs.distance > 0) & (pairs.distance <= _NEAR),
         ),
         Statistic(
             "order", "chance that a later token reads a later frame", row=_in_order,
@@ -391,7 +373,7 @@ STATISTICS_OF: Mapping[str, tuple[Statistic, ...]] = {
         _PREVIOUS, FIRST,
         Statistic(
             "silence", "for frames after the sound", role="rests on the silence", resting=True,
-            keys=lambda pairs: pairs.special_key & (pairs.keys.seconds is not None),
+            keys=lambda pairs: pairs.special_key & pairs.keys.are_frames,
         ),
     ),
 }  # fmt: skip
@@ -463,7 +445,8 @@ class WeightStatistics:
         self.rows = queries.counted.float()  # those that count, (N, T)
         N, T = queries.ids.shape
         most = _BLOCK_WEIGHTS.get(queries.ids.device.type, _BLOCK_WEIGHTS["cuda"])
-        step = T if keys or not queries.are_tokens else max(1, most // (N * T))
+        self._whole = keys is not None or queries.places is not None
+        step = T if self._whole else max(1, most // (N * T))
         self.blocks = [slice(start, min(start + step, T)) for start in range(0, T, step)]
         self._cached: tuple[Pairs, Tensor, Tensor] | None = None
 
@@ -496,11 +479,15 @@ class WeightStatistics:
             for one in self._of_rows
             if one.row is not None
         ]
-        totals = torch.cat([sizes.flatten(2) @ tables, torch.stack(of_rows, -1)], dim=-1)
+        if self._whole:  # a sum of so many weights rounds less row by row
+            of_keys = (sizes.transpose(1, 2) @ tables).sum(1)
+        else:
+            of_keys = sizes.flatten(2) @ tables.flatten(1, 2)
+        totals = torch.cat([of_keys, torch.stack(of_rows, -1)], dim=-1)
         return totals, counts, (rows.unsqueeze(-2) @ sizes).squeeze(-2)
 
     def _tables(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Return the tables of some rows, (N, R · n, linear), and the rows that count, (N, L)."""
+        """Return the tables of some rows, (N, R, n, linear), and the rows that count, (N, L)."""
         rows = self.rows[:, None, pairs.rows]
         shape = len(rows), rows.shape[-1], self.keys.ids.shape[1]
         tables, counted = [], []
@@ -511,6 +498,6 @@ class WeightStatistics:
             tables.append(table.float().expand(shape))
             counted.append(has_key.float().expand(shape[:2]))
         used = torch.stack(counted, 1) * rows
-        stacked = (torch.stack(tables, 1) * used.unsqueeze(-1)).flatten(2)
+        stacked = torch.stack(tables, 1) * used.unsqueeze(-1)
         counts = torch.cat([used, rows.expand(-1, len(self._of_rows), -1)], dim=1).sum(-1)
-        return stacked.transpose(1, 2).contiguous(), counts
+        return stacked.movedim(1, -1).contiguous(), counts

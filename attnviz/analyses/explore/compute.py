@@ -210,17 +210,13 @@ def _add_examples(
 
 def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[TokenizedText]) -> None:
     inputs, tokens = heads.batch([text.encoding for text in texts])
-    numbers = [text.number for text in texts]
-    start = 0  # the number of the first head of the next attention
-
-    def add(attention: BatchedAttention) -> None:
-        nonlocal start
-        weights = attention.weights(slice(None))
-        end = start + weights.shape[1]
-        examples.add(slice(start, end), numbers, weights, tokens)
-        start = end
-
-    capture_batch(heads.checkpoint.module, inputs, heads.records, add)
+    add = examples.of_run([text.number for text in texts])
+    capture_batch(
+        heads.checkpoint.module,
+        inputs,
+        heads.records,
+        lambda attention: add(attention.weights(slice(None)), tokens),
+    )
 
 
 def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
@@ -385,7 +381,7 @@ def _explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> Explore
     examples = Examples(surveyed.roles, seed)
     with part(1, 3, "examples"):
         for done, medium in enumerate(corpus, start=1):
-            _add_examples(examples, corpus, medium, records)
+            _add_medium(examples, corpus, medium, records)
             say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
     kept: Sequence[OfHeads] = (examples.strongest, examples.deciles)
     strongest, deciles = _counted(corpus, records, kept) if corpus.kind == "audio" else kept
@@ -414,19 +410,15 @@ def _explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> Explore
     )
 
 
-def _add_examples(
+def _add_medium(
     examples: Examples, corpus: MediaCorpus, medium: Medium, records: Sequence[AttentionRecord]
 ) -> None:
     """Add what every head attends to in a medium."""
-    start = 0
+    of_run = examples.of_run([medium.number])
 
     def add(attention: BatchedAttention, queries: Axis, keys: Axis) -> None:
-        nonlocal start
-        weights = attention.weights(slice(None)).cpu()
-        end = start + weights.shape[1]
         others = None if queries == keys else Positions.of(keys)
-        examples.add(slice(start, end), [medium.number], weights, Positions.of(queries), others)
-        start = end
+        of_run(attention.weights(slice(None)).cpu(), Positions.of(queries), others)
 
     corpus.capture(medium, records, add)
 
@@ -467,7 +459,7 @@ def _shown_media(
         number, wave, name = str(medium.number), medium.batch.waveform, literal(medium.name, 80)
         if wave is not None:
             media[number] = ShownMedium(name, seconds=wave.seconds, outline=_outline(wave.extremes))
-            tokens[number] = _decoded(corpus, medium)
+            tokens[number] = _decoded(corpus.model, medium.ids) if medium.ids else ()
         elif medium.batch.image is not None:
             pictures[number] = Image.fromarray(medium.batch.image.cpu().numpy())
             pictures[number].thumbnail((_SIDES[0], _SIDES[0]))
@@ -494,23 +486,11 @@ def _outline(extremes: torch.Tensor) -> tuple[tuple[float, float], ...]:
     return tuple((round(float(p.min()), 3), round(float(p.max()), 3)) for p in parts)
 
 
-def _decoded(corpus: MediaCorpus, medium: Medium) -> tuple[str, ...]:
-    """Return the tokens of a transcript, with their blanks."""
-    if medium.tokens is None or corpus.model.tokenizer is None:
-        return ()
-    ids = medium.batch.inputs["decoder_input_ids"][0].tolist()
-    return tuple(str(corpus.model.tokenizer.decode([one])) for one in ids)
-
-
 def _counted(
     corpus: MediaCorpus, records: Sequence[AttentionRecord], examples: Sequence[OfHeads]
 ) -> list[OfHeads]:
     """Return the examples, those of pairs of tokens with how often the corpus has the pair."""
-    ids = {
-        medium.number: tuple(medium.batch.inputs["decoder_input_ids"][0].tolist())
-        for medium in corpus
-        if medium.tokens is not None
-    }
+    ids = {medium.number: medium.ids for medium in corpus if medium.ids}
     causal = [  # a decoder writes from left to right
         True if record.query_axis == record.key_axis and record.key_axis.seconds is None else None
         for record in records

@@ -258,14 +258,16 @@ def survey_media(
     corpus.on_bad = changes.leave_out if skip_bad else None
     media, sample = corpus.verified_sample()
     changes.left_out.clear()  # they are read again
-    heads = MediaHeads(corpus, sample[0].records, seed)
+    statistics = STATISTICS_OF[corpus.kind]
+    records, checkpoint = sample[0].records, corpus.model.checkpoint
+    heads = MediaHeads(checkpoint, records, seed, statistics, corpus=corpus)
 
     def measured() -> Iterator[TextStatistics]:
         for done, medium in enumerate(corpus, start=1):
-            yield heads.measure(medium)
+            yield heads.measure([medium])
             say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
 
-    totals = aggregate(measured(), len(heads.heads), seed=seed, statistics=heads.statistics)
+    totals = aggregate(measured(), len(heads.heads), seed=seed, statistics=statistics)
     result = _result(totals, heads, sample, changes, corpus.kind)
     return result, [medium.number for medium in media], sample
 
@@ -371,7 +373,7 @@ def _in_order(parts: Iterable[MeasuredPart]) -> Iterator[TextStatistics]:
 
 def _result(
     totals: CorpusStatistics,
-    heads: HeadStatistics | MediaHeads,
+    heads: HeadStatistics,
     sample: Sequence[AttentionResult],
     changes: CorpusChanges,
     kind: Kind = "text",
@@ -426,7 +428,7 @@ def _notes_on_layers(sample: AttentionResult) -> Iterator[str]:
 
 
 def add_statistics(
-    report: AgreementReport, heads: HeadStatistics | MediaHeads, totals: CorpusStatistics
+    report: AgreementReport, heads: HeadStatistics, totals: CorpusStatistics
 ) -> AgreementReport:
     """Return a report with the checks of the statistics, and the attentions without such a check.
 

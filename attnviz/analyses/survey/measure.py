@@ -10,14 +10,14 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from attnviz.analyses.survey.corpus import Encoding, TokenizedText, batches, softmax_only
-from attnviz.analyses.survey.media import MediaCorpus, Medium
+from attnviz.analyses.survey.corpus import Encoding, batches, softmax_only
+from attnviz.analyses.survey.media import MediaCorpus
 from attnviz.analyses.survey.result import HeadName
 from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
 from attnviz.errors import InputError
@@ -158,11 +158,19 @@ def _joined(layers: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
     return *(torch.cat(of_layers, dim=1) for of_layers in statistics), torch.cat(differences)
 
 
-class Heads:
-    """Base of what measures the heads of one model, with the records of any one text or medium."""
+@dataclass(frozen=True, eq=False)
+class HeadStatistics:
+    """Measures the heads of one model on texts.
 
+    records : the attentions of any one text. seed : of the shuffles. statistics : what is measured.
+    only_on : the numbers of the texts that a statistic is measured on, by name; by default all.
+    """
+
+    checkpoint: Checkpoint
     records: Sequence[AttentionRecord]
-    statistics: Sequence[Statistic]
+    seed: int = 0
+    statistics: Sequence[Statistic] = STATISTICS
+    only_on: Mapping[str, range] = field(default_factory=dict)
 
     @cached_property
     def heads(self) -> tuple[HeadName, ...]:
@@ -178,24 +186,9 @@ class Heads:
         """The names of the statistics."""
         return tuple(statistic.name for statistic in self.statistics)
 
-
-@dataclass(frozen=True, eq=False)
-class HeadStatistics(Heads):
-    """Measures the heads of one model.
-
-    records : the attentions of any one text. seed : of the shuffles. statistics : what is measured.
-    only_on : the numbers of the texts that a statistic is measured on, by name; by default all.
-    """
-
-    checkpoint: Checkpoint
-    records: Sequence[AttentionRecord]
-    seed: int = 0
-    statistics: Sequence[Statistic] = STATISTICS
-    only_on: Mapping[str, range] = field(default_factory=dict)
-
-    def measure(self, texts: Sequence[TokenizedText]) -> TextStatistics:
+    def measure(self, texts: Sequence[Any]) -> TextStatistics:
         """Measure every head on each text; other texts in the batch change only the rounding."""
-        lengths = [len(text) for text in texts]
+        lengths = [*map(self._length, texts)]
         order = self._batches(lengths)
         measured = [self._measure_batch([texts[index] for index in batch]) for batch in order]
         indices = [index for batch in order for index in batch]
@@ -224,7 +217,11 @@ class HeadStatistics(Heads):
         tokens = batch_tokens(self.checkpoint.device) // 2  # each text is read twice
         return list(batches(lengths, tokens))
 
-    def _measure_batch(self, texts: Sequence[TokenizedText]) -> tuple[Tensor, ...]:
+    def _length(self, text: Any) -> int:
+        """Return how many positions a text has."""
+        return len(text)
+
+    def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
         """Return statistics (N, K, S) of texts, shuffled texts, even weights and shuffled keys.
 
         Last come the differences, (K,). The first text, the shortest and so the one with most
@@ -371,14 +368,14 @@ class SignedHeadStatistics(HeadStatistics):
 
     statistics: Sequence[Statistic] = STATISTICS_OF["linear"]
 
-    def measure(self, texts: Sequence[TokenizedText]) -> TextStatistics:
+    def measure(self, texts: Sequence[Any]) -> TextStatistics:
         """Measure every head on each text; those of a text with one token are NaN."""
         return replace(super().measure(texts), compared=0)
 
     def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
         return [[index] for index in range(len(lengths))]  # without padding
 
-    def _measure_batch(self, texts: Sequence[TokenizedText]) -> tuple[Tensor, ...]:
+    def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
         if len(texts[0]) > 1:
             return super()._measure_batch(texts)
         nothing = torch.full((1, len(self.heads), len(self.names)), torch.nan, device="cpu")
@@ -396,23 +393,20 @@ class SignedHeadStatistics(HeadStatistics):
 
 
 @dataclass(frozen=True, eq=False)
-class MediaHeads(Heads):
-    """Measures the heads of a model on images or sounds.
+class MediaHeads(HeadStatistics):
+    """Measures the heads of a model on images or sounds, one after the other."""
 
-    records : the attentions of any one medium. seed : of the shuffles.
-    """
+    corpus: MediaCorpus = field(kw_only=True)
 
-    corpus: MediaCorpus
-    records: Sequence[AttentionRecord]
-    seed: int = 0
+    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        return [[index] for index in range(len(lengths))]
 
-    @property
-    def statistics(self) -> Sequence[Statistic]:  # type: ignore[override]
-        """What is measured."""
-        return STATISTICS_OF[self.corpus.kind]
+    def _length(self, text: Any) -> int:
+        known = [len(axes[0]) for axes in text.batch.axes.values()]
+        return sum(known) or self.records[0].query.shape[1]
 
-    def measure(self, medium: Medium) -> TextStatistics:
-        """Measure every head on a medium; each of its attentions is compared with the model's."""
+    def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
+        (medium,) = texts
         measures: dict[tuple[Axis, Axis], _Measure] = {}
         layers: list[tuple[Tensor, ...]] = []
 
@@ -425,15 +419,6 @@ class MediaHeads(Heads):
             layers.append(measures[queries, keys](attention))
 
         self.corpus.capture(medium, self.records, add)
-        values, even, keys, differences = _joined(layers)
-        lengths = [len(axes[0]) for axes in medium.batch.axes.values()]
-        return TextStatistics(
-            numbers=(medium.number,),
-            tokens=(sum(lengths) or self.records[0].query.shape[1],),
-            value=values,
-            shuffled=torch.full_like(values, torch.nan),  # its patches or frames have one order
-            even=even,
-            shuffled_keys=keys,
-            differences=differences,
-            compared=1,
-        )
+        values, *others = _joined(layers)
+        shuffled = torch.full_like(values, torch.nan)  # its patches or frames have one order
+        return values, shuffled, *others

@@ -86,6 +86,12 @@ class Medium:
         axes = self.batch.axes.get("target")
         return axes[0] if axes else None
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The token ids of a transcript; empty without one."""
+        has_one = self.tokens is not None
+        return tuple(self.batch.inputs["decoder_input_ids"][0].tolist()) if has_one else ()
+
     def axes(self, record: AttentionRecord) -> tuple[Axis, Axis]:
         """Return the axes of queries and keys in an attention that is known from another medium."""
         return self._axis(record.query_axis), self._axis(record.key_axis)
