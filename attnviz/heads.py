@@ -380,7 +380,6 @@ STATISTICS_OF: Mapping[str, tuple[Statistic, ...]] = {
 """The statistics of each kind of corpus, and of linear attention, in the order of every result."""
 _DECLARED = [one for of_kind in STATISTICS_OF.values() for one in of_kind]
 TITLES = {one.name: one.title for one in _DECLARED}
-ROLES = {one.role: one for one in _OF_TEXTS if one.role}
 OWN_ROLES = {one.role for one in _DECLARED if one.keys is _SELF.keys}
 RESTING_ROLES = {one.role for one in _DECLARED if one.resting}
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from glob import has_magic
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -40,10 +40,14 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
-from attnviz.analyses.survey.measure import HeadStatistics, batch_tokens
+from attnviz.analyses.survey.measure import (
+    Attention,
+    HeadStatistics,
+    MediaHeads,
+    batch_tokens,
+)
 from attnviz.analyses.survey.media import (
     MediaCorpus,
-    Medium,
     expect_corpus,
     is_of_media,
     load_corpus_model,
@@ -55,9 +59,8 @@ from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target, base_of, unembedding_of
-from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError, ModelError
-from attnviz.heads import Positions
+from attnviz.heads import STATISTICS_OF, Positions
 from attnviz.inputs.batch import encode
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult, Axis
@@ -170,7 +173,7 @@ def explore(
     ids: dict[int, tuple[int, ...]] = {}
     with part(1, 3, "examples"):
         for texts_of_part in (first, *tokenized):
-            _add_examples(examples, heads, texts_of_part)
+            _add_texts(examples, heads, texts_of_part)
             ids |= {text.number: tuple(text.encoding["input_ids"]) for text in texts_of_part}
             used = examples.texts
             ids = {number: ids[number] for number in ids if number in used}
@@ -196,9 +199,7 @@ def explore(
     )
 
 
-def _add_examples(
-    examples: Examples, heads: HeadStatistics, texts: Sequence[TokenizedText]
-) -> None:
+def _add_texts(examples: Examples, heads: HeadStatistics, texts: Sequence[TokenizedText]) -> None:
     """Read some texts, and add what every head attends to in them."""
     lengths = [len(text) for text in texts]
     done = 0
@@ -208,15 +209,17 @@ def _add_examples(
         say(f"{done:,} texts", done / len(texts))
 
 
-def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[TokenizedText]) -> None:
-    inputs, tokens = heads.batch([text.encoding for text in texts])
-    add = examples.of_run([text.number for text in texts])
-    capture_batch(
-        heads.checkpoint.module,
-        inputs,
-        heads.records,
-        lambda attention: add(attention.weights(slice(None)), tokens),
-    )
+def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[Any]) -> None:
+    start = 0  # the number of the first head of the next attention
+
+    def add(attention: Attention, queries: Positions, keys: Positions | None) -> None:
+        nonlocal start
+        weights = attention.weights(slice(None))
+        end = start + weights.shape[1]
+        examples.add(slice(start, end), [one.number for one in texts], weights, queries, keys)
+        start = end
+
+    heads.run(texts, add)
 
 
 def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
@@ -378,17 +381,18 @@ def _explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> Explore
     with part(0, 3, "survey"):
         surveyed, numbers, sample = survey_media(corpus, skip_bad=skip_bad, seed=seed)
     records = sample[0].records
-    examples = Examples(surveyed.roles, seed)
+    statistics, examples = STATISTICS_OF[corpus.kind], Examples(surveyed.roles, seed)
+    heads = MediaHeads(corpus.model.checkpoint, records, seed, statistics, corpus=corpus)
     with part(1, 3, "examples"):
         for done, medium in enumerate(corpus, start=1):
-            _add_medium(examples, corpus, medium, records)
+            _add_batch(examples, heads, [medium])
             say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
     kept: Sequence[OfHeads] = (examples.strongest, examples.deciles)
     strongest, deciles = _counted(corpus, records, kept) if corpus.kind == "audio" else kept
     shown = {one.text for several in (*strongest, *deciles) for one in several}
     with part(2, 3, "each head"):
         planes: list[QueryKeyPlane] = []
-        for several in zip(*(one.records for one in sample), strict=True):
+        for several in _by_record(sample):
             planes += QueryKeyPlane.of_heads(several, numbers)
         drawn = sorted({*shown, *(numbers if corpus.kind == "image" else [])})
         media, tokens = _shown_media(corpus, drawn)
@@ -408,19 +412,6 @@ def _explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> Explore
         axes=axes,
         reads=reads,
     )
-
-
-def _add_medium(
-    examples: Examples, corpus: MediaCorpus, medium: Medium, records: Sequence[AttentionRecord]
-) -> None:
-    """Add what every head attends to in a medium."""
-    of_run = examples.of_run([medium.number])
-
-    def add(attention: BatchedAttention, queries: Axis, keys: Axis) -> None:
-        others = None if queries == keys else Positions.of(keys)
-        of_run(attention.weights(slice(None)).cpu(), Positions.of(queries), others)
-
-    corpus.capture(medium, records, add)
 
 
 def _axes(

@@ -101,18 +101,6 @@ class Examples:
                 _keep(self._strongest[k], STRONGEST, float(strengths[n, head, best]), example, best)
                 _keep(self._sample[k], _SAMPLE, float(priorities[k]), example, int(drawn[k]))
 
-    def of_run(self, numbers: Sequence[int]) -> Callable[..., None]:
-        """Return a function that adds the weights of one attention of a run after the other."""
-        start = 0  # the number of the first head of the next attention
-
-        def add(weights: Tensor, tokens: Positions, keys_of: Positions | None = None) -> None:
-            nonlocal start
-            end = start + weights.shape[1]
-            self.add(slice(start, end), numbers, weights, tokens, keys_of)
-            start = end
-
-        return add
-
     @property
     def texts(self) -> set[int]:
         """The numbers of all texts that are kept, or may come to be shown."""

@@ -52,7 +52,7 @@ from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
 from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
 from attnviz.analyses.survey.result import NOUNS, SurveyResult
 from attnviz.errors import InputError, refuse_given
-from attnviz.heads import ROLES, STATISTICS_OF, Statistic, statistics_for
+from attnviz.heads import STATISTICS_OF, Statistic, statistics_for, statistics_of_roles
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
@@ -210,21 +210,19 @@ def survey(
     statistics = STATISTICS_OF["linear"] if signed else statistics_for([one.role for one in probes])
     on_ray = engine == "ray"
     with ray_cluster(address, model.module) if on_ray else nullcontext(measure_here) as measure:
-        folder = None
-        if out is not None:
-            folder = _open_folder(Path(out), model, truncate, seed, statistics, resume, force)
-        summaries = [] if folder is None else [folder.path / name for name in _SUMMARIES]
-        for path in summaries:
-            check_output(path, force=force or resume)
         measured_by = SignedHeadStatistics if signed else HeadStatistics
-        only_on = {ROLES[one.role].name: group.numbers for group in groups for one in group.probes}
+        names = statistics_of_roles("text")
+        only_on = {names[one.role]: group.numbers for group in groups for one in group.probes}
         heads = measured_by(model.checkpoint, records, seed, statistics, only_on)
-        numbered = enumerate(chain([first], tokenized))
-        count = count_rows(texts)
-        if folder is None:
+        numbered, count = enumerate(chain([first], tokenized)), count_rows(texts)
+        summaries: list[Path] = []
+        if out is None:
             measured = _in_order(_with_progress(measure(heads, numbered), count))
         else:
-            folder = replace(folder, heads=heads.heads, statistics=heads.names)
+            folder = _open_folder(Path(out), model, truncate, heads, resume, force)
+            summaries = [folder.path / name for name in _SUMMARIES]
+            for path in summaries:
+                check_output(path, force=force or resume)
             measured = _in_folder(folder, partial(measure, heads), numbered, count)
         totals = aggregate(measured, len(heads.heads), seed=seed, statistics=statistics)
         result = _result(totals, heads, sample, changes)
@@ -307,8 +305,7 @@ def _open_folder(
     path: Path,
     model: Model,
     truncate: bool,
-    seed: int,
-    statistics: Sequence[Statistic],
+    heads: HeadStatistics,
     resume: bool,
     force: bool,
 ) -> Folder:
@@ -320,11 +317,11 @@ def _open_folder(
         "weights": model.checkpoint.current_sha256(),
         "dtype": str(model.module.dtype).removeprefix("torch."),
         "truncate": truncate,
-        "seed": seed,
+        "seed": heads.seed,
         "attnviz": version_of("attnviz"),
-        "statistics": [one.name for one in statistics],
+        "statistics": [*heads.names],
     }
-    folder = Folder(path, about)
+    folder = Folder(path, about, heads.heads, heads.names)
     folder.open(resume=resume, force=force)
     return folder
 

@@ -51,7 +51,8 @@ def batch_tokens(device: torch.device) -> int:
     return _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cuda"])
 
 
-OnAttention: TypeAlias = "Callable[[BatchedAttention | _SignedWeights], None]"
+Attention: TypeAlias = "BatchedAttention | _SignedWeights"
+OnAttention: TypeAlias = "Callable[[Attention, Positions, Positions | None], None]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,7 @@ class _Measure:
         self._limits = largest(self._of_first.keys, statistics)
         self._order: tuple[slice, Tensor, Tensor] | None = None  # of the keys that may be read
 
-    def __call__(self, attention: BatchedAttention | _SignedWeights) -> tuple[Tensor, ...]:
+    def __call__(self, attention: Attention) -> tuple[Tensor, ...]:
         """Return the statistics (N, H, S) of weights, of even weights and of shuffled keys.
 
         Last come the differences from the statistics of the model's own weights, (H,).
@@ -150,12 +151,6 @@ class _Measure:
         of_model = attention.model_weights
         theirs = None if of_model is None else self._of_first(of_model).cpu()[0]
         return values, even, of_keys, _largest_difference(values[0], theirs, self._limits)
-
-
-def _joined(layers: Sequence[Sequence[Tensor]]) -> tuple[Tensor, ...]:
-    """Return what is measured of several attentions, as of one with all their heads."""
-    *statistics, differences = zip(*layers, strict=True)
-    return *(torch.cat(of_layers, dim=1) for of_layers in statistics), torch.cat(differences)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,17 +222,38 @@ class HeadStatistics:
         Last come the differences, (K,). The first text, the shortest and so the one with most
         padding, is compared.
         """
-        plain = [text.encoding for text in texts]
-        mixed = [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]
-        inputs, tokens = self.batch(plain + mixed)
-        measure = _Measure(self.statistics, [text.number for text in texts], self.seed, tokens)
+        N, numbers = len(texts), [text.number for text in texts]
+        measures: dict[tuple[Positions, Positions | None], _Measure] = {}
         layers: list[tuple[Tensor, ...]] = []
-        self._capture(inputs, lambda attention: layers.append(measure(attention)))
-        both, *others = _joined(layers)
-        return both[: len(texts)], both[len(texts) :], *others
 
-    def _capture(self, inputs: Mapping[str, Tensor], on_attention: OnAttention) -> None:
-        """Run the model on a batch, and pass on each attention."""
+        def add(attention: Attention, queries: Positions, keys: Positions | None) -> None:
+            if (queries, keys) not in measures:
+                measure = _Measure(self.statistics, numbers, self.seed, queries, keys)
+                measures[queries, keys] = measure
+            layers.append(measures[queries, keys](attention))
+
+        self.run(texts, add, shuffled=True)
+        *statistics, differences = zip(*layers, strict=True)
+        both, even, of_keys = (torch.cat(of_layers, dim=1) for of_layers in statistics)
+        # Patches and frames have one order.
+        shuffled = both[N:] if len(both) > N else torch.full_like(both, torch.nan)
+        return both[:N], shuffled, even, of_keys, torch.cat(differences)
+
+    def run(
+        self, texts: Sequence[Any], on_attention: OnAttention, *, shuffled: bool = False
+    ) -> None:
+        """Run the model on texts, and pass on each attention with its queries and other keys.
+
+        shuffled : whether their tokens in another order follow.
+        """
+        encodings = [text.encoding for text in texts]
+        mixed = [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]
+        inputs, tokens = self.batch([*encodings, *mixed] if shuffled else encodings)
+        self._capture(inputs, lambda attention: on_attention(attention, tokens, None))
+
+    def _capture(
+        self, inputs: Mapping[str, Tensor], on_attention: Callable[[Attention], None]
+    ) -> None:
         capture_batch(self.checkpoint.module, inputs, self.records, on_attention)
 
     def batch(self, encodings: Sequence[Encoding]) -> tuple[dict[str, Tensor], Positions]:
@@ -381,7 +397,9 @@ class SignedHeadStatistics(HeadStatistics):
         nothing = torch.full((1, len(self.heads), len(self.names)), torch.nan, device="cpu")
         return *[nothing] * 4, nothing[0, :, 0]  # nothing is mixed
 
-    def _capture(self, inputs: Mapping[str, Tensor], on_attention: OnAttention) -> None:
+    def _capture(
+        self, inputs: Mapping[str, Tensor], on_attention: Callable[[Attention], None]
+    ) -> None:
         records = cast("Sequence[LinearAttention]", self.records)
         matrices = capture_matrices(self.checkpoint.module, inputs, records)
         for matrix, record in zip(matrices, records, strict=True):
@@ -405,20 +423,17 @@ class MediaHeads(HeadStatistics):
         known = [len(axes[0]) for axes in text.batch.axes.values()]
         return sum(known) or self.records[0].query.shape[1]
 
-    def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
-        (medium,) = texts
-        measures: dict[tuple[Axis, Axis], _Measure] = {}
-        layers: list[tuple[Tensor, ...]] = []
+    def run(
+        self, texts: Sequence[Any], on_attention: OnAttention, *, shuffled: bool = False
+    ) -> None:
+        """Run the model on one medium; see `HeadStatistics.run`."""
+        known: dict[Axis, Positions] = {}
 
-        def add(attention: BatchedAttention, queries: Axis, keys: Axis) -> None:
-            if (queries, keys) not in measures:
-                device = attention.query.device
-                positions = [Positions.of(one, device) for one in dict.fromkeys((queries, keys))]
-                measure = _Measure(self.statistics, [medium.number], self.seed, *positions)
-                measures[queries, keys] = measure
-            layers.append(measures[queries, keys](attention))
+        def pass_on(attention: BatchedAttention, *axes: Axis) -> None:
+            for axis in axes:
+                if axis not in known:
+                    known[axis] = Positions.of(axis, attention.query.device)
+            queries, keys = (known[axis] for axis in axes)
+            on_attention(attention, queries, None if queries is keys else keys)
 
-        self.corpus.capture(medium, self.records, add)
-        values, *others = _joined(layers)
-        shuffled = torch.full_like(values, torch.nan)  # its patches or frames have one order
-        return values, shuffled, *others
+        self.corpus.capture(texts[0], self.records, pass_on)
