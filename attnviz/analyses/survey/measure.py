@@ -356,22 +356,21 @@ def check_head_count(records: Sequence[AttentionRecord]) -> None:
 class _SignedWeights:
     """One linear attention of N texts, as `BatchedAttention` shows one with a softmax.
 
-    Its weights are the shares of M (N, H, T, T) in the sizes of the rows, with their signs.
+    shares : of M (N, H, T, T) in the sizes of its rows, with their signs.
     """
 
-    M: Tensor
+    shares: Tensor
     causal: bool
     sinks: None = None
     model_weights: None = None
 
     def weights(self, rows: slice) -> Tensor:
         """Return the weights of some queries, (N, H, R, T)."""
-        M = self.M[:, :, rows]
-        return row_shares(M) * M.sign()
+        return self.shares[:, :, rows]
 
     def readable(self, rows: slice) -> Tensor:
         """Return which keys each query may read, (N, R, T)."""
-        every = torch.ones_like(self.M[:, 0], dtype=torch.bool)
+        every = torch.ones_like(self.shares[:, 0], dtype=torch.bool)
         return (every.tril() if self.causal else every)[:, rows]
 
 
@@ -404,7 +403,8 @@ class SignedHeadStatistics(HeadStatistics):
         matrices = capture_matrices(self.checkpoint.module, inputs, records)
         for matrix, record in zip(matrices, records, strict=True):
             M = matrix.to(self.checkpoint.device)
-            on_attention(_SignedWeights(M, record.visible is not None))
+            shares = row_shares(M) * M.sign()
+            on_attention(_SignedWeights(shares, record.visible is not None))
 
 
 # --- images and sounds
