@@ -12,7 +12,15 @@ import attnviz
 from attnviz.analyses.survey.corpus import batches, read_corpus, tokenize_corpus
 from attnviz.analyses.survey.measure import HeadStatistics
 from attnviz.capture.batched import BatchedAttention
-from attnviz.heads import _BLOCK_WEIGHTS, NAMES, Positions, WeightStatistics, statistics_for
+from attnviz.heads import (
+    _BLOCK_WEIGHTS,
+    NAMES,
+    STATISTICS_OF,
+    Positions,
+    WeightStatistics,
+    statistics_for,
+)
+from attnviz.results import Axis
 
 
 def by_definition(w, ids, special, stops):
@@ -108,6 +116,55 @@ def test_statistics_of_probes_match_their_definition():
         }
         for name, value in expected.items():
             assert got[n, head, names.index(name)].item() == pytest.approx(value, abs=1e-6)
+
+
+def test_statistics_of_frames_and_of_a_transcript_match_their_definition():
+    generator = torch.Generator().manual_seed(0)
+    frames, tokens = range(20), range(5)
+    step, sound, prompt = 0.04, 15, 2  # seconds, frames, special tokens
+    sounds = replace(
+        Axis.numbered(len(frames)),
+        seconds=tuple(step * n for n in frames),
+        special=tuple(n >= sound for n in frames),
+    )
+    text = replace(Axis.numbered(len(tokens)), special=tuple(n < prompt for n in tokens))
+
+    def measured_on(queries, keys=None):
+        shape = 1, 1, len(queries), len(keys or queries)
+        weights = torch.randn(shape, generator=generator).softmax(-1)
+        positions = [Positions.of(axis) for axis in (queries, keys) if axis is not None]
+        measure = WeightStatistics(positions[0], STATISTICS_OF["audio"], *positions[1:])
+        values = measure(lambda rows: weights[:, :, rows])[0, 0].tolist()
+        names = [one.name for one in STATISTICS_OF["audio"]]
+        return weights[0, 0].tolist(), dict(zip(names, values, strict=True))
+
+    def mean(numbers):
+        return sum(numbers := list(numbers)) / len(numbers)
+
+    w, encoder = measured_on(sounds)
+    assert encoder["time distance"] == pytest.approx(
+        mean(sum(w[i][j] * step * abs(i - j) for j in range(sound)) / sum(w[i][:sound])
+             for i in range(sound)), abs=1e-6,
+    )  # fmt: skip
+    near = [sum(w[i][j] for j in frames if 0 < abs(i - j) <= 2) for i in range(sound)]
+    assert encoder["nearby"] == pytest.approx(mean(near), abs=1e-6)
+    assert encoder["silence"] == pytest.approx(mean(sum(w[i][sound:]) for i in range(sound)))
+    assert encoder["self"] == pytest.approx(mean(w[i][i] for i in range(sound)))
+    assert all(math.isnan(encoder[name]) for name in ("order", "previous", "first"))
+
+    w, cross = measured_on(text, sounds)
+    later = [
+        sum(w[i][a] * w[j][b] * ((a < b) + (a == b) / 2) for a in frames for b in frames)
+        for i in tokens[prompt:] for j in tokens[i + 1 :]
+    ]  # fmt: skip
+    assert cross["order"] == pytest.approx(mean(later), abs=1e-6)
+    assert cross["silence"] == pytest.approx(mean(sum(row[sound:]) for row in w[prompt:]))
+    assert all(math.isnan(cross[name]) for name in ("self", "nearby", "time distance", "first"))
+
+    w, decoder = measured_on(text)
+    assert decoder["first"] == pytest.approx(mean(row[0] for row in w[prompt:]))
+    assert decoder["previous"] == pytest.approx(mean(w[i][i - 1] for i in tokens[prompt + 1 :]))
+    assert all(math.isnan(decoder[name]) for name in ("order", "silence", "time distance"))
 
 
 def statistics_of(model):
