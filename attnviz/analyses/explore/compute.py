@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from attnviz.analyses.explore.examples import Examples, OfHeads, with_counts
+from attnviz.analyses.explore.examples import Examples, with_counts
 from attnviz.analyses.explore.result import (
     ExploreResult,
     HeadAxis,
@@ -43,7 +43,6 @@ from attnviz.analyses.survey.corpus import (
 from attnviz.analyses.survey.measure import (
     Attention,
     HeadStatistics,
-    MediaHeads,
     batch_tokens,
 )
 from attnviz.analyses.survey.media import (
@@ -60,7 +59,7 @@ from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target, base_of, unembedding_of
 from attnviz.errors import InputError, ModelError
-from attnviz.heads import STATISTICS_OF, Positions
+from attnviz.heads import Positions
 from attnviz.inputs.batch import encode
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult, Axis
@@ -379,16 +378,21 @@ def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
 def _explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> ExploreResult:
     """Return the heads of a model, explored on images or sounds."""
     with part(0, 3, "survey"):
-        surveyed, numbers, sample = survey_media(corpus, skip_bad=skip_bad, seed=seed)
-    records = sample[0].records
-    statistics, examples = STATISTICS_OF[corpus.kind], Examples(surveyed.roles, seed)
-    heads = MediaHeads(corpus.model.checkpoint, records, seed, statistics, corpus=corpus)
+        surveyed, heads, numbers, sample = survey_media(corpus, skip_bad=skip_bad, seed=seed)
+    examples = Examples(surveyed.roles, seed)
+    ids: dict[int, tuple[int, ...]] = {}
     with part(1, 3, "examples"):
         for done, medium in enumerate(corpus, start=1):
             _add_batch(examples, heads, [medium])
+            ids[medium.number] = medium.ids
             say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
-    kept: Sequence[OfHeads] = (examples.strongest, examples.deciles)
-    strongest, deciles = _counted(corpus, records, kept) if corpus.kind == "audio" else kept
+    causal = [  # a decoder writes from left to right
+        True if corpus.kind == "audio" and queries == keys and keys.seconds is None else None
+        for record in heads.records
+        for queries, keys in [(record.query_axis, record.key_axis)] * record.heads
+    ]
+    kept = examples.strongest, examples.deciles
+    strongest, deciles = with_counts(kept, ids.values(), ids, causal)
     shown = {one.text for several in (*strongest, *deciles) for one in several}
     with part(2, 3, "each head"):
         planes: list[QueryKeyPlane] = []
@@ -396,7 +400,7 @@ def _explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> Explore
             planes += QueryKeyPlane.of_heads(several, numbers)
         drawn = sorted({*shown, *(numbers if corpus.kind == "image" else [])})
         media, tokens = _shown_media(corpus, drawn)
-    axes, reads = _axes(records)
+    axes, reads = _axes(heads.records)
     return ExploreResult(
         survey=surveyed,
         tokens=tokens,
@@ -475,16 +479,3 @@ def _outline(extremes: torch.Tensor) -> tuple[tuple[float, float], ...]:
     """Return the least and the largest sample of fewer parts."""
     parts = np.array_split(extremes.numpy(), min(_OUTLINE, len(extremes)))
     return tuple((round(float(p.min()), 3), round(float(p.max()), 3)) for p in parts)
-
-
-def _counted(
-    corpus: MediaCorpus, records: Sequence[AttentionRecord], examples: Sequence[OfHeads]
-) -> list[OfHeads]:
-    """Return the examples, those of pairs of tokens with how often the corpus has the pair."""
-    ids = {medium.number: medium.ids for medium in corpus if medium.ids}
-    causal = [  # a decoder writes from left to right
-        True if record.query_axis == record.key_axis and record.key_axis.seconds is None else None
-        for record in records
-        for _ in range(record.heads)
-    ]
-    return with_counts(examples, ids.values(), ids, causal)

@@ -250,8 +250,11 @@ def _roles_in(
 
 def survey_media(
     corpus: MediaCorpus, *, skip_bad: bool, seed: int
-) -> tuple[SurveyResult, list[int], list[AttentionResult]]:
-    """Return the survey of images or sounds; and of a sample, the numbers and verified results."""
+) -> tuple[SurveyResult, MediaHeads, list[int], list[AttentionResult]]:
+    """Return the survey of images or sounds, and what measured it.
+
+    Then come the numbers of a sample, and its verified results.
+    """
     changes = CorpusChanges(noun=corpus.kind)
     corpus.on_bad = changes.leave_out if skip_bad else None
     media, sample = corpus.verified_sample()
@@ -267,7 +270,7 @@ def survey_media(
 
     totals = aggregate(measured(), len(heads.heads), seed=seed, statistics=statistics)
     result = _result(totals, heads, sample, changes, corpus.kind)
-    return result, [medium.number for medium in media], sample
+    return result, heads, [medium.number for medium in media], sample
 
 
 def _with_confirmations(
