@@ -243,50 +243,40 @@ def _in_order(weights: Tensor, pairs: Pairs) -> Tensor:
     return 2 * summed / others
 
 
-_DISTANCE = Statistic(
-    "distance", "mean distance, tokens", keys=lambda pairs: pairs.offset.abs(), every_row=True,
-    limit=lambda keys: keys.extent,
-)  # fmt: skip
-_SELF = Statistic(
-    "self", "weight for itself", keys=lambda pairs: pairs.offset == 0, role="own token",
-    family="itself", rule="attend to the word itself",
-)  # fmt: skip
-_PREVIOUS = Statistic(
-    "previous", "for the previous token",
-    keys=lambda pairs: (pairs.offset == 1) & pairs.word_key, role="previous token",
-    family="previous", rule="attend to the previous word",
-)  # fmt: skip
-_NEXT = Statistic(
-    "next", "for the next token",
-    keys=lambda pairs: (pairs.offset == -1) & pairs.word_key, role="next token",
-    family="next", rule="attend to the next word",
-)  # fmt: skip
-FIRST = Statistic(  # special or not
-    "first", "for the first token", keys=lambda pairs: (pairs.key == 0) & pairs.of_tokens,
-    role="rests on the first token", resting=True,
-    family="first", rule="rest on the first word",
-)  # fmt: skip
-SEPARATORS = Statistic(
-    "separators", "for special tokens", keys=lambda pairs: pairs.special_key,
-    role="rests on special tokens", resting=True,
-    family="special", rule="rest on special tokens",
-)  # fmt: skip
-_SAME_TOKEN = Statistic(
-    "same token", "for the same token elsewhere",
-    keys=lambda pairs: pairs.same_token & pairs.other, role="same token",
-    family="same", rule="attend to the same word elsewhere", words="Repeated words", fewest=8,
-)  # fmt: skip
-# Shuffling the keys of a row does not change its entropy, and spreads what the keys receive.
-_ENTROPY = Statistic(
-    "entropy", "entropy, nats", row=lambda weights, _: torch.special.entr(weights).sum(-1),
-    limit=lambda keys: math.log(keys.count), even_baseline=False,
-)  # fmt: skip
-_MOST_READ = Statistic(
-    "most read", "share of the token read most",
-    received=lambda shares: shares.amax(-1), even_baseline=False,
-)  # fmt: skip
 _OF_TEXTS = (
-    _DISTANCE, _SELF, _PREVIOUS, _NEXT, FIRST, SEPARATORS, _SAME_TOKEN,
+    Statistic(
+        "distance", "mean distance, tokens", keys=lambda pairs: pairs.offset.abs(),
+        every_row=True, limit=lambda keys: keys.extent,
+    ),
+    Statistic(
+        "self", "weight for itself", keys=lambda pairs: pairs.offset == 0, role="own token",
+        family="itself", rule="attend to the word itself",
+    ),
+    Statistic(
+        "previous", "for the previous token",
+        keys=lambda pairs: (pairs.offset == 1) & pairs.word_key, role="previous token",
+        family="previous", rule="attend to the previous word",
+    ),
+    Statistic(
+        "next", "for the next token",
+        keys=lambda pairs: (pairs.offset == -1) & pairs.word_key, role="next token",
+        family="next", rule="attend to the next word",
+    ),
+    Statistic(  # special or not
+        "first", "for the first token", keys=lambda pairs: (pairs.key == 0) & pairs.of_tokens,
+        role="rests on the first token", resting=True,
+        family="first", rule="rest on the first word",
+    ),
+    Statistic(
+        "separators", "for special tokens", keys=lambda pairs: pairs.special_key,
+        role="rests on special tokens", resting=True,
+        family="special", rule="rest on special tokens",
+    ),
+    Statistic(
+        "same token", "for the same token elsewhere",
+        keys=lambda pairs: pairs.same_token & pairs.other, role="same token",
+        family="same", rule="attend to the same word elsewhere", words="Repeated words", fewest=8,
+    ),
     Statistic(  # Olsson et al. 2022
         "induction", "for what followed it before", keys=_follows_same_token, role="induction",
     ),
@@ -308,8 +298,18 @@ _OF_TEXTS = (
         keys=lambda pairs: -pairs.answer,
         role="subject inhibition", of_probe=True,
     ),
-    _ENTROPY, _MOST_READ,
+    # Shuffling the keys of a row does not change its entropy, and spreads what the keys receive.
+    Statistic(
+        "entropy", "entropy, nats", row=lambda weights, _: torch.special.entr(weights).sum(-1),
+        limit=lambda keys: math.log(keys.count), even_baseline=False,
+    ),
+    Statistic(
+        "most read", "share of the token read most",
+        received=lambda shares: shares.amax(-1), even_baseline=False,
+    ),
 )  # fmt: skip
+_SHARED = {one.name: one for one in _OF_TEXTS}
+FIRST, SEPARATORS = _SHARED["first"], _SHARED["separators"]
 
 
 def statistics_for(roles: Collection[str] = ()) -> tuple[Statistic, ...]:
@@ -340,7 +340,7 @@ STATISTICS_OF: Mapping[str, tuple[Statistic, ...]] = {
             "patch distance", "mean distance, patches", limit=lambda keys: keys.extent,
             row=_mean_distance,
         ),
-        replace(_SELF, role="own patch"),
+        replace(_SHARED["self"], role="own patch"),
         Statistic(
             "neighbors", "for the 8 patches around", role="neighboring patches",
             keys=lambda pairs: pairs.away.amax(-1) == 1,
@@ -353,15 +353,15 @@ STATISTICS_OF: Mapping[str, tuple[Statistic, ...]] = {
             "same column", "for other patches of the column", role="same column",
             keys=lambda pairs: (pairs.away[..., 1] == 0) & (pairs.away[..., 0] > 0),
         ),
-        SEPARATORS, _ENTROPY, _MOST_READ,
+        SEPARATORS, _SHARED["entropy"], _SHARED["most read"],
     ),
     "audio": (
-        _ENTROPY, _MOST_READ,
+        _SHARED["entropy"], _SHARED["most read"],
         Statistic(
             "time distance", "mean distance, seconds", limit=lambda keys: keys.extent,
             row=_mean_distance,
         ),
-        replace(_SELF, role="own position"),
+        replace(_SHARED["self"], role="own position"),
         Statistic(
             "nearby", "for other frames within 0.1 s", role="nearby frames",
             keys=lambda pairs: (pairs.distance > 0) & (pairs.distance <= _NEAR),
@@ -370,7 +370,7 @@ STATISTICS_OF: Mapping[str, tuple[Statistic, ...]] = {
             "order", "chance that a later token reads a later frame", row=_in_order,
             role="follows the speech",
         ),
-        _PREVIOUS, FIRST,
+        _SHARED["previous"], FIRST,
         Statistic(
             "silence", "for frames after the sound", role="rests on the silence", resting=True,
             keys=lambda pairs: pairs.special_key & pairs.keys.are_frames,
@@ -380,7 +380,7 @@ STATISTICS_OF: Mapping[str, tuple[Statistic, ...]] = {
 """The statistics of each kind of corpus, and of linear attention, in the order of every result."""
 _DECLARED = [one for of_kind in STATISTICS_OF.values() for one in of_kind]
 TITLES = {one.name: one.title for one in _DECLARED}
-OWN_ROLES = {one.role for one in _DECLARED if one.keys is _SELF.keys}
+OWN_ROLES = {one.role for one in _DECLARED if one.name == "self"}
 RESTING_ROLES = {one.role for one in _DECLARED if one.resting}
 
 
