@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -43,7 +43,6 @@ from attnviz.inputs.spelling import read_labels
 from attnviz.inputs.text import continue_axis, expect_tokens_left, generated_text, spelled
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
-from attnviz.pipeline.next_tokens import next_tokens
 from attnviz.results import (
     AgreementReport,
     AttentionRecord,
@@ -51,6 +50,7 @@ from attnviz.results import (
     Axis,
     Computation,
     LinearAttention,
+    NextTokens,
     PositionCheck,
     Provenance,
     StreamedAttention,
@@ -59,6 +59,9 @@ from attnviz.results import (
 from attnviz.results.axis import content_positions
 from attnviz.runtime import version_of
 from attnviz.runtime.libraries import translate
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Mode: TypeAlias = Literal["auto", "full", "streamed"]
 Positions: TypeAlias = Literal["sample", "all"]
@@ -69,6 +72,8 @@ _CELL_BUDGET = 2**23  # cells of all pooled maps together: 64 MB
 _SAMPLED_WEIGHTS = 2**18  # of a layer, compared with the model's own
 _CHANGED = 3  # tokens of each text, to see which key they move
 _FEWEST_ROWS = 4  # compared of each head
+_MOST_NEXT = 5  # tokens that are named as the next after each position
+_PROBABILITIES = 2**21  # in memory at once, beside the logits of the run
 
 
 class IfStreamed(tuple[int, ...]):
@@ -281,7 +286,7 @@ class _Run:
                 computation,
                 (*captured.notes, *_linear_notes(records)),
                 generated=generated,
-                next_tokens=next_tokens(module, checkpoint.target_tokenizer, logits[n], records),
+                next_tokens=_next_tokens(module, checkpoint.target_tokenizer, logits[n], records),
             )
             if options.layers is not None and options.selects_whole:
                 result = result.at(options.layers)
@@ -489,6 +494,51 @@ class _Run:
                 f"{error}, and it was recorded otherwise. This is a bug in attnviz, not in your "
                 "input. Report it with the name of the model."
             ) from error
+
+
+def _next_tokens(
+    module: Any,
+    tokenizer: PreTrainedTokenizerBase | None,
+    logits: Tensor | None,
+    records: Sequence[AttentionRecord],
+) -> NextTokens | None:
+    """Return the most probable next tokens of one text; None unless the model predicts them.
+
+    It does with a language head, where no position reads a later one.
+
+    logits : (T, vocabulary), of the run that was recorded.
+    """
+    if logits is None or tokenizer is None or not getattr(module, "can_generate", bool)():
+        return None
+    axis = _causal_axis(records, len(logits))
+    if axis is None:
+        return None
+    probabilities, ids = most_probable(logits, min(_MOST_NEXT, logits.shape[-1]))
+    labels = tuple(tuple(read_labels(row, tokenizer)) for row in ids.tolist())
+    return NextTokens(axis, ids, labels, probabilities)
+
+
+def most_probable(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the largest probabilities (T, count), float32, and their ids, from logits (T, V)."""
+    rows = max(1, _PROBABILITIES // logits.shape[-1])
+    tops = [part.double().softmax(-1).topk(count) for part in torch.split(logits, rows)]
+    probabilities, ids = (torch.cat(parts).cpu() for parts in zip(*tops, strict=True))
+    return probabilities.float(), ids
+
+
+def _causal_axis(records: Sequence[AttentionRecord], length: int) -> Axis | None:
+    """Return the tokens (length,) of the stack in which no query reads a later key."""
+    stacks: dict[str, list[AttentionRecord]] = {}
+    for record in records:
+        if len(record.query_axis) == len(record.key_axis) == length:
+            stacks.setdefault(record.stack, []).append(record)
+    causal = [same for same in stacks.values() if all(map(_is_causal, same))]
+    return causal[0][0].query_axis if len(causal) == 1 else None
+
+
+def _is_causal(record: AttentionRecord) -> bool:
+    readable = record.readable()
+    return readable is not None and not bool(readable.triu(1).any())
 
 
 def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:

@@ -20,7 +20,9 @@ from attnviz.analyses.survey.corpus import (
     read_corpus,
     tokenize_corpus,
 )
-from attnviz.analyses.survey.statistics import HeadStatistics, largest, shuffle
+from attnviz.analyses.survey.measure import HeadStatistics, shuffle
+from attnviz.heads import Positions, largest
+from attnviz.results import Axis
 from benchmarks.measuring import alternate, console, peak, show, show_setting
 
 _LOOP, _TABLE, _SURVEY = "eager, one sentence at a time", "attnviz, table alone", "attnviz.survey"
@@ -80,7 +82,7 @@ def _print_difference(
     difference = 0.0
     for n, (text, expected) in enumerate(zip(reads, loop, strict=True)):
         measured = torch.stack([ours.value[n], ours.shuffled[n], ours.even[n]])
-        scaled = (measured - expected).abs() / largest(len(text))
+        scaled = (measured - expected).abs() / largest(Positions.of(Axis.numbered(len(text))))
         assert torch.equal(measured.isnan(), expected.isnan())
         difference = max(difference, float(scaled.nan_to_num(0).max()))
     console.print(

@@ -8,8 +8,8 @@ from families import VOCABULARY, tiny
 from transformers import LlamaConfig, LlamaForTokenClassification
 
 import attnviz
-from attnviz.pipeline import next_tokens as module_of_next_tokens
-from attnviz.pipeline.next_tokens import most_probable
+from attnviz.pipeline import run as module_of_runs
+from attnviz.pipeline.run import most_probable
 
 TEXT = "the train left the station on time"
 
@@ -115,7 +115,7 @@ def test_a_streamed_text_has_none(tokenizer):
 def test_blocks_of_rows_give_the_same(monkeypatch):
     logits = torch.randn(7, 50, generator=torch.Generator().manual_seed(0))
     whole = most_probable(logits, 5)
-    monkeypatch.setattr(module_of_next_tokens, "_AT_ONCE", 100)
+    monkeypatch.setattr(module_of_runs, "_PROBABILITIES", 100)
     for one, other in zip(most_probable(logits, 5), whole, strict=True):
         assert torch.equal(one, other)
 

@@ -9,8 +9,7 @@ from fetched import load
 import attnviz
 from attnviz.analyses.maps.finding import head_families
 from attnviz.analyses.survey.aggregate import assign_roles
-from attnviz.analyses.survey.media import RESTING_ROLES
-from attnviz.analyses.survey.statistics import NAMES
+from attnviz.heads import NAMES, RESTING_ROLES
 
 pytestmark = pytest.mark.real
 TEXTS = (  # of words that are one token each and occur once: a survey has no roles of others there

@@ -49,16 +49,11 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
+from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics, batch_tokens
 from attnviz.analyses.survey.result import SURE, HeadName
-from attnviz.analyses.survey.statistics import (
-    NAMES,
-    HeadStatistics,
-    TextStatistics,
-    WeightStatistics,
-    batch_tokens,
-)
 from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError
+from attnviz.heads import NAMES, WeightStatistics
 from attnviz.models.checkpoint import SpecialTokens, expect_heads
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from attnviz.analyses.compare.result import CheckpointsResult, CompareResult, Turn
 from attnviz.analyses.survey.plot import Panel, grid_of, head_panels
 from attnviz.analyses.survey.result import SURE
-from attnviz.analyses.survey.statistics import STATISTICS, TITLES
 from attnviz.figures import figure
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, WIDE, theme
+from attnviz.heads import STATISTICS, TITLES
 from attnviz.results.text import literal, signed
 
 _LONGEST_NAME = 40  # letters of the name of a model

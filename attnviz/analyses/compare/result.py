@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.analyses.survey.result import SURE, HeadTable
-from attnviz.analyses.survey.statistics import NAMES, TITLES, largest
+from attnviz.heads import NAMES, TITLES, Positions, largest
+from attnviz.results import Axis
 from attnviz.results.agreement_report import AgreementReport, Verdict
 from attnviz.results.attention_result import Provenance
 from attnviz.results.base import Columns, Rules, column, described, doc, documented, one_each
@@ -220,7 +221,8 @@ class CheckpointsResult(SeveralModels, HeadTable):
         statistic : the index of the statistic that counts; by default, of each head, the one that
         changes most.
         """
-        limits = dict(zip(NAMES, largest(max(2, self.tokens // max(1, self.texts))), strict=True))
+        typical = Positions.of(Axis.numbered(max(2, self.tokens // max(1, self.texts))))
+        limits = dict(zip(NAMES, largest(typical), strict=True))
         units = torch.tensor([float(limits.get(name, 1.0)) for name in self.statistics])
         # A path that is NaN somewhere has no significant step there.
         highest = self.mean.nan_to_num(-torch.inf).amax(0)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from glob import has_magic
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from attnviz.analyses.explore.examples import Examples, with_counts
-from attnviz.analyses.explore.media import explore_media
-from attnviz.analyses.explore.result import ExploreResult, QueryKeyPlane, WrittenTokens
+from attnviz.analyses.explore.result import (
+    ExploreResult,
+    HeadAxis,
+    QueryKeyPlane,
+    ShownMedium,
+    WrittenTokens,
+)
 from attnviz.analyses.shift.compute import tracing
-from attnviz.analyses.survey.compute import survey
+from attnviz.analyses.survey.compute import survey, survey_media
 from attnviz.analyses.survey.corpus import (
     PART,
     Corpus,
@@ -31,26 +40,40 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
-from attnviz.analyses.survey.media import MediaCorpus, expect_corpus, is_of_media, load_corpus_model
-from attnviz.analyses.survey.statistics import HeadStatistics, batch_tokens
+from attnviz.analyses.survey.measure import (
+    Attention,
+    HeadStatistics,
+    batch_tokens,
+)
+from attnviz.analyses.survey.media import (
+    MediaCorpus,
+    expect_corpus,
+    is_of_media,
+    load_corpus_model,
+)
+from attnviz.analyses.survey.result import NOUNS
 from attnviz.attribution.heads import measure_without, outputs_of
 from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target, base_of, unembedding_of
-from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError, ModelError
+from attnviz.heads import Positions
 from attnviz.inputs.batch import encode
 from attnviz.pipeline.attend import Loadable, Model, Source
-from attnviz.results import AttentionRecord, AttentionResult
+from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.projection import parts_of_output, recompute
+from attnviz.results.text import literal
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, say
 
 _WRITTEN = 6  # tokens that are listed
 _SAME = 1e-4  # of the largest logit: rounding
+_SIDES = (224, 160, 112, 80, 56)  # pixels of a picture in the page
+_PICTURES = 4_000_000  # bytes of all pictures, in base64
+_OUTLINE = 400  # parts of the outline of a sound
 
 
 @checked_scalars
@@ -118,7 +141,7 @@ def explore(
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
         corpus_of_media = MediaCorpus.of(model, kind, source, truncate, column)
-        return explore_media(corpus_of_media, skip_bad=skip_bad, seed=seed)
+        return _explore_media(corpus_of_media, skip_bad=skip_bad, seed=seed)
     if is_of_media(source):
         raise InputError(
             f"{str(source)!r:.200} is no corpus of texts, which {model.name} reads. Name a file of "
@@ -149,7 +172,7 @@ def explore(
     ids: dict[int, tuple[int, ...]] = {}
     with part(1, 3, "examples"):
         for texts_of_part in (first, *tokenized):
-            _add_examples(examples, heads, texts_of_part)
+            _add_texts(examples, heads, texts_of_part)
             ids |= {text.number: tuple(text.encoding["input_ids"]) for text in texts_of_part}
             used = examples.texts
             ids = {number: ids[number] for number in ids if number in used}
@@ -175,9 +198,7 @@ def explore(
     )
 
 
-def _add_examples(
-    examples: Examples, heads: HeadStatistics, texts: Sequence[TokenizedText]
-) -> None:
+def _add_texts(examples: Examples, heads: HeadStatistics, texts: Sequence[TokenizedText]) -> None:
     """Read some texts, and add what every head attends to in them."""
     lengths = [len(text) for text in texts]
     done = 0
@@ -187,19 +208,17 @@ def _add_examples(
         say(f"{done:,} texts", done / len(texts))
 
 
-def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[TokenizedText]) -> None:
-    inputs, tokens = heads.batch([text.encoding for text in texts])
-    numbers = [text.number for text in texts]
+def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[Any]) -> None:
     start = 0  # the number of the first head of the next attention
 
-    def add(attention: BatchedAttention) -> None:
+    def add(attention: Attention, queries: Positions, keys: Positions | None) -> None:
         nonlocal start
         weights = attention.weights(slice(None))
         end = start + weights.shape[1]
-        examples.add(slice(start, end), numbers, weights, tokens)
+        examples.add(slice(start, end), [one.number for one in texts], weights, queries, keys)
         start = end
 
-    capture_batch(heads.checkpoint.module, inputs, heads.records, add)
+    heads.run(texts, add)
 
 
 def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
@@ -351,3 +370,112 @@ def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
         raise ModelError("no text of the sample can be read whole and has a next token")
     before, after = measure_without(sites, outputs, measure=NextTokens.means)
     return (before - after)[..., 0].mean(0)
+
+
+# --- images and sounds
+
+
+def _explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> ExploreResult:
+    """Return the heads of a model, explored on images or sounds."""
+    with part(0, 3, "survey"):
+        surveyed, heads, numbers, sample = survey_media(corpus, skip_bad=skip_bad, seed=seed)
+    examples = Examples(surveyed.roles, seed)
+    ids: dict[int, tuple[int, ...]] = {}
+    with part(1, 3, "examples"):
+        for done, medium in enumerate(corpus, start=1):
+            _add_batch(examples, heads, [medium])
+            ids[medium.number] = medium.ids
+            say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
+    causal = [  # a decoder writes from left to right
+        True if corpus.kind == "audio" and queries == keys and keys.seconds is None else None
+        for record in heads.records
+        for queries, keys in [(record.query_axis, record.key_axis)] * record.heads
+    ]
+    kept = examples.strongest, examples.deciles
+    strongest, deciles = with_counts(kept, ids.values(), ids, causal)
+    shown = {one.text for several in (*strongest, *deciles) for one in several}
+    with part(2, 3, "each head"):
+        planes: list[QueryKeyPlane] = []
+        for several in _by_record(sample):
+            planes += QueryKeyPlane.of_heads(several, numbers)
+        drawn = sorted({*shown, *(numbers if corpus.kind == "image" else [])})
+        media, tokens = _shown_media(corpus, drawn)
+    axes, reads = _axes(heads.records)
+    return ExploreResult(
+        survey=surveyed,
+        tokens=tokens,
+        examples=strongest,
+        deciles=deciles,
+        planes=tuple(planes),
+        written=(),
+        effects=None,
+        notes=("what heads write, and what is lost without them, is shown for models of texts",),
+        agreement=replace(surveyed.agreement, digest=None),
+        provenance=surveyed.provenance,
+        media=media,
+        axes=axes,
+        reads=reads,
+    )
+
+
+def _axes(
+    records: Sequence[AttentionRecord],
+) -> tuple[tuple[HeadAxis, ...], tuple[tuple[int, int], ...]]:
+    """Return the different axes, and which the queries and the keys of each head have."""
+    axes: dict[HeadAxis, int] = {}
+    reads: list[tuple[int, int]] = []
+
+    def index_of(axis: Axis) -> int:
+        return axes.setdefault(_shown_axis(axis), len(axes))
+
+    for record in records:
+        reads += [(index_of(record.query_axis), index_of(record.key_axis))] * record.heads
+    return tuple(axes), tuple(reads)
+
+
+def _shown_axis(axis: Axis) -> HeadAxis:
+    if axis.patches is not None:
+        both = zip(axis.labels, axis.patches, strict=True)
+        specials = tuple(label if patch is None else "" for label, patch in both)
+        return HeadAxis("patches", patches=axis.patches, specials=specials)
+    if axis.seconds is not None:
+        return HeadAxis("frames", step=float(axis.seconds[1] or 0) if len(axis) > 1 else 1.0)
+    return HeadAxis("tokens")
+
+
+def _shown_media(
+    corpus: MediaCorpus, numbers: Sequence[int]
+) -> tuple[dict[str, ShownMedium], dict[str, tuple[str, ...]]]:
+    """Return the media with these numbers for the page, and the tokens of their transcripts."""
+    media: dict[str, ShownMedium] = {}
+    tokens: dict[str, tuple[str, ...]] = {}
+    pictures: dict[str, Image.Image] = {}
+    for medium in corpus.some(numbers):
+        number, wave, name = str(medium.number), medium.batch.waveform, literal(medium.name, 80)
+        if wave is not None:
+            media[number] = ShownMedium(name, seconds=wave.seconds, outline=_outline(wave.extremes))
+            tokens[number] = _decoded(corpus.model, medium.ids) if medium.ids else ()
+        elif medium.batch.image is not None:
+            pictures[number] = Image.fromarray(medium.batch.image.cpu().numpy())
+            pictures[number].thumbnail((_SIDES[0], _SIDES[0]))
+            media[number] = ShownMedium(name)
+    encoded: dict[str, str] = {}
+    for side in _SIDES:
+        encoded = {number: _data_uri(picture, side) for number, picture in pictures.items()}
+        if sum(map(len, encoded.values())) <= _PICTURES:
+            break
+    media = {number: replace(one, image=encoded.get(number, "")) for number, one in media.items()}
+    return media, tokens
+
+
+def _data_uri(picture: Image.Image, side: int) -> str:
+    small, file = picture.copy(), io.BytesIO()
+    small.thumbnail((side, side))
+    small.save(file, "JPEG", quality=82, optimize=True)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def _outline(extremes: torch.Tensor) -> tuple[tuple[float, float], ...]:
+    """Return the least and the largest sample of fewer parts."""
+    parts = np.array_split(extremes.numpy(), min(_OUTLINE, len(extremes)))
+    return tuple((round(float(p.min()), 3), round(float(p.max()), 3)) for p in parts)

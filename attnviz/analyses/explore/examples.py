@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.survey.media import OWN_ROLES, RESTING_ROLES
-from attnviz.analyses.survey.statistics import Tokens
+from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
 from attnviz.results.base import Savable
 
 STRONGEST = 8  # examples of a head, each of another text
@@ -58,8 +57,8 @@ class Examples:
         heads: slice,
         numbers: Sequence[int],
         weights: Tensor,
-        tokens: Tokens,
-        keys_of: Tokens | None = None,
+        tokens: Positions,
+        keys_of: Positions | None = None,
     ) -> None:
         """Add the weights of some heads in N texts, (N, H, T, T).
 

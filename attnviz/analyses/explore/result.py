@@ -16,8 +16,9 @@ from torch.nn.functional import pad
 
 import attnviz
 from attnviz.analyses.explore.examples import DECILES, HeadExample
-from attnviz.analyses.survey.media import POSITIONS, RESTING_ROLES, TITLES
+from attnviz.analyses.survey.media import POSITIONS
 from attnviz.analyses.survey.result import SurveyResult
+from attnviz.heads import RESTING_ROLES, TITLES
 from attnviz.results import AttentionRecord
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance

@@ -9,9 +9,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.analyses.maps.result import AttentionMap, HeadMaps, followed_rules
+from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import InputError
 from attnviz.figures.scale import is_logarithmic
+from attnviz.heads import (
+    FIRST,
+    SEPARATORS,
+    STATISTICS,
+    Pairs,
+    Positions,
+    Statistic,
+    followed_rules,
+)
 from attnviz.results import AxisGeometry, row_shares
 from attnviz.results.axis import TokenGroups, content_words, locate
 from attnviz.results.text import counted, literal, with_minus
@@ -26,32 +35,7 @@ _CLEAR = 0.1  # of a query's attention, from which on one key says something of 
 _EXAMPLES, _NAMED = 4, 3  # cells and words that stand for all
 
 
-@dataclass(frozen=True)
-class Family:
-    """A simple rule that many heads follow.
-
-    name : as tiles show it. rule : what a head of the family does with its attention. resting :
-    whether the head then says little about the words. words : which words have such keys. fewest :
-    how many of them a text needs. A head belongs to the family that it follows by the rule of
-    surveys (`followed_rules`).
-    """
-
-    name: str
-    rule: str
-    resting: bool = False
-    words: str = "Words"
-    fewest: int = 1
-
-
-FAMILIES = (
-    Family("previous", "attend to the previous word"),
-    Family("next", "attend to the next word"),
-    Family("itself", "attend to the word itself"),
-    Family("same", "attend to the same word elsewhere", words="Repeated words", fewest=8),
-    Family("first", "rest on the first word", resting=True),
-    Family("special", "rest on special tokens", resting=True),
-)
-
+FAMILIES = [one for one in STATISTICS if one.family]
 SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
 OTHER_WORDS = "other words"  # what heads without a family attend to
 
@@ -71,8 +55,11 @@ class Finding:
     examples: tuple[tuple[int, int], ...] = ()
 
 
-def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Family, float] | None]:
-    """Return the family of each map, with the mean weight that its keys get; None without any."""
+def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Statistic, float] | None]:
+    """Return the rule that each map follows, by `followed_rules`; None without any.
+
+    With it comes the mean weight that its keys get.
+    """
     weights = _shares(maps).reshape(-1, *maps.weights.shape[-2:])
     words, _ = maps.is_word
     if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
@@ -80,15 +67,15 @@ def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Family, float] | 
     even = _even_weights(maps)
     shares = torch.full((len(weights), len(FAMILIES)), torch.nan, device="cpu")
     excess = shares.clone()
-    for n, (family, keys) in enumerate(zip(FAMILIES, _family_keys(maps, words), strict=True)):
+    for n, (family, keys) in enumerate(zip(FAMILIES, _family_keys(maps), strict=True)):
         rows = words & keys.any(-1)
         if rows.sum() >= family.fewest:
             shares[:, n] = (weights * keys).sum(-1)[..., rows].mean(-1)
             excess[:, n] = shares[:, n] - (even * keys).sum(-1)[rows].mean()
-    followed = followed_rules(excess.double().numpy(), [family.resting for family in FAMILIES])
-    # A head that rests on a first token that is special rests on special tokens.
-    last = len(FAMILIES) - 1
-    followed = [last if n == last - 1 and any(maps.special_columns[:1]) else n for n in followed]
+    followed = followed_rules(excess.double().numpy(), FAMILIES)
+    if any(maps.special_columns[:1]):  # a head that rests on this first token rests on special ones
+        first, special = FAMILIES.index(FIRST), FAMILIES.index(SEPARATORS)
+        followed = [special if n == first else n for n in followed]
     named = zip(followed, shares.tolist(), strict=True)
     return [None if n < 0 else (FAMILIES[n], of[n]) for n, of in named]
 
@@ -99,25 +86,20 @@ def resting_heads(maps: HeadMaps) -> list[bool]:
         return [found is not None and found[0].resting for found in head_families(maps)]
     rows, columns = maps.is_word
     excess = ((_shares(maps) - _even_weights(maps)) * ~columns).sum(-1)[..., rows].mean(-1)
-    return [n == 0 for n in followed_rules(excess.reshape(-1, 1).double().numpy(), [True])]
+    return [n == 0 for n in followed_rules(excess.reshape(-1, 1).double().numpy(), [SEPARATORS])]
 
 
-def _family_keys(maps: HeadMaps | AttentionMap, words: Tensor) -> list[Tensor]:
-    """Return the keys (T, T) of each family, in the order of `FAMILIES`."""
-    places = torch.arange(len(words), device="cpu")
-    distance = places[:, None] - places
+def _family_keys(maps: HeadMaps | AttentionMap) -> list[Tensor]:
+    """Return the keys (T, T) of each family."""
+    words, _ = maps.is_word
+    special = torch.tensor(maps.special_columns or (False,), device="cpu").expand(len(words))
     numbers: dict[str, int] = {}
     spelled = [numbers.setdefault(word.lower(), n) for n, word in enumerate(maps.rows)]
-    spellings = torch.tensor(spelled, device="cpu")
-    same = (spellings[:, None] == spellings) & (distance != 0)
-    return [
-        (distance == 1) & words,
-        (distance == -1) & words,
-        distance == 0,
-        same & words & words[:, None],
-        (places == 0).expand_as(distance),  # special or not, as in a survey
-        torch.tensor(maps.special_columns or (False,), device="cpu").expand_as(distance),
-    ]
+    ids = torch.tensor(spelled, device="cpu").masked_fill(~words, -1)
+    of_text = Positions(*(one[None] for one in (ids, words | special, special, ids < -1)))
+    pairs = Pairs(of_text, of_text, slice(None))
+    shape = 1, len(words), len(words)
+    return [family.keys(pairs).expand(shape)[0] for family in FAMILIES if family.keys]
 
 
 def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
@@ -130,11 +112,11 @@ def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
     families = head_families(maps)
     if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
         return None
-    others = words & ~torch.stack(_family_keys(maps, words)).any(0)
+    others = words & ~torch.stack(_family_keys(maps)).any(0)
     share = (weights * others).sum(-1)[:, words].mean(-1).tolist()
     return [
-        (OTHER_WORDS, share[n]) if family is None else (family[0].name, family[1])
-        for n, family in enumerate(families)
+        (OTHER_WORDS, share[n]) if found is None else (found[0].family, found[1])
+        for n, found in enumerate(families)
     ]
 
 
@@ -181,9 +163,9 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     if (found := head_families(drawn)[0]) is not None:
         family, share = found
         title = f"{family.words} {family.rule}: {share:.0%} of their attention{_aside(drawn)}"
-        if family.name != "same":
+        if family.family != "same":
             return Finding(title)
-        keys = _family_keys(drawn, rows)[FAMILIES.index(family)]
+        keys = _family_keys(drawn)[FAMILIES.index(family)]
         return Finding(title, examples=_largest_cells(drawn, keys))
     related = content_words(_words(drawn.rows, rows))[:, None]
     related = related & content_words(_words(drawn.columns, columns))
@@ -345,10 +327,10 @@ def of_heads(maps: HeadMaps) -> str:
     layers, heads = maps.weights.shape[:2]
     one = f" of layer {maps.layers[0]}" if layers == 1 else ""
     count = f"{counted(layers * heads, 'head')}{one}"
-    found = Counter(family[0].name for family in head_families(maps) if family is not None)
+    found = Counter(one[0].family for one in head_families(maps) if one is not None)
     if not found:
         return f"All {count}" if layers * heads > 1 and not maps.heads else count
-    rules = {family.name: family.rule for family in FAMILIES}
+    rules = {one.family: one.rule for one in FAMILIES}
     parts: list[str] = []
     said = ""
     for name, number in found.most_common():

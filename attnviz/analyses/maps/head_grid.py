@@ -111,7 +111,7 @@ def heads(
             parts += ["name a layer to see the maps of all its heads"]
         else:
             families = head_families(maps)
-            names = ["" if of is None else f"{of[0].name} {of[1]:.0%}" for of in families]
+            names = ["" if of is None else f"{of[0].family} {of[1]:.0%}" for of in families]
             bottom = draw_head_grid(page, maps, place, top, names=names)
             count = "" if maps.sides[1].cell > 1 else f"{len(maps.rows)} "
             parts += [f"in each tile the {count}queries run down and the keys across"]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
@@ -46,7 +45,6 @@ _RAMP = " .:-=+*#%@"  # light to dark, where there are no colors
 _LABEL = 16  # cells of a row's label at most
 _NAME = 8  # cells of the name of a column at most
 _COLUMNS = ("layer", "head", "score")  # of a ranking
-_LEAST = 0.25, 0.5  # weight beyond even weights: of other rules, and of a head that rests
 _BEST, _LISTED = 6, 10  # heads that are printed of a ranking, and with their ranks
 
 
@@ -162,26 +160,6 @@ class _LabeledMaps(Result):
             if side.seconds is not None:
                 places[f"seconds_of_{name}"] = list(side.seconds)
         return places
-
-
-def followed_rules(
-    excess: NDArray[np.float64], at_rest: Sequence[bool], sure: NDArray[np.bool_] | bool = True
-) -> list[int]:
-    """Return which rule each head follows, -1 for none: in rankings, titles and surveys alike.
-
-    A head follows the rule whose keys get most beyond even weights, if that is a quarter of the
-    weight and sure. It rests only if it follows no other rule, and from half of the weight on.
-
-    excess : (K, S), the mean weight beyond even weights; NaN if not known. at_rest : (S,), whether
-    a head that follows the rule rests. sure : (K, S).
-    """
-    found = np.full(len(excess), -1)
-    for resting in (True, False):
-        of_kind = np.where(np.equal(at_rest, resting), np.nan_to_num(excess, nan=-1.0), -1.0)
-        best = of_kind.argmax(1)[:, None]
-        fits = np.take_along_axis((of_kind >= _LEAST[resting]) & sure, best, 1)
-        found = np.where(fits, best, found[:, None])[:, 0]
-    return [*map(int, found)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.maps.result import followed_rules
-from attnviz.analyses.survey.statistics import STATISTICS, HeadStatistic, TextStatistics
+from attnviz.analyses.survey.measure import TextStatistics
+from attnviz.heads import STATISTICS, Statistic, followed_rules
 from attnviz.results import AttentionRecord, row_shares
 from attnviz.runtime.libraries import release_unused
 from attnviz.runtime.progress import say
@@ -79,7 +79,7 @@ def aggregate(
     heads: int,
     *,
     seed: int = 0,
-    statistics: Sequence[HeadStatistic] = STATISTICS,
+    statistics: Sequence[Statistic] = STATISTICS,
 ) -> CorpusStatistics:
     """Sum up the parts of a survey, in the order of the corpus.
 
@@ -126,7 +126,7 @@ def aggregate(
     say("estimating")
     even_mean, shuffled_mean, excess, held_out_mean = (mean.mean().reshape(shape) for mean in means)
     estimates = value.estimates()
-    shares = np.tile([getattr(one, "limit", 1) is None for one in statistics], heads)
+    shares = np.tile([one.limit is None for one in statistics], heads)
     low, high = (np.where(shares, np.clip(x, 0, 1), x) for x in (estimates.low, estimates.high))
     return CorpusStatistics(
         value=replace(estimates, low=low, high=high),
@@ -150,7 +150,7 @@ def _in_half(number: int, seed: int) -> bool:
 
 
 def assign_roles(
-    excess: Floats, p_held_out: Floats, statistics: Sequence[HeadStatistic] = STATISTICS
+    excess: Floats, p_held_out: Floats, statistics: Sequence[Statistic] = STATISTICS
 ) -> list[str]:
     """Return the role of each head, or "".
 
@@ -159,9 +159,7 @@ def assign_roles(
 
     excess : (K, S), the mean on the first half. p_held_out : (K, S), on the other half.
     """
-    excess = np.where([bool(one.role) for one in statistics], excess, np.nan)
-    at_rest = [one.resting for one in statistics]
-    followed = followed_rules(excess, at_rest, p_held_out < _ROLE_P_VALUE)
+    followed = followed_rules(excess, statistics, p_held_out < _ROLE_P_VALUE)
     return [statistics[n].role if n >= 0 else "" for n in followed]
 
 

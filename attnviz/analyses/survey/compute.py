@@ -39,28 +39,20 @@ from attnviz.analyses.survey.corpus import (
     tokenize_corpus,
     verify_sample,
 )
-from attnviz.analyses.survey.media import (
-    Kind,
-    MediaCorpus,
-    MediaHeads,
-    expect_corpus,
-    load_corpus_model,
-)
-from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
-from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
-from attnviz.analyses.survey.result import NOUNS, SurveyResult
-from attnviz.analyses.survey.statistics import (
-    ROLES,
-    SIGNED_STATISTICS,
+from attnviz.analyses.survey.measure import (
     HeadStatistics,
+    MediaHeads,
     SignedHeadStatistics,
-    Statistic,
     TextStatistics,
     check_head_count,
     select_stack,
-    statistics_for,
 )
+from attnviz.analyses.survey.media import Kind, MediaCorpus, expect_corpus, load_corpus_model
+from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
+from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
+from attnviz.analyses.survey.result import NOUNS, SurveyResult
 from attnviz.errors import InputError, refuse_given
+from attnviz.heads import STATISTICS_OF, Statistic, statistics_for, statistics_of_roles
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
@@ -98,7 +90,7 @@ def survey(
 ) -> SurveyResult:
     """Measure statistics of every head on each text of a corpus; return means with intervals.
 
-    Each statistic (`STATISTICS` in `statistics.py`) stands beside its value where the keys of each
+    Each statistic (`STATISTICS` in `heads.py`) stands beside its value where the keys of each
     query are shuffled, whose mean is that of even weights, and where the model reads the tokens of
     the text in another order. Sign flips of the differences test both: they are exact, for any
     number of texts. Memory does not grow with the corpus.
@@ -215,24 +207,22 @@ def survey(
             "Probes confirm roles by ablation of softmax attention, but this is linear attention. "
             "Give texts in place of the probe."
         )
-    statistics = SIGNED_STATISTICS if signed else statistics_for([one.role for one in probes])
+    statistics = STATISTICS_OF["linear"] if signed else statistics_for([one.role for one in probes])
     on_ray = engine == "ray"
     with ray_cluster(address, model.module) if on_ray else nullcontext(measure_here) as measure:
-        folder = None
-        if out is not None:
-            folder = _open_folder(Path(out), model, truncate, seed, statistics, resume, force)
-        summaries = [] if folder is None else [folder.path / name for name in _SUMMARIES]
-        for path in summaries:
-            check_output(path, force=force or resume)
         measured_by = SignedHeadStatistics if signed else HeadStatistics
-        only_on = {ROLES[one.role].name: group.numbers for group in groups for one in group.probes}
+        names = statistics_of_roles("text")
+        only_on = {names[one.role]: group.numbers for group in groups for one in group.probes}
         heads = measured_by(model.checkpoint, records, seed, statistics, only_on)
-        numbered = enumerate(chain([first], tokenized))
-        count = count_rows(texts)
-        if folder is None:
+        numbered, count = enumerate(chain([first], tokenized)), count_rows(texts)
+        summaries: list[Path] = []
+        if out is None:
             measured = _in_order(_with_progress(measure(heads, numbered), count))
         else:
-            folder = replace(folder, heads=heads.heads, statistics=heads.names)
+            folder = _open_folder(Path(out), model, truncate, heads, resume, force)
+            summaries = [folder.path / name for name in _SUMMARIES]
+            for path in summaries:
+                check_output(path, force=force or resume)
             measured = _in_folder(folder, partial(measure, heads), numbered, count)
         totals = aggregate(measured, len(heads.heads), seed=seed, statistics=statistics)
         result = _result(totals, heads, sample, changes)
@@ -260,22 +250,27 @@ def _roles_in(
 
 def survey_media(
     corpus: MediaCorpus, *, skip_bad: bool, seed: int
-) -> tuple[SurveyResult, list[int], list[AttentionResult]]:
-    """Return the survey of images or sounds; and of a sample, the numbers and verified results."""
+) -> tuple[SurveyResult, MediaHeads, list[int], list[AttentionResult]]:
+    """Return the survey of images or sounds, and what measured it.
+
+    Then come the numbers of a sample, and its verified results.
+    """
     changes = CorpusChanges(noun=corpus.kind)
     corpus.on_bad = changes.leave_out if skip_bad else None
     media, sample = corpus.verified_sample()
     changes.left_out.clear()  # they are read again
-    heads = MediaHeads(corpus, sample[0].records, seed)
+    statistics = STATISTICS_OF[corpus.kind]
+    records, checkpoint = sample[0].records, corpus.model.checkpoint
+    heads = MediaHeads(checkpoint, records, seed, statistics, corpus=corpus)
 
     def measured() -> Iterator[TextStatistics]:
         for done, medium in enumerate(corpus, start=1):
-            yield heads.measure(medium)
+            yield heads.measure([medium])
             say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
 
-    totals = aggregate(measured(), len(heads.heads), seed=seed, statistics=heads.statistics)
+    totals = aggregate(measured(), len(heads.heads), seed=seed, statistics=statistics)
     result = _result(totals, heads, sample, changes, corpus.kind)
-    return result, [medium.number for medium in media], sample
+    return result, heads, [medium.number for medium in media], sample
 
 
 def _with_confirmations(
@@ -313,8 +308,7 @@ def _open_folder(
     path: Path,
     model: Model,
     truncate: bool,
-    seed: int,
-    statistics: Sequence[Statistic],
+    heads: HeadStatistics,
     resume: bool,
     force: bool,
 ) -> Folder:
@@ -326,11 +320,11 @@ def _open_folder(
         "weights": model.checkpoint.current_sha256(),
         "dtype": str(model.module.dtype).removeprefix("torch."),
         "truncate": truncate,
-        "seed": seed,
+        "seed": heads.seed,
         "attnviz": version_of("attnviz"),
-        "statistics": [one.name for one in statistics],
+        "statistics": [*heads.names],
     }
-    folder = Folder(path, about)
+    folder = Folder(path, about, heads.heads, heads.names)
     folder.open(resume=resume, force=force)
     return folder
 
@@ -379,7 +373,7 @@ def _in_order(parts: Iterable[MeasuredPart]) -> Iterator[TextStatistics]:
 
 def _result(
     totals: CorpusStatistics,
-    heads: HeadStatistics | MediaHeads,
+    heads: HeadStatistics,
     sample: Sequence[AttentionResult],
     changes: CorpusChanges,
     kind: Kind = "text",
@@ -434,7 +428,7 @@ def _notes_on_layers(sample: AttentionResult) -> Iterator[str]:
 
 
 def add_statistics(
-    report: AgreementReport, heads: HeadStatistics | MediaHeads, totals: CorpusStatistics
+    report: AgreementReport, heads: HeadStatistics, totals: CorpusStatistics
 ) -> AgreementReport:
     """Return a report with the checks of the statistics, and the attentions without such a check.
 

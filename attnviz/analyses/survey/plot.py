@@ -18,12 +18,13 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.survey.media import POSITIONS, RESTING_ROLES, TITLES, statistics_of_roles
+from attnviz.analyses.survey.media import POSITIONS
 from attnviz.analyses.survey.result import SURE, HeadName, SurveyResult
 from attnviz.figures import figure
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, label_points, line_height, new_page
 from attnviz.figures.style import AXIS_ROOM, FULL_WIDTH, SMALL_SIZE, WIDE, theme
+from attnviz.heads import RESTING_ROLES, TITLES, statistics_of_roles
 from attnviz.results.text import literal
 
 _LARGEST_CELL = 0.3  # inches of a head in the grid of roles
@@ -161,7 +162,7 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
 def _draw_named(page: Page, result: SurveyResult, place: tuple[float, float], top: float) -> float:
     """Draw the heads with a role: their mean weight with its interval, beside even weights."""
     colors = _colors(result)
-    known = statistics_of_roles(result.kind, signed=result.signed)
+    known = statistics_of_roles("linear" if result.signed else result.kind)
     columns = {one: result.of(name) for one, name in known.items() if name in result.statistics}
     mean = {n: float(result.mean[n, columns[role]]) for n, role in enumerate(result.roles) if role}
     named = sorted(mean, key=lambda n: (result.roles[n] in RESTING_ROLES, -mean[n]))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 
 from attnviz.analyses.survey.corpus import TokenizedText
-from attnviz.analyses.survey.statistics import HeadStatistics, TextStatistics
+from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics
 from attnviz.errors import InputError, first_line
 from attnviz.models.devices import devices, one_device
 

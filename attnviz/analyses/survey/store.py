@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import torch
 
 from attnviz.analyses.survey.corpus import TokenizedText
+from attnviz.analyses.survey.measure import TextStatistics
 from attnviz.analyses.survey.result import HeadName
-from attnviz.analyses.survey.statistics import NAMES, TextStatistics
 from attnviz.errors import InputError, OutputError
 from attnviz.io.files import atomic
 
@@ -53,8 +53,8 @@ class Folder:
 
     path: Path
     about: Mapping[str, object]
-    heads: Sequence[HeadName] = ()
-    statistics: Sequence[str] = NAMES
+    heads: Sequence[HeadName]
+    statistics: Sequence[str]
 
     def open(self, *, resume: bool, force: bool) -> None:
         """Create the folder, or continue or replace its survey; raise InputError otherwise."""

@@ -9,9 +9,9 @@ from families import tiny
 import attnviz
 from attnviz.analyses.explore.compute import _outputs_of_heads
 from attnviz.analyses.explore.examples import _SAMPLE, STRONGEST, Examples
-from attnviz.analyses.survey.statistics import Tokens
 from attnviz.app import run
 from attnviz.errors import InputError
+from attnviz.heads import Positions
 
 TEXTS = [
     "the bank was full of cash", "we sat on the bank of the river", "the mud was deep",
@@ -157,7 +157,7 @@ def test_the_first_token_of_a_causal_model_counts_only_for_heads_at_rest(decoder
     weights = torch.eye(T).roll(-1, 1).tril(-1) * 0.1
     weights[:, 0] = 0.8
     everywhere = torch.ones(1, T, dtype=torch.bool)
-    tokens = Tokens(torch.arange(T)[None], everywhere, ~everywhere, ~everywhere)
+    tokens = Positions(torch.arange(T)[None], everywhere, ~everywhere, ~everywhere)
     for role, key in (("", 1), ("rests on the first token", 0)):
         kept = Examples([role], seed=0)
         kept.add(slice(0, 1), [0], weights[None, None], tokens)

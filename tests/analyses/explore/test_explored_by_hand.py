@@ -14,8 +14,8 @@ from torch.testing import assert_close
 import attnviz
 from attnviz.analyses.explore import examples as module_under_test
 from attnviz.analyses.explore.examples import DECILES, STRONGEST, Examples, at_deciles
-from attnviz.analyses.survey.statistics import Tokens
 from attnviz.app import run
+from attnviz.heads import Positions
 
 TEXTS = [
     "the bank was full of cash", "we sat on the bank of the river until the rain began to fall",
@@ -99,7 +99,7 @@ def test_a_decoder_has_no_example_that_reads_what_comes_later(explored):
 def tokens_of(special):
     N, T = special.shape
     real = torch.ones(N, T, dtype=torch.bool)
-    return Tokens(torch.zeros(N, T).long(), real, special, torch.zeros_like(real))
+    return Positions(torch.zeros(N, T).long(), real, special, torch.zeros_like(real))
 
 
 def add_all(examples, order, heads=3, T=6):

@@ -37,7 +37,7 @@ def shifted(distance, weight=0.9):
 def test_families_by_hand(drawn, weights, name, title):
     drawn = replace(drawn, weights=weights)
     ((family, share),) = head_families(drawn)
-    assert family.name == name
+    assert family.family == name
     assert share == pytest.approx(0.9, abs=0.02)
     assert of_map(drawn).title == title
     assert of_map(drawn).cell is None
@@ -61,15 +61,15 @@ def test_just_below_the_least_weight_there_is_no_family(drawn):
         for i in range(8):
             weights[i, i + 1] = even + excess
         (family,) = head_families(replace(drawn, weights=weights))
-        assert (family and family[0].name) == found
+        assert (family and family[0].family) == found
 
 
 def test_the_first_word_is_a_family_only_where_it_is_no_special_token(drawn):
     weights = shifted(-9)
-    assert head_families(replace(drawn, weights=weights))[0][0].name == "special"
+    assert head_families(replace(drawn, weights=weights))[0][0].family == "special"
     nothing = (False,) * 9
     plain = replace(drawn, weights=weights, special_rows=nothing, special_columns=nothing)
-    assert head_families(plain)[0][0].name == "first"
+    assert head_families(plain)[0][0].family == "first"
 
 
 def test_the_finding_is_the_largest_weight_between_content_words(drawn):
@@ -143,7 +143,7 @@ def test_the_reach_of_a_long_text(model):
 
 def test_the_real_model_has_a_head_of_the_previous_word(train):
     maps = attnviz.head_maps(train)
-    names = [family and family[0].name for family in head_families(maps)]
+    names = [family and family[0].family for family in head_families(maps)]
     assert names[2] == "previous"  # layer 0, head 2
     assert of_heads(maps) == (
         f"Of the 72 heads, {names.count('special')} rest on special tokens, "
@@ -157,7 +157,7 @@ def test_families_agree_with_roles_of_a_survey(train):
     maps = attnviz.head_maps(train)
     family, share = head_families(maps)[2]
     weights = train.weights(0, 2)[2:-1, 1:-2].diagonal()
-    assert family.name == "previous"
+    assert family.family == "previous"
     assert share == pytest.approx(weights.mean().item(), abs=1e-6)
 
 

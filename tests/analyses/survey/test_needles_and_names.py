@@ -17,8 +17,8 @@ from transformers import (
 import attnviz
 from attnviz.analyses.survey.confirm import Answers
 from attnviz.analyses.survey.probes import PROBES, retrieval
-from attnviz.analyses.survey.statistics import STATISTICS
 from attnviz.errors import InputError
+from attnviz.heads import STATISTICS
 
 HEADS, HEAD, CONTENT = 21, 32, 28
 WIDTH = HEADS * HEAD

@@ -25,8 +25,8 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
+from attnviz.analyses.survey.measure import HeadStatistics
 from attnviz.analyses.survey.ray import pack, ray_cluster, unpack
-from attnviz.analyses.survey.statistics import HeadStatistics
 from attnviz.errors import InputError
 from tests.analyses.survey.english import sentences
 

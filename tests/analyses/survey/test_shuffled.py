@@ -6,13 +6,13 @@ import torch
 
 from attnviz.analyses.survey.aggregate import aggregate
 from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
-from attnviz.analyses.survey.statistics import (
-    NAMES,
+from attnviz.analyses.survey.measure import (
     HeadStatistics,
     TextStatistics,
     key_order,
     shuffle,
 )
+from attnviz.heads import NAMES
 from tests.analyses.survey.plain import plain_weights
 from tests.analyses.survey.test_statistics import by_definition
 

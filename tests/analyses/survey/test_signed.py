@@ -10,7 +10,7 @@ from linear_models import build, hybrid
 
 import attnviz
 from attnviz import InputError
-from attnviz.analyses.survey import statistics as linear
+from attnviz.analyses.survey import measure as linear
 from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
 
 TEXTS = [

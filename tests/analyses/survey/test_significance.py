@@ -8,7 +8,7 @@ import torch
 from scipy.spatial.distance import cdist
 
 import attnviz
-from attnviz.analyses.survey.statistics import STATISTICS
+from attnviz.heads import STATISTICS
 
 P_VALUES = torch.tensor([0.001, 0.009, 0.01, 0.5, 1.0], dtype=torch.float64)
 

@@ -10,15 +10,17 @@ from families import tiny
 
 import attnviz
 from attnviz.analyses.survey.corpus import batches, read_corpus, tokenize_corpus
-from attnviz.analyses.survey.statistics import (
+from attnviz.analyses.survey.measure import HeadStatistics
+from attnviz.capture.batched import BatchedAttention
+from attnviz.heads import (
     _BLOCK_WEIGHTS,
     NAMES,
-    HeadStatistics,
-    Tokens,
+    STATISTICS_OF,
+    Positions,
     WeightStatistics,
     statistics_for,
 )
-from attnviz.capture.batched import BatchedAttention
+from attnviz.results import Axis
 
 
 def by_definition(w, ids, special, stops):
@@ -72,7 +74,7 @@ def test_each_statistic_matches_its_definition(causal, seed, weights_of_a_block,
     )
     scores = torch.randn(4, H, T, T, generator=generator, dtype=torch.float64) * 2
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-    measure = WeightStatistics(Tokens(ids, real, special & real, stops))
+    measure = WeightStatistics(Positions(ids, real, special & real, stops))
     assert len(measure.blocks) == (1 if weights_of_a_block > 40 else 9)
     got = measure(lambda rows: weights[:, :, rows])
     for n, length in enumerate(lengths):
@@ -96,7 +98,7 @@ def test_statistics_of_probes_match_their_definition():
     holds = torch.tensor([[0, 2, -1, 0, 1, -1, 0, 0], [0, 1, 0, 0, -1, 0, 1, 0]])
     weights = torch.rand(N, H, T, T, generator=generator)
     statistics = statistics_for(["retrieval", "name mover", "subject inhibition"])
-    measure = WeightStatistics(Tokens(ids, ~none, none, none, asks, holds), statistics)
+    measure = WeightStatistics(Positions(ids, ~none, none, none, asks, holds), statistics)
     got = measure(lambda rows: weights[:, :, rows])
     names = [statistic.name for statistic in statistics]
     assert set(names) - set(NAMES) == {"retrieval", "name mover", "subject inhibition"}
@@ -114,6 +116,55 @@ def test_statistics_of_probes_match_their_definition():
         }
         for name, value in expected.items():
             assert got[n, head, names.index(name)].item() == pytest.approx(value, abs=1e-6)
+
+
+def test_statistics_of_frames_and_of_a_transcript_match_their_definition():
+    generator = torch.Generator().manual_seed(0)
+    frames, tokens = range(20), range(5)
+    step, sound, prompt = 0.04, 15, 2  # seconds, frames, special tokens
+    sounds = replace(
+        Axis.numbered(len(frames)),
+        seconds=tuple(step * n for n in frames),
+        special=tuple(n >= sound for n in frames),
+    )
+    text = replace(Axis.numbered(len(tokens)), special=tuple(n < prompt for n in tokens))
+
+    def measured_on(queries, keys=None):
+        shape = 1, 1, len(queries), len(keys or queries)
+        weights = torch.randn(shape, generator=generator).softmax(-1)
+        positions = [Positions.of(axis) for axis in (queries, keys) if axis is not None]
+        measure = WeightStatistics(positions[0], STATISTICS_OF["audio"], *positions[1:])
+        values = measure(lambda rows: weights[:, :, rows])[0, 0].tolist()
+        names = [one.name for one in STATISTICS_OF["audio"]]
+        return weights[0, 0].tolist(), dict(zip(names, values, strict=True))
+
+    def mean(numbers):
+        return sum(numbers := list(numbers)) / len(numbers)
+
+    w, encoder = measured_on(sounds)
+    assert encoder["time distance"] == pytest.approx(
+        mean(sum(w[i][j] * step * abs(i - j) for j in range(sound)) / sum(w[i][:sound])
+             for i in range(sound)), abs=1e-6,
+    )  # fmt: skip
+    near = [sum(w[i][j] for j in frames if 0 < abs(i - j) <= 2) for i in range(sound)]
+    assert encoder["nearby"] == pytest.approx(mean(near), abs=1e-6)
+    assert encoder["silence"] == pytest.approx(mean(sum(w[i][sound:]) for i in range(sound)))
+    assert encoder["self"] == pytest.approx(mean(w[i][i] for i in range(sound)))
+    assert all(math.isnan(encoder[name]) for name in ("order", "previous", "first"))
+
+    w, cross = measured_on(text, sounds)
+    later = [
+        sum(w[i][a] * w[j][b] * ((a < b) + (a == b) / 2) for a in frames for b in frames)
+        for i in tokens[prompt:] for j in tokens[i + 1 :]
+    ]  # fmt: skip
+    assert cross["order"] == pytest.approx(mean(later), abs=1e-6)
+    assert cross["silence"] == pytest.approx(mean(sum(row[sound:]) for row in w[prompt:]))
+    assert all(math.isnan(cross[name]) for name in ("self", "nearby", "time distance", "first"))
+
+    w, decoder = measured_on(text)
+    assert decoder["first"] == pytest.approx(mean(row[0] for row in w[prompt:]))
+    assert decoder["previous"] == pytest.approx(mean(w[i][i - 1] for i in tokens[prompt + 1 :]))
+    assert all(math.isnan(decoder[name]) for name in ("order", "silence", "time distance"))
 
 
 def statistics_of(model):
@@ -153,7 +204,7 @@ def test_uniform_weights_are_the_mean_over_key_shuffles(texts, model):
     special = torch.tensor([[token in ("[CLS]", "[SEP]") for token in tokens]])
     stops = torch.tensor([[token in (".", ",") for token in tokens]])
     measure = WeightStatistics(
-        Tokens(torch.tensor([ids]), torch.ones_like(special), special, stops)
+        Positions(torch.tensor([ids]), torch.ones_like(special), special, stops)
     )
     weights = model.attend(texts[0]).weights(0)[None].float()
     generator = torch.Generator().manual_seed(0)
@@ -218,7 +269,7 @@ def test_batches_are_larger_on_a_gpu(texts, tokenizer, simulated_gpu):
     on_gpu = measured(attnviz.load(module.to("cuda"), tokenizer=tokenizer), texts * 5)
     assert (on_cpu.compared, on_gpu.compared) == (4, 1)  # batches
     positions = torch.ones(4, 16, 256, dtype=torch.bool)
-    blocks = [len(WeightStatistics(Tokens(*positions.to(d))).blocks) for d in ("cpu", "cuda")]
+    blocks = [len(WeightStatistics(Positions(*positions.to(d))).blocks) for d in ("cpu", "cuda")]
     assert blocks == [4, 1]
     for name in ("value", "shuffled", "even"):
         one, other = getattr(on_cpu, name), getattr(on_gpu, name)

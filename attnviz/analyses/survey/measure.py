@@ -1,0 +1,439 @@
+"""Measure the heads of a model on texts, images or sounds, beside what chance gives.
+
+The statistics of `attnviz.heads` are measured on the text as the model reads it, on its tokens in
+another order, on even weights, and on weights whose keys are shuffled.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnviz.analyses.survey.corpus import Encoding, batches, softmax_only
+from attnviz.analyses.survey.media import MediaCorpus
+from attnviz.analyses.survey.result import HeadName
+from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
+from attnviz.errors import InputError
+from attnviz.heads import (
+    STATISTICS,
+    STATISTICS_OF,
+    Positions,
+    Statistic,
+    WeightStatistics,
+    largest,
+)
+from attnviz.inputs.text import pad_texts, padded
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.results import (
+    AttentionRecord,
+    AttentionResult,
+    Axis,
+    LinearAttention,
+    row_shares,
+)
+from attnviz.runtime.libraries import release_unused
+
+# What fits the caches of a CPU; what keeps a GPU busy.
+_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # positions of a batch, with padding
+_KEY_ORDER = [0, 0, 0, 1]  # where the random numbers of key orders start, apart from all others
+_MOST_HEADS = 2048  # of linear attention, of which the flips and the distances fit in memory
+
+
+def batch_tokens(device: torch.device) -> int:
+    """Return the most positions of a batch on a device, with padding."""
+    return _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cuda"])
+
+
+Attention: TypeAlias = "BatchedAttention | _SignedWeights"
+OnAttention: TypeAlias = "Callable[[Attention, Positions, Positions | None], None]"
+
+
+@dataclass(frozen=True, eq=False)
+class TextStatistics:
+    """Statistics of K heads on N texts, each (N, K, S), in the order of `HeadStatistics`.
+
+    numbers, tokens : the number of each text in its corpus, and of its tokens. value : of the text
+    as the model reads it; NaN where a text has no token of the kind. shuffled : of the tokens in
+    another order, special tokens in place. even : of uniform weights over the keys that each query
+    may read, with the same sum. shuffled_keys : of the weights of each query in a random order of
+    these keys, the same in all heads; the mean over all orders is even. differences : (K,), on the
+    compared texts, the largest difference from the statistics of the model's own weights, as a
+    share of the largest possible value; NaN if the model does not return them. compared : the
+    number of compared texts.
+    """
+
+    numbers: tuple[int, ...]
+    tokens: tuple[int, ...]
+    value: Tensor
+    shuffled: Tensor
+    even: Tensor
+    shuffled_keys: Tensor
+    differences: Tensor
+    compared: int
+
+
+def _largest_difference(ours: Tensor, theirs: Tensor | None, largest: Tensor) -> Tensor:
+    """Return the largest difference of each head (H, S), as a share of the largest values, (H,).
+
+    NaN if there is nothing to compare with.
+    """
+    if theirs is None:
+        return torch.full(ours.shape[:1], torch.nan, device="cpu")
+    shares = ((ours - theirs).abs() / largest).nan_to_num(0.0)
+    return shares.masked_fill(ours.isnan() != theirs.isnan(), torch.inf).amax(-1)
+
+
+class _Measure:
+    """Measures attentions of N texts or of one medium, and what chance gives in their place.
+
+    queries : of the texts, and of their tokens in another order if there are twice as many.
+    numbers, seed : of the texts and of the shuffles. keys : by default the queries.
+    """
+
+    def __init__(
+        self,
+        statistics: Sequence[Statistic],
+        numbers: Sequence[int],
+        seed: int,
+        queries: Positions,
+        keys: Positions | None = None,
+    ) -> None:
+        self._numbers, self._seed = numbers, seed
+        self._of_all, self._of_texts, self._of_first = (
+            WeightStatistics(queries[:count], statistics, keys)
+            for count in (len(queries.ids), len(numbers), 1)
+        )
+        self._signed = any(one.signed for one in statistics)
+        self._limits = largest(self._of_first.keys, statistics)
+        self._order: tuple[slice, Tensor, Tensor] | None = None  # of the keys that may be read
+
+    def __call__(self, attention: Attention) -> tuple[Tensor, ...]:
+        """Return the statistics (N, H, S) of weights, of even weights and of shuffled keys.
+
+        Last come the differences from the statistics of the model's own weights, (H,).
+        """
+        real = self._of_texts.keys.real
+        sum_to_1 = attention.sinks is None and not self._signed
+
+        def sizes(rows: slice) -> Tensor:
+            """Return the weights of each query, or their sizes, (N, H, R, n)."""
+            weights = attention.weights(rows)[: len(real)]
+            return weights.abs() if self._signed else weights
+
+        def readable_keys(rows: slice) -> Tensor:
+            """Return which keys a query may read, (N, R, n)."""
+            return attention.readable(rows)[: len(real)] & real[:, None]
+
+        def even_weights(rows: slice) -> Tensor:
+            """Return equal weights for all keys that a query may read, (N, 1 or H, R, n)."""
+            keys = readable_keys(rows)
+            uniform = (keys / keys.sum(-1, keepdim=True).clamp(min=1))[:, None]
+            return uniform if sum_to_1 else uniform * sizes(rows).sum(-1, keepdim=True)
+
+        def shuffled_keys(rows: slice) -> Tensor:
+            """Return the weights of each query in another order, (N, H, R, n)."""
+            weights, keys = sizes(rows), readable_keys(rows)
+            known = self._order  # one order serves all layers that read the same keys
+            if known is None or known[0] != rows or not torch.equal(known[1], keys):
+                order = key_order(keys, real, rows, self._numbers, self._seed)
+                self._order = known = rows, keys, order
+            return weights.gather(-1, known[2][:, None].expand_as(weights))
+
+        values, of_keys = self._of_all(attention.weights).cpu(), self._of_texts(shuffled_keys).cpu()
+        even = self._of_texts(even_weights).expand_as(of_keys).cpu()
+        of_model = attention.model_weights
+        theirs = None if of_model is None else self._of_first(of_model).cpu()[0]
+        return values, even, of_keys, _largest_difference(values[0], theirs, self._limits)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadStatistics:
+    """Measures the heads of one model on texts.
+
+    records : the attentions of any one text. seed : of the shuffles. statistics : what is measured.
+    only_on : the numbers of the texts that a statistic is measured on, by name; by default all.
+    """
+
+    checkpoint: Checkpoint
+    records: Sequence[AttentionRecord]
+    seed: int = 0
+    statistics: Sequence[Statistic] = STATISTICS
+    only_on: Mapping[str, range] = field(default_factory=dict)
+
+    @cached_property
+    def heads(self) -> tuple[HeadName, ...]:
+        """The heads, in the order in which the model runs."""
+        return tuple(
+            HeadName(record.stack, record.layer, head)
+            for record in self.records
+            for head in range(record.heads)
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the statistics."""
+        return tuple(statistic.name for statistic in self.statistics)
+
+    def measure(self, texts: Sequence[Any]) -> TextStatistics:
+        """Measure every head on each text; other texts in the batch change only the rounding."""
+        lengths = [*map(self._length, texts)]
+        order = self._batches(lengths)
+        measured = [self._measure_batch([texts[index] for index in batch]) for batch in order]
+        indices = [index for batch in order for index in batch]
+        positions = torch.tensor(indices, device="cpu").argsort()
+        release_unused()
+        *statistics, differences = zip(*measured, strict=True)
+        value, shuffled, even, keys = (torch.cat(batch)[positions] for batch in statistics)
+        for column, statistic in enumerate(self.statistics):
+            numbers = self.only_on.get(statistic.name)
+            if numbers is not None:
+                rows = [row for row, text in enumerate(texts) if text.number not in numbers]
+                value[rows, :, column] = torch.nan
+        return TextStatistics(
+            numbers=tuple(text.number for text in texts),
+            tokens=tuple(lengths),
+            value=value,
+            shuffled=shuffled,
+            even=even,
+            shuffled_keys=keys,
+            differences=torch.stack(differences).amax(0),
+            compared=len(order),
+        )
+
+    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        """Return which texts are measured together."""
+        tokens = batch_tokens(self.checkpoint.device) // 2  # each text is read twice
+        return list(batches(lengths, tokens))
+
+    def _length(self, text: Any) -> int:
+        """Return how many positions a text has."""
+        return len(text)
+
+    def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
+        """Return statistics (N, K, S) of texts, shuffled texts, even weights and shuffled keys.
+
+        Last come the differences, (K,). The first text, the shortest and so the one with most
+        padding, is compared.
+        """
+        N, numbers = len(texts), [text.number for text in texts]
+        measures: dict[tuple[Positions, Positions | None], _Measure] = {}
+        layers: list[tuple[Tensor, ...]] = []
+
+        def add(attention: Attention, queries: Positions, keys: Positions | None) -> None:
+            if (queries, keys) not in measures:
+                measure = _Measure(self.statistics, numbers, self.seed, queries, keys)
+                measures[queries, keys] = measure
+            layers.append(measures[queries, keys](attention))
+
+        self.run(texts, add, shuffled=True)
+        *statistics, differences = zip(*layers, strict=True)
+        both, even, of_keys = (torch.cat(of_layers, dim=1) for of_layers in statistics)
+        # Patches and frames have one order.
+        shuffled = both[N:] if len(both) > N else torch.full_like(both, torch.nan)
+        return both[:N], shuffled, even, of_keys, torch.cat(differences)
+
+    def run(
+        self, texts: Sequence[Any], on_attention: OnAttention, *, shuffled: bool = False
+    ) -> None:
+        """Run the model on texts, and pass on each attention with its queries and other keys.
+
+        shuffled : whether their tokens in another order follow.
+        """
+        encodings = [text.encoding for text in texts]
+        mixed = [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]
+        inputs, tokens = self.batch([*encodings, *mixed] if shuffled else encodings)
+        self._capture(inputs, lambda attention: on_attention(attention, tokens, None))
+
+    def _capture(
+        self, inputs: Mapping[str, Tensor], on_attention: Callable[[Attention], None]
+    ) -> None:
+        capture_batch(self.checkpoint.module, inputs, self.records, on_attention)
+
+    def batch(self, encodings: Sequence[Encoding]) -> tuple[dict[str, Tensor], Positions]:
+        """Return texts as one padded input of the model, and their positions."""
+        inputs = pad_texts(self.checkpoint, encodings)
+        ids = inputs["input_ids"]
+        masks = [encoding["special_tokens_mask"] for encoding in encodings]
+        special = padded(masks, 0).bool().to(ids.device)
+        lengths = torch.tensor([len(mask) for mask in masks], device=ids.device)
+        real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+        punctuation = torch.isin(ids, self._punctuation_ids) & real & ~special
+        nothing = [[0] * len(mask) for mask in masks]
+        asks, holds = (
+            padded([one.get(name, none) for one, none in zip(encodings, nothing, strict=True)], 0)
+            for name in ("asks", "holds")
+        )
+        answers = asks.to(ids.device), holds.to(ids.device)
+        return inputs, Positions(ids, real, special, punctuation, *answers)
+
+    @cached_property
+    def _punctuation_ids(self) -> Tensor:
+        """The ids of periods and commas, with or without a mark of a blank before them."""
+        assert self.checkpoint.tokenizer is not None
+        vocabulary = self.checkpoint.tokenizer.get_vocab().items()
+        ids = {id for token, id in vocabulary if token.lstrip("\u0120\u2581") in (".", ",")}
+        return torch.tensor(sorted(ids), device=self.checkpoint.device)
+
+
+def shuffle(encoding: Encoding, seed: str) -> Encoding:
+    """Return the same tokens in another order; special tokens stay where they are."""
+    ids = list(encoding["input_ids"])
+    special = encoding["special_tokens_mask"]
+    places = [index for index in range(len(ids)) if not special[index]]
+    sources = places.copy()
+    random.Random(seed).shuffle(sources)
+    for place, source in zip(places, sources, strict=True):
+        ids[place] = encoding["input_ids"][source]
+    return {**encoding, "input_ids": ids}
+
+
+def key_order(
+    readable: Tensor, real: Tensor, rows: slice, numbers: Sequence[int], seed: int
+) -> Tensor:
+    """Return a random order of the readable keys of each query in some rows, (N, R, T).
+
+    Other keys stay in place. The order follows from the seed, the number of the text, its length
+    and the row alone.
+
+    readable : (N, R, T). real : False for padding, (N, T). numbers : of the texts.
+    """
+    N, R, T = readable.shape
+    scores = np.zeros((N, R, T), np.int64)
+    lengths = real.sum(-1).tolist()
+    for of_text, number, length in zip(scores, numbers, lengths, strict=True):
+        steps = -(-length // 4)  # Philox makes four numbers at each step
+        generator = np.random.Philox(key=[seed, number], counter=_KEY_ORDER)
+        drawn = generator.advance(rows.start * steps).random_raw(R * 4 * steps)
+        of_text[:, :length] = drawn.view(np.int64).reshape(R, 4 * steps)[:, :length]
+    last = torch.iinfo(torch.int64).max
+    shuffled = torch.from_numpy(scores).to(readable.device).masked_fill(~readable, last)
+    places = (~readable).long().argsort(dim=-1, stable=True)  # the readable keys first
+    return torch.empty_like(places).scatter_(-1, places, shuffled.argsort(dim=-1, stable=True))
+
+
+# --- linear attention: its weights are signed
+
+
+def select_stack(result: AttentionResult, stack: str | None) -> AttentionResult:
+    """Return a result with the attentions to measure: those with a softmax, or the linear ones.
+
+    Raises
+    ------
+    InputError
+        There is no such stack, or it is one of several with a softmax.
+    """
+    softmax = [record for record in result.records if not record.signed]
+    if stack is None:
+        return softmax_only(result) if softmax else result
+    chosen = result.stack(stack)
+    if not chosen.records[0].signed and len(chosen) < len(softmax):
+        raise InputError(
+            f"A survey measures all stacks of softmax attention together, not only {stack!r}. "
+            "Leave --stack (stack=) out."
+        )
+    return chosen
+
+
+def check_head_count(records: Sequence[AttentionRecord]) -> None:
+    """Raise InputError if linear attention has more heads than a survey can hold."""
+    heads = sum(record.heads for record in records)
+    if records[0].signed and heads > _MOST_HEADS:
+        raise InputError(
+            f"A survey of linear attention takes at most {_MOST_HEADS:,} heads, but here each "
+            f"feature may be a head: there are {heads:,}. Choose a smaller model, or one whose "
+            "features share matrices, such as Mamba-2."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _SignedWeights:
+    """One linear attention of N texts, as `BatchedAttention` shows one with a softmax.
+
+    shares : of M (N, H, T, T) in the sizes of its rows, with their signs.
+    """
+
+    shares: Tensor
+    causal: bool
+    sinks: None = None
+    model_weights: None = None
+
+    def weights(self, rows: slice) -> Tensor:
+        """Return the weights of some queries, (N, H, R, T)."""
+        return self.shares[:, :, rows]
+
+    def readable(self, rows: slice) -> Tensor:
+        """Return which keys each query may read, (N, R, T)."""
+        every = torch.ones_like(self.shares[:, 0], dtype=torch.bool)
+        return (every.tril() if self.causal else every)[:, rows]
+
+
+@dataclass(frozen=True, eq=False)
+class SignedHeadStatistics(HeadStatistics):
+    """Measures the heads of linear attention, from the whole matrices of one text after the other.
+
+    Nothing is compared: the model returns no weights. The sample of the survey is verified.
+    """
+
+    statistics: Sequence[Statistic] = STATISTICS_OF["linear"]
+
+    def measure(self, texts: Sequence[Any]) -> TextStatistics:
+        """Measure every head on each text; those of a text with one token are NaN."""
+        return replace(super().measure(texts), compared=0)
+
+    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        return [[index] for index in range(len(lengths))]  # without padding
+
+    def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
+        if len(texts[0]) > 1:
+            return super()._measure_batch(texts)
+        nothing = torch.full((1, len(self.heads), len(self.names)), torch.nan, device="cpu")
+        return *[nothing] * 4, nothing[0, :, 0]  # nothing is mixed
+
+    def _capture(
+        self, inputs: Mapping[str, Tensor], on_attention: Callable[[Attention], None]
+    ) -> None:
+        records = cast("Sequence[LinearAttention]", self.records)
+        matrices = capture_matrices(self.checkpoint.module, inputs, records)
+        for matrix, record in zip(matrices, records, strict=True):
+            M = matrix.to(self.checkpoint.device)
+            shares = row_shares(M) * M.sign()
+            on_attention(_SignedWeights(shares, record.visible is not None))
+
+
+# --- images and sounds
+
+
+@dataclass(frozen=True, eq=False)
+class MediaHeads(HeadStatistics):
+    """Measures the heads of a model on images or sounds, one after the other."""
+
+    corpus: MediaCorpus = field(kw_only=True)
+
+    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
+        return [[index] for index in range(len(lengths))]
+
+    def _length(self, text: Any) -> int:
+        known = [len(axes[0]) for axes in text.batch.axes.values()]
+        return sum(known) or self.records[0].query.shape[1]
+
+    def run(
+        self, texts: Sequence[Any], on_attention: OnAttention, *, shuffled: bool = False
+    ) -> None:
+        """Run the model on one medium; see `HeadStatistics.run`."""
+        known: dict[Axis, Positions] = {}
+
+        def pass_on(attention: BatchedAttention, *axes: Axis) -> None:
+            for axis in axes:
+                if axis not in known:
+                    known[axis] = Positions.of(axis, attention.query.device)
+            queries, keys = (known[axis] for axis in axes)
+            on_attention(attention, queries, None if queries is keys else keys)
+
+        self.corpus.capture(texts[0], self.records, pass_on)

@@ -1,0 +1,502 @@
+"""What heads attend to: one table of statistics, of texts, images, sounds and signed weights.
+
+They are measured on what a model reads, on its tokens in another order, and on even weights. Each
+statistic is declared once; surveys, comparisons, titles, tables and figures read the declaration.
+Most statistics are linear in the weights: the weight on the previous token is ⟨W, M⟩ with a table M
+(T, T) that selects weights, divided by the number of rows that select any. One matrix product of
+the weights with all tables gives all linear statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from attnviz.results import Axis
+
+_BLOCK_WEIGHTS = {"cpu": 2**18, "cuda": 2**23}  # of one head, in the rows processed at once
+_LEAST = 0.25, 0.5  # weight beyond even weights: of other rules, and of a head that rests
+_NEAR = 0.1 + 1e-6  # seconds
+
+
+# --- what queries and keys are
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """The positions of N texts, images or sounds, each tensor (N, T).
+
+    ids : token ids. real : False for padding. special : tokens that the tokenizer added, and frames
+    after a sound. punctuation : periods and commas. asks : the number of the answer that is
+    predicted there, from 1, or 0. holds : the number of the answer that a token is, or -1 for a
+    wrong answer, or 0. Only texts of a probe have these two. places : the row and the column of
+    each patch of an image, (N, T, 2), or when each frame of a sound begins, in seconds, (N, T, 1);
+    NaN for other positions, None for tokens.
+    """
+
+    ids: Tensor
+    real: Tensor
+    special: Tensor
+    punctuation: Tensor
+    asks: Tensor | None = None
+    holds: Tensor | None = None
+    places: Tensor | None = None
+
+    @classmethod
+    def of(cls, axis: Axis, device: torch.device | str = "cpu") -> Positions:
+        """Return the positions of one axis, whose token ids are not known."""
+        special = torch.tensor([axis.special], device=device)
+        none = torch.zeros_like(special)
+        known: Sequence[tuple[float, ...] | None] | None = axis.patches
+        if axis.seconds is not None:
+            known = [None if second is None else (second,) for second in axis.seconds]
+        places = None
+        if known is not None:
+            nowhere = (math.nan,) * (2 if axis.seconds is None else 1)
+            entries = [nowhere if one is None else one for one in known]
+            places = torch.tensor([entries], dtype=torch.float, device=device)
+        return cls(none.long(), ~none, special, none, places=places)
+
+    def __getitem__(self, texts: slice) -> Positions:
+        """Return the positions of some of the texts."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return Positions(**{name: one[texts] for name, one in values.items() if one is not None})
+
+    @property
+    def counted(self) -> Tensor:
+        """The queries that count: no special tokens, and no padding, (N, T)."""
+        return self.real & ~self.special
+
+    @property
+    def are_frames(self) -> bool:
+        """Whether the positions are frames of a sound."""
+        return self.places is not None and self.places.shape[-1] == 1
+
+    @property
+    def count(self) -> int:
+        """How many positions there are, without padding."""
+        return int(self.real.sum(-1).max())
+
+    @property
+    def extent(self) -> float:
+        """The largest distance of two positions: in patches, in seconds, or in tokens."""
+        if self.places is None:
+            return self.count - 1
+        known = self.places[~self.places.isnan().any(-1)]
+        return float((known.amax(0) - known.amin(0)).norm())
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """All pairs of a query in some rows R and one of n keys, of N texts, images or sounds.
+
+    What such positions do not have is False or NaN: no statistic then counts any row.
+
+    queries, keys : the same positions, unless it is a cross-attention.
+    """
+
+    queries: Positions
+    keys: Positions
+    rows: slice
+
+    @property
+    def of_itself(self) -> bool:
+        """Whether positions attend to themselves: it is no cross-attention."""
+        return self.queries is self.keys
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether tokens of a text attend to each other."""
+        return self.of_itself and self.keys.places is None
+
+    @property
+    def key(self) -> Tensor:
+        """The position of the key, (n,)."""
+        return torch.arange(self.keys.ids.shape[1], device=self.keys.ids.device)
+
+    @cached_property
+    def offset(self) -> Tensor:
+        """How many positions the key is before the query, (R, n)."""
+        query = torch.arange(self.queries.ids.shape[1], device=self.queries.ids.device)
+        offset = query[self.rows, None] - self.key
+        return offset if self.of_itself else torch.full_like(offset, torch.nan, dtype=torch.float)
+
+    @cached_property
+    def other(self) -> Tensor:
+        """Whether query and key are two different tokens, neither of them padding, (N, R, n)."""
+        return self.queries.real[:, self.rows, None] & self.keys.real[:, None] & (self.offset != 0)
+
+    @cached_property
+    def same_token(self) -> Tensor:
+        """Whether query and key have the same token id, (N, R, n)."""
+        return self.queries.ids[:, self.rows, None] == self.keys.ids[:, None]
+
+    @cached_property
+    def special_key(self) -> Tensor:
+        """Whether the key is special, (N, 1, n)."""
+        return self.keys.special[:, None]
+
+    @cached_property
+    def word_key(self) -> Tensor:
+        """Whether the key is a token of the text, not a special token or padding, (N, 1, n)."""
+        return self.keys.counted[:, None] & self.of_tokens
+
+    @cached_property
+    def answer(self) -> Tensor:
+        """1 where the key holds the answer that the query asks for, -1 a wrong one, (N, R, n)."""
+        assert self.queries.asks is not None  # only statistics of texts of a probe use it
+        assert self.keys.holds is not None
+        asks, holds = self.queries.asks[:, self.rows, None], self.keys.holds[:, None]
+        return (asks > 0) * ((asks == holds).int() - (holds < 0).int())
+
+    @cached_property
+    def away(self) -> Tensor:
+        """How far the key is in each direction of an image or a sound, (N, R, n, 2 or 1)."""
+        places = self.keys.places
+        if places is None or not self.of_itself:
+            return torch.full((1, 1, 1, 2), torch.nan, device=self.keys.ids.device)
+        return (places[:, self.rows, None] - places[:, None]).abs()
+
+    @cached_property
+    def distance(self) -> Tensor:
+        """How far the key is, in patches or in seconds, (N, R, n)."""
+        distance: Tensor = torch.linalg.vector_norm(self.away, dim=-1)
+        return distance
+
+
+# --- the table
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number of each head on each text, image or sound: a mean over the queries that count.
+
+    Exactly one of `keys`, `row` and `received` is given.
+
+    title : as figures say it. keys : from `Pairs` to the factor of each weight, broadcastable to
+    (N, R, n): the statistic is the sum of a row's weights times these. Rows without any key that
+    counts are left out, unless `every_row` is set. row : from the weights (N, H, R, n) to a number
+    for each row, (N, H, R). received : from the share of all weight that each key receives
+    (N, H, n), 0 for special tokens, to one number, (N, H). signed : whether `row` reads the sign
+    of the weights; all others read their sizes. limit : the largest possible value; None for a
+    share. even_baseline : whether even weights (shuffled keys) are a meaningful baseline.
+    of_probe : whether only the texts of a probe with this role have it.
+
+    role : of a head that follows the rule, by `followed_rules`. resting : whether it then rests.
+    family : as the map of one text names such heads. rule : what they do, in words. words : which
+    words of a text have such keys. fewest : how many of them it needs.
+    """
+
+    name: str
+    title: str
+    keys: Callable[[Pairs], Tensor] | None = None
+    row: Callable[[Tensor, Pairs], Tensor] | None = None
+    received: Callable[[Tensor], Tensor] | None = None
+    every_row: bool = False
+    signed: bool = False
+    limit: Callable[[Positions], float] | None = None
+    even_baseline: bool = True
+    of_probe: bool = False
+    role: str = ""
+    resting: bool = False
+    family: str = ""
+    rule: str = ""
+    words: str = "Words"
+    fewest: int = 1
+
+
+def _follows_same_token(pairs: Pairs) -> Tensor:
+    """Return whether the key comes right after an earlier occurrence of the query's token."""
+    before = pairs.same_token[..., :-1] & (pairs.offset[:, :-1] > 0)
+    return pad(before, (1, 0)) & pairs.other  # where a token follows itself, not itself
+
+
+def _mean_distance(weights: Tensor, pairs: Pairs) -> Tensor:
+    """Return the mean distance of what each query reads, (N, H, R), special tokens left out."""
+    distance = pairs.distance[:, None]
+    known = ~distance.isnan() & ~pairs.special_key[:, None]
+    kept = weights * known
+    total = (kept * distance.nan_to_num(0.0)).sum(-1)
+    return (total / kept.sum(-1).clamp(min=1e-9)).masked_fill(~known.any(-1), torch.nan)
+
+
+def _in_order(weights: Tensor, pairs: Pairs) -> Tensor:
+    """Return the chance that a later token reads a later frame, a tie counting one half.
+
+    The mean over two different tokens, as a sum over the earlier ones for each later one.
+    """
+    if pairs.of_itself or not pairs.keys.are_frames:
+        return torch.full(weights.shape[:-1], torch.nan, device=weights.device)
+    before = weights.cumsum(-1) - weights / 2
+    later = before @ weights.mT  # of row j, the weight after what row i reads
+    counted = pairs.queries.counted.float()
+    others = counted.sum(-1)[:, None, None] - 1
+    summed: Tensor = (later * counted[:, None, :, None]).triu(1).sum(-2)
+    return 2 * summed / others
+
+
+_OF_TEXTS = (
+    Statistic(
+        "distance", "mean distance, tokens", keys=lambda pairs: pairs.offset.abs(),
+        every_row=True, limit=lambda keys: keys.extent,
+    ),
+    Statistic(
+        "self", "weight for itself", keys=lambda pairs: pairs.offset == 0, role="own token",
+        family="itself", rule="attend to the word itself",
+    ),
+    Statistic(
+        "previous", "for the previous token",
+        keys=lambda pairs: (pairs.offset == 1) & pairs.word_key, role="previous token",
+        family="previous", rule="attend to the previous word",
+    ),
+    Statistic(
+        "next", "for the next token",
+        keys=lambda pairs: (pairs.offset == -1) & pairs.word_key, role="next token",
+        family="next", rule="attend to the next word",
+    ),
+    Statistic(  # special or not
+        "first", "for the first token", keys=lambda pairs: (pairs.key == 0) & pairs.of_tokens,
+        role="rests on the first token", resting=True,
+        family="first", rule="rest on the first word",
+    ),
+    Statistic(
+        "separators", "for special tokens", keys=lambda pairs: pairs.special_key,
+        role="rests on special tokens", resting=True,
+        family="special", rule="rest on special tokens",
+    ),
+    Statistic(
+        "same token", "for the same token elsewhere",
+        keys=lambda pairs: pairs.same_token & pairs.other, role="same token",
+        family="same", rule="attend to the same word elsewhere", words="Repeated words", fewest=8,
+    ),
+    Statistic(  # Olsson et al. 2022
+        "induction", "for what followed it before", keys=_follows_same_token, role="induction",
+    ),
+    Statistic(
+        "punctuation", "for periods and commas",
+        keys=lambda pairs: pairs.keys.punctuation[:, None], role="punctuation",
+    ),
+    Statistic(  # Wu et al. 2024, arXiv:2404.15574
+        "retrieval", "for the word to retrieve", keys=lambda pairs: pairs.answer > 0,
+        role="retrieval", of_probe=True,
+    ),
+    Statistic(  # Wang et al. 2022, arXiv:2211.00593
+        "name mover", "for the indirect object, minus the subject",
+        keys=lambda pairs: pairs.answer,
+        role="name mover", of_probe=True,
+    ),
+    Statistic(
+        "subject inhibition", "for the subject, minus the indirect object",
+        keys=lambda pairs: -pairs.answer,
+        role="subject inhibition", of_probe=True,
+    ),
+    # Shuffling the keys of a row does not change its entropy, and spreads what the keys receive.
+    Statistic(
+        "entropy", "entropy, nats", row=lambda weights, _: torch.special.entr(weights).sum(-1),
+        limit=lambda keys: math.log(keys.count), even_baseline=False,
+    ),
+    Statistic(
+        "most read", "share of the token read most",
+        received=lambda shares: shares.amax(-1), even_baseline=False,
+    ),
+)  # fmt: skip
+_SHARED = {one.name: one for one in _OF_TEXTS}
+FIRST, SEPARATORS = _SHARED["first"], _SHARED["separators"]
+
+
+def statistics_for(roles: Collection[str] = ()) -> tuple[Statistic, ...]:
+    """Return the statistics of any text, and those of probes of some roles."""
+    return tuple(one for one in _OF_TEXTS if not one.of_probe or one.role in roles)
+
+
+STATISTICS = statistics_for()
+NAMES = tuple(statistic.name for statistic in STATISTICS)
+
+# The weights of linear attention are signed. A statistic such as |previous| is that of softmax
+# attention, of the shares of the weights in the sizes of their row: |M_ij| / Σ_j |M_ij|. So it is a
+# share here, too, and roles follow by the same criteria. Beside them stands how much of the sizes
+# is of negative weights.
+_OF_SIZES = [
+    replace(one, name=f"|{one.name}|", title=one.title.replace("weight ", "|weight| "))
+    for one in STATISTICS
+]
+_NEGATIVE = Statistic(
+    "negative", "share of negative weights", signed=True, even_baseline=False,
+    row=lambda weights, _: weights.clamp(max=0).abs().sum(-1),
+)  # fmt: skip
+STATISTICS_OF: Mapping[str, tuple[Statistic, ...]] = {
+    "text": _OF_TEXTS,
+    "linear": (*_OF_SIZES, _NEGATIVE),
+    "image": (
+        Statistic(
+            "patch distance", "mean distance, patches", limit=lambda keys: keys.extent,
+            row=_mean_distance,
+        ),
+        replace(_SHARED["self"], role="own patch"),
+        Statistic(
+            "neighbors", "for the 8 patches around", role="neighboring patches",
+            keys=lambda pairs: pairs.away.amax(-1) == 1,
+        ),
+        Statistic(
+            "same row", "for other patches of the row", role="same row",
+            keys=lambda pairs: (pairs.away[..., 0] == 0) & (pairs.away[..., 1] > 0),
+        ),
+        Statistic(
+            "same column", "for other patches of the column", role="same column",
+            keys=lambda pairs: (pairs.away[..., 1] == 0) & (pairs.away[..., 0] > 0),
+        ),
+        SEPARATORS, _SHARED["entropy"], _SHARED["most read"],
+    ),
+    "audio": (
+        _SHARED["entropy"], _SHARED["most read"],
+        Statistic(
+            "time distance", "mean distance, seconds", limit=lambda keys: keys.extent,
+            row=_mean_distance,
+        ),
+        replace(_SHARED["self"], role="own position"),
+        Statistic(
+            "nearby", "for other frames within 0.1 s", role="nearby frames",
+            keys=lambda pairs: (pairs.distance > 0) & (pairs.distance <= _NEAR),
+        ),
+        Statistic(
+            "order", "chance that a later token reads a later frame", row=_in_order,
+            role="follows the speech",
+        ),
+        _SHARED["previous"], FIRST,
+        Statistic(
+            "silence", "for frames after the sound", role="rests on the silence", resting=True,
+            keys=lambda pairs: pairs.special_key & pairs.keys.are_frames,
+        ),
+    ),
+}  # fmt: skip
+"""The statistics of each kind of corpus, and of linear attention, in the order of every result."""
+_DECLARED = [one for of_kind in STATISTICS_OF.values() for one in of_kind]
+TITLES = {one.name: one.title for one in _DECLARED}
+OWN_ROLES = {one.role for one in _DECLARED if one.name == "self"}
+RESTING_ROLES = {one.role for one in _DECLARED if one.resting}
+
+
+def statistics_of_roles(kind: str) -> dict[str, str]:
+    """Return each role that heads get on a kind of corpus, and its statistic, by name."""
+    return {one.role: one.name for one in STATISTICS_OF[kind] if one.role}
+
+
+def largest(keys: Positions, statistics: Sequence[Statistic] = STATISTICS) -> Tensor:
+    """Return the largest possible value of each statistic of weights for some keys, (S,)."""
+    limits = [max(1.0, one.limit(keys)) if one.limit else 1.0 for one in statistics]
+    return torch.tensor(limits, device="cpu")
+
+
+def followed_rules(
+    excess: NDArray[np.float64],
+    statistics: Sequence[Statistic],
+    sure: NDArray[np.bool_] | bool = True,
+) -> list[int]:
+    """Return which rule each head follows, -1 for none: in rankings, titles and surveys alike.
+
+    A head follows the rule whose keys get most beyond even weights, if that is a quarter of the
+    weight and sure. It rests only if it follows no other rule, and from half of the weight on.
+
+    excess : (K, S), the mean weight beyond even weights; NaN if not known. sure : (K, S).
+    """
+    found = np.full(len(excess), -1)
+    for resting in (True, False):
+        are_rules = [bool(one.role) and one.resting == resting for one in statistics]
+        of_kind = np.where(are_rules, np.nan_to_num(excess, nan=-1.0), -1.0)
+        best = of_kind.argmax(1)[:, None]
+        fits = np.take_along_axis((of_kind >= _LEAST[resting]) & sure, best, 1)
+        found = np.where(fits, best, found[:, None])[:, 0]
+    return [*map(int, found)]
+
+
+# --- their values
+
+
+class WeightStatistics:
+    """Computes the statistics of any weights on a batch of texts, block of rows by block.
+
+    Those of an image, of a sound, or between two sequences are one block.
+
+    keys : by default the queries.
+    """
+
+    def __init__(
+        self,
+        queries: Positions,
+        statistics: Sequence[Statistic] = STATISTICS,
+        keys: Positions | None = None,
+    ) -> None:
+        self.queries, self.keys = queries, keys or queries
+        self._of_keys = [one for one in statistics if one.keys]
+        self._of_rows = [one for one in statistics if one.row]
+        self._of_received = [one.received for one in statistics if one.received]
+        self._signed = any(one.signed for one in statistics)
+        computed = [*self._of_keys, *self._of_rows, *(one for one in statistics if one.received)]
+        self._order = [computed.index(one) for one in statistics]
+        self.rows = queries.counted.float()  # those that count, (N, T)
+        N, T = queries.ids.shape
+        most = _BLOCK_WEIGHTS.get(queries.ids.device.type, _BLOCK_WEIGHTS["cuda"])
+        self._whole = keys is not None or queries.places is not None
+        step = T if self._whole else max(1, most // (N * T))
+        self.blocks = [slice(start, min(start + step, T)) for start in range(0, T, step)]
+        self._cached: tuple[Pairs, Tensor, Tensor] | None = None
+
+    def __call__(self, weights: Callable[[slice], Tensor]) -> Tensor:
+        """Return the statistics (N, H, S); NaN where a text has no token of the kind.
+
+        weights : from some rows to their weights, (N, H, R, n), 0 for keys that are padding.
+        """
+        of_blocks = [self._sums(block, weights(block)) for block in self.blocks]
+        totals, counts, received = (sum(sums[1:], sums[0]) for sums in zip(*of_blocks, strict=True))
+        rows = self.rows.sum(-1)[:, None, None]  # 0 / 0 is NaN: there is nothing to measure
+        shares = (received / rows).masked_fill(~self.keys.counted[:, None], 0.0)
+        of_received = torch.stack([received_by(shares) for received_by in self._of_received], -1)
+        return torch.cat([totals / counts[:, None], of_received], dim=-1)[..., self._order]
+
+    def _sums(self, block: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return sums over rows (N, H, L), the rows that count (N, L), and the weight of each key.
+
+        L is the number of statistics with `keys` or `row`.
+        """
+        weights = weights.float()
+        if self._cached is None or self._cached[0].rows != block:  # one block serves all layers
+            pairs = Pairs(self.queries, self.keys, block)
+            self._cached = pairs, *self._tables(pairs)
+        pairs, tables, counts = self._cached
+        sizes = weights.abs() if self._signed else weights
+        rows = self.rows[:, None, block]
+        of_rows = [
+            one.row(weights if one.signed else sizes, pairs).masked_fill(rows == 0, 0.0).sum(-1)
+            for one in self._of_rows
+            if one.row is not None
+        ]
+        if self._whole:  # a sum of so many weights rounds less row by row
+            of_keys = (sizes.transpose(1, 2) @ tables).sum(1)
+        else:
+            of_keys = sizes.flatten(2) @ tables.flatten(1, 2)
+        totals = torch.cat([of_keys, torch.stack(of_rows, -1)], dim=-1)
+        return totals, counts, (rows.unsqueeze(-2) @ sizes).squeeze(-2)
+
+    def _tables(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Return the tables of some rows, (N, R, n, linear), and the rows that count, (N, L)."""
+        rows = self.rows[:, None, pairs.rows]
+        shape = len(rows), rows.shape[-1], self.keys.ids.shape[1]
+        tables, counted = [], []
+        for one in self._of_keys:
+            assert one.keys is not None
+            table = one.keys(pairs)
+            has_key = torch.ones_like(table[..., 0]) if one.every_row else table.any(-1)
+            tables.append(table.float().expand(shape))
+            counted.append(has_key.float().expand(shape[:2]))
+        used = torch.stack(counted, 1) * rows
+        stacked = torch.stack(tables, 1) * used.unsqueeze(-1)
+        counts = torch.cat([used, rows.expand(-1, len(self._of_rows), -1)], dim=1).sum(-1)
+        return stacked.movedim(1, -1).contiguous(), counts
