@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from golden import saved_results
+from golden.test_golden import LETTER, TRAIN
 
 import attnviz
 from figures.sentences.corpus import COMPARE, EXPLORE, SURVEY
@@ -22,10 +24,8 @@ from figures.sentences.sources import (
     saved,
     sentences_of_json,
 )
-from figures.sentences.worked import EXAMPLE
 from figures.sentences.words import SENSES, SHIFT, SHIFT_TABLE, facts_of_senses
-from golden import saved_results
-from golden.test_golden import LETTER, TRAIN
+from figures.sentences.worked import EXAMPLE
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Case:
 
 
 def of_command(name, patterns, facts):
-    return Case(f"attnviz {name} --json", facts, [*patterns, *COMMON], (*sentences_of_json(printed(name)),))
+    return Case(
+        f"attnviz {name} --json", facts, [*patterns, *COMMON], (*sentences_of_json(printed(name)),)
+    )
 
 
 def of_figure(name, patterns, facts):
@@ -63,9 +65,9 @@ def in_terminal(name, patterns, facts, result):
     return Case(f"{name} in a terminal", facts, [*patterns, *COMMON], texts)
 
 
-def described(name, patterns, facts, result):
+def described(name, patterns, facts, result, **options):
     """Return the whole caption of a figure, which its file holds as a description."""
-    figure = result.plot()
+    figure = result.plot(**options)
     figure = getattr(figure, "figure", figure)
     return Case(f"caption of {name}", facts, [*patterns, *COMMON], (figure.get_label(),))
 
@@ -98,6 +100,11 @@ class Runs:
     @cached_property
     def whole_letter(self):
         return heads_of(self.model, self.model.tokenizer(LETTER, return_tensors="pt"))
+
+    @cached_property
+    def explored(self):
+        texts = ["the train left the station", "the cat saw the dog"]
+        return attnviz.explore(texts, model=saved_results.model("gpt2"))
 
     def shift_of_bank(self, text):
         toward = {
@@ -152,6 +159,8 @@ def shift():
     yield of_command("shift-mask", SHIFT, facts_of_json("shift", printed("shift-mask")))
     yield from of_saved("shift", SHIFT, ["shift-of-saved"], table=SHIFT_TABLE)
     yield from of_saved("shift-causally", SHIFT, ["shift-causally"], table=SHIFT_TABLE)
+    result = saved("shift-causally")
+    yield described("shift-causally, details", SHIFT, facts_of(result), result, details=True)
     for text, figures in (
         ("We sat on the bank of the river.", ("shift", "shift-column")),
         ("The bank was full of {mud|cash}.", ("shift-pair",)),
@@ -303,7 +312,10 @@ def commands_of_maps():
     encode = partial(RUNS.model.tokenizer, return_tensors="pt")
     pair = heads_of(RUNS.model, encode("She sat by the bank.", "The water was cold."))
     pieces = heads_of(RUNS.model, encode("unbelievable tokenizers"))
-    words = [one if one is None else f"word {one}" for one in encode("unbelievable tokenizers").word_ids()]
+    words = [
+        one if one is None else f"word {one}"
+        for one in encode("unbelievable tokenizers").word_ids()
+    ]
     by_word = of_words(copy.copy(pieces), ["[CLS]", *words[1:-1], "[SEP]"])
     for name, of_all, more in (
         ("heatmap", train, {}),
@@ -374,8 +386,6 @@ def steps():
 
 # --- heads over a corpus
 
-FEW = ["the train left the station", "the cat saw the dog", "a man read the book"]
-
 
 def survey():
     for name in ("survey", "survey-probe"):
@@ -384,9 +394,8 @@ def survey():
 
 
 def explore():
-    result = attnviz.explore(FEW, model=RUNS.model)
+    result = RUNS.explored
     facts, page = measured_again(facts_of(result)), result.payload()
-    facts.agreement.measured_again = True
     yield in_terminal("explore", EXPLORE, facts, result)
     yield Case("page of explore", facts, [*EXPLORE, *COMMON], (*page["caption"], page["verdict"]))
 

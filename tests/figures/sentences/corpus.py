@@ -71,8 +71,10 @@ def survey_none(facts, said):
     return {"none": "No", "model": model_of(facts), "texts": facts.texts}
 
 
-@SURVEY.sentence("<some> of <all> heads have a role on <texts> texts, <most:most|least> often "
-                 "“<role:w>” (<count>)")
+@SURVEY.sentence(
+    "<some> of <all> heads have a role on <texts> texts, <most:most|least> often "
+    "“<role:w>” (<count>)"
+)
 def survey_roles(facts, said):
     roles = Counter(named(facts))
     most = max(roles.values())
@@ -90,9 +92,9 @@ SURVEY.words(
     "Bars with 95% intervals over texts; faint: no significant difference from shuffled keys.",
     "Each panel: layers down, heads across; means over texts of the mean over tokens other than "
     "special tokens.",
-    "Faint: no significant difference (p ≥ 0.01 by sign flips of the texts, corrected for all heads "
-    "and statistics) from what the keys of each query give when they are shuffled; of entropy and "
-    "of the token read most, from what the model does on shuffled tokens.",
+    "Faint: no significant difference (p ≥ 0.01 by sign flips of the texts, corrected for all "
+    "heads and statistics) from what the keys of each query give when they are shuffled; of "
+    "entropy and of the token read most, from what the model does on shuffled tokens.",
     "Mean weight of heads with a role (line: even weights)",
     "Each statistic: layers down, heads across, from 0 to the largest; faint: unsure",
 )
@@ -127,14 +129,10 @@ def cluster_sizes(facts):
     return ", ".join(str(sizes[number]) for number in range(len(sizes)))
 
 
-@SURVEY.sentence("No text has tokens for: <names:*>.")
-def survey_missing(facts, said):
-    count = np.asarray(facts.count).any(0)
-    return {"names": ", ".join(np.array(facts.statistics)[~count])}
-
-
-@SURVEY.sentence("In <compared> of the texts the statistics differ from those of the model's own "
-                 "weights by at most <most> of the most they can be.")
+@SURVEY.sentence(
+    "In <compared> of the texts the statistics differ from those of the model's own "
+    "weights by at most <most> of the most they can be."
+)
 def survey_compared(facts, said):
     return {"compared": facts.compared, "most": largest(facts.agreement, "statistics")}
 
@@ -142,6 +140,20 @@ def survey_compared(facts, said):
 @SURVEY.sentence("<count> heads of <model:*> on <texts> texts")
 def survey_line(facts, said):
     return {"count": len(facts.roles), "model": model_of(facts), "texts": facts.texts}
+
+
+@SURVEY.sentence("[[<head:h> ]]<role:*>")
+def survey_role(facts, said):
+    """A role in the key, or a head beside its bar: the twelve with most weight, at rest last."""
+    if said["head"] is None:
+        return {"head": None, "role": OneOf(named(facts))}
+    weights = {}
+    for n, (name, role) in enumerate(zip(names_of(facts), facts.roles, strict=True)):
+        if role:
+            column = facts.statistics.index(COLUMNS[role])
+            weights[name] = (role in REST, -facts.mean[n][column], role)
+    shown = sorted(weights, key=weights.get)[:12]
+    return [{"head": name, "role": weights[name][2]} for name in shown]
 
 
 SURVEY.words("statistic mean shuffled keys shuffled tokens most (layer.head)")
@@ -153,8 +165,9 @@ def survey_row(facts, said):
     if said["name"] not in facts.statistics:
         return []
     column = facts.statistics.index(said["name"])
-    mean, even, shuffled = (np.asarray(of, float)[:, column] for of in
-                            (facts.mean, facts.even, facts.shuffled))
+    mean, even, shuffled = (
+        np.asarray(of, float)[:, column] for of in (facts.mean, facts.even, facts.shuffled)
+    )
     first, second = np.argsort(-mean, kind="stable")[:2]
     names = names_of(facts)
     return {
@@ -177,11 +190,15 @@ def survey_role_line(facts, said):
     if said["role"] not in facts.roles:
         return []
     pairs = zip(names_of(facts), facts.roles, strict=True)
-    return {"role": said["role"], "heads": ", ".join(n for n, role in pairs if role == said["role"])}
+    return {
+        "role": said["role"],
+        "heads": ", ".join(n for n, role in pairs if role == said["role"]),
+    }
 
 
-@SURVEY.sentence("SurveyResult(<model:*>: <heads> heads on <texts> texts, <named> named, "
-                 "<verdict:verified>)")
+@SURVEY.sentence(
+    "SurveyResult(<model:*>: <heads> heads on <texts> texts, <named> named, <verdict:verified>)"
+)
 def survey_repr(facts, said):
     return {
         "model": model_of(facts), "heads": len(facts.roles), "texts": facts.texts,
@@ -196,9 +213,11 @@ EXPLORE = Patterns()
 
 @EXPLORE.sentence("ExploreResult(<model:*>: <heads> heads on <texts> texts, <verdict:verified>)")
 def explore_repr(facts, said):
-    return survey_repr(facts.survey, {}) | {"named": None} if "named" in said else {
-        key: value for key, value in survey_repr(facts.survey, {}).items() if key != "named"
-    }
+    return (
+        survey_repr(facts.survey, {}) | {"named": None}
+        if "named" in said
+        else {key: value for key, value in survey_repr(facts.survey, {}).items() if key != "named"}
+    )
 
 
 @EXPLORE.sentence("<texts> texts, <tokens> tokens")
@@ -211,30 +230,23 @@ def explore_line(facts, said):
     return survey_line(facts.survey, said)
 
 
-@EXPLORE.sentence("<model:*> predicts no tokens, so nothing shows what its heads write")
-def explore_writes_nothing(facts, said):
-    assert facts.effects is None
-    assert not facts.written
-    return {"model": model_of(facts)}
-
-
 EXPLORE.words("head role strongest example raises lost without it")
 
 
-@EXPLORE.sentence("<head:h> <role:*> – <raises:*> <lost>", "<head:h> <role:*> → <key:*> <raises:*> "
-                  "<lost>")
+@EXPLORE.sentence("<head:h> <role:*> → <key:*> <raises:*> <lost>")
 def explore_row(facts, said):
-    """A head that does not rest: its role, and the strongest of its examples."""
+    """A head that does not rest: its role, its strongest example, and what it does to tokens."""
     names = names_of(facts.survey)
     n = names.index(said["head"])
     role = facts.survey.roles[n]
     assert role not in REST
-    one = {"head": names[n], "raises": "–", "lost": math.nan}
-    if "key" not in said:
-        return one | {"role": role}
     best = max(facts.examples[n], key=lambda example: example.weight)
-    tokens = facts.tokens[str(best.text)]
-    return one | {"role": f"{role} {tokens[best.row]}", "key": tokens[best.key]}
+    tokens = [token.strip() for token in facts.tokens[str(best.text)]]
+    raised = sorted(facts.written[n].raises, key=lambda one: -one[1])[:3]
+    return {
+        "head": names[n], "role": f"{role} {tokens[best.row]}", "key": tokens[best.key],
+        "raises": ", ".join(one[0].strip() for one in raised), "lost": facts.effects[n],
+    }  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------ compare
@@ -286,9 +298,11 @@ COMPARE.words(
 )
 
 
-@COMPARE.sentence("The others: <second:*> minus <first:*>, mean over texts; blank: no significant "
-                  "difference (p ≥ 0.01 by sign flips of the texts, corrected for all heads and "
-                  "statistics).")
+@COMPARE.sentence(
+    "The others: <second:*> minus <first:*>, mean over texts; blank: no significant "
+    "difference (p ≥ 0.01 by sign flips of the texts, corrected for all heads and "
+    "statistics)."
+)
 def compare_others(facts, said):
     first, second = models_of(facts)
     change = np.asarray(facts.second) - np.asarray(facts.first)
@@ -363,15 +377,18 @@ def step_of(facts):
     return names_of(facts)[head], facts.statistics[statistic], rises, before, after
 
 
-@COMPARE.sentence("Between <before:*> and <after:*>, the <title:*> of head <head:h> <verb:rises|"
-                  "falls>")
+@COMPARE.sentence(
+    "Between <before:*> and <after:*>, the <title:*> of head <head:h> <verb:rises|falls>"
+)
 def checkpoints_title(facts, said):
     head, name, rises, before, after = step_of(facts)
     one = {"head": head, "before": before, "after": after, "title": TITLES[name].partition(",")[0]}
     return one | {"verb": "rises" if rises else "falls"}
 
 
-@COMPARE.sentence("Between <before:*> and <after:*>, head <head:h> turns <way:to|away from> <what:*>")
+@COMPARE.sentence(
+    "Between <before:*> and <after:*>, head <head:h> turns <way:to|away from> <what:*>"
+)
 def checkpoints_turn(facts, said):
     head, name, rises, before, after = step_of(facts)
     what = {"self": "the token itself", "induction": "what followed the same token before"}
@@ -384,8 +401,9 @@ def checkpoints_source(facts, said):
     return {"count": len(facts.checkpoints), "texts": facts.texts, "tokens": facts.tokens}
 
 
-@COMPARE.sentence("Head <head:h> goes from <before> to <after>, by <change> (95% interval <low> to "
-                  "<high>).")
+@COMPARE.sentence(
+    "Head <head:h> goes from <before> to <after>, by <change> (95% interval <low> to <high>)."
+)
 def checkpoints_step(facts, said):
     head, statistic, step = turns(facts)[0]
     before, after = (facts.mean[n][head][statistic] for n in (step, step + 1))
@@ -410,7 +428,7 @@ def checkpoints_panel(facts, said):
 
 @COMPARE.sentence("<head:h>")
 def checkpoints_head(facts, said):
-    head, statistic, _ = turns(facts)[0]
+    _, statistic, _ = turns(facts)[0]
     sure = (np.asarray(facts.p_value) < SURE)[:, :, statistic].any(0)
     return {"head": OneOf(np.array(names_of(facts))[sure])}
 
@@ -427,8 +445,10 @@ def checkpoints_labels(facts, said):
     return {"first": first, "rest": " → ".join(others)}
 
 
-@COMPARE.sentence("<head:h> <statistic:distance|self|previous|next|first|separators|same token|induction|"
-                  "punctuation|entropy|most read> <path:p> <before:*> to <after:*> <change> <low> to <high>")
+@COMPARE.sentence(
+    "<head:h> <statistic:distance|self|previous|next|first|separators|same token|induction|"
+    "punctuation|entropy|most read> <path:p> <before:*> to <after:*> <change> <low> to <high>"
+)
 def checkpoints_row(facts, said):
     found = {names_of(facts)[one[0]]: one for one in turns(facts)[:10]}
     head, statistic, step = found[said["head"]]
@@ -455,8 +475,9 @@ def checkpoints_roles(facts, said):
     return one | {"heads": ", ".join(changed)}
 
 
-@COMPARE.sentence("CheckpointsResult(<count> checkpoints, <first:*> to <last:*>: <heads> heads on "
-                  "<texts> texts)")
+@COMPARE.sentence(
+    "CheckpointsResult(<count> checkpoints, <first:*> to <last:*>: <heads> heads on <texts> texts)"
+)
 def checkpoints_repr(facts, said):
     labels = facts.checkpoints
     one = {"count": len(labels), "first": labels[0], "last": labels[-1], "texts": facts.texts}

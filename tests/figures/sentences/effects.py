@@ -5,7 +5,6 @@ import math
 import numpy as np
 
 from figures.sentences.facts import numbered, spearman
-from figures.sentences.proof import largest, reports_of
 from figures.sentences.reading import OneOf, Patterns, agrees
 
 MANY = 6  # words or heads from which on ρ is said
@@ -62,10 +61,14 @@ def ablate_correlation(facts, said):
     return {"rho": spearman(np.asarray(facts.estimate, float).mean(0), lost)}
 
 
-@ABLATE.sentence("<what:T|t>he output of the head is replaced by its mean over the text at all "
-                 "positions[[ but the <sink:attention sink>]]; everything after it is recomputed.")
-@ABLATE.sentence("<effect:total|direct> effects: the output of the head is replaced by its mean "
-                 "over the text at all positions[[ but the <sink:attention sink>]]")
+@ABLATE.sentence(
+    "<what:T|t>he output of the head is replaced by its mean over the text at all "
+    "positions[[ but the <sink:attention sink>]]; everything after it is recomputed."
+)
+@ABLATE.sentence(
+    "<effect:total|direct> effects: the output of the head is replaced by its mean "
+    "over the text at all positions[[ but the <sink:attention sink>]]"
+)
 def ablate_change(facts, said):
     sink = "attention sink" if "attention sink" in facts.how else None
     assert "its mean over the text" in facts.how
@@ -104,8 +107,9 @@ def ablate_row(facts, said):
     shown = np.argsort(-np.abs(lost), kind="stable")[:10]
     if n not in shown:
         return []
-    columns = {name: np.asarray(getattr(facts, name), float)[0, n] for name in
-               ("divergence", "estimate")}
+    columns = {
+        name: np.asarray(getattr(facts, name), float)[0, n] for name in ("divergence", "estimate")
+    }
     return {"head": names[n], "lost": lost[n], **columns}
 
 
@@ -136,8 +140,10 @@ def is_off(facts):
     return wrong
 
 
-@CHECK.sentence(f"agrees: <heads> heads of {LAYERS} differ from attnviz's by at most <most>",
-                f"All <heads> heads of {LAYERS} agree, to <most>")
+@CHECK.sentence(
+    f"agrees: <heads> heads of {LAYERS} differ from attnviz's by at most <most>",
+    f"All <heads> heads of {LAYERS} agree, to <most>",
+)
 def check_agrees(facts, said):
     assert not is_off(facts).any()
     return compared_layers(facts) | {"most": np.max(facts.differences)}
@@ -153,8 +159,12 @@ def check_differs(facts, said):
     names = facts.head_names
     assert abs(first["theirs"] - first["ours"]) > facts.tolerances[int(np.argmax(wrong))]
     one = {"query": first["query"], "key": first["key"], "theirs": first["theirs"]}
-    return one | {"head": names[int(np.argmax(wrong))], "ours": first["ours"],
-                  "wrong": int(wrong.sum()), "heads": len(wrong)}
+    return one | {
+        "head": names[int(np.argmax(wrong))],
+        "ours": first["ours"],
+        "wrong": int(wrong.sum()),
+        "heads": len(wrong),
+    }
 
 
 @CHECK.sentence("heads <a> and <b> of layer <layer> are swapped")
@@ -167,13 +177,21 @@ def check_swapped(facts, said):
     return {"a": first, "b": second, "layer": int(layer)}
 
 
-@CHECK.sentence("an array of shape (<m>, <n>, <T>, <T2>) was read as <layers> layers of <heads> heads")
+@CHECK.sentence(
+    "an array of shape (<m>, <n>, <T>, <T2>) was read as <layers> layers of <heads> heads"
+)
 def check_shape(facts, said):
     layers = {name.partition(".")[0] for name in facts.head_names}
     count = len(facts.head_names) // len(layers)
     side = len(facts.provenance.text.split()) + 2
-    return {"m": len(layers), "n": count, "T": side, "T2": side, "layers": len(layers),
-            "heads": count}
+    return {
+        "m": len(layers),
+        "n": count,
+        "T": side,
+        "T2": side,
+        "layers": len(layers),
+        "heads": count,
+    }
 
 
 CHECK.words("Blank: the head agrees.")
@@ -183,8 +201,10 @@ CHECK.words(
 )
 
 
-@CHECK.sentence("Another tool's weights beside attnviz's own, which have the verdict below, on "
-                "“<text:w>”, read by <model:*>.")
+@CHECK.sentence(
+    "Another tool's weights beside attnviz's own, which have the verdict below, on "
+    "“<text:w>”, read by <model:*>."
+)
 def check_caption(facts, said):
     return {"text": facts.provenance.text, "model": facts.provenance.model}
 
@@ -257,8 +277,10 @@ def strongest_word(facts):
     return first if agree and 2 * firsts.count(first) > len(firsts) else None
 
 
-@EXPLAIN.sentence(f"“<word:w>” <verb:raises|lowers> {QUESTION} <how:most|least>",
-                  f"The context <verb:raises|lowers> {QUESTION}, “<word:w>” <how:most|least>")
+@EXPLAIN.sentence(
+    f"“<word:w>” <verb:raises|lowers> {QUESTION} <how:most|least>",
+    f"The context <verb:raises|lowers> {QUESTION}, “<word:w>” <how:most|least>",
+)
 def explain_headline(facts, said):
     first = strongest_word(facts)
     if first is None:
@@ -268,8 +290,10 @@ def explain_headline(facts, said):
     return question(facts) | {"word": word, "verb": verb, "how": "most"}
 
 
-@EXPLAIN.sentence(f"The context <verb:raises|lowers> {QUESTION}; interventions disagree on the word",
-                  f"Interventions disagree on which word <verb:raises|lowers> {QUESTION} most")
+@EXPLAIN.sentence(
+    f"The context <verb:raises|lowers> {QUESTION}; interventions disagree on the word",
+    f"Interventions disagree on which word <verb:raises|lowers> {QUESTION} most",
+)
 def explain_disagree(facts, said):
     assert strongest_word(facts) is None, "they agree"
     return question(facts) | {"verb": "raises" if direction(facts) >= 0 else "lowers"}
@@ -290,8 +314,10 @@ def explain_finding(facts, said):
     return one | {"where": "without context" if alone else "in the reference"}
 
 
-@EXPLAIN.sentence("A change of “<word:w>” <verb:raises|lowers> it by <low> to <high> "
-                  "<unit:logits|nats>, by the kind of change.")
+@EXPLAIN.sentence(
+    "A change of “<word:w>” <verb:raises|lowers> it by <low> to <high> "
+    "<unit:logits|nats>, by the kind of change."
+)
 def explain_changes(facts, said):
     first, (_, causal, _, _) = strongest_word(facts), explained(facts)
     sizes = sorted(abs(lost[first]) for lost in causal.values())
@@ -304,8 +330,9 @@ def unit_of(facts):
     return "nats" if facts.number == "log-probability" else "logits"
 
 
-@EXPLAIN.sentence("The <how:largest|smallest> contribution is that of “<word:w>”, <credit> "
-                  "<unit:logits|nats>.")
+@EXPLAIN.sentence(
+    "The <how:largest|smallest> contribution is that of “<word:w>”, <credit> <unit:logits|nats>."
+)
 def explain_contribution(facts, said):
     ranked, _, credit, _ = explained(facts)
     sign = 1 if direction(facts) >= 0 else -1
@@ -315,8 +342,9 @@ def explain_contribution(facts, said):
     return one | {"credit": credit[n], "unit": unit_of(facts)}
 
 
-@EXPLAIN.sentence("The contributions name another word first: “<word:w>”, <credit> "
-                  "<unit:logits|nats>.")
+@EXPLAIN.sentence(
+    "The contributions name another word first: “<word:w>”, <credit> <unit:logits|nats>."
+)
 def explain_other_word(facts, said):
     ranked, _, credit, _ = explained(facts)
     sign = 1 if direction(facts) >= 0 else -1
@@ -334,11 +362,16 @@ def explain_colors(facts, said):
     return {"way": OneOf("Cc"), "unit": unit_of(facts), "kinds": ", ".join(causal)}
 
 
-@EXPLAIN.sentence("Contributions over all paths, in <unit:logits|nats>, sum to <total> "
-                  "(completeness error <error>).")
+@EXPLAIN.sentence(
+    "Contributions over all paths, in <unit:logits|nats>, sum to <total> "
+    "(completeness error <error>)."
+)
 def explain_sum(facts, said):
-    return {"unit": unit_of(facts), "total": facts.value - facts.baseline,
-            "error": split_error(facts.decomposition)}
+    return {
+        "unit": unit_of(facts),
+        "total": facts.value - facts.baseline,
+        "error": split_error(facts.decomposition),
+    }
 
 
 def split_error(split):
@@ -353,8 +386,9 @@ def explain_reference(facts, said):
     return {"what": OneOf("Cc"), "reference": facts.reference}
 
 
-@EXPLAIN.sentence("“<a:w>” (<share_a>) and “<b:w>” (<share_b>) are nearly tied, so the first is "
-                  "explained alone")
+@EXPLAIN.sentence(
+    "“<a:w>” (<share_a>) and “<b:w>” (<share_b>) are nearly tied, so the first is explained alone"
+)
 def explain_tie(facts, said):
     (a, share_a), (b, share_b) = sorted(facts.top.items(), key=lambda one: -one[1])[:2]
     assert 0 <= math.log(share_a / share_b) < 0.5
@@ -362,8 +396,10 @@ def explain_tie(facts, said):
     return {"a": a, "b": b, "share_a": share_a, "share_b": share_b}
 
 
-@EXPLAIN.sentence("read as special tokens, not as plain text: <token:*> (special_tokens=\"split\", "
-                  "--special-tokens split)")
+@EXPLAIN.sentence(
+    'read as special tokens, not as plain text: <token:*> (special_tokens="split", '
+    "--special-tokens split)"
+)
 def explain_special(facts, said):
     marked = {word for word, one in zip(facts.words, facts.special, strict=True) if one}
     (token,) = {word for word in facts.provenance.text.split() if word in marked or "[" in word}
@@ -416,23 +452,28 @@ def first_heads(facts, count):
     return sorted(lost, key=lambda head: -abs(lost[head]))[:count]
 
 
-@EXPLAIN.sentence("red: the head raises it (at most <most> <unit:logits|nats>); blue: the head "
-                  "lowers it")
+@EXPLAIN.sentence(
+    "red: the head raises it (at most <most> <unit:logits|nats>); blue: the head lowers it"
+)
 def explain_head_key(facts, said):
     best = np.where(np.isfinite(facts.heads.exact), facts.heads.exact, facts.heads.estimate)
     return {"most": np.abs(best).max(), "unit": unit_of(facts)}
 
 
-@EXPLAIN.sentence("The difference of the logits changes without head <a:h> by <lost_a> and without "
-                  "head <b:h> by <lost_b>")
+@EXPLAIN.sentence(
+    "The difference of the logits changes without head <a:h> by <lost_a> and without "
+    "head <b:h> by <lost_b>"
+)
 def explain_head_title(facts, said):
     first, second = first_heads(facts, 2)
     lost = exact_heads(facts)
     return {"a": first, "b": second, "lost_a": -lost[first], "lost_b": -lost[second]}
 
 
-@EXPLAIN.sentence("lost without a head (layer.head), in <unit:logits|nats>: <a:h> <lost_a>, <b:h> "
-                  "<lost_b>, <c:h> <lost_c>, <d:h> <lost_d>, <e:h> <lost_e>")
+@EXPLAIN.sentence(
+    "lost without a head (layer.head), in <unit:logits|nats>: <a:h> <lost_a>, <b:h> "
+    "<lost_b>, <c:h> <lost_c>, <d:h> <lost_d>, <e:h> <lost_e>"
+)
 def explain_head_line(facts, said):
     lost = exact_heads(facts)
     one = {"unit": unit_of(facts)}
@@ -441,14 +482,17 @@ def explain_head_line(facts, said):
     return one
 
 
-@EXPLAIN.sentence("What each layer would predict: “<token:w>” <where:only after the last>",
-                  "What each layer would predict: “<token:w>” <where:from layer>  <first> on")
+@EXPLAIN.sentence(
+    "What each layer would predict: “<token:w>” [[<only:only after the last>]][[from "
+    "layer <first> on]]"
+)
 def explain_lens_title(facts, said):
-    ids = np.asarray(facts.lens.ids)[:, 0]
-    same = ids == ids[-1]
-    assert not same[-2]
-    token = facts.lens.tokens[-1][0].strip()
-    return {"token": token, "where": "only after the last"}
+    """The first layer from which on the token is always the last one."""
+    same = np.asarray(facts.lens.ids)[:, 0] == np.asarray(facts.lens.ids)[-1, 0]
+    first = int(np.flatnonzero(~same)[-1]) + 1 if not same.all() else 0
+    is_last = first == len(same) - 1
+    one = {"token": facts.lens.tokens[-1][0].strip(), "first": None if is_last else first}
+    return one | {"only": "only after the last" if is_last else None}
 
 
 @EXPLAIN.sentence("<token:words>")
@@ -456,8 +500,11 @@ def explain_lens_token(facts, said):
     """A token that a layer would predict, clipped to its column."""
     tokens = [line[0].strip() for line in facts.lens.tokens] if facts.lens else []
     short = said["token"].removesuffix("…")
-    fits = [said["token"] for one in tokens if one == short or one.startswith(short) and
-            said["token"].endswith("…")]
+    fits = [
+        said["token"]
+        for one in tokens
+        if one == short or (one.startswith(short) and said["token"].endswith("…"))
+    ]
     return {"token": OneOf(fits)}
 
 
@@ -502,7 +549,9 @@ def explain_target(facts, said):
     return {"target": facts.target, "share": facts.probability}
 
 
-@EXPLAIN.sentence(f"ExplainResult({QUESTION} after '<text:*>': <value>, completeness error <error>)")
+@EXPLAIN.sentence(
+    f"ExplainResult({QUESTION} after '<text:*>': <value>, completeness error <error>)"
+)
 def explain_repr(facts, said):
     one = question(facts) | {"text": facts.provenance.text, "value": facts.value}
     return one | {"error": split_error(facts.decomposition)}

@@ -36,7 +36,7 @@ def facts_of_json(kind, data):
 
 
 def report_of_json(data):
-    """Return the report of a command; a golden that stores one stage has only the summary of all."""
+    """Return the report of a command; without stages where a golden stores only one."""
     report = SimpleNamespace(**data)
     whole = data["checks"] and isinstance(data["checks"][0], dict)
     report.checks = [SimpleNamespace(**one) for one in data["checks"]] if whole else None
@@ -89,7 +89,7 @@ LABELS = {
     "special tokens", "image, as the model reads it", "weight ÷ even (framed: most)",
     "weight ÷ even weight", "of the range", "share", "right", "entering layer", "95% of shuffles",
     "contribution", "its contribution", "patching one head", "units of the hidden state",
-    "main other direction →", "none", "■ value", "■ routing", "no frame: follows exactly",
+    "main other direction →", "none", "■", "■ value", "■ routing", "no frame: follows exactly",
     "□ an error begins here", "□ inherited", "□ within rounding", "printed",
 }  # fmt: skip
 

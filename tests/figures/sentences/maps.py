@@ -9,9 +9,11 @@ from figures.sentences.proof import of_machine
 from figures.sentences.reading import OneOf, Patterns, agrees
 
 MAPS = Patterns()
-FUNCTION_WORDS = set(
-    "the a an on of to in at by his her she he it we i and was were this that with after".split()
-)
+FUNCTION_WORDS = {
+    "the", "a", "an", "on", "of", "to", "in", "at", "by", "his", "her", "she", "he", "it", "we",
+    "i", "and", "was", "were", "this", "that", "with", "after", "why", "did", "so", "when",
+    "until", "is", "over", "down", "here", "because",
+}  # fmt: skip
 HALF, QUARTER = 0.5, 0.25  # of the weight beyond even: a head rests, or follows a rule
 RULES = {
     "previous": "attend to the previous word", "next": "attend to the next word",
@@ -21,7 +23,7 @@ RULES = {
 
 
 def is_special(label):
-    return label.startswith("[") and label.endswith("]") or label == "</s>"
+    return (label.startswith("[") and label.endswith("]")) or label == "</s>"
 
 
 def specials(facts, side="columns"):
@@ -34,8 +36,10 @@ def specials(facts, side="columns"):
 def content(facts, side="columns"):
     labels, special = getattr(facts, side), specials(facts, side)
     words = [any(map(str.isalnum, label)) for label in labels]
-    found = [w and not s and label.casefold() not in FUNCTION_WORDS
-             for label, w, s in zip(labels, words, special, strict=True)]
+    found = [
+        w and not s and label.casefold() not in FUNCTION_WORDS
+        for label, w, s in zip(labels, words, special, strict=True)
+    ]
     plain = [w and not s for w, s in zip(words, special, strict=True)]
     return np.array(found if sum(found) > 1 else plain)
 
@@ -141,8 +145,10 @@ def map_place(facts, said):
     what = "Cross-attention, layer" if facts.stack == "cross" else "Layer"
     query = None
     if said["query"] is not None:
-        query = "[CLS]" if facts.query is None else (
-            f"the patch in row {facts.query[0]}, column {facts.query[1]}"
+        query = (
+            "[CLS]"
+            if facts.query is None
+            else (f"the patch in row {facts.query[0]}, column {facts.query[1]}")
         )
     return {"layer": what, "n": layer, "head": head, "query": query}
 
@@ -158,8 +164,10 @@ def map_overview(facts, said):
     return {"count": shape[0] * shape[1]}
 
 
-@MAPS.sentence("[[<which:Words|Repeated words>]] <rule:*>: <share> of their attention"
-               "[[, <aside:special tokens aside>]]")
+@MAPS.sentence(
+    "[[<which:Words|Repeated words>]] <rule:*>: <share> of their attention"
+    "[[, <aside:special tokens aside>]]"
+)
 def map_rule(facts, said):
     (found,) = rules_of(facts, facts.weights)
     if found is None:
@@ -182,8 +190,9 @@ def cells_of(facts, query, key):
     return [(m, n) for m in rows for n in columns]
 
 
-@MAPS.sentence("“<query:w>” gives “<key:w>” <share> of its attention[[, <aside:special tokens "
-               "aside>]]")
+@MAPS.sentence(
+    "“<query:w>” gives “<key:w>” <share> of its attention[[, <aside:special tokens aside>]]"
+)
 def map_cell(facts, said):
     """The largest weight between two content words."""
     weights = np.asarray(facts.weights, float)
@@ -265,15 +274,20 @@ def map_example(facts, said):
 
 # ----------------------------------------------------------------------------------- captions
 
-CHOSEN = "[[<what:O|o>]]f <among:all heads|those asked for>[[ <half:with under half of their weight " \
-         "on sinks>]] this one has the largest "
+CHOSEN = (
+    "[[<what:O|o>]]f <among:all heads|those asked for>[[ <half:with under half of their weight "
+    "on sinks>]] this one has the largest "
+)
 
 
 def ranked(facts):
     """Return the scores of all heads by name, and of those that were asked for."""
     asked = facts.asked if hasattr(facts, "asked") else None
-    names = [(layer, head) for layer in facts.ranked_layers
-             for head in range(np.asarray(facts.overview).shape[1])]
+    names = [
+        (layer, head)
+        for layer in facts.ranked_layers
+        for head in range(np.asarray(facts.overview).shape[1])
+    ]
     return names, asked
 
 
@@ -351,8 +365,10 @@ def map_chosen_words(facts, said):
     return {"query": query, "key": key}
 
 
-@MAPS.sentence("<names:*> <how:removed|hidden> (<share> of the weight), rows <rows:renormalized to 1|"
-               "renormalised to 1|not renormalized>[[.]]")
+@MAPS.sentence(
+    "<names:*> <how:removed|hidden> (<share> of the weight), rows <rows:renormalized to 1|"
+    "renormalised to 1|not renormalized>[[.]]"
+)
 def map_removed(facts, said):
     """How much of the weight of words is on what was removed: in the heads that are drawn."""
     whole = np.asarray(facts.whole, float)
@@ -376,12 +392,20 @@ def map_part(facts, said):
         a, c = facts.tokens_of_rows["first"], facts.tokens_of_columns["first"]
     else:
         a, c = (side.start for side in facts.sides)
-    return {"what": OneOf("Ee"), "a": a, "b": a + m - 1, "c": c, "d": c + n - 1,
-            "all": facts.length}
+    return {
+        "what": OneOf("Ee"),
+        "a": a,
+        "b": a + m - 1,
+        "c": c,
+        "d": c + n - 1,
+        "all": facts.length,
+    }
 
 
-@MAPS.sentence("<what:E|e>ach cell joins <cell> × <same> of the <m> × <n> weights (columns summed, "
-               "rows averaged)[[.]]")
+@MAPS.sentence(
+    "<what:E|e>ach cell joins <cell> × <same> of the <m> × <n> weights (columns summed, "
+    "rows averaged)[[.]]"
+)
 def map_pooled(facts, said):
     cell = facts.sides[0].cell
     assert -(-facts.length // cell) == len(facts.rows)
@@ -420,8 +444,9 @@ def map_line(facts, said):
     return {"layer": layer, "head": head, "model": facts.provenance.model}
 
 
-@MAPS.sentence("darkest[[ between words:]] <most>[[, of special tokens: <special>]]; rows attend to "
-               "columns")
+@MAPS.sentence(
+    "darkest[[ between words:]] <most>[[, of special tokens: <special>]]; rows attend to columns"
+)
 def map_darkest(facts, said):
     weights, special = np.asarray(facts.weights, float), specials(facts)
     cells = special | special[:, None]
@@ -440,8 +465,9 @@ def heads_line(facts, said):
     return shape | {"model": facts.provenance.model}
 
 
-@MAPS.sentence("AttentionMap(<stack:*>, Layer <layer>, head <head>, <m> × <n>, <model:*>, "
-               "<verdict:verified>)")
+@MAPS.sentence(
+    "AttentionMap(<stack:*>, Layer <layer>, head <head>, <m> × <n>, <model:*>, <verdict:verified>)"
+)
 def map_repr(facts, said):
     layer, head = drawn_heads(facts)
     m, n = np.asarray(facts.weights).shape
@@ -449,8 +475,9 @@ def map_repr(facts, said):
     return one | {"model": facts.provenance.model, "verdict": "verified"}
 
 
-@MAPS.sentence("HeadMaps(<stack:*>, <layers> × <heads> heads, <m> × <n> each, <model:*>, "
-               "<verdict:verified>)")
+@MAPS.sentence(
+    "HeadMaps(<stack:*>, <layers> × <heads> heads, <m> × <n> each, <model:*>, <verdict:verified>)"
+)
 def heads_repr(facts, said):
     return heads_line(facts, said) | {"stack": facts.stack, "verdict": "verified"}
 
@@ -473,8 +500,10 @@ class Taken:
         self.facts = facts
         if isinstance(facts.stages[0], dict):
             fields = vars(facts)
-            self.values = {one["name"].replace("_", " "): np.asarray(fields[one["name"]], float)
-                           for one in facts.stages}
+            self.values = {
+                one["name"].replace("_", " "): np.asarray(fields[one["name"]], float)
+                for one in facts.stages
+            }
         else:
             self.values = {one.name: np.asarray(one.values, float) for one in facts.stages}
         self.weights = self.values["weights"][facts.row]
@@ -490,10 +519,18 @@ class Taken:
             yield name, every[int(share * (len(every) - 1))]
 
 
-@STEPS.sentence("“<key:w>” contributes <share> of the attention vector of “<word:w>”, with a weight "
-                "of <weight>")
+def taken_from(facts):
+    """Return the stages of a head, computed once."""
+    if not hasattr(facts, "taken"):
+        facts.taken = Taken(facts)
+    return facts.taken
+
+
+@STEPS.sentence(
+    "“<key:w>” contributes <share> of the attention vector of “<word:w>”, with a weight of <weight>"
+)
 def steps_title(facts, said):
-    taken = Taken(facts)
+    taken = taken_from(facts)
     n = int(taken.shares.argmax())
     one = {"key": facts.keys[n], "word": facts.word, "share": taken.shares[n]}
     assert facts.word == facts.queries[facts.row]
@@ -509,49 +546,48 @@ def steps_place(facts, said):
 
 @STEPS.sentence("<title:*>")
 def steps_names(facts, said):
-    names = [TITLES[name] for name in Taken(facts).values] + ["Attention vector a"]
+    names = [TITLES[name] for name in taken_from(facts).values] + ["Attention vector a"]
     words = said["title"]
     return {"title": words} if words in (*names, " ".join(names)) else []
 
 
-@STEPS.sentence("<rows> × <columns>[[, range ± <end>]]")
-def steps_range(facts, said):
-    taken = Taken(facts)
-    return [
-        dict(zip(("rows", "columns"), taken.values[name].shape, strict=True))
-        | {"end": None if name == "weights" else end}
-        for name, end in taken.ends()
-    ]
+@STEPS.sentence("<rows> × <columns>, range ± <end>")
+def steps_input(facts, said):
+    """Of the input alone, which has no formula."""
+    taken = taken_from(facts)
+    rows, columns = taken.values["X"].shape
+    return {"rows": rows, "columns": columns, "end": dict(taken.ends())["X"]}
+
+
+@STEPS.sentence(
+    "$<formula:f>$ <rows> × <columns>[[, range ± <end>]] "
+    "[[agrees to <difference>]][[<none:not compared>]]"
+)
+def steps_stage(facts, said):
+    """Of each stage: its formula, its size, the range of its colors, and how far it agrees."""
+    taken, choices = taken_from(facts), []
+    width = taken.values["Q"].shape[1]
+    heads = taken.values["heads"].shape[1] // taken.values["A"].shape[1]
+    assert "sqrt" not in said["formula"] or f"{{{width}}}" in said["formula"]
+    assert "ldots" not in said["formula"] or f"A_{{{heads - 1}}}" in said["formula"]
+    for (name, end), stage in zip(taken.ends(), facts.stages, strict=True):
+        rows, columns = taken.values[name].shape
+        one = {"formula": said["formula"], "rows": rows, "columns": columns}
+        one |= {"end": None if name == "weights" else end}
+        off = None if stage.difference is None else of_machine(facts.agreement, stage.difference)
+        choices.append(one | {"difference": off, "none": "not compared" if off is None else None})
+    return choices
 
 
 @STEPS.sentence("$<what:v_{j}|\\alpha _{j} v_{j}>$,[[ range]] ± <end>")
 def steps_vector_range(facts, said):
-    taken = Taken(facts)
+    taken = taken_from(facts)
     largest = max(np.abs(taken.parts).max(), np.abs(taken.parts.sum(0)).max())
     end = dict(taken.ends())["V"] if said["what"] == "v_{j}" else largest
     return {"what": said["what"], "end": end}
 
 
-@STEPS.sentence("$<formula:*>$")
-def steps_formula(facts, said):
-    """A formula names no number but the width of the head."""
-    inside = said["formula"]
-    if "sqrt" in inside:
-        width = Taken(facts).values["Q"].shape[1]
-        assert f"{{{width}}}" in inside, "the scores are divided by the root of the width"
-    return {"formula": inside}
-
-
-@STEPS.sentence("agrees to <difference>")
-def steps_agrees(facts, said):
-    known = [one.difference for one in facts.stages if one.difference is not None]
-    return {"difference": OneOf([of_machine(facts.agreement, one) for one in known])}
-
-
-@STEPS.sentence("not compared")
-def steps_not_compared(facts, said):
-    assert any(one.difference is None and one.why_not != "given" for one in facts.stages)
-    return {}
+STEPS.words("$a = \\Sigma _{j} \\alpha _{j} v_{j}$", "$\\alpha _{j}$")
 
 
 @STEPS.sentence("of “<word:w>”: every value times its weight, added up")
@@ -562,22 +598,17 @@ def steps_follow(facts, said):
 @STEPS.sentence("<shares:*> 100%")
 def steps_shares(facts, said):
     words = said["shares"].split()
-    shares = Taken(facts).shares
+    shares = taken_from(facts).shares
     fine = len(words) == len(shares) and all(map(agrees, words, shares))
     return {"shares": said["shares"]} if fine else []
 
 
-@STEPS.sentence("<weights:l>")
-def steps_weights(facts, said):
-    words, weights = said["weights"].split(), Taken(facts).weights
-    fine = len(words) == len(weights) and all(map(agrees, words, weights))
-    return {"weights": said["weights"]} if fine else []
-
-
-@STEPS.sentence("Rows are tokens; framed is the row of “<word:w>”[[, and among the heads side by side "
-                "what head <head> adds]].")
+@STEPS.sentence(
+    "Rows are tokens; framed is the row of “<word:w>”[[, and among the heads side by side "
+    "what head <head> adds]]."
+)
 def steps_framed(facts, said):
-    several = Taken(facts).values["heads"].shape[1] > Taken(facts).values["A"].shape[1]
+    several = taken_from(facts).values["heads"].shape[1] > taken_from(facts).values["A"].shape[1]
     return {"word": facts.word, "head": facts.head if several else None}
 
 
@@ -606,6 +637,8 @@ def steps_stage_line(facts, said):
     values = np.asarray(stage.values, float)
     words = said["numbers"].replace("…", "").replace("a row for each key", "").split()
     row = [] if stage.rows == "key" else [*values[facts.row][:3]]
+    root = f"√{stages['Q'].values.shape[1]}"
+    assert "√" not in said["stage"] or root in said["stage"]
     last = " ".join(words[len(row) :])
     assert last in ("", "not compared") or agrees(last, stage.difference)
     assert last or stage.why_not == "given"
@@ -616,18 +649,21 @@ def steps_stage_line(facts, said):
 
 @STEPS.sentence("key scores scaled[[ <full:full>]] weights of vector")
 def steps_key_columns(facts, said):
-    return {"full": "full" if "full scores" in Taken(facts).values else None}
+    return {"full": "full" if "full scores" in taken_from(facts).values else None}
 
 
 @STEPS.sentence("<key:*> <numbers:*>%")
 def steps_key_line(facts, said):
     """A key: its scores, its weight, a bar, and its share of the vector."""
-    taken = Taken(facts)
+    taken = taken_from(facts)
     rows = [n for n, key in enumerate(facts.keys) if key == said["key"]]
     for n in rows:
         words = [one for one in said["numbers"].split() if set(one) != {"█"}]
-        squares = [taken.values[name][facts.row][n] for name in taken.values
-                   if "scores" in name or name == "weights"]
+        squares = [
+            taken.values[name][facts.row][n]
+            for name in taken.values
+            if "scores" in name or name == "weights"
+        ]
         squares = [x if x > HIDDEN else -math.inf for x in squares]
         numbers = [*squares, 100 * taken.shares[n]]
         if len(words) == len(numbers) and all(map(agrees, words, numbers)):
@@ -635,8 +671,9 @@ def steps_key_line(facts, said):
     return []
 
 
-@STEPS.sentence("StepsResult(<stack:*> layer <layer>, head <head>, '<word:*>': <stages:*>; "
-                "<verdict:verified>)")
+@STEPS.sentence(
+    "StepsResult(<stack:*> layer <layer>, head <head>, '<word:*>': <stages:*>; <verdict:verified>)"
+)
 def steps_repr(facts, said):
     stages = ", ".join(one.name for one in facts.stages)
     one = {"stack": facts.stack, "layer": facts.layer, "head": facts.head, "word": facts.word}

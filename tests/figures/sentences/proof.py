@@ -9,7 +9,9 @@ COMMON = Patterns()
 PROJECTED = {"query", "key", "value", "output"}
 UNITS = ("tokens", "patches", "frames")
 
-PARTS = "[[; <parts:*> <verb:agrees|agree>]][[; not compared: <missing:*>]][[; input: <read:*>]][[.]]"
+PARTS = (
+    "[[; <parts:*> <verb:agrees|agree>]][[; not compared: <missing:*>]][[; input: <read:*>]][[.]]"
+)
 
 
 def reports_of(facts):
@@ -150,7 +152,10 @@ def short_verdict(facts, said):
 
 
 @COMMON.sentence(
-    START + "heads[[ on <texts> texts]] match the model's weights to <largest>[[" + ROWS + "]]"
+    START
+    + "heads[[ on <texts> texts]] match the model's weights to <largest>[["
+    + ROWS
+    + "]]"
     + PARTS
 )
 def shorter_verdict(facts, said):
@@ -161,7 +166,8 @@ def shorter_verdict(facts, said):
 
 
 @COMMON.sentence(
-    "[[attnviz's own weights: ]][[the other model: ]][[The other model: ]]" + START
+    "[[attnviz's own weights: ]][[the other model: ]][[The other model: ]]"
+    + START
     + "heads[[ on <texts> texts]] recomputed in float64 differ from the model's own <dtype:*> "
     "weights by at most <largest>[[" + ROWS + "; the stored summaries differ by at most <summary> "
     "of the largest number of their kind, in these and one row of cells]]" + PARTS,
@@ -199,7 +205,7 @@ def source_of(facts, said):
     }
 
 
-@COMMON.sentence("“<text:w>”, read by <model:*>.", "“<text:w>”, read by <model:*>")
+@COMMON.sentence("“<text:w>”, read by <model:*>.")
 def text_source(facts, said):
     if facts.provenance.text is None or getattr(facts.provenance, "target", None):
         return []
@@ -238,7 +244,9 @@ VERIFY.words("stage compared largest difference of what passes")
 @VERIFY.sentence(f"<stage:{STAGES}> <count> <largest> <strain> <verdict:agrees|differs>")
 def verify_stage(facts, said):
     checks = [one for one in facts.agreement.checks if one.stage == said["stage"]]
-    strains = [d / t for one in checks for d, t in zip(one.differences, one.tolerances, strict=True)]
+    strains = [
+        d / t for one in checks for d, t in zip(one.differences, one.tolerances, strict=True)
+    ]
     fine = all(not one.failed_heads for one in checks) and max(strains) <= 1
     again = getattr(facts.agreement, "measured_again", False)
     return {
@@ -263,8 +271,9 @@ def verify_output(facts, said):
     return one | {"verdict": "agrees" if strain <= 1 else "differs"}
 
 
-@VERIFY.sentence("positions <count> <unit:tokens|patches|frames>[[, <layers> layers]] "
-                 "<verdict:agrees|differs>")
+@VERIFY.sentence(
+    "positions <count> <unit:tokens|patches|frames>[[, <layers> layers]] <verdict:agrees|differs>"
+)
 def verify_positions(facts, said):
     tried = facts.agreement.positions
     one = {"count": getattr(tried, said["unit"]), "unit": said["unit"]}
@@ -278,13 +287,20 @@ def verify_line(facts, said):
     return {"model": facts.provenance.model, "dtype": report.dtype, "device": report.device}
 
 
+@VERIFY.sentence("model as loaded: <attention:*> attention")
+def verify_loaded(facts, said):
+    return {"attention": facts.provenance.computation.attention}
+
+
 @VERIFY.sentence("a scale 1 % off, planted on purpose: caught in <caught> of <all> layers")
 def verify_canary(facts, said):
     return {"caught": facts.layers - len(facts.agreement.unproven), "all": facts.layers}
 
 
-@VERIFY.sentence("AttentionResult('<text:*>', <model:*>, <layers> attentions, <verdict:verified>[[, "
-                 "<streamed:streamed>]])")
+@VERIFY.sentence(
+    "AttentionResult('<text:*>', <model:*>, <layers> attentions, <verdict:verified>[[, "
+    "<streamed:streamed>]])"
+)
 def verify_repr(facts, said):
     one = facts.provenance
     read = one.text or one.image or one.audio

@@ -2,10 +2,10 @@
 
 from functools import cache
 
+from golden.goldens import DATA, _read
 from rich.console import Console
 
 import attnviz
-from golden.goldens import DATA, _read
 
 SENTENCES = ("headline", "summary", "conclusion")
 LISTS = ("notes", "hints")

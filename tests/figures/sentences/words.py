@@ -107,8 +107,10 @@ def senses_told(facts, said):
     return one | (at_end if first == last else from_layer)
 
 
-@SENSES.sentence("From layer <state> on, “<word:w>” splits into <senses:*>: output <right> right, "
-                 "chance <chance>[[.]]")
+@SENSES.sentence(
+    "From layer <state> on, “<word:w>” splits into <senses:*>: output <right> right, "
+    "chance <chance>[[.]]"
+)
 def senses_split(facts, said):
     return sense_slots(facts) | {"state": since(splits(facts))}
 
@@ -136,7 +138,9 @@ def state_name(facts, state):
     return "output" if state == len(facts.scores) - 1 else f"entering layer {state}"
 
 
-@SENSES.sentence("The <how:best|worst> of <count> states, <state:*>, has <right> (p = <p> over all).")
+@SENSES.sentence(
+    "The <how:best|worst> of <count> states, <state:*>, has <right> (p = <p> over all)."
+)
 def senses_best(facts, said):
     best = best_state(facts)
     name = state_name(facts, best)
@@ -157,15 +161,19 @@ def senses_source(facts, said):
     }  # fmt: skip
 
 
-@SENSES.sentence("Right: nearest by cosine to the centroid of its own sense, computed without its "
-                 "sentence[[; <sure:from that layer on p ≤ 0.01 in each>]].")
+@SENSES.sentence(
+    "Right: nearest by cosine to the centroid of its own sense, computed without its "
+    "sentence[[; <sure:from that layer on p ≤ 0.01 in each>]]."
+)
 def senses_rule(facts, said):
     sure = "from that layer on p ≤ 0.01 in each"
     return {"sure": None if since(separates(facts)) is None else sure}
 
 
-@SENSES.sentence("Colored: the content word with most of its attention in layer <layer>.",
-                 "content words that get most of its attention in layer <layer>")
+@SENSES.sentence(
+    "Colored: the content word with most of its attention in layer <layer>.",
+    "content words that get most of its attention in layer <layer>",
+)
 def senses_layer(facts, said):
     return {"layer": facts.attention_layer}
 
@@ -199,12 +207,12 @@ SENSES.words(
     "hollow: nearer to another sense",
     "Without context",
     "Output",
-    "layer accuracy interval p shuffled silhouette macro river",
 )
 
 
-@SENSES.sentence("[[<what:T|t>he best layer is chosen on the same sentences, the output is not]][[."
-                 "]]")
+@SENSES.sentence(
+    "[[<what:T|t>he best layer is chosen on the same sentences, the output is not]][[.]]"
+)
 def senses_choice(facts, said):
     return {"what": OneOf("Tt")}
 
@@ -224,9 +232,9 @@ def senses_bars(facts, said):
 
 
 @SENSES.sentence(
-    "Best <state:*>, chosen on the same sentences, <best>, p = <p> over all layers; output <output> "
-    "(<low> to <high>); guessing <chance>; static, the word entering layer 0, <static>; other "
-    "words, the mean static embedding of the sentence without the word, <others> (<o_low> to "
+    "Best <state:*>, chosen on the same sentences, <best>, p = <p> over all layers; output "
+    "<output> (<low> to <high>); guessing <chance>; static, the word entering layer 0, <static>; "
+    "other words, the mean static embedding of the sentence without the word, <others> (<o_low> to "
     "<o_high>); the p after them is that of a sign test of the output against them."
 )
 def senses_numbers(facts, said):
@@ -261,8 +269,9 @@ def senses_share(facts, said):
     return choices
 
 
-@SENSES.sentence("<what:output|other words alone|others alone|without context|no context|chance> "
-                 "<share>")
+@SENSES.sentence(
+    "<what:output|other words alone|others alone|without context|no context|chance> <share>"
+)
 def senses_line(facts, said):
     shares, what = scores(facts), said["what"]
     values = {"output": shares[-1], "chance": chance(facts)}
@@ -298,6 +307,7 @@ def senses_row(facts, said):
     }  # fmt: skip
 
 
+@SENSES.sentence("layer accuracy interval p shuffled silhouette macro <sense:*>")
 @SENSES.sentence(
     "accuracy as the word enters a layer, with its 95% interval; shuffled: the 95th percentile "
     "with shuffled senses; macro: mean recall of all senses; last: recall of <sense:*>"
@@ -316,8 +326,10 @@ def senses_best_line(facts, said):
     return one | {"others": joined(ties) or None}
 
 
-@SENSES.sentence("<what:output|the word without context, entering layer 0|the other words without "
-                 "attention>: <share> (<low> to <high>), p = <p>")
+@SENSES.sentence(
+    "<what:output|the word without context, entering layer 0|the other words without "
+    "attention>: <share> (<low> to <high>), p = <p>"
+)
 def senses_score_line(facts, said):
     shares, what = scores(facts), said["what"]
     score, share = {
@@ -352,15 +364,17 @@ def senses_words(facts, said):
 def facts_of_senses(facts):
     """Return what a command printed of senses, as the fields of a result."""
     facts.scores = [SimpleNamespace(**one) for one in facts.states]
-    facts.explained, facts.p_beyond = ([one[name] for one in facts.states] for name in
-                                       ("explained", "p_beyond"))
+    facts.explained, facts.p_beyond = (
+        [one[name] for one in facts.states] for name in ("explained", "p_beyond")
+    )
     facts.context, facts.context_right = SimpleNamespace(**facts.context_words), None
     facts.occurrences = [SimpleNamespace(**one) for one in facts.occurrences]
     return facts
 
 
-@SENSES.sentence("SensesResult('<word:*>', <count> occurrences of <senses:*>, best <state:*>: "
-                 "<share>)")
+@SENSES.sentence(
+    "SensesResult('<word:*>', <count> occurrences of <senses:*>, best <state:*>: <share>)"
+)
 def senses_repr(facts, said):
     best = best_state(facts)
     return {
@@ -383,8 +397,11 @@ class Moved:
         split = getattr(facts, "decomposition", None)
         if split is None:
             fields = vars(facts)
-            self.causal = {k[7:].replace("_", "-"): np.array(v, float) for k, v in fields.items()
-                           if k.startswith("causal_")}
+            self.causal = {
+                k[7:].replace("_", "-"): np.array(v, float)
+                for k, v in fields.items()
+                if k.startswith("causal_")
+            }
             by_token, self.table = facts.credit, np.asarray(facts.value) + np.asarray(facts.routing)
             self.total, self.start = facts.total, facts.start
             self.replaced = [facts.replaced.get(name, "") for name in numbered(facts.words)]
@@ -462,22 +479,33 @@ class Moved:
     @property
     def verb(self):
         verbs = {"mask": "masking", "replace": "replacing", "delete": "deleting"}
-        return verbs.get(next(iter(self.causal)), "changing") if len(self.causal) == 1 else "changing"
+        return (
+            verbs.get(next(iter(self.causal)), "changing") if len(self.causal) == 1 else "changing"
+        )
+
+
+def moved_by(facts):
+    """Return the numbers of a shift by word, computed once."""
+    if not hasattr(facts, "moved"):
+        facts.moved = Moved(facts)
+    return facts.moved
 
 
 @SHIFT.sentence("No word moved “<word:w>” more than <most> of the way between <a:*> and <b:*>[[.]]")
 def shift_nothing(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     assert moved.furthest < FAR
     start, end = moved.toward(1.0)
     assert moved.furthest <= float(said["most"]) < moved.furthest + 0.0101, "rounded up"
     return {"word": moved.names[facts.at], "most": float(said["most"]), "a": start, "b": end}
 
 
-@SHIFT.sentence("“<source:w>” <verb:pulled|moved> “<word:w>” <share> of the way from <a:*> to <b:*>"
-                "[[.]]", "“<source:w>” <verb:pulled|moved> “<word:w>” by <share> toward <b:*>[[.]]")
+@SHIFT.sentence(
+    "“<source:w>” <verb:pulled|moved> “<word:w>” <share> of the way from <a:*> to <b:*>[[.]]",
+    "“<source:w>” <verb:pulled|moved> “<word:w>” by <share> toward <b:*>[[.]]",
+)
 def shift_strongest(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     assert not moved.entries
     assert moved.whole is None or moved.furthest >= FAR
     first = moved.strongest
@@ -490,10 +518,12 @@ def shift_strongest(facts, said):
     return one | ({"a": start} if "a" in said else {})
 
 
-@SHIFT.sentence("<how:Masking|Replacing|Deleting> “<source:w>” moves “<word:w>” <most:most|least>, "
-                "<share> of the way[[.]]")
+@SHIFT.sentence(
+    "<how:Masking|Replacing|Deleting> “<source:w>” moves “<word:w>” <most:most|least>, "
+    "<share> of the way[[.]]"
+)
 def shift_of_one_kind(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     assert len(moved.causal) == 1
     first = moved.first(moved.effect)
     one = {"how": moved.verb.capitalize(), "source": moved.names[first], "most": "most"}
@@ -502,15 +532,16 @@ def shift_of_one_kind(facts, said):
 
 @SHIFT.sentence("Interventions disagree on what moved “<word:w>” most[[.]]")
 def shift_disagree(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     assert moved.strongest is None
     return {"word": moved.names[facts.at]}
 
 
-@SHIFT.sentence("“<here:w>” in place of “<other:w>” moves “<word:w>” by <total>, <share> of its "
-                "length[[.]]")
+@SHIFT.sentence(
+    "“<here:w>” in place of “<other:w>” moves “<word:w>” by <total>, <share> of its length[[.]]"
+)
 def shift_pair(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     (entry,) = moved.entries
     assert not facts.regions
     assert moved.size is not None, "a command does not print it: compute the shift again"
@@ -519,18 +550,22 @@ def shift_pair(facts, said):
     return one | {"share": abs(moved.total) / moved.size}
 
 
-@SHIFT.sentence("“<here:w>” in place of “<other:w>” moves “<word:w>” <share> of the way from <a:*> "
-                "to <b:*>[[.]]")
+@SHIFT.sentence(
+    "“<here:w>” in place of “<other:w>” moves “<word:w>” <share> of the way from <a:*> "
+    "to <b:*>[[.]]"
+)
 def shift_pair_between(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     (entry,) = moved.entries
     start, end = moved.toward(moved.total)
     one = {"here": moved.names[entry], "other": moved.replaced[entry], "a": start, "b": end}
     return one | {"word": moved.names[facts.at], "share": abs(moved.share(moved.total))}
 
 
-SPLIT = ("the split credits “<again:w>” with <credit>[[, and “<best:w>” <most:most|least>, with "
-         "<best_credit>]].")
+SPLIT = (
+    "the split credits “<again:w>” with <credit>[[, and “<best:w>” <most:most|least>, with "
+    "<best_credit>]]."
+)
 
 
 @SHIFT.sentence(
@@ -538,12 +573,15 @@ SPLIT = ("the split credits “<again:w>” with <credit>[[, and “<best:w>” 
     f"toward <b:*>[[ (<low> to <high> by the kind of change)]]; {SPLIT}"
 )
 def shift_measured(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     first, best = moved.first(moved.effect), moved.first(moved.credit)
     sign = np.sign(moved.effect[first])
     several = [moved.share(one[first] * sign) for one in moved.causal.values()]
-    ends = {"low": min(several), "high": max(several)} if len(several) > 1 else {
-        "low": None, "high": None}
+    ends = (
+        {"low": min(several), "high": max(several)}
+        if len(several) > 1
+        else {"low": None, "high": None}
+    )
     on_average = len(several) > 1 and moved.strongest is None
     # What changing a word takes away, the text gains by it: the other way than the word pulled.
     lost_toward = moved.toward(moved.effect[first])[0]
@@ -559,10 +597,12 @@ def shift_measured(facts, said):
     }  # fmt: skip
 
 
-@SHIFT.sentence("In all, the sentence moves “<word:w>” <share> of the way from <a:*> to <b:*>.",
-                "In all, the sentence moves “<word:w>” by <share> toward <b:*>.")
+@SHIFT.sentence(
+    "In all, the sentence moves “<word:w>” <share> of the way from <a:*> to <b:*>.",
+    "In all, the sentence moves “<word:w>” by <share> toward <b:*>.",
+)
 def shift_in_all(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     start, end = moved.toward(moved.total)
     one = {"word": moved.names[facts.at], "share": abs(moved.share(moved.total)), "b": end}
     return one | ({"a": start} if "a" in said else {})
@@ -571,42 +611,55 @@ def shift_in_all(facts, said):
 @SHIFT.sentence("It ends at <place>, where <second:*> is 0 and <first:*> is 1.")
 def shift_end(facts, said):
     first, second = facts.regions
-    return {"place": Moved(facts).end, "first": first, "second": second}
+    return {"place": moved_by(facts).end, "first": first, "second": second}
 
 
-@SHIFT.sentence("All of it starts at “<here:w>” (“<other:w>” in the reference), the only "
-                "difference.")
+@SHIFT.sentence(
+    "All of it starts at “<here:w>” (“<other:w>” in the reference), the only difference."
+)
 def shift_start(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     (entry,) = moved.entries
     assert agrees("1.00", moved.credit[entry] / moved.total)
     return {"here": moved.names[entry], "other": moved.replaced[entry]}
 
 
-@SHIFT.sentence("Of [[<the:the whole>]][[<share>]], “<word:w>” takes <direct> directly from "
-                "“<here:w>”, <own> from itself and <rest> from other tokens.")
+@SHIFT.sentence(
+    "Of [[<the:the whole>]][[<share>]], “<word:w>” takes <direct> directly from "
+    "“<here:w>”, <own> from itself and <rest> from other tokens."
+)
 def shift_direct(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     (entry,) = moved.entries
     sign, at = np.sign(moved.total), facts.at
     rest = moved.direct.sum() - moved.direct[entry] - moved.direct[at]
     shares = {
         name: moved.share(number * sign)
-        for name, number in (("direct", moved.direct[entry]), ("own", moved.direct[at]),
-                             ("rest", rest), ("share", moved.total))
+        for name, number in (
+            ("direct", moved.direct[entry]),
+            ("own", moved.direct[at]),
+            ("rest", rest),
+            ("share", moved.total),
+        )
     }
-    assert math.isclose(sum(shares[name] for name in ("direct", "own", "rest")),
-                        shares["share"], abs_tol=1e-3)
+    assert math.isclose(
+        sum(shares[name] for name in ("direct", "own", "rest")), shares["share"], abs_tol=1e-3
+    )
     whole = {"the": "the whole", "share": None} if not facts.regions else {"the": None}
     return {**shares, **whole, "word": moved.names[at], "here": moved.names[entry]}
 
 
-@SHIFT.sentence("The strongest layer is <layer> (<of_layer>), the strongest head <head> of layer "
-                "<layer_of_head> (<of_head>).")
+@SHIFT.sentence(
+    "The strongest layer is <layer> (<of_layer>), the strongest head <head> of layer "
+    "<layer_of_head> (<of_head>)."
+)
 def shift_place(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     by_head = moved.table.sum(-1) * np.sign(moved.total)
-    layer, (row, head) = int(by_head.sum(1).argmax()), np.unravel_index(by_head.argmax(), by_head.shape)
+    layer, (row, head) = (
+        int(by_head.sum(1).argmax()),
+        np.unravel_index(by_head.argmax(), by_head.shape),
+    )
     return {
         "layer": layer, "of_layer": moved.share(by_head[layer].sum()), "head": int(head),
         "layer_of_head": int(row), "of_head": moved.share(by_head[row, head]),
@@ -630,10 +683,13 @@ def shift_dots(facts, said):
     return {"first": first, "second": second}
 
 
-@SHIFT.sentence("<how:Changing|Masking>: what is lost in separate runs (<kinds:*>[[: <range:mean and "
-                "range>]]).", "<how:Changing|Masking>: what is lost in a separate run.")
+@SHIFT.sentence(
+    "<how:Changing|Masking>: what is lost in separate runs (<kinds:*>[[: <range:mean and "
+    "range>]]).",
+    "<how:Changing|Masking>: what is lost in a separate run.",
+)
 def shift_runs(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     one = {"how": moved.verb.capitalize()}
     if "kinds" in said:
         one |= {"kinds": ", ".join(moved.causal), "range": OneOf([None, "mean and range"])}
@@ -648,18 +704,23 @@ def shift_runs(facts, said):
     "changing a word[[; ρ: rank correlation of both <rho:(Spearman)>]].",
 )
 def shift_bars(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     error = abs(np.nansum(np.asarray(facts.decomposition.credit)) - moved.total) / moved.length
     one = {"error": error, "sum": moved.share(moved.total) if "way" in said else moved.total}
-    one |= {"way": moved.whole or None} if "way" in said else {"rho": None if len(moved.sources) < 6 else
-                                                       "(Spearman)"}
+    one |= (
+        {"way": moved.whole or None}
+        if "way" in said
+        else {"rho": None if len(moved.sources) < 6 else "(Spearman)"}
+    )
     return one
 
 
-@SHIFT.sentence("Bars: shares of the way, which is <way> units of the hidden state; read: direct "
-                "parts, which sum to <sum> (completeness error <error>).")
+@SHIFT.sentence(
+    "Bars: shares of the way, which is <way> units of the hidden state; read: direct "
+    "parts, which sum to <sum> (completeness error <error>)."
+)
 def shift_read_bars(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     error = abs(moved.table.sum() + moved.start - moved.total) / moved.length
     return {"way": moved.whole, "sum": moved.share(moved.total), "error": error}
 
@@ -679,7 +740,7 @@ def shift_path(facts, said):
     "<error>."
 )
 def shift_layers(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     return {"error": abs(moved.table.sum() + moved.start - moved.total) / moved.length}
 
 
@@ -715,16 +776,10 @@ def shift_patched(facts, said):
     return {}
 
 
-@SHIFT.sentence("Total effect: at all positions, with everything after it recomputed.")
-def shift_total(facts, said):
-    assert facts.total_effect is not None
-    return {}
-
-
 SHIFT.words(
     "What is lost by changing each word", "What is lost by masking each word", "Over all paths",
     "By word and layer", "Directly, by head", "Directly, by layer", "Residual stream",
-    "Between the regions", "Direct effect", "Total effect", "lost by changing it (mean)",
+    "Between the regions", "Direct effect", "lost by changing it (mean)",
     "lost by masking it", "credited by the split", "read from it", "↓ back",
 )  # fmt: skip
 
@@ -741,7 +796,7 @@ SHIFT.words("static", "here", "alone")
 def shift_places(facts, said):
     """What the path is labeled with: some layer, the one the others are counted from."""
     one = {"layer": OneOf(range(len(facts.decomposition.value)))}
-    one |= {"other": OneOf(Moved(facts).replaced)}
+    one |= {"other": OneOf(moved_by(facts).replaced)}
     return {name: one[name] for name in said}
 
 
@@ -759,7 +814,7 @@ def shift_other_words(facts, said):
     "separate runs: <kinds:*>"
 )
 def shift_word_correlations(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     rows = moved.sources
     scaled = [one / np.std(one[rows]) for one in moved.causal.values()]
     effects = {**moved.causal, "consensus": np.mean(scaled, 0)}
@@ -769,13 +824,13 @@ def shift_word_correlations(facts, said):
 
 @SHIFT.sentence("← 0: <start:*>", "1: <end:*> →", "↑ toward <end:*>", "↓ toward <start:*>")
 def shift_ends(facts, said):
-    first, second = facts.regions or ["here", Moved(facts).without]
+    first, second = facts.regions or ["here", moved_by(facts).without]
     return {name: {"start": second, "end": first}[name] for name in said}
 
 
 @SHIFT.sentence("<mark:○|□|△|◇> <kind:*>[[, ρ <rho>]]")
 def shift_marks(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     marks = dict(zip("○□△◇", ("mask", "replace", "knock-out", "delete"), strict=True))
     kind, rows = marks[said["mark"]], moved.sources
     rho = spearman(moved.credit[rows], moved.causal[kind][rows]) if len(rows) >= 6 else None
@@ -784,15 +839,17 @@ def shift_marks(facts, said):
 
 @SHIFT.sentence("ρ <rho>")
 def shift_rho(facts, said):
-    by_head = Moved(facts).table.sum(-1).ravel()
+    by_head = moved_by(facts).table.sum(-1).ravel()
     effects = [one for one in (facts.direct_effect, facts.total_effect) if one is not None]
     return {"rho": OneOf([spearman(by_head, one.ravel()) for one in effects])}
 
 
-@SHIFT.sentence("rank correlation ρ of the heads with the effect of patching: direct effect <rho>[[, "
-                "total effect <total>]]")
+@SHIFT.sentence(
+    "rank correlation ρ of the heads with the effect of patching: direct effect <rho>[[, "
+    "total effect <total>]]"
+)
 def shift_rho_line(facts, said):
-    by_head, total = Moved(facts).table.sum(-1).ravel(), facts.total_effect
+    by_head, total = moved_by(facts).table.sum(-1).ravel(), facts.total_effect
     one = {"rho": spearman(by_head, facts.direct_effect.ravel())}
     return one | {"total": None if total is None else spearman(by_head, total.ravel())}
 
@@ -803,8 +860,10 @@ def shift_title(facts, said):
     return {"word": facts.word, "first": first, "second": second}
 
 
-@SHIFT.sentence("source mean effect mask replace knock-out delete all paths value routing",
-                "source mask all paths value routing")
+@SHIFT.sentence(
+    "source mean effect mask replace knock-out delete all paths value routing",
+    "source mask all paths value routing",
+)
 def shift_columns(facts, said):
     kinds = ["mask", "replace", "knock-out", "delete"]
     assert [*facts.causal] in (kinds, ["mask"])
@@ -814,7 +873,7 @@ def shift_columns(facts, said):
 @SHIFT.sentence("<row:r>")
 def shift_row(facts, said):
     """A row of the table: the word, its effects, what it contributes, value and routing."""
-    words, moved = said["row"].split(), Moved(facts)
+    words, moved = said["row"].split(), moved_by(facts)
     rows = [n for n, word in enumerate(facts.words) if word == words[0]]
     split = facts.decomposition
     for n in rows:
@@ -834,7 +893,7 @@ def shift_row(facts, said):
     "routing, the direct parts[[ plus <start> that differed at the start]] (error <other>)"
 )
 def shift_sum_line(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     off = abs(np.asarray(facts.decomposition.credit).sum() - moved.total) / moved.length
     other = abs(moved.table.sum() + moved.start - moved.total) / moved.length
     return {
@@ -847,15 +906,17 @@ def shift_sum_line(facts, said):
 SHIFT_TABLE = Patterns()  # stands in a terminal alone
 
 
-@SHIFT_TABLE.sentence("by mean effect by <parts:all paths|direct parts> by raw attention by rollout")
+@SHIFT_TABLE.sentence(
+    "by mean effect by <parts:all paths|direct parts> by raw attention by rollout"
+)
 def shift_rankings(facts, said):
-    return {"parts": "direct parts" if Moved(facts).reads_directly else "all paths"}
+    return {"parts": "direct parts" if moved_by(facts).reads_directly else "all paths"}
 
 
 @SHIFT_TABLE.sentence("<ranked:words>")
 def shift_ranked(facts, said):
     """A row of the rankings: the words in this place, of each of them."""
-    moved = Moved(facts)
+    moved = moved_by(facts)
     sign = 1 if moved.total > 0 else -1
     columns = []
     parts = (moved.direct if moved.reads_directly else moved.credit) * sign
@@ -885,8 +946,10 @@ def shift_path_line(facts, said):
     return {"first": first, "second": second, "path": said["path"] if right else str(facts.path)}
 
 
-@SHIFT.sentence("distance before and after, in units of theirs: to <first:*> <a> and <b>, to "
-                "<second:*> <c> and <d>")
+@SHIFT.sentence(
+    "distance before and after, in units of theirs: to <first:*> <a> and <b>, to "
+    "<second:*> <c> and <d>"
+)
 def shift_distances(facts, said):
     first, second = facts.regions
     (a, c), (b, d) = facts.distances[0], facts.distances[-1]
@@ -895,7 +958,7 @@ def shift_distances(facts, said):
 
 @SHIFT.sentence("ShiftResult('<word:*>' in '<text:*>': <total>, completeness error <error>)")
 def shift_repr(facts, said):
-    moved = Moved(facts)
+    moved = moved_by(facts)
     error = abs(moved.table.sum() + moved.start - moved.total) / moved.length
     text = facts.provenance.text
     return {"word": facts.word, "text": text, "total": moved.total, "error": error}

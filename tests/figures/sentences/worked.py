@@ -53,18 +53,32 @@ class Worked:
         arrays = {}
         if isinstance(facts.stages[0], dict):
             fields = vars(facts)
-            self.given = {k[: -len("_given")]: np.array(v, float) for k, v in fields.items()
-                          if k.endswith("_given")}
+            self.given = {
+                k[: -len("_given")]: np.array(v, float)
+                for k, v in fields.items()
+                if k.endswith("_given")
+            }
             for one in facts.stages:
                 name = one["name"].replace(" ", "_")
-                arrays[one["name"]] = one["sources"], one["decimals"], *(
-                    fields.get(f"{name}_{kind}") for kind in
-                    ("printed", "from_inputs", "from_printed", "slack_from_printed"))
+                arrays[one["name"]] = (
+                    one["sources"],
+                    one["decimals"],
+                    *(
+                        fields.get(f"{name}_{kind}")
+                        for kind in ("printed", "from_inputs", "from_printed", "slack_from_printed")
+                    ),
+                )
         else:
             self.given = {one.key: np.array(one.values, float) for one in facts.given}
             for one in facts.stages:
-                arrays[one.name] = (one.sources, one.decimals, one.printed, one.from_inputs,
-                                    one.from_printed, one.slack_from_printed)
+                arrays[one.name] = (
+                    one.sources,
+                    one.decimals,
+                    one.printed,
+                    one.from_inputs,
+                    one.from_printed,
+                    one.slack_from_printed,
+                )
         ours, linked = dict(self.given), dict(self.given)
         for name, (sources, decimals, printed, stated, other, slack) in arrays.items():
             ours[name], mine = self.compute(name, ours), self.compute(name, linked)
@@ -74,8 +88,9 @@ class Worked:
             one = (None if x is None else np.array(x, float) for x in (printed, slack))
             shown, slack = one
             linked[name] = mine if shown is None else shown[:, : mine.shape[1]]
-            self.stages.append(Stage(name, ours[name], mine if sources else None, shown, half, slack,
-                                     sources))
+            self.stages.append(
+                Stage(name, ours[name], mine if sources else None, shown, half, slack, sources)
+            )
 
     def compute(self, name, known):
         if name in ("Q", "K", "V"):
@@ -117,13 +132,20 @@ class Worked:
         return found
 
 
+def worked_out(facts):
+    """Return the example, computed once."""
+    if not hasattr(facts, "worked"):
+        facts.worked = Worked(facts)
+    return facts.worked
+
+
 @EXAMPLE.sentence(
     "<some> of <all> printed cells follow from the inputs[[, <linked> of <before> follow from the "
     "printed stages before them]][[ (<rounded> of these only within rounding)]][[, <untold> cannot "
     "be checked]][[.]][[ Slips: <slips:*>.]]"
 )
 def example_summary(facts, said):
-    worked = Worked(facts)
+    worked = worked_out(facts)
     rounded = worked.count("linked_follows") - worked.count("exactly")
     untold, before = worked.count("untold"), worked.cells("linked_follows")
     return {
@@ -136,23 +158,24 @@ def example_summary(facts, said):
 
 @EXAMPLE.sentence("<what:All|None> <count> printed numbers follow from the inputs")
 def example_all(facts, said):
-    worked = Worked(facts)
+    worked = worked_out(facts)
     assert worked.count("follows") == worked.cells("follows")
     return {"what": "All", "count": worked.cells("follows")}
 
 
 @EXAMPLE.sentence("<wrong> of <all> printed numbers do not follow from the inputs")
 def example_none(facts, said):
-    worked = Worked(facts)
+    worked = worked_out(facts)
     assert len(worked.stages) == 1
     count = worked.cells("follows")
     return {"wrong": count - worked.count("follows"), "all": count}
 
 
-@EXAMPLE.sentence("<wrong> of <all> printed numbers do not follow: errors begin in <others:*> and "
-                  "<last:*>")
+@EXAMPLE.sentence(
+    "<wrong> of <all> printed numbers do not follow: errors begin in <others:*> and <last:*>"
+)
 def example_begins(facts, said):
-    worked = Worked(facts)
+    worked = worked_out(facts)
     count, (*others, last) = worked.cells("follows"), worked.slips
     one = {"wrong": count - worked.count("follows"), "all": count}
     return one | {"others": ", ".join(others), "last": last}
@@ -161,7 +184,7 @@ def example_begins(facts, said):
 @EXAMPLE.sentence("[[<mark:=|≈|≠> ]]<some> of <all> follow from <source:*>")
 def example_stage(facts, said):
     choices = []
-    for one in Worked(facts).stages:
+    for one in worked_out(facts).stages:
         for follows, exactly, source in (
             (one.follows, one.follows, "the inputs"),
             (one.linked_follows, one.exactly, f"printed {' and '.join(one.sources)}"),
@@ -171,20 +194,23 @@ def example_stage(facts, said):
             rounded = int(follows.sum() - exactly.sum())
             mark = "≠" if not follows.all() else "≈" if rounded else "="
             only = f", {rounded} within rounding" if rounded else ""
-            choices.append({"some": int(follows.sum()), "all": follows.size,
-                            "source": source + only, "mark": mark if said["mark"] else None})
+            choices.append(
+                {
+                    "some": int(follows.sum()),
+                    "all": follows.size,
+                    "source": source + only,
+                    "mark": mark if said["mark"] else None,
+                }
+            )
     return choices
 
 
-COARSELY = "the rounding of printed <names:*> can move a cell by <error>"
-
-
-@EXAMPLE.sentence(f"Too coarse for a closer check: {COARSELY}",
-                  "What is printed of <names:*> is too coarse to tell more: its rounding can move a "
-                  "cell by <error>")
+@EXAMPLE.sentence(
+    "Too coarse for a closer check: the rounding of printed <names:*> can move a cell by <error>"
+)
 def example_coarse(facts, said):
     """The largest error that rounding explains; a source that the inputs give is not rounded."""
-    worked, choices = Worked(facts), []
+    worked, choices = worked_out(facts), []
     by_name = {one.name: one for one in worked.stages}
     for one in worked.stages:
         if one.slack is not None and one.slack.max() > COARSE * one.half:
@@ -193,10 +219,12 @@ def example_coarse(facts, said):
     return choices
 
 
-@EXAMPLE.sentence("<count> printed cells cannot be <how:checked|told>: the matrices of the second head "
-                  "are not given")
+@EXAMPLE.sentence(
+    "<count> printed cells cannot be <how:checked|told>: the matrices of the second head "
+    "are not given"
+)
 def example_untold(facts, said):
-    return {"count": Worked(facts).count("untold"), "how": OneOf(["checked", "told"])}
+    return {"count": worked_out(facts).count("untold"), "how": OneOf(["checked", "told"])}
 
 
 @EXAMPLE.sentence(
@@ -205,15 +233,17 @@ def example_untold(facts, said):
 )
 def example_scale(facts, said):
     """Each pair of weights of a row allows some scales: log(w / v) = scale · (s − t)."""
-    (stage,) = Worked(facts).stages
-    scores, names = Worked(facts).given["scores"], facts.tokens
+    (stage,) = worked_out(facts).stages
+    scores, names = worked_out(facts).given["scores"], facts.tokens
     ends = []
     for i, weights in enumerate(stage.printed):
         for j, k in combinations(range(len(weights)), 2):
             gap = scores[i, j] - scores[i, k]
             if min(weights[j], weights[k]) > stage.half and gap:
-                pair = [math.log((weights[j] + e) / (weights[k] - e)) / gap
-                        for e in (-stage.half, stage.half)]
+                pair = [
+                    math.log((weights[j] + e) / (weights[k] - e)) / gap
+                    for e in (-stage.half, stage.half)
+                ]
                 ends.append((min(pair), max(pair), names[j], names[k], names[i]))
     least, most = max(ends), min(ends, key=lambda one: one[1])
     assert least[0] > most[1], "some scale does"
@@ -234,7 +264,7 @@ EXAMPLE.words(
 
 @EXAMPLE.sentence("□ <what:an error begins here|inherited|within rounding>")
 def example_frame(facts, said):
-    worked = Worked(facts)
+    worked = worked_out(facts)
     rounded = worked.count("linked_follows") - worked.count("exactly")
     begins = bool(worked.slips)
     inherited = any(
@@ -254,8 +284,10 @@ def example_title(facts, said):
 @EXAMPLE.sentence("<number> <rest:*>")
 def example_heading(facts, said):
     choices = []
-    for number, one in enumerate(Worked(facts).stages, start=1):
-        before = "scaled scores" if "scaled scores" in vars(facts) or len(facts.stages) > 1 else "scores"
+    for number, one in enumerate(worked_out(facts).stages, start=1):
+        before = (
+            "scaled scores" if "scaled scores" in vars(facts) or len(facts.stages) > 1 else "scores"
+        )
         title, formula = TITLES[one.name], FORMULAS[one.name].format(before)
         choices += [{"number": number, "rest": rest} for rest in (title, f"{title} {formula}")]
     return choices
@@ -263,28 +295,38 @@ def example_heading(facts, said):
 
 @EXAMPLE.sentence("<name:*>, given")
 def example_given(facts, said):
-    return {"name": OneOf([*Worked(facts).given])}
+    return {"name": OneOf([*worked_out(facts).given])}
 
 
 @EXAMPLE.sentence("<formula:*>")
 def example_formula(facts, said):
-    return {"formula": OneOf([one.format(other) for one in FORMULAS.values()
-                              for other in ("scores", "scaled scores")])}
+    return {
+        "formula": OneOf(
+            [
+                one.format(other)
+                for one in FORMULAS.values()
+                for other in ("scores", "scaled scores")
+            ]
+        )
+    }
 
 
 @EXAMPLE.sentence("<row:*>")
 def example_row(facts, said):
     """A row of a matrix in a terminal: given, printed, or computed, with marks of what is off."""
-    worked, text = Worked(facts), said["row"]
-    for name, values in worked.given.items():
-        labels = facts.tokens if name == "X" else [*map(str, range(len(values)))]
-        for label, numbers in zip(labels, values, strict=True):
+    worked, text = worked_out(facts), said["row"]
+    for one in facts.given:
+        if text == " ".join(one.columns):
+            return {"row": text}
+        for label, numbers in zip(one.rows, one.values, strict=True):
             words = text.removeprefix(f"{label} ").split()
             if text.startswith(f"{label} ") and same(words, numbers):
                 return {"row": text}
-    for one in worked.stages:
+    for one, stage in zip(worked.stages, facts.stages, strict=True):
         linked = f"from printed {' and '.join(one.sources)}"
-        for label, n in zip(facts.tokens, range(len(one.ours)), strict=False):
+        if text == " ".join(stage.columns):
+            return {"row": text}
+        for n, label in enumerate(stage.rows):
             for start, values, follows, exactly in (
                 (f"{label} printed ", one.printed, None, None),
                 ("from the inputs ", one.ours, one.follows, one.follows),
@@ -296,9 +338,14 @@ def example_row(facts, said):
                 words = text.removeprefix(start).split()
                 marks = [word[0] if word[0] in "≠≈" else "" for word in words]
                 bare = [word.lstrip("≠≈") for word in words]
-                expected = [""] * len(words) if follows is None else [
-                    "≠" if not f else "" if e else "≈"
-                    for f, e in zip(follows[n], exactly[n], strict=True)]
+                expected = (
+                    [""] * len(words)
+                    if follows is None
+                    else [
+                        "≠" if not f else "" if e else "≈"
+                        for f, e in zip(follows[n], exactly[n], strict=True)
+                    ]
+                )
                 if same(bare, values[n]) and marks == expected:
                     return {"row": text}
     return []
