@@ -14,7 +14,7 @@ import attnviz
 from figures.sentences.corpus import COMPARE, EXPLORE, SURVEY
 from figures.sentences.effects import ABLATE, CHECK, EXPLAIN
 from figures.sentences.facts import facts_of, facts_of_json, is_label
-from figures.sentences.maps import MAPS, STEPS
+from figures.sentences.maps import MAPS, MATCHES, RANKING, STEPS
 from figures.sentences.proof import COMMON, VERIFY
 from figures.sentences.reading import read_all, read_lines
 from figures.sentences.sources import (
@@ -242,6 +242,11 @@ def heatmap():
         facts = map_facts(saved(name), again=False, maps=saved("maps") if name == "map" else None)
         yield without_shades(in_terminal(name, MAPS, facts, saved(name)))
     yield from commands_of_maps()
+    facts = facts_of(maps)
+    yield in_terminal("ranking", RANKING, facts, attnviz.rank_heads(train))
+    facts.asked_words = "train", "station"
+    matches = attnviz.find_heads(train, query="train", key="station")
+    yield in_terminal("find", MATCHES, facts, matches)
 
 
 def without_shades(case):

@@ -55,12 +55,19 @@ def description(stem):
     return html.unescape(re.search(r"<dc:description>(.*?)</dc:description>", file, re.S)[1])
 
 
+@cache
 def eager(model):
     """Return a copy of the model whose code returns its weights."""
-    if not hasattr(eager, "module"):
-        eager.module = copy.deepcopy(model.module).eval()
-        eager.module.set_attn_implementation("eager")
-    return eager.module
+    module = copy.deepcopy(model.module).eval()
+    module.set_attn_implementation("eager")
+    return module
+
+
+def forget():
+    """Forget what the captions share."""
+    for shared in (eager, read, vectors, cards, orders, apples, sinks, license_text, worked):
+        shared.cache_clear()
+    random_scores.cache_clear()
 
 
 @cache
@@ -772,9 +779,9 @@ UNREAD = {  # captions of files without a verdict, or with others
 @FILES.sentence(
     "Verified: <heads> heads[[ on <texts> texts]] recomputed in float64 differ from the model's "
     "own float32 weights by at most <largest>[[ in <rows> of <every> rows (<share> of the "
-    "weights); the stored summaries differ by at most <summary> of the largest number of their kind, "
-    "in these and one row of cells]]; <parts:*> and the output of the model as loaded[[ for the "
-    "first <tokens> tokens]] (<output:*>) agree."
+    "weights); the stored summaries differ by at most <summary> of the largest number of their "
+    "kind, in these and one row of cells]]; <parts:*> and the output of the model as loaded[[ for "
+    "the first <tokens> tokens]] (<output:*>) agree."
 )
 def file_verdict(facts, said):
     """The differences are those of the machine that drew it, so they only must be rounding."""

@@ -69,7 +69,7 @@ def senses(generator):
     for score, of_state in zip(result.scores, right, strict=True):
         accuracy = float(of_state.mean())
         recalls = tuple(float(of_state[of].mean()) for of in own)
-        ends = {"low": 0.6 * accuracy, "high": 0.4 + 0.6 * accuracy}
+        ends = {"low": 0.65 * accuracy, "high": 0.4 + 0.6 * accuracy}
         p = 0.001 if accuracy > 0.8 else 0.3
         scores.append(replace(score, accuracy=accuracy, recalls=recalls, p_value=p, **ends))
     context = replace(result.context, accuracy=float(others.mean()), low=0.0, high=1.0)

@@ -482,6 +482,93 @@ def heads_repr(facts, said):
     return heads_line(facts, said) | {"stack": facts.stack, "verdict": "verified"}
 
 
+RANKING = Patterns()  # of all heads, below a map
+SHOWN = 6  # heads of a ranking
+
+
+@RANKING.sentence(
+    "weight between content words beyond what distance and key explain: <heads:*>",
+    "HeadRanking(<count> heads by weight between content words beyond what distance and key "
+    "explain, best <heads:*>)",
+)
+def ranking_line(facts, said):
+    """The first heads with their scores; those that are mostly on sinks come last."""
+    scores, at_rest = relations(facts, facts.weights), on_sinks(facts, facts.weights) >= HALF
+    order = sorted(range(len(scores)), key=lambda n: (at_rest[n], -scores[n]))
+    shown = order[: SHOWN if "count" not in said else 1]
+    names = names_of_heads(facts)
+    listed = ", ".join(f"{names[n]} ({scores[n]:.2f})" for n in shown)
+    return {"heads": listed} | ({"count": len(scores)} if "count" in said else {})
+
+
+def names_of_heads(facts):
+    layers, heads = np.asarray(facts.weights).shape[:2]
+    return [f"{layer}.{head}" for layer in range(layers) for head in range(heads)]
+
+
+MATCHES = Patterns()  # of all heads, by the weight from one word to another
+
+
+def of_words(facts):
+    """Return the row of the first word in all heads, the second, and the order of the heads."""
+    query, key = facts.asked_words
+    ((row, column),) = cells_of(facts, query, key)
+    rows = np.asarray(facts.weights, float)[:, :, row].reshape(-1, len(facts.columns))
+    return rows, row, column, np.argsort(-rows[:, column], kind="stable")
+
+
+def above(facts, others):
+    """Return the names of the heads in which a word gets more than some others, in order."""
+    rows, _, column, order = of_words(facts)
+    names = names_of_heads(facts)
+    return [names[n] for n in order if (rows[n, column] > rows[n, others]).all()]
+
+
+@MATCHES.sentence("weight from “<query:w>” to “<key:w>”, <how:largest|smallest> first")
+def matches_title(facts, said):
+    query, key = facts.asked_words
+    return {"query": query, "key": key, "how": "largest"}
+
+
+MATCHES.words("head weight rank among the words")
+
+
+@MATCHES.sentence("<head:h> <weight> <rank:i>")
+def matches_row(facts, said):
+    rows, row, column, _ = of_words(facts)
+    n = names_of_heads(facts).index(said["head"])
+    words = [k for k in np.flatnonzero(~specials(facts)) if k != row]
+    rank = 1 + (rows[n, words] > rows[n, column]).sum()
+    return {"head": said["head"], "weight": rows[n, column], "rank": rank}
+
+
+@MATCHES.sentence("above every word but “<query:w>” itself in <some> of <all> heads: <heads:*>")
+def matches_every(facts, said):
+    rows, row, column, _ = of_words(facts)
+    others = [k for k in np.flatnonzero(~specials(facts)) if k not in (row, column)]
+    heads = above(facts, others)
+    one = {"query": facts.asked_words[0], "some": len(heads), "all": len(rows)}
+    return one | {"heads": ", ".join(heads)}
+
+
+@MATCHES.sentence("above <words:*> in <some> of <all> heads: <heads:*>")
+def matches_function_words(facts, said):
+    rows, row, _, _ = of_words(facts)
+    is_word = ~specials(facts) & ~content(facts)
+    others = [k for k in np.flatnonzero(is_word) if k != row]
+    heads = above(facts, others)
+    listed = " and ".join(f"“{word}”" for word in sorted({facts.columns[k] for k in others}))
+    return {"words": listed, "some": len(heads), "all": len(rows), "heads": ", ".join(heads)}
+
+
+@MATCHES.sentence("HeadMatches('<query:*>' to '<key:*>', <count> heads, best <head:h> (<weight>))")
+def matches_repr(facts, said):
+    rows, _, column, order = of_words(facts)
+    (query, key), best = facts.asked_words, order[0]
+    one = {"query": query, "key": key, "count": len(rows), "weight": rows[best, column]}
+    return one | {"head": names_of_heads(facts)[best]}
+
+
 # -------------------------------------------------------------------------------------- steps
 
 STEPS = Patterns()

@@ -226,7 +226,7 @@ def read_number(said):
         return float(text.replace("∞", "inf")), 0.0
     scale = 0.01 if text.endswith("%") else 1.0
     text = text.rstrip("% ")
-    if "10⁻" in said:
+    if re.search("10⁻?[⁰¹²³⁴⁵⁶⁷⁸⁹]", said):
         text = text.replace("·10", "e") if "·" in text else f"1e{text[2:]}"
     mantissa, _, exponent = text.partition("e")
     digits = len(mantissa.partition(".")[2])

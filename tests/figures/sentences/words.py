@@ -91,6 +91,15 @@ def senses_none(facts, said):
 
 
 @SENSES.sentence(
+    "“<word:w>” differs between <senses:*> before any context: <right> right, chance <chance>[[.]]"
+)
+def senses_static(facts, said):
+    """The word itself tells the senses apart as it enters the first layer, and ever after."""
+    assert since(separates(facts)) == 0
+    return sense_slots(facts) | {"right": scores(facts)[0]}
+
+
+@SENSES.sentence(
     "<from:From layer|At the output>[[ <state> on]], “<word:w>” tells <senses:*> apart, but "
     "<better:not clearly|no> better than the other words alone: [[<out:output> ]]<right> right, "
     "chance <chance>, other words <others>[[.]]"
@@ -516,6 +525,18 @@ def shift_strongest(facts, said):
     one |= {"share": abs(moved.share(moved.effect[first]))}
     one |= {"verb": "pulled" if facts.regions else "moved"}
     return one | ({"a": start} if "a" in said else {})
+
+
+@SHIFT.sentence("<names:*> moved “<word:w>” most and alike, <share>[[ of <the:the> way]] each[[.]]")
+def shift_alike(facts, said):
+    """Words whose effects are printed alike: up to three of them, in the order of the text."""
+    moved = moved_by(facts)
+    first = moved.share(moved.effect[moved.first(moved.effect)])
+    ties = [n for n in moved.sources if f"{moved.share(moved.effect[n]):.2f}" == f"{first:.2f}"]
+    assert len(ties) > 1
+    names = [f"“{moved.names[n]}”" for n in ties[:3]]
+    one = {"names": joined(names), "word": moved.names[facts.at], "share": abs(first)}
+    return one | {"the": "the" if moved.whole else None}
 
 
 @SHIFT.sentence(
