@@ -59,9 +59,11 @@ def test_sentences_about_invented_numbers_name_them(analysis):
 
 
 @pytest.mark.parametrize("stem", gallery.CAPTIONS)
-def test_every_caption_of_the_gallery_names_what_the_model_gives(stem):
-    caption = " ".join(gallery.built()[stem]["caption"].split())
-    problems = read_all(caption, RUNS.model, gallery.CAPTIONS[stem])
+def test_every_title_and_caption_of_the_gallery_names_what_the_model_gives(stem):
+    figure = gallery.built()[stem]
+    problems = read_all(figure["title"], RUNS.model, gallery.TITLES)
+    caption = " ".join(figure["caption"].split())
+    problems += read_all(caption, RUNS.model, gallery.CAPTIONS[stem])
     assert not problems, "\n".join(problems)
 
 

@@ -17,7 +17,7 @@ import torch
 
 import attnviz
 from figures.sentences.facts import facts_of
-from figures.sentences.maps import FUNCTION_WORDS, MAPS, STEPS, relations
+from figures.sentences.maps import FUNCTION_WORDS, HALF, MAPS, STEPS, relations
 from figures.sentences.reading import OneOf, Patterns, clipped, read_all
 from figures.sentences.worked import EXAMPLE, Worked
 
@@ -751,6 +751,52 @@ def long_numbers(model, said):
         "sink_layer": sink_layer, "most": "most", "share": first.max(),
     }  # fmt: skip
     return {name: one[name] for name in said}
+
+
+# ------------------------------------------------------------------------------------ all titles
+
+TITLES = Patterns()
+TITLES.words(
+    "A first heatmap", "The attention matrix of a sentence",
+    "The attention vector of one word, unfolded",
+    "Scaled dot-product attention, stage by stage",
+    "Each word retrieves others, as from a database", "A worked example, checked cell by cell",
+    "Why the scores are divided by √dₖ", "A long text, without a stored map",
+)  # fmt: skip
+
+
+@TITLES.sentence("Attention without positions ignores word order")
+def title_of_order(model, said):
+    assert orders(model)[0].max() < NOISE < orders(model)[1].min()
+    return {}
+
+
+@TITLES.sentence("“<word:w>” moves “<other:w>” toward <end:technology|fruit>")
+def title_of_apple(model, said):
+    alone, phones, pie = apples(model)[0][-1, 16:19]
+    assert phones > alone > pie
+    return {"word": "phones", "other": "apple", "end": "technology"}
+
+
+@TITLES.sentence("Different heads, different relations")
+def title_of_relations(model, said):
+    weights, words = without_special(read(model, ON_TIME))
+    means = [np.trace(weights[1], offset, 1, 2) / len(words) for offset in (-1, 1, 0)]
+    assert len({mean.argmax() for mean in means}) == len(means)
+    return {}
+
+
+@TITLES.sentence("Content words attend <how:mostly|hardly> to tokens without content")
+def title_of_sinks(model, said):
+    share = sinks(model)[0].mean(0).sum(0).mean()
+    return {"how": "mostly" if share > HALF else "hardly"}
+
+
+@TITLES.sentence("Weights that are not the softmax of their scores")
+def title_of_slip(model, said):
+    (stage,) = worked("likes").stages
+    assert not stage.follows.any()
+    return {}
 
 
 # ------------------------------------------------------------------------------------ all files
