@@ -220,7 +220,8 @@ class SensesResult(Result):
     def headline(self) -> str:
         """What was found, in one sentence: the title of the figure.
 
-        It holds for the output, because the best layer is chosen on the same sentences. Attention
+        It holds for the output, because the best layer is chosen on the same sentences, or for the
+        word itself, if that differs before any context. Attention
         splits a word only where the word does better than the other words alone, without it.
         """
         word, since = f"“{literal(self.word)}”", self.since
@@ -230,7 +231,8 @@ class SensesResult(Result):
         if since is None:
             return f"No split of {word} into {senses} can be shown at the output: {output}"
         if since == 0:
-            return f"{word} differs between {senses} before any context: {output}"
+            static = f"{self.scores[0].accuracy:.0%} right, chance {self.chance:.0%}"
+            return f"{word} differs between {senses} before any context: {static}"
         found, state = f"splits into {senses}", self.splits_since
         if state is None:
             better = "not clearly" if accuracy > others + _TIE else "no"

@@ -1,0 +1,484 @@
+"""Sentences of survey, explore and compare, and the numbers that they should name."""
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from figures.sentences.proof import largest
+from figures.sentences.reading import OneOf, Patterns, agrees
+
+SURE = 0.01  # a smaller p is sure
+REST = ("rests on the first token", "rests on special tokens")
+COLUMNS = {  # the statistic of a role
+    "own token": "self", "previous token": "previous", "next token": "next",
+    REST[0]: "first", REST[1]: "separators", "same token": "same token",
+    "induction": "induction", "punctuation": "punctuation",
+}  # fmt: skip
+TITLES = {
+    "distance": "mean distance, tokens", "self": "weight for itself",
+    "previous": "for the previous token", "next": "for the next token",
+    "first": "for the first token", "separators": "for special tokens",
+    "same token": "for the same token elsewhere", "induction": "for what followed it before",
+    "punctuation": "for periods and commas", "entropy": "entropy, nats",
+    "most read": "share of the token read most",
+}  # fmt: skip
+SHORT = ("same token", "induction", "most read", "entropy, nats", "distance", "self", "previous",
+         "next", "first", "separators", "punctuation")  # fmt: skip
+
+
+def names_of(facts):
+    """Return the names of the heads: layer.head."""
+    if hasattr(facts, "head_names"):
+        return [name.split()[-1] for name in facts.head_names]
+    return [f"{one.layer}.{one.head}" for one in facts.heads]
+
+
+def model_of(facts):
+    return facts.provenance.model
+
+
+def panels(patterns):
+    """Add the titles of panels, and the end of the scale of each."""
+
+    @patterns.sentence("[[±]]<end>")
+    def scale_end(facts, said):
+        """The end of the scale of some statistic: its largest mean or change, roughly."""
+        arrays = [getattr(facts, name, None) for name in ("mean", "change", "apart")]
+        ends = [
+            float(np.nanmax(np.abs(column)))
+            for array in arrays if array is not None
+            for column in np.asarray(array, float).reshape(len(array), -1).T
+        ]  # fmt: skip
+        return {"end": OneOf([*ends, 1.0])}
+
+    patterns.words(*TITLES.values(), *SHORT, "how far apart the maps are", "none")
+
+
+# ------------------------------------------------------------------------------------- survey
+
+SURVEY = Patterns()
+panels(SURVEY)
+
+
+def named(facts):
+    return [role for role in facts.roles if role]
+
+
+@SURVEY.sentence("<none:No|Every> head of <model:*> has a confirmed role on <texts> texts")
+def survey_none(facts, said):
+    assert not named(facts)
+    return {"none": "No", "model": model_of(facts), "texts": facts.texts}
+
+
+@SURVEY.sentence(
+    "<some> of <all> heads have a role on <texts> texts, <most:most|least> often "
+    "“<role:w>” (<count>)"
+)
+def survey_roles(facts, said):
+    roles = Counter(named(facts))
+    most = max(roles.values())
+    one = {"some": sum(roles.values()), "all": len(facts.roles), "texts": facts.texts}
+    ties = [role for role, count in roles.items() if count == most]
+    return one | {"most": "most", "role": OneOf(ties), "count": most}
+
+
+@SURVEY.sentence("<texts> texts, <tokens> tokens, read by <model:*>.")
+def survey_source(facts, said):
+    return {"texts": facts.texts, "tokens": facts.tokens, "model": model_of(facts)}
+
+
+SURVEY.words(
+    "Bars with 95% intervals over texts; faint: no significant difference from shuffled keys.",
+    "Each panel: layers down, heads across; means over texts of the mean over tokens other than "
+    "special tokens.",
+    "Faint: no significant difference (p ≥ 0.01 by sign flips of the texts, corrected for all "
+    "heads and statistics) from what the keys of each query give when they are shuffled; of "
+    "entropy and of the token read most, from what the model does on shuffled tokens.",
+    "Mean weight of heads with a role (line: even weights)",
+    "Each statistic: layers down, heads across, from 0 to the largest; faint: unsure",
+)
+
+
+@SURVEY.sentence(
+    "Named: heads whose weight exceeds that of shuffled keys by a quarter on half of the texts, "
+    "significantly so on the other half: <listed:*>."
+)
+def survey_named(facts, said):
+    """Heads that rest are left out; each that is named exceeds its even weight by a quarter."""
+    listed = []
+    for n, (name, role) in enumerate(zip(names_of(facts), facts.roles, strict=True)):
+        if role and role not in REST:
+            column = facts.statistics.index(COLUMNS[role])
+            excess = facts.mean[n][column] - facts.even[n][column]
+            assert excess > 0.2, f"{name} has {excess:.2f} more than even weights"
+            listed.append(f"{name} {role}")
+    return {"listed": ", ".join(listed) or "none"}
+
+
+@SURVEY.sentence(
+    "Plane: classical scaling of the root of the Jensen–Shannon divergence of what two heads give "
+    "to the same keys, on <sampled> of the texts; clusters by Ward's method have <sizes:*> heads."
+)
+def survey_plane(facts, said):
+    return {"sampled": facts.sampled, "sizes": cluster_sizes(facts)}
+
+
+def cluster_sizes(facts):
+    sizes = Counter(int(one) for one in facts.clusters)
+    return ", ".join(str(sizes[number]) for number in range(len(sizes)))
+
+
+@SURVEY.sentence(
+    "In <compared> of the texts the statistics differ from those of the model's own "
+    "weights by at most <most> of the most they can be."
+)
+def survey_compared(facts, said):
+    return {"compared": facts.compared, "most": largest(facts.agreement, "statistics")}
+
+
+@SURVEY.sentence("<count> heads of <model:*> on <texts> texts")
+def survey_line(facts, said):
+    return {"count": len(facts.roles), "model": model_of(facts), "texts": facts.texts}
+
+
+@SURVEY.sentence("[[<head:h> ]]<role:*>")
+def survey_role(facts, said):
+    """A role in the key, or a head beside its bar: the twelve with most weight, at rest last."""
+    if said["head"] is None:
+        return {"head": None, "role": OneOf(named(facts))}
+    weights = {}
+    for n, (name, role) in enumerate(zip(names_of(facts), facts.roles, strict=True)):
+        if role:
+            column = facts.statistics.index(COLUMNS[role])
+            weights[name] = (role in REST, -facts.mean[n][column], role)
+    shown = sorted(weights, key=weights.get)[:12]
+    return [{"head": name, "role": weights[name][2]} for name in shown]
+
+
+SURVEY.words("statistic mean shuffled keys shuffled tokens most (layer.head)")
+
+
+@SURVEY.sentence("<name:*> <mean> <keys> <tokens> <a:h> (<of_a>), <b:h> (<of_b>)")
+def survey_row(facts, said):
+    """The mean over heads, that of shuffled keys and of tokens, and the heads with most."""
+    if said["name"] not in facts.statistics:
+        return []
+    column = facts.statistics.index(said["name"])
+    mean, even, shuffled = (
+        np.asarray(of, float)[:, column] for of in (facts.mean, facts.even, facts.shuffled)
+    )
+    first, second = np.argsort(-mean, kind="stable")[:2]
+    names = names_of(facts)
+    return {
+        "name": said["name"], "mean": np.nanmean(mean),
+        "keys": math.nan if np.isnan(even).all() else np.nanmean(even),
+        "tokens": np.nanmean(shuffled), "a": names[first], "of_a": mean[first],
+        "b": names[second], "of_b": mean[second],
+    }  # fmt: skip
+
+
+@SURVEY.sentence("clusters of similar heads: <sizes:*>")
+def survey_clusters(facts, said):
+    sizes = [int(one) for one in said["sizes"].split(", ")]
+    assert sizes == sorted(sizes, reverse=True)
+    return {"sizes": cluster_sizes(facts)}
+
+
+@SURVEY.sentence("<role:*>: <heads:*>")
+def survey_role_line(facts, said):
+    if said["role"] not in facts.roles:
+        return []
+    pairs = zip(names_of(facts), facts.roles, strict=True)
+    return {
+        "role": said["role"],
+        "heads": ", ".join(n for n, role in pairs if role == said["role"]),
+    }
+
+
+@SURVEY.sentence(
+    "SurveyResult(<model:*>: <heads> heads on <texts> texts, <named> named, <verdict:verified>)"
+)
+def survey_repr(facts, said):
+    return {
+        "model": model_of(facts), "heads": len(facts.roles), "texts": facts.texts,
+        "named": len(named(facts)), "verdict": "verified",
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------ explore
+
+EXPLORE = Patterns()
+
+
+@EXPLORE.sentence("ExploreResult(<model:*>: <heads> heads on <texts> texts, <verdict:verified>)")
+def explore_repr(facts, said):
+    return (
+        survey_repr(facts.survey, {}) | {"named": None}
+        if "named" in said
+        else {key: value for key, value in survey_repr(facts.survey, {}).items() if key != "named"}
+    )
+
+
+@EXPLORE.sentence("<texts> texts, <tokens> tokens")
+def explore_source(facts, said):
+    return {"texts": facts.survey.texts, "tokens": facts.survey.tokens}
+
+
+@EXPLORE.sentence("<count> heads of <model:*> on <texts> texts")
+def explore_line(facts, said):
+    return survey_line(facts.survey, said)
+
+
+EXPLORE.words("head role strongest example raises lost without it")
+
+
+@EXPLORE.sentence("<head:h> <role:*> → <key:*> <raises:*> <lost>")
+def explore_row(facts, said):
+    """A head that does not rest: its role, its strongest example, and what it does to tokens."""
+    names = names_of(facts.survey)
+    n = names.index(said["head"])
+    role = facts.survey.roles[n]
+    assert role not in REST
+    best = max(facts.examples[n], key=lambda example: example.weight)
+    tokens = [token.strip() for token in facts.tokens[str(best.text)]]
+    raised = sorted(facts.written[n].raises, key=lambda one: -one[1])[:3]
+    return {
+        "head": names[n], "role": f"{role} {tokens[best.row]}", "key": tokens[best.key],
+        "raises": ", ".join(one[0].strip() for one in raised), "lost": facts.effects[n],
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------ compare
+
+COMPARE = Patterns()
+panels(COMPARE)
+
+
+def models_of(facts):
+    """Return the names of two models; those with the same name have the start of the digest."""
+    first, second = (one.model for one in facts.provenances)
+    if first != second:
+        return first, second
+    return tuple(f"{one.model} ({one.weights_sha256[:6]})" for one in facts.provenances)
+
+
+def farthest(facts):
+    return [int(n) for n in np.argsort(-np.nan_to_num(facts.apart, nan=-1), kind="stable")]
+
+
+@COMPARE.sentence(
+    "<changed> of <all> heads changed significantly from <first:*> to <second:*>; the maps of head "
+    "<head:h> differ <most:most|least>"
+)
+def compare_title(facts, said):
+    first, second = models_of(facts)
+    changed = (np.asarray(facts.p_value) < SURE).any(1).sum()
+    one = {"changed": changed, "all": len(facts.apart), "first": first, "second": second}
+    return one | {"head": names_of(facts)[farthest(facts)[0]], "most": "most"}
+
+
+@COMPARE.sentence("<texts> texts, <tokens> tokens, read by <first:*> and by <second:*>.")
+def compare_source(facts, said):
+    first, second = models_of(facts)
+    return {"texts": facts.texts, "tokens": facts.tokens, "first": first, "second": second}
+
+
+COMPARE.words(
+    "Each panel: layers down, heads across.",
+    "First panel: the root of the Jensen–Shannon divergence between what a head gives to the same "
+    "keys in both models, from 0 to 1, mean over rows and texts.",
+    "Color: the longest paths with a significant step, with 95% intervals over texts of the means.",
+    "Significant: p < 0.01 by sign flips of the texts, corrected for all heads, statistics and "
+    "steps; paths are compared as shares of the most that a statistic can be.",
+    "Roles as in a survey: on half of the texts, confirmed on the other half.",
+    "Heads with each role",
+    "head apart 95 % changed most, significantly",
+    "head statistic path largest step change 95 %",
+)
+
+
+@COMPARE.sentence(
+    "The others: <second:*> minus <first:*>, mean over texts; blank: no significant "
+    "difference (p ≥ 0.01 by sign flips of the texts, corrected for all heads and "
+    "statistics)."
+)
+def compare_others(facts, said):
+    first, second = models_of(facts)
+    change = np.asarray(facts.second) - np.asarray(facts.first)
+    assert np.allclose(np.nan_to_num(change), np.nan_to_num(facts.change), atol=1e-5)
+    return {"first": first, "second": second}
+
+
+@COMPARE.sentence("Farthest apart, with 95 % intervals: <listed:*>.")
+def compare_farthest(facts, said):
+    words = said["listed"].replace("(", "").replace(")", "").replace(",", "").split()
+    fine = len(words) == 8 * 5
+    for n, place in zip(farthest(facts)[:8], range(0, len(words), 5), strict=False):
+        name, apart, low, to, high = words[place : place + 5]
+        fine &= name == names_of(facts)[n] and to == "to" and agrees(apart, facts.apart[n])
+        fine &= agrees(low, facts.apart_low[n]) and agrees(high, facts.apart_high[n])
+    return {"listed": said["listed"]} if fine else []
+
+
+@COMPARE.sentence("<count> heads of <second:*> beside those of <first:*>, <texts> texts")
+def compare_line(facts, said):
+    first, second = models_of(facts)
+    return {"count": len(facts.apart), "first": first, "second": second, "texts": facts.texts}
+
+
+@COMPARE.sentence("<head:h> <apart> <low> to <high> <changed:*>")
+def compare_row(facts, said):
+    n = names_of(facts).index(said["head"])
+    width = np.maximum(np.asarray(facts.high)[n] - np.asarray(facts.low)[n], 1e-12)
+    sizes = np.abs(np.asarray(facts.change)[n] / width)
+    sure = [m for m in np.argsort(-sizes, kind="stable") if facts.p_value[n][m] < SURE][:2]
+    changes = [f"{facts.statistics[m]} {facts.change[n][m]:+.2g}" for m in sure]
+    one = {"head": said["head"], "apart": facts.apart[n], "low": facts.apart_low[n]}
+    return one | {"high": facts.apart_high[n], "changed": ", ".join(changes) or "–"}
+
+
+@COMPARE.sentence("CompareResult(<first:*> and <second:*>: <heads> heads on <texts> texts)")
+def compare_repr(facts, said):
+    first, second = (one.model for one in facts.provenances)
+    return {"first": first, "second": second, "heads": len(facts.apart), "texts": facts.texts}
+
+
+# three or more
+
+
+def turns(facts):
+    """Return where heads change most: (head, statistic, step), the longest path first.
+
+    A path is a share of the most that its statistic can be: for the entropy and the distance, of
+    a text of mean length.
+    """
+    length = max(2, facts.tokens // max(1, facts.texts))
+    units = {"distance": max(1.0, length - 1), "entropy": max(1.0, math.log(length))}
+    mean, sure = np.asarray(facts.mean, float), np.asarray(facts.p_value) < SURE
+    found = []
+    for head in range(mean.shape[1]):
+        sizes = [
+            np.ptp(mean[:, head, n]) / units.get(name, 1.0) if sure[:, head, n].any() else 0.0
+            for n, name in enumerate(facts.statistics)
+        ]
+        n = int(np.nanargmax(sizes))
+        if sizes[n] > 0:
+            steps = np.where(sure[:, head, n], np.abs(facts.change)[:, head, n], -1)
+            found.append((sizes[n], head, n, int(steps.argmax())))
+    found.sort(key=lambda one: -one[0])
+    return [one[1:] for one in found]
+
+
+def step_of(facts):
+    head, statistic, step = turns(facts)[0]
+    rises = facts.change[step][head][statistic] > 0
+    before, after = facts.checkpoints[step : step + 2]
+    return names_of(facts)[head], facts.statistics[statistic], rises, before, after
+
+
+@COMPARE.sentence(
+    "Between <before:*> and <after:*>, the <title:*> of head <head:h> <verb:rises|falls>"
+)
+def checkpoints_title(facts, said):
+    head, name, rises, before, after = step_of(facts)
+    one = {"head": head, "before": before, "after": after, "title": TITLES[name].partition(",")[0]}
+    return one | {"verb": "rises" if rises else "falls"}
+
+
+@COMPARE.sentence(
+    "Between <before:*> and <after:*>, head <head:h> turns <way:to|away from> <what:*>"
+)
+def checkpoints_turn(facts, said):
+    head, name, rises, before, after = step_of(facts)
+    what = {"self": "the token itself", "induction": "what followed the same token before"}
+    one = {"head": head, "before": before, "after": after, "way": "to" if rises else "away from"}
+    return one | {"what": what.get(name, TITLES[name].removeprefix("for "))}
+
+
+@COMPARE.sentence("<count> checkpoints read the same <texts> texts, <tokens> tokens.")
+def checkpoints_source(facts, said):
+    return {"count": len(facts.checkpoints), "texts": facts.texts, "tokens": facts.tokens}
+
+
+@COMPARE.sentence(
+    "Head <head:h> goes from <before> to <after>, by <change> (95% interval <low> to <high>)."
+)
+def checkpoints_step(facts, said):
+    head, statistic, step = turns(facts)[0]
+    before, after = (facts.mean[n][head][statistic] for n in (step, step + 1))
+    assert agrees(said["change"], after - before)
+    ends = (getattr(facts, name)[step][head][statistic] for name in ("change_low", "change_high"))
+    one = {"head": names_of(facts)[head], "before": before, "after": after}
+    return one | dict(zip(("low", "high"), ends, strict=True)) | {"change": after - before}
+
+
+@COMPARE.sentence("<some> of <all> heads changed significantly in a step.")
+def checkpoints_changed(facts, said):
+    sure = (np.asarray(facts.p_value) < SURE).any((0, 2))
+    return {"some": sure.sum(), "all": len(sure)}
+
+
+@COMPARE.sentence("<title:*>; gray: all <all> heads")
+def checkpoints_panel(facts, said):
+    title = TITLES[step_of(facts)[1]]
+    title = f"Weight {title}" if title.startswith("for ") else title[0].upper() + title[1:]
+    return {"title": title, "all": len(names_of(facts))}
+
+
+@COMPARE.sentence("<head:h>")
+def checkpoints_head(facts, said):
+    _, statistic, _ = turns(facts)[0]
+    sure = (np.asarray(facts.p_value) < SURE)[:, :, statistic].any(0)
+    return {"head": OneOf(np.array(names_of(facts))[sure])}
+
+
+@COMPARE.sentence("<count> heads in <checkpoints> checkpoints, <texts> texts")
+def checkpoints_line(facts, said):
+    one = {"count": len(names_of(facts)), "texts": facts.texts}
+    return one | {"checkpoints": len(facts.checkpoints)}
+
+
+@COMPARE.sentence("<first:*> → <rest:*>")
+def checkpoints_labels(facts, said):
+    first, *others = facts.checkpoints
+    return {"first": first, "rest": " → ".join(others)}
+
+
+@COMPARE.sentence(
+    "<head:h> <statistic:distance|self|previous|next|first|separators|same token|induction|"
+    "punctuation|entropy|most read> <path:p> <before:*> to <after:*> <change> <low> to <high>"
+)
+def checkpoints_row(facts, said):
+    found = {names_of(facts)[one[0]]: one for one in turns(facts)[:10]}
+    head, statistic, step = found[said["head"]]
+    path = said["path"].split(" → ")
+    means = [one[head][statistic] for one in facts.mean]
+    fine = len(path) == len(means) and all(map(agrees, path, means))
+    before, after = facts.checkpoints[step : step + 2]
+    at = step, head, statistic
+    return {
+        "head": said["head"], "statistic": facts.statistics[statistic],
+        "path": said["path"] if fine else str(means), "before": before, "after": after,
+        "change": facts.change[at], "low": facts.change_low[at], "high": facts.change_high[at],
+    }  # fmt: skip
+
+
+@COMPARE.sentence("<label:*>: “<role:w>” <verb:appears in|vanishes from> <heads:*>")
+def checkpoints_roles(facts, said):
+    step = facts.checkpoints.index(said["label"]) - 1
+    changed = [
+        name for name, old, new in zip(names_of(facts), *facts.roles[step : step + 2], strict=True)
+        if old != new and said["role"] == (new if said["verb"] == "appears in" else old)
+    ]  # fmt: skip
+    one = {"label": said["label"], "role": said["role"], "verb": said["verb"]}
+    return one | {"heads": ", ".join(changed)}
+
+
+@COMPARE.sentence(
+    "CheckpointsResult(<count> checkpoints, <first:*> to <last:*>: <heads> heads on <texts> texts)"
+)
+def checkpoints_repr(facts, said):
+    labels = facts.checkpoints
+    one = {"count": len(labels), "first": labels[0], "last": labels[-1], "texts": facts.texts}
+    return one | {"heads": len(names_of(facts))}

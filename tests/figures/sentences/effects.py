@@ -1,0 +1,557 @@
+"""Sentences of ablate, check, explain and shift, and the numbers that they should name."""
+
+import math
+
+import numpy as np
+
+from figures.sentences.facts import numbered, spearman
+from figures.sentences.reading import OneOf, Patterns, agrees
+
+MANY = 6  # words or heads from which on ρ is said
+
+# ------------------------------------------------------------------------------------- ablate
+
+ABLATE = Patterns()
+
+
+def losses(facts):
+    """Return what is lost without each set, the mean over texts, and the names of the sets."""
+    names = ["+".join(f"{layer}.{head}" for layer, head in one) for one in np.array(facts.sets)]
+    return names, np.asarray(facts.lost, float).mean(0)
+
+
+def first_loss(facts):
+    """Return the set without which most changes; of several texts, of those that are certain."""
+    names, lost = losses(facts)
+    assert len(facts.texts) == 1, "several texts have intervals: check them, too"
+    number = int(np.argmax(np.abs(lost)))
+    return names[number], lost[number]
+
+
+@ABLATE.sentence(
+    "The <what:log-probability|logit> of “<target:w>” <verb:falls|rises> by <lost> "
+    "<unit:nats|logits> without head <head:h>"
+)
+def ablate_headline(facts, said):
+    head, lost = first_loss(facts)
+    verb = "falls" if lost > 0 else "rises"
+    unit = {"log-probability": "nats", "logit": "logits"}[facts.quantity]
+    one = {"what": facts.quantity, "target": facts.targets[0], "verb": verb, "unit": unit}
+    return one | {"lost": abs(lost), "head": head}
+
+
+@ABLATE.sentence("The vector of “<target:w>” moves by <lost> of its length without head <head:h>")
+def ablate_vector(facts, said):
+    head, lost = first_loss(facts)
+    assert facts.quantity == "vector"
+    return {"target": facts.targets[0], "lost": lost, "head": head}
+
+
+@ABLATE.sentence("red: the head raises it (at most <most> <unit:*>); blue: the head lowers it")
+def ablate_key(facts, said):
+    _, lost = losses(facts)
+    return {"most": np.abs(lost).max(), "unit": "nats"}
+
+
+@ABLATE.sentence("nats lost; rank correlation of the gradient’s estimate: ρ = <rho>")
+@ABLATE.sentence("rank correlation ρ of the gradient's estimate with what is lost: <rho>")
+def ablate_correlation(facts, said):
+    _, lost = losses(facts)
+    assert len(lost) >= MANY
+    return {"rho": spearman(np.asarray(facts.estimate, float).mean(0), lost)}
+
+
+@ABLATE.sentence(
+    "<what:T|t>he output of the head is replaced by its mean over the text at all "
+    "positions[[ but the <sink:attention sink>]]; everything after it is recomputed."
+)
+@ABLATE.sentence(
+    "<effect:total|direct> effects: the output of the head is replaced by its mean "
+    "over the text at all positions[[ but the <sink:attention sink>]]"
+)
+def ablate_change(facts, said):
+    sink = "attention sink" if "attention sink" in facts.how else None
+    assert "its mean over the text" in facts.how
+    one = {"sink": sink} | ({"what": OneOf("Tt")} if "what" in said else {})
+    return one | ({"effect": facts.effect} if "effect" in said else {})
+
+
+ABLATE.words("The largest effects (layer.head)")
+
+
+@ABLATE.sentence("<heads:l>")
+def ablate_bars(facts, said):
+    """The names of the heads beside the bars, or their numbers: the eight largest, in order."""
+    names, lost = losses(facts)
+    order = np.argsort(-np.abs(lost), kind="stable")[:8]
+    words = said["heads"].split()
+    if len(words) != len(order):
+        return []
+    if words[0].count(".") and words == [names[n] for n in order]:
+        return {"heads": said["heads"]}
+    right = all(agrees(word, lost[n]) for word, n in zip(words, order, strict=True))
+    return {"heads": said["heads"]} if right else []
+
+
+@ABLATE.sentence("layer.head lost, nats 95 % divergence, nats estimate")
+def ablate_columns(facts, said):
+    assert facts.quantity == "log-probability"
+    return {}
+
+
+@ABLATE.sentence("<head:h> <lost> – <divergence> <estimate>")
+def ablate_row(facts, said):
+    names, lost = losses(facts)
+    assert len(facts.texts) == 1, "one text has no interval"
+    n = names.index(said["head"])
+    shown = np.argsort(-np.abs(lost), kind="stable")[:10]
+    if n not in shown:
+        return []
+    columns = {
+        name: np.asarray(getattr(facts, name), float)[0, n] for name in ("divergence", "estimate")
+    }
+    return {"head": names[n], "lost": lost[n], **columns}
+
+
+@ABLATE.sentence("AblationResult(<model:*>: <count> ablations in <texts> text, <verdict:*>)")
+def ablate_repr(facts, said):
+    count, texts = len(facts.sets), len(facts.texts)
+    return {"model": facts.provenance.model, "count": count, "texts": texts, "verdict": "verified"}
+
+
+# -------------------------------------------------------------------------------------- check
+
+CHECK = Patterns()
+LAYERS = "layers <low:i>–<high:i>"
+
+
+def compared_layers(facts):
+    """Return how many heads were compared, and the first and the last of their layers."""
+    names = getattr(facts, "head_names", None)
+    layers = [int(name.partition(".")[0]) for name in names] if names else facts.layers
+    assert sorted(set(layers)) == list(range(min(layers), max(layers) + 1))
+    return {"heads": len(layers), "low": min(layers), "high": max(layers)}
+
+
+def is_off(facts):
+    """Return which heads differ: by more than passes, or by the slope that the record holds."""
+    wrong = ~np.asarray(facts.agree, bool)
+    assert (np.asarray(facts.differences)[~wrong] <= np.asarray(facts.tolerances)[~wrong]).all()
+    return wrong
+
+
+@CHECK.sentence(
+    f"agrees: <heads> heads of {LAYERS} differ from attnviz's by at most <most>",
+    f"All <heads> heads of {LAYERS} agree, to <most>",
+)
+def check_agrees(facts, said):
+    assert not is_off(facts).any()
+    return compared_layers(facts) | {"most": np.max(facts.differences)}
+
+
+@CHECK.sentence(
+    "DIFFERS first in head <head:h>, from “<query:w>” to “<key:w>”: <theirs> instead of <ours>; "
+    "<wrong> of <heads> heads differ"
+)
+def check_differs(facts, said):
+    first = facts.first if isinstance(facts.first, dict) else vars(facts.first)
+    wrong = is_off(facts)
+    names = facts.head_names
+    assert abs(first["theirs"] - first["ours"]) > facts.tolerances[int(np.argmax(wrong))]
+    one = {"query": first["query"], "key": first["key"], "theirs": first["theirs"]}
+    return one | {
+        "head": names[int(np.argmax(wrong))],
+        "ours": first["ours"],
+        "wrong": int(wrong.sum()),
+        "heads": len(wrong),
+    }
+
+
+@CHECK.sentence("heads <a> and <b> of layer <layer> are swapped")
+def check_swapped(facts, said):
+    wrong = [facts.head_names[n] for n in np.flatnonzero(is_off(facts))]
+    (layer,) = {name.partition(".")[0] for name in wrong}
+    first, second = (int(name.partition(".")[2]) for name in wrong)
+    off = np.asarray(facts.differences)[is_off(facts)]
+    assert np.ptp(off) < 1e-4, "what one has instead of the other, the other has instead of it"
+    return {"a": first, "b": second, "layer": int(layer)}
+
+
+@CHECK.sentence(
+    "an array of shape (<m>, <n>, <T>, <T2>) was read as <layers> layers of <heads> heads"
+)
+def check_shape(facts, said):
+    layers = {name.partition(".")[0] for name in facts.head_names}
+    count = len(facts.head_names) // len(layers)
+    side = len(facts.provenance.text.split()) + 2
+    return {
+        "m": len(layers),
+        "n": count,
+        "T": side,
+        "T2": side,
+        "layers": len(layers),
+        "heads": count,
+    }
+
+
+CHECK.words("Blank: the head agrees.")
+CHECK.words(
+    "Color: the largest difference of a weight, on a logarithmic scale from what rounding explains "
+    "in two runs."
+)
+
+
+@CHECK.sentence(
+    "Another tool's weights beside attnviz's own, which have the verdict below, on "
+    "“<text:w>”, read by <model:*>."
+)
+def check_caption(facts, said):
+    return {"text": facts.provenance.text, "model": facts.provenance.model}
+
+
+@CHECK.sentence("CheckResult(<model:*>, <heads> heads, <what:agrees>)")
+def check_repr(facts, said):
+    assert not is_off(facts).any()
+    return {"model": facts.provenance.model, "heads": len(facts.agree), "what": "agrees"}
+
+
+# ------------------------------------------------------------------------------------ explain
+
+EXPLAIN = Patterns()
+QUESTION = "“<target:w>”[[ over “<other:w>”]]"
+
+
+def by_word(facts, numbers):
+    """Return the sums over the pieces of each word of numbers by token."""
+    numbers = np.asarray(numbers, float)
+    return np.array([sum(numbers[n] for n in pieces) for pieces in np_lists(facts.positions)])
+
+
+def np_lists(positions):
+    return [[int(n) for n in one] for one in positions]
+
+
+def explained(facts):
+    """Return what is measured of each word, and what it contributes, from the raw arrays."""
+    special, unmeasured = np.asarray(facts.special, bool), list(facts.unmeasured)
+    ranked = [n for n in range(len(special)) if not special[n] and n not in unmeasured]
+    if hasattr(facts, "causal"):
+        causal = {name: np.asarray(lost, float) for name, lost in facts.causal.items()}
+        credit = by_word(facts, facts.decomposition.credit)
+        methods = facts.methods
+    else:
+        fields = vars(facts)
+        causal = {k[8:]: np.array(v, float) for k, v in fields.items() if k.startswith("lost_by_")}
+        methods = {k[7:]: np.array(v, float) for k, v in fields.items() if k.startswith("method_")}
+        credit = by_word(facts, facts.token_credit)
+    credit[unmeasured] = np.nan
+    return ranked, causal, credit, methods
+
+
+def mean_effect(causal, ranked):
+    """Return the mean of the interventions, each scaled to their mean deviation over the words."""
+    rows = np.array([*causal.values()])
+    sizes = rows[:, ranked].std(1, ddof=1)
+    return (rows * (sizes.mean() / np.where(sizes > 0, sizes, np.inf))[:, None]).mean(0)
+
+
+def question(facts):
+    return {"target": facts.target, "other": facts.against}
+
+
+def direction(facts):
+    """Return the sum of what the words contribute: how the context moves the number."""
+    credit = getattr(facts, "token_credit", None)
+    credit = facts.decomposition.credit if credit is None else credit
+    return float(np.nansum(np.asarray(credit, float)))
+
+
+def strongest_word(facts):
+    """Return the word that most interventions, and their mean, call the first; None if none."""
+    ranked, causal, _, _ = explained(facts)
+    sign = 1 if direction(facts) >= 0 else -1
+    effect = mean_effect(causal, ranked)
+    first = max(ranked, key=lambda n: sign * effect[n])
+    firsts = [max(ranked, key=lambda n: sign * lost[n]) for lost in causal.values()]
+    agree = all(sign * lost[first] > 0 for lost in causal.values())
+    return first if agree and 2 * firsts.count(first) > len(firsts) else None
+
+
+@EXPLAIN.sentence(
+    f"“<word:w>” <verb:raises|lowers> {QUESTION} <how:most|least>",
+    f"The context <verb:raises|lowers> {QUESTION}, “<word:w>” <how:most|least>",
+)
+def explain_headline(facts, said):
+    first = strongest_word(facts)
+    if first is None:
+        return []
+    verb = "raises" if direction(facts) >= 0 else "lowers"
+    word = numbered(facts.words)[first]
+    return question(facts) | {"word": word, "verb": verb, "how": "most"}
+
+
+@EXPLAIN.sentence(
+    f"The context <verb:raises|lowers> {QUESTION}; interventions disagree on the word",
+    f"Interventions disagree on which word <verb:raises|lowers> {QUESTION} most",
+)
+def explain_disagree(facts, said):
+    assert strongest_word(facts) is None, "they agree"
+    return question(facts) | {"verb": "raises" if direction(facts) >= 0 else "lowers"}
+
+
+@EXPLAIN.sentence(
+    "The logits differ by <value> here and by <baseline> <where:without context|in the reference>; "
+    "probability <probability>.",
+    "Its <number:*> is <value> here and <baseline> <where:without context|in the reference>; "
+    "probability <probability>.",
+)
+def explain_finding(facts, said):
+    alone = "may read only itself" in facts.reference
+    one = {"value": facts.value, "baseline": facts.baseline, "probability": facts.probability}
+    one |= {"number": facts.number} if "number" in said else {}
+    assert (facts.number == "difference") == ("number" not in said)
+    assert math.isclose(facts.value - facts.baseline, direction(facts), abs_tol=1e-4)
+    return one | {"where": "without context" if alone else "in the reference"}
+
+
+@EXPLAIN.sentence(
+    "A change of “<word:w>” <verb:raises|lowers> it by <low> to <high> "
+    "<unit:logits|nats>, by the kind of change."
+)
+def explain_changes(facts, said):
+    first, (_, causal, _, _) = strongest_word(facts), explained(facts)
+    sizes = sorted(abs(lost[first]) for lost in causal.values())
+    verb = "lowers" if direction(facts) >= 0 else "raises"
+    one = {"word": numbered(facts.words)[first], "verb": verb, "unit": unit_of(facts)}
+    return one | {"low": sizes[0], "high": sizes[-1]}
+
+
+def unit_of(facts):
+    return "nats" if facts.number == "log-probability" else "logits"
+
+
+@EXPLAIN.sentence(
+    "The <how:largest|smallest> contribution is that of “<word:w>”, <credit> <unit:logits|nats>."
+)
+def explain_contribution(facts, said):
+    ranked, _, credit, _ = explained(facts)
+    sign = 1 if direction(facts) >= 0 else -1
+    n = max(ranked, key=lambda n: sign * credit[n])
+    assert strongest_word(facts) in (None, n)
+    one = {"how": "largest", "word": numbered(facts.words)[n]}
+    return one | {"credit": credit[n], "unit": unit_of(facts)}
+
+
+@EXPLAIN.sentence(
+    "The contributions name another word first: “<word:w>”, <credit> <unit:logits|nats>."
+)
+def explain_other_word(facts, said):
+    ranked, _, credit, _ = explained(facts)
+    sign = 1 if direction(facts) >= 0 else -1
+    n = max(ranked, key=lambda n: sign * credit[n])
+    assert strongest_word(facts) != n
+    return {"word": numbered(facts.words)[n], "credit": credit[n], "unit": unit_of(facts)}
+
+
+@EXPLAIN.sentence(
+    "<way:C|c>olors: measured effect, the <unit:logits|nats> that are lost in separate runs, mean "
+    "of <kinds:*>, each scaled to their mean deviation[[.]]"
+)
+def explain_colors(facts, said):
+    _, causal, _, _ = explained(facts)
+    return {"way": OneOf("Cc"), "unit": unit_of(facts), "kinds": ", ".join(causal)}
+
+
+@EXPLAIN.sentence(
+    "Contributions over all paths, in <unit:logits|nats>, sum to <total> "
+    "(completeness error <error>)."
+)
+def explain_sum(facts, said):
+    return {
+        "unit": unit_of(facts),
+        "total": facts.value - facts.baseline,
+        "error": split_error(facts.decomposition),
+    }
+
+
+def split_error(split):
+    """Return how far the contributions and the direct parts miss the whole, the larger share."""
+    direct = np.append((split.value + split.routing).ravel(), split.start)
+    parts = np.asarray(split.credit, float), direct
+    return max(abs(one.sum() - split.total) / np.abs(one).sum() for one in parts)
+
+
+@EXPLAIN.sentence("<what:C|c>ompared with <reference:*>[[.]]")
+def explain_reference(facts, said):
+    return {"what": OneOf("Cc"), "reference": facts.reference}
+
+
+@EXPLAIN.sentence(
+    "“<a:w>” (<share_a>) and “<b:w>” (<share_b>) are nearly tied, so the first is explained alone"
+)
+def explain_tie(facts, said):
+    (a, share_a), (b, share_b) = sorted(facts.top.items(), key=lambda one: -one[1])[:2]
+    assert 0 <= math.log(share_a / share_b) < 0.5
+    assert facts.against is None
+    return {"a": a, "b": b, "share_a": share_a, "share_b": share_b}
+
+
+@EXPLAIN.sentence(
+    'read as special tokens, not as plain text: <token:*> (special_tokens="split", '
+    "--special-tokens split)"
+)
+def explain_special(facts, said):
+    marked = {word for word, one in zip(facts.words, facts.special, strict=True) if one}
+    (token,) = {word for word in facts.provenance.text.split() if word in marked or "[" in word}
+    return {"token": token}
+
+
+EXPLAIN.words(
+    "Shares of the largest number of each method",
+    "measured effect",
+    "contributions",
+    "partial split",
+    "gradient attention",
+    "after layer; shade: probability, 0 to 1",
+    "Heads: what is lost if the output of a head is set to zero at all positions but the attention "
+    "sink, estimated from one gradient and exact for the largest estimates.",
+    "Layers: the final norm and the unembedding applied to the residual stream after each layer "
+    "(logit lens).",
+)
+
+
+@EXPLAIN.sentence("<what:N|n>ot measured: <words:*>, the same in both runs[[.]]")
+def explain_unmeasured(facts, said):
+    names = [f"“{numbered(facts.words)[n]}”" for n in facts.unmeasured]
+    return {"what": OneOf("Nn"), "words": ", ".join(names)}
+
+
+@EXPLAIN.sentence(f"lowers {QUESTION}, <low>")
+def explain_key_low(facts, said):
+    return question(facts) | {"low": -largest_effect(facts)}
+
+
+@EXPLAIN.sentence("raises it, <high> <unit:logits|nats>")
+def explain_key_high(facts, said):
+    return {"high": largest_effect(facts), "unit": unit_of(facts)}
+
+
+def largest_effect(facts):
+    ranked, causal, _, _ = explained(facts)
+    return np.abs(mean_effect(causal, ranked)[ranked]).max()
+
+
+def exact_heads(facts):
+    """Return what is lost without each head that was measured."""
+    exact = np.asarray(facts.heads.exact, float)
+    return {f"{m}.{n}": exact[m, n] for m, n in np.argwhere(np.isfinite(exact))}
+
+
+def first_heads(facts, count):
+    lost = exact_heads(facts)
+    return sorted(lost, key=lambda head: -abs(lost[head]))[:count]
+
+
+@EXPLAIN.sentence(
+    "red: the head raises it (at most <most> <unit:logits|nats>); blue: the head lowers it"
+)
+def explain_head_key(facts, said):
+    best = np.where(np.isfinite(facts.heads.exact), facts.heads.exact, facts.heads.estimate)
+    return {"most": np.abs(best).max(), "unit": unit_of(facts)}
+
+
+@EXPLAIN.sentence(
+    "The difference of the logits changes without head <a:h> by <lost_a> and without "
+    "head <b:h> by <lost_b>"
+)
+def explain_head_title(facts, said):
+    first, second = first_heads(facts, 2)
+    lost = exact_heads(facts)
+    return {"a": first, "b": second, "lost_a": -lost[first], "lost_b": -lost[second]}
+
+
+@EXPLAIN.sentence(
+    "lost without a head (layer.head), in <unit:logits|nats>: <a:h> <lost_a>, <b:h> "
+    "<lost_b>, <c:h> <lost_c>, <d:h> <lost_d>, <e:h> <lost_e>"
+)
+def explain_head_line(facts, said):
+    lost = exact_heads(facts)
+    one = {"unit": unit_of(facts)}
+    for slot, name in zip("abcde", first_heads(facts, 5), strict=True):
+        one |= {slot: name, f"lost_{slot}": lost[name]}
+    return one
+
+
+@EXPLAIN.sentence(
+    "What each layer would predict: “<token:w>” [[<only:only after the last>]][[from "
+    "layer <first> on]]"
+)
+def explain_lens_title(facts, said):
+    """The first layer from which on the token is always the last one."""
+    same = np.asarray(facts.lens.ids)[:, 0] == np.asarray(facts.lens.ids)[-1, 0]
+    first = int(np.flatnonzero(~same)[-1]) + 1 if not same.all() else 0
+    is_last = first == len(same) - 1
+    one = {"token": facts.lens.tokens[-1][0].strip(), "first": None if is_last else first}
+    return one | {"only": "only after the last" if is_last else None}
+
+
+@EXPLAIN.sentence("<token:words>")
+def explain_lens_token(facts, said):
+    """A token that a layer would predict, clipped to its column."""
+    tokens = [line[0].strip() for line in facts.lens.tokens] if facts.lens else []
+    short = said["token"].removesuffix("…")
+    fits = [
+        said["token"]
+        for one in tokens
+        if one == short or (one.startswith(short) and said["token"].endswith("…"))
+    ]
+    return {"token": OneOf(fits)}
+
+
+@EXPLAIN.sentence("predicted after each layer: <tokens:*>")
+def explain_lens_line(facts, said):
+    return {"tokens": " ".join(line[0] for line in facts.lens.tokens)}
+
+
+@EXPLAIN.sentence("most probable: <top:*>")
+def explain_top(facts, said):
+    pairs = zip(facts.top, facts.top_probabilities, strict=True)
+    listed = [f"{label} {share:.0%}" for label, share in pairs]
+    assert [*facts.top_probabilities] == sorted(facts.top_probabilities, reverse=True)
+    return {"top": ", ".join(listed)}
+
+
+@EXPLAIN.sentence("word measured mask knock-out delete replace all paths <methods:*>")
+def explain_columns(facts, said):
+    _, causal, _, methods = explained(facts)
+    assert [*causal] == ["mask", "knock-out", "delete", "replace"]
+    return {"methods": " ".join(methods)}
+
+
+@EXPLAIN.sentence("<row:r>")
+def explain_row(facts, said):
+    """A row of the terminal's table, or words of the figure."""
+    words = said["row"].split()
+    names = numbered(facts.words)
+    ranked, causal, credit, methods = explained(facts)
+    if words[0] in names and len(words) > 1 and not words[1][0].isalpha():
+        n = names.index(words[0])
+        numbers = [mean_effect(causal, ranked)[n], *(lost[n] for lost in causal.values())]
+        numbers += [credit[n], *(scores[n] for scores in methods.values())]
+        fine = len(numbers) == len(words) - 1
+        fine &= all(agrees(a, b) for a, b in zip(words[1:], numbers, strict=False))
+        return {"row": said["row"]} if fine else []
+    return []
+
+
+@EXPLAIN.sentence("[[→ ]]<target:*> <share>")
+def explain_target(facts, said):
+    return {"target": facts.target, "share": facts.probability}
+
+
+@EXPLAIN.sentence(
+    f"ExplainResult({QUESTION} after '<text:*>': <value>, completeness error <error>)"
+)
+def explain_repr(facts, said):
+    one = question(facts) | {"text": facts.provenance.text, "value": facts.value}
+    return one | {"error": split_error(facts.decomposition)}

@@ -1,0 +1,767 @@
+"""Sentences of heatmap, heads and steps, and the numbers that they should name."""
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from figures.sentences.proof import of_machine
+from figures.sentences.reading import OneOf, Patterns, agrees
+
+MAPS = Patterns()
+FUNCTION_WORDS = {
+    "the", "a", "an", "on", "of", "to", "in", "at", "by", "his", "her", "she", "he", "it", "we",
+    "i", "and", "was", "were", "this", "that", "with", "after", "why", "did", "so", "when",
+    "until", "is", "over", "down", "here", "because",
+}  # fmt: skip
+HALF, QUARTER = 0.5, 0.25  # of the weight beyond even: a head rests, or follows a rule
+RULES = {
+    "previous": "attend to the previous word", "next": "attend to the next word",
+    "itself": "attend to the word itself", "same": "attend to the same word elsewhere",
+    "first": "rest on the first word", "special": "rest on special tokens",
+}  # fmt: skip
+
+
+def is_special(label):
+    return (label.startswith("[") and label.endswith("]")) or label == "</s>"
+
+
+def specials(facts, side="columns"):
+    """Return which labels are special tokens: by the record, or in JSON by their brackets."""
+    known = getattr(facts, f"special_{side}", None)
+    labels = getattr(facts, side)
+    return np.array(known if known else [is_special(one) for one in labels], bool)
+
+
+def content(facts, side="columns"):
+    labels, special = getattr(facts, side), specials(facts, side)
+    words = [any(map(str.isalnum, label)) for label in labels]
+    found = [
+        w and not s and label.casefold() not in FUNCTION_WORDS
+        for label, w, s in zip(labels, words, special, strict=True)
+    ]
+    plain = [w and not s for w, s in zip(words, special, strict=True)]
+    return np.array(found if sum(found) > 1 else plain)
+
+
+def masked(facts, shape):
+    cells = getattr(facts, "masked", None)
+    return np.zeros(shape, bool) if cells is None else np.asarray(cells, bool)
+
+
+def even_weights(facts, shape):
+    """Return what each key gets if a query attends evenly to all that it may read."""
+    readable = ~masked(facts, shape)
+    return readable / np.maximum(readable.sum(-1, keepdims=True), 1)
+
+
+def rules_of(facts, weights):
+    """Return of each head which rule it follows, and its mean weight there; None without one."""
+    weights = np.asarray(weights, float)
+    weights = weights.reshape(-1, *weights.shape[-2:])
+    shape, special = weights.shape[1:], specials(facts)
+    words, T = ~special, len(special)
+    apart = np.arange(T)[:, None] - np.arange(T)
+    spelled = np.array([label.lower() for label in facts.columns])
+    same = (spelled[:, None] == spelled) & (apart != 0) & words & words[:, None]
+    keys = {
+        "previous": (apart == 1) & words, "next": (apart == -1) & words, "itself": apart == 0,
+        "same": same, "first": np.broadcast_to(np.arange(T) == 0, shape),
+        "special": np.broadcast_to(special, shape),
+    }  # fmt: skip
+    even, found = even_weights(facts, shape), []
+    for of_head in weights:
+        shares, excess = {}, {}
+        for name, cells in keys.items():
+            rows = words & cells.any(1)
+            if rows.sum() >= (8 if name == "same" else 1):
+                shares[name] = (of_head * cells).sum(1)[rows].mean()
+                excess[name] = shares[name] - (even * cells).sum(1)[rows].mean()
+        rest = max((one for one in excess if one in ("first", "special")), key=excess.get)
+        rule = max((one for one in excess if one not in ("first", "special")), key=excess.get)
+        name = rest if excess[rest] >= HALF else None
+        name = rule if excess[rule] >= QUARTER else name
+        name = "special" if name == "first" and special[0] else name
+        found.append(name and (name, shares[name]))
+    return found
+
+
+def relations(facts, weights):
+    """Return how much the content words of a text relate to each other by head, (H,).
+
+    Of the weight of each pair counts what is above the mean of all other pairs of words at the same
+    distance, and above the mean of all other words that attend to the same key.
+    """
+    weights = np.asarray(weights, float)
+    weights = weights.reshape(-1, *weights.shape[-2:])
+    words = ~specials(facts)
+    readable = ~masked(facts, weights.shape[1:]) & words & words[:, None]
+    if starts_with_sink(facts):
+        readable[:, 0] = False
+    T, related, scores = len(words), content(facts), np.zeros(len(weights))
+    for i in range(T):
+        for j in range(T):
+            if i == j or not (related[i] and related[j] and readable[i, j]):
+                continue
+            others = [(a, a + j - i) for a in range(T) if a != i and 0 <= a + j - i < T]
+            others = [cell for cell in others if readable[cell]]
+            readers = [a for a in range(T) if a not in (i, j) and readable[a, j]]
+            at_distance = np.mean([weights[:, a, b] for a, b in others], 0) if others else 0.0
+            to_key = np.mean([weights[:, a, j] for a in readers], 0) if readers else 0.0
+            scores += np.maximum(weights[:, i, j] - np.maximum(at_distance, to_key), 0.0)
+    return scores / related.sum()
+
+
+def starts_with_sink(facts):
+    cells = getattr(facts, "masked", None)
+    if cells is None or len(cells) < 2:
+        return False
+    cells = np.asarray(cells, bool)
+    return cells[0, 1:].all() and not cells[:, 0].any() and not specials(facts)[0]
+
+
+def on_sinks(facts, weights):
+    """Return the mean weight of words on special tokens, and on a first word that is a sink."""
+    weights = np.asarray(weights, float)
+    weights = weights.reshape(-1, *weights.shape[-2:])
+    special = specials(facts)
+    sinks = special.copy()
+    sinks[0] |= starts_with_sink(facts)
+    return weights[:, ~special][:, :, sinks].sum(2).mean(1)
+
+
+def drawn_heads(facts):
+    """Return the layer and the head of a map, which are not means of several."""
+    (head,) = facts.heads
+    return facts.layer, head
+
+
+# ------------------------------------------------------------------------------------- titles
+
+
+@MAPS.sentence("<layer:Layer|Cross-attention, layer> <n:i>, head <head:i>[[, from <query:*>]]")
+def map_place(facts, said):
+    layer, head = drawn_heads(facts)
+    what = "Cross-attention, layer" if facts.stack == "cross" else "Layer"
+    query = None
+    if said["query"] is not None:
+        query = (
+            "[CLS]"
+            if facts.query is None
+            else (f"the patch in row {facts.query[0]}, column {facts.query[1]}")
+        )
+    return {"layer": what, "n": layer, "head": head, "query": query}
+
+
+@MAPS.sentence("Layer <n:i>, mean of heads <heads:*>")
+def map_mean_place(facts, said):
+    return {"n": facts.layer, "heads": ", ".join(map(str, facts.heads))}
+
+
+@MAPS.sentence("This head among all <count>, on one scale")
+def map_overview(facts, said):
+    shape = np.asarray(facts.overview).shape
+    return {"count": shape[0] * shape[1]}
+
+
+@MAPS.sentence(
+    "[[<which:Words|Repeated words>]] <rule:*>: <share> of their attention"
+    "[[, <aside:special tokens aside>]]"
+)
+def map_rule(facts, said):
+    (found,) = rules_of(facts, facts.weights)
+    if found is None:
+        return []
+    name, share = found
+    aside = "special tokens aside" if removed(facts) else None
+    if name == "first" or not removed(facts):
+        aside = None if not said["aside"] else aside
+    which = "Repeated words" if name == "same" else "Words"
+    return {"which": which, "rule": RULES[name], "share": share, "aside": aside}
+
+
+def removed(facts):
+    return getattr(facts, "special", "keep") == "remove"
+
+
+def cells_of(facts, query, key):
+    rows = [n for n, label in enumerate(facts.rows) if label == query]
+    columns = [n for n, label in enumerate(facts.columns) if label == key]
+    return [(m, n) for m in rows for n in columns]
+
+
+@MAPS.sentence(
+    "“<query:w>” gives “<key:w>” <share> of its attention[[, <aside:special tokens aside>]]"
+)
+def map_cell(facts, said):
+    """The largest weight between two content words."""
+    weights = np.asarray(facts.weights, float)
+    related = content(facts, "rows")[:, None] & content(facts, "columns")
+    if facts.rows == facts.columns:
+        np.fill_diagonal(related, False)
+    related &= ~masked(facts, weights.shape)
+    row, column = np.unravel_index(np.where(related, weights, -1).argmax(), weights.shape)
+    one = {"query": facts.rows[row], "key": facts.columns[column], "share": weights[row, column]}
+    return one | {"aside": "special tokens aside" if removed(facts) else None}
+
+
+@MAPS.sentence("Half of this head's attention between words stays within <reach> words")
+def map_reach(facts, said):
+    words = ~specials(facts)
+    weights = np.asarray(facts.weights, float) * (words & words[:, None])
+    apart = np.abs(np.arange(len(words))[:, None] - np.arange(len(words)))
+    within = [weights[apart <= r].sum() / weights.sum() for r in range(len(words))]
+    return {"reach": next(r for r, share in enumerate(within) if share >= 0.5)}
+
+
+@MAPS.sentence("Dashed: <reach> words away.")
+def map_dashed(facts, said):
+    return map_reach(facts, said)
+
+
+@MAPS.sentence("[[<who:*>]] attends most to patch (<row>, <column>): <times> × even weight")
+def map_patch(facts, said):
+    patches = facts.sides[1].patches
+    query = 0 if facts.query is None else facts.sides[0].patches.index(facts.query)
+    weights = np.asarray(facts.weights, float)[query]
+    n = max((n for n, patch in enumerate(patches) if patch), key=lambda n: weights[n])
+    who = "[CLS]" if facts.query is None else f"The framed patch {(*facts.query,)}"
+    row, column = patches[n]
+    return {"who": who, "row": row, "column": column, "times": weights[n] * len(patches)}
+
+
+@MAPS.sentence("Each cell is one patch; <share:less than 1%|*> of the weight goes to other tokens.")
+def map_other_tokens(facts, said):
+    query = 0 if facts.query is None else facts.sides[0].patches.index(facts.query)
+    others = [n for n, patch in enumerate(facts.sides[1].patches) if not patch]
+    share = np.asarray(facts.weights, float)[query, others].sum()
+    return {"share": "less than 1%" if share < 0.01 else f"{share:.0%}"}
+
+
+@MAPS.sentence("Of the <count> heads[[ of layer <layer>]], <parts:*>")
+def heads_title(facts, said):
+    found = rules_of(facts, facts.weights)
+    layers = np.asarray(facts.weights).shape[0]
+    parts, before = [], ""
+    for name, number in Counter(one[0] for one in found if one).most_common():
+        verb, _, rest = RULES[name].partition(" ")
+        verb = f"{verb}s" if number == 1 else verb
+        parts.append(f"{number} {'' if verb.rstrip('s') == before else verb + ' '}{rest}")
+        before = verb.rstrip("s")
+    one = {"count": len(found), "parts": ", ".join(parts)}
+    return one | {"layer": facts.layers[0] if layers == 1 else None}
+
+
+@MAPS.sentence("<count> heads")
+def heads_count(facts, said):
+    return {"count": np.prod(np.asarray(facts.weights).shape[:2])}
+
+
+@MAPS.sentence("<rule:previous|next|itself|same|first|special>[[ <share>]]")
+def heads_tile(facts, said):
+    found = [one for one in rules_of(facts, facts.weights) if one]
+    return [{"rule": name, "share": share if said["share"] else None} for name, share in found]
+
+
+@MAPS.sentence("<query:*> → <key:*> <share>")
+def map_example(facts, said):
+    """A weight of a long map, which is written beside its cell."""
+    weights = np.asarray(facts.weights, float)
+    cells = cells_of(facts, said["query"], said["key"])
+    choices = [weights[cell] for cell in cells if cell[0] != cell[1]]
+    return {"query": said["query"], "key": said["key"], "share": OneOf(choices)}
+
+
+# ----------------------------------------------------------------------------------- captions
+
+CHOSEN = (
+    "[[<what:O|o>]]f <among:all heads|those asked for>[[ <half:with under half of their weight "
+    "on sinks>]] this one has the largest "
+)
+
+
+def ranked(facts):
+    """Return the scores of all heads by name, and of those that were asked for."""
+    asked = facts.asked if hasattr(facts, "asked") else None
+    names = [
+        (layer, head)
+        for layer in facts.ranked_layers
+        for head in range(np.asarray(facts.overview).shape[1])
+    ]
+    return names, asked
+
+
+def chosen(facts, said, scores, on_sink=None):
+    """Return what a note on the choice of a head should say."""
+    names, asked = ranked(facts)
+    among = [n for n, (layer, head) in enumerate(names) if asked in (None, layer)]
+    fits = [n for n in among if on_sink is None or on_sink[n] < 0.5] or among
+    best = max(fits, key=lambda n: scores[n])
+    assert names[best] == drawn_heads(facts), f"the largest is {names[best]}"
+    beyond = any(scores[n] > scores[best] for n in among)
+    return {
+        "what": OneOf([None, *"Oo"]), "among": "all heads" if asked is None else "those asked for",
+        "half": "with under half of their weight on sinks" if beyond else None,
+    }  # fmt: skip
+
+
+@MAPS.sentence(f"{CHOSEN}weight between content words beyond what distance and key explain[[.]]")
+def map_chosen(facts, said):
+    scores = relations(facts.of_ranking, facts.overview)
+    return chosen(facts, said, scores, on_sinks(facts.of_ranking, facts.overview))
+
+
+@MAPS.sentence(f"{CHOSEN}weight between patches beyond what distance and key explain[[.]]")
+def map_chosen_patches(facts, said):
+    return chosen(facts, said, relations_of_patches(facts.of_ranking, facts.overview))
+
+
+def relations_of_patches(facts, weights):
+    """Return the same of patches, whose distance is in rows and columns."""
+    weights = np.asarray(weights, float)
+    weights = weights.reshape(-1, *weights.shape[-2:])
+    places = [n for n, patch in enumerate(facts.sides[0].patches) if patch]
+    patches, scores = facts.sides[0].patches, np.zeros(len(weights))
+    steps = {}
+    for i in places:
+        for j in places:
+            step = tuple(np.subtract(patches[j], patches[i]))
+            steps.setdefault(step, []).append((i, j))
+    for cells in steps.values():
+        for i, j in cells:
+            if i == j:
+                continue
+            same = [weights[:, a, b] for a, b in cells if (a, b) != (i, j)]
+            readers = [weights[:, a, j] for a in places if a not in (i, j)]
+            most = np.maximum(np.mean(same, 0) if same else 0.0, np.mean(readers, 0))
+            scores += np.maximum(weights[:, i, j] - most, 0.0)
+    return scores / len(places)
+
+
+@MAPS.sentence(
+    f"{CHOSEN}mean weight from <a:content words|frames> to <b:other content words|other frames|"
+    "content words>[[, <piece:piece by piece>]][[.]]"
+)
+def map_chosen_mean(facts, said):
+    whole, weights = facts.of_ranking, np.asarray(facts.overview, float)
+    weights = weights.reshape(-1, *weights.shape[-2:])
+    rows, columns = content(whole, "rows"), content(whole, "columns")
+    related = rows[:, None] & columns
+    if whole.stack != "cross":
+        np.fill_diagonal(related, False)
+    scores = (weights * related).sum((1, 2)) / rows.sum()
+    kind = "frames" if getattr(whole, "seconds_of_rows", None) is not None else "content words"
+    one = chosen(facts, said, scores) | {"a": kind, "b": f"other {kind}"}
+    return one | {"piece": "piece by piece" if facts.streamed else None}
+
+
+@MAPS.sentence("of all heads this one has the largest weight from “<query:w>” to “<key:w>”")
+def map_chosen_words(facts, said):
+    ((row, column),) = cells_of(facts, said["query"], said["key"])
+    weights = np.asarray(facts.overview, float)[..., row, column]
+    layer, head = np.unravel_index(weights.argmax(), weights.shape)
+    assert (layer, head) == drawn_heads(facts)
+    (query, key) = facts.asked_words
+    return {"query": query, "key": key}
+
+
+@MAPS.sentence(
+    "<names:*> <how:removed|hidden> (<share> of the weight), rows <rows:renormalized to 1|"
+    "renormalised to 1|not renormalized>[[.]]"
+)
+def map_removed(facts, said):
+    """How much of the weight of words is on what was removed: in the heads that are drawn."""
+    whole = np.asarray(facts.whole, float)
+    labels = facts.of_ranking.columns
+    special = specials(facts.of_ranking)
+    lost = whole[..., ~special, :][..., special].sum(-1).mean()
+    kept = np.asarray(facts.weights, float).sum(-1)
+    is_removed = bool(np.allclose(kept, 1, atol=1e-4))
+    return {
+        "names": ", ".join(dict.fromkeys(np.array(labels)[special])), "share": lost,
+        "how": "removed" if is_removed else "hidden",
+        "rows": OneOf(["renormalized to 1", "renormalised to 1"]) if is_removed else
+                "not renormalized",
+    }  # fmt: skip
+
+
+@MAPS.sentence("<what:E|e>xact weights of tokens <a> to <b> for tokens <c> to <d>, of <all>[[.]]")
+def map_part(facts, said):
+    m, n = np.asarray(facts.weights).shape
+    if hasattr(facts, "tokens_of_rows"):
+        a, c = facts.tokens_of_rows["first"], facts.tokens_of_columns["first"]
+    else:
+        a, c = (side.start for side in facts.sides)
+    return {
+        "what": OneOf("Ee"),
+        "a": a,
+        "b": a + m - 1,
+        "c": c,
+        "d": c + n - 1,
+        "all": facts.length,
+    }
+
+
+@MAPS.sentence(
+    "<what:E|e>ach cell joins <cell> × <same> of the <m> × <n> weights (columns summed, "
+    "rows averaged)[[.]]"
+)
+def map_pooled(facts, said):
+    cell = facts.sides[0].cell
+    assert -(-facts.length // cell) == len(facts.rows)
+    return {"what": OneOf("Ee"), "cell": cell, "same": cell, "m": facts.length, "n": facts.length}
+
+
+@MAPS.sentence("In each tile the[[ <count>]] queries run down and the keys across.")
+def heads_tiles(facts, said):
+    pooled = facts.sides[1].cell > 1
+    return {"count": None if pooled else np.asarray(facts.weights).shape[-2]}
+
+
+@MAPS.sentence("Colors on a logarithmic scale.")
+def map_logarithmic(facts, said):
+    assert np.asarray(facts.weights).shape[-1] >= 48 or facts.sides[1].cell > 1
+    return {}
+
+
+@MAPS.sentence("[[weight of ]]special tokens", "weight between words")
+def map_scales(facts, said):
+    assert specials(facts).any()
+    return {}
+
+
+MAPS.words(
+    "key (attended to), position", "query (attending), position", "key (attended to), s",
+    "query (attending), s",
+)  # fmt: skip
+
+# ----------------------------------------------------------------------------------- terminal
+
+
+@MAPS.sentence("Layer <layer>, head <head>, <model:*>")
+def map_line(facts, said):
+    layer, head = drawn_heads(facts)
+    return {"layer": layer, "head": head, "model": facts.provenance.model}
+
+
+@MAPS.sentence(
+    "darkest[[ between words:]] <most>[[, of special tokens: <special>]]; rows attend to columns"
+)
+def map_darkest(facts, said):
+    weights, special = np.asarray(facts.weights, float), specials(facts)
+    cells = special | special[:, None]
+    of_special = weights[cells].max() if cells.any() else None
+    return {"most": weights[~cells].max(), "special": of_special}
+
+
+@MAPS.sentence("head <head>")
+def map_tile(facts, said):
+    return {"head": OneOf(range(np.asarray(facts.overview).shape[1]))}
+
+
+@MAPS.sentence("<model:*>: <layers> × <heads> heads, <m> × <n> weights each")
+def heads_line(facts, said):
+    shape = dict(zip(("layers", "heads", "m", "n"), np.asarray(facts.weights).shape, strict=True))
+    return shape | {"model": facts.provenance.model}
+
+
+@MAPS.sentence(
+    "AttentionMap(<stack:*>, Layer <layer>, head <head>, <m> × <n>, <model:*>, <verdict:verified>)"
+)
+def map_repr(facts, said):
+    layer, head = drawn_heads(facts)
+    m, n = np.asarray(facts.weights).shape
+    one = {"stack": facts.stack, "layer": layer, "head": head, "m": m, "n": n}
+    return one | {"model": facts.provenance.model, "verdict": "verified"}
+
+
+@MAPS.sentence(
+    "HeadMaps(<stack:*>, <layers> × <heads> heads, <m> × <n> each, <model:*>, <verdict:verified>)"
+)
+def heads_repr(facts, said):
+    return heads_line(facts, said) | {"stack": facts.stack, "verdict": "verified"}
+
+
+RANKING = Patterns()  # of all heads, below a map
+SHOWN = 6  # heads of a ranking
+
+
+@RANKING.sentence(
+    "weight between content words beyond what distance and key explain: <heads:*>",
+    "HeadRanking(<count> heads by weight between content words beyond what distance and key "
+    "explain, best <heads:*>)",
+)
+def ranking_line(facts, said):
+    """The first heads with their scores; those that are mostly on sinks come last."""
+    scores, at_rest = relations(facts, facts.weights), on_sinks(facts, facts.weights) >= HALF
+    order = sorted(range(len(scores)), key=lambda n: (at_rest[n], -scores[n]))
+    shown = order[: SHOWN if "count" not in said else 1]
+    names = names_of_heads(facts)
+    listed = ", ".join(f"{names[n]} ({scores[n]:.2f})" for n in shown)
+    return {"heads": listed} | ({"count": len(scores)} if "count" in said else {})
+
+
+def names_of_heads(facts):
+    layers, heads = np.asarray(facts.weights).shape[:2]
+    return [f"{layer}.{head}" for layer in range(layers) for head in range(heads)]
+
+
+MATCHES = Patterns()  # of all heads, by the weight from one word to another
+
+
+def of_words(facts):
+    """Return the row of the first word in all heads, the second, and the order of the heads."""
+    query, key = facts.asked_words
+    ((row, column),) = cells_of(facts, query, key)
+    rows = np.asarray(facts.weights, float)[:, :, row].reshape(-1, len(facts.columns))
+    return rows, row, column, np.argsort(-rows[:, column], kind="stable")
+
+
+def above(facts, others):
+    """Return the names of the heads in which a word gets more than some others, in order."""
+    rows, _, column, order = of_words(facts)
+    names = names_of_heads(facts)
+    return [names[n] for n in order if (rows[n, column] > rows[n, others]).all()]
+
+
+@MATCHES.sentence("weight from “<query:w>” to “<key:w>”, <how:largest|smallest> first")
+def matches_title(facts, said):
+    query, key = facts.asked_words
+    return {"query": query, "key": key, "how": "largest"}
+
+
+MATCHES.words("head weight rank among the words")
+
+
+@MATCHES.sentence("<head:h> <weight> <rank:i>")
+def matches_row(facts, said):
+    rows, row, column, _ = of_words(facts)
+    n = names_of_heads(facts).index(said["head"])
+    words = [k for k in np.flatnonzero(~specials(facts)) if k != row]
+    rank = 1 + (rows[n, words] > rows[n, column]).sum()
+    return {"head": said["head"], "weight": rows[n, column], "rank": rank}
+
+
+@MATCHES.sentence("above every word but “<query:w>” itself in <some> of <all> heads: <heads:*>")
+def matches_every(facts, said):
+    rows, row, column, _ = of_words(facts)
+    others = [k for k in np.flatnonzero(~specials(facts)) if k not in (row, column)]
+    heads = above(facts, others)
+    one = {"query": facts.asked_words[0], "some": len(heads), "all": len(rows)}
+    return one | {"heads": ", ".join(heads)}
+
+
+@MATCHES.sentence("above <words:*> in <some> of <all> heads: <heads:*>")
+def matches_function_words(facts, said):
+    rows, row, _, _ = of_words(facts)
+    is_word = ~specials(facts) & ~content(facts)
+    others = [k for k in np.flatnonzero(is_word) if k != row]
+    heads = above(facts, others)
+    listed = " and ".join(f"“{word}”" for word in sorted({facts.columns[k] for k in others}))
+    return {"words": listed, "some": len(heads), "all": len(rows), "heads": ", ".join(heads)}
+
+
+@MATCHES.sentence("HeadMatches('<query:*>' to '<key:*>', <count> heads, best <head:h> (<weight>))")
+def matches_repr(facts, said):
+    rows, _, column, order = of_words(facts)
+    (query, key), best = facts.asked_words, order[0]
+    one = {"query": query, "key": key, "count": len(rows), "weight": rows[best, column]}
+    return one | {"head": names_of_heads(facts)[best]}
+
+
+# -------------------------------------------------------------------------------------- steps
+
+STEPS = Patterns()
+TITLES = {
+    "X": "Input X", "Q": "Queries Q", "K": "Keys K", "V": "Values V", "scores": "Scores",
+    "scaled scores": "Scaled scores", "full scores": "Full scores", "weights": "Weights",
+    "A": "Attention vectors A", "heads": "All heads, side by side", "output": "Output",
+}  # fmt: skip
+HIDDEN = -1e30  # scores of keys that may not be read
+
+
+class Taken:
+    """The stages of a head: the arrays, and what the word's vector is made of."""
+
+    def __init__(self, facts):
+        self.facts = facts
+        if isinstance(facts.stages[0], dict):
+            fields = vars(facts)
+            self.values = {
+                one["name"].replace("_", " "): np.asarray(fields[one["name"]], float)
+                for one in facts.stages
+            }
+        else:
+            self.values = {one.name: np.asarray(one.values, float) for one in facts.stages}
+        self.weights = self.values["weights"][facts.row]
+        self.parts = self.weights[:, None] * self.values["V"]
+        vector = self.parts.sum(0)
+        self.shares = self.parts @ vector / (vector @ vector)
+
+    def ends(self):
+        """Return the ends of the ranges that colors show."""
+        for name, values in self.values.items():
+            every = np.sort(np.abs(values[values > HIDDEN]).ravel())
+            share = 1.0 if "scores" in name or name == "weights" else 0.99
+            yield name, every[int(share * (len(every) - 1))]
+
+
+def taken_from(facts):
+    """Return the stages of a head, computed once."""
+    if not hasattr(facts, "taken"):
+        facts.taken = Taken(facts)
+    return facts.taken
+
+
+@STEPS.sentence(
+    "“<key:w>” contributes <share> of the attention vector of “<word:w>”, with a weight of <weight>"
+)
+def steps_title(facts, said):
+    taken = taken_from(facts)
+    n = int(taken.shares.argmax())
+    one = {"key": facts.keys[n], "word": facts.word, "share": taken.shares[n]}
+    assert facts.word == facts.queries[facts.row]
+    return one | {"weight": taken.weights[n]}
+
+
+@STEPS.sentence("Layer <layer>, head <head>[[ of <model:*>, following “<word:w>”]]")
+def steps_place(facts, said):
+    one = {"layer": facts.layer, "head": facts.head}
+    follows = {"model": facts.provenance.model, "word": facts.word}
+    return one | {name: follows[name] if said[name] else None for name in follows}
+
+
+@STEPS.sentence("<title:*>")
+def steps_names(facts, said):
+    names = [TITLES[name] for name in taken_from(facts).values] + ["Attention vector a"]
+    words = said["title"]
+    return {"title": words} if words in (*names, " ".join(names)) else []
+
+
+@STEPS.sentence("<rows> × <columns>, range ± <end>")
+def steps_input(facts, said):
+    """Of the input alone, which has no formula."""
+    taken = taken_from(facts)
+    rows, columns = taken.values["X"].shape
+    return {"rows": rows, "columns": columns, "end": dict(taken.ends())["X"]}
+
+
+@STEPS.sentence(
+    "$<formula:f>$ <rows> × <columns>[[, range ± <end>]] "
+    "[[agrees to <difference>]][[<none:not compared>]]"
+)
+def steps_stage(facts, said):
+    """Of each stage: its formula, its size, the range of its colors, and how far it agrees."""
+    taken, choices = taken_from(facts), []
+    width = taken.values["Q"].shape[1]
+    heads = taken.values["heads"].shape[1] // taken.values["A"].shape[1]
+    assert "sqrt" not in said["formula"] or f"{{{width}}}" in said["formula"]
+    assert "ldots" not in said["formula"] or f"A_{{{heads - 1}}}" in said["formula"]
+    for (name, end), stage in zip(taken.ends(), facts.stages, strict=True):
+        rows, columns = taken.values[name].shape
+        one = {"formula": said["formula"], "rows": rows, "columns": columns}
+        one |= {"end": None if name == "weights" else end}
+        off = None if stage.difference is None else of_machine(facts.agreement, stage.difference)
+        choices.append(one | {"difference": off, "none": "not compared" if off is None else None})
+    return choices
+
+
+@STEPS.sentence("$<what:v_{j}|\\alpha _{j} v_{j}>$,[[ range]] ± <end>")
+def steps_vector_range(facts, said):
+    taken = taken_from(facts)
+    largest = max(np.abs(taken.parts).max(), np.abs(taken.parts.sum(0)).max())
+    end = dict(taken.ends())["V"] if said["what"] == "v_{j}" else largest
+    return {"what": said["what"], "end": end}
+
+
+STEPS.words("$a = \\Sigma _{j} \\alpha _{j} v_{j}$", "$\\alpha _{j}$")
+
+
+@STEPS.sentence("of “<word:w>”: every value times its weight, added up")
+def steps_follow(facts, said):
+    return {"word": facts.word}
+
+
+@STEPS.sentence("<shares:*> 100%")
+def steps_shares(facts, said):
+    words = said["shares"].split()
+    shares = taken_from(facts).shares
+    fine = len(words) == len(shares) and all(map(agrees, words, shares))
+    return {"shares": said["shares"]} if fine else []
+
+
+@STEPS.sentence(
+    "Rows are tokens; framed is the row of “<word:w>”[[, and among the heads side by side "
+    "what head <head> adds]]."
+)
+def steps_framed(facts, said):
+    several = taken_from(facts).values["heads"].shape[1] > taken_from(facts).values["A"].shape[1]
+    return {"word": facts.word, "head": facts.head if several else None}
+
+
+STEPS.words(
+    "The range of features is that of 99% of them, the range of scores that of all.",
+    "“agrees to” is the largest difference from the model's own.",
+    "The share of a key is what it adds along the attention vector (α v · a / a · a).",
+    "The share of a key is what it adds along the sum (α v · a / a · a).",
+    "Every key adds its value, times its weight; columns are features.",
+    "The range of the values is that of 99% of them.",
+    "share",
+)
+
+
+@STEPS.sentence("stage formula shape row of “<word:w>” agrees to")
+def steps_columns(facts, said):
+    return {"word": facts.word}
+
+
+@STEPS.sentence("<stage:*> <m:i> × <n:i> <numbers:*>")
+def steps_stage_line(facts, said):
+    """A stage: its shape, the first numbers of the row that is followed, and its difference."""
+    stages = {one.name: one for one in facts.stages}
+    names = [name for name in stages if said["stage"].startswith(f"{name} ")]
+    stage = stages[max(names, key=len)]
+    values = np.asarray(stage.values, float)
+    words = said["numbers"].replace("…", "").replace("a row for each key", "").split()
+    row = [] if stage.rows == "key" else [*values[facts.row][:3]]
+    root = f"√{stages['Q'].values.shape[1]}"
+    assert "√" not in said["stage"] or root in said["stage"]
+    last = " ".join(words[len(row) :])
+    assert last in ("", "not compared") or agrees(last, stage.difference)
+    assert last or stage.why_not == "given"
+    fine = all(map(agrees, words, row)) and len(words) >= len(row)
+    m, n = values.shape
+    return {"stage": said["stage"], "m": m, "n": n, "numbers": said["numbers"] if fine else row}
+
+
+@STEPS.sentence("key scores scaled[[ <full:full>]] weights of vector")
+def steps_key_columns(facts, said):
+    return {"full": "full" if "full scores" in taken_from(facts).values else None}
+
+
+@STEPS.sentence("<key:*> <numbers:*>%")
+def steps_key_line(facts, said):
+    """A key: its scores, its weight, a bar, and its share of the vector."""
+    taken = taken_from(facts)
+    rows = [n for n, key in enumerate(facts.keys) if key == said["key"]]
+    for n in rows:
+        words = [one for one in said["numbers"].split() if set(one) != {"█"}]
+        squares = [
+            taken.values[name][facts.row][n]
+            for name in taken.values
+            if "scores" in name or name == "weights"
+        ]
+        squares = [x if x > HIDDEN else -math.inf for x in squares]
+        numbers = [*squares, 100 * taken.shares[n]]
+        if len(words) == len(numbers) and all(map(agrees, words, numbers)):
+            return {"key": said["key"], "numbers": said["numbers"]}
+    return []
+
+
+@STEPS.sentence(
+    "StepsResult(<stack:*> layer <layer>, head <head>, '<word:*>': <stages:*>; <verdict:verified>)"
+)
+def steps_repr(facts, said):
+    stages = ", ".join(one.name for one in facts.stages)
+    one = {"stack": facts.stack, "layer": facts.layer, "head": facts.head, "word": facts.word}
+    return one | {"stages": stages, "verdict": "verified"}

@@ -1,0 +1,985 @@
+"""Sentences of senses and shift, and the numbers that they should name."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+from scipy.stats import binomtest
+
+from figures.sentences.facts import numbered, spearman
+from figures.sentences.reading import OneOf, Patterns, agrees, read_number
+
+# ------------------------------------------------------------------------------------- senses
+
+SENSES = Patterns()
+LEVEL, BEYOND = 0.01, 0.05  # of significance: of the shuffles, and beside the other words
+
+
+def joined(names):
+    return " and ".join([part for part in (", ".join(names[:-1]), *names[-1:]) if part])
+
+
+def counted(facts):
+    """Return which occurrences count, and how many each sense has."""
+    kept = [n for n in range(len(facts.occurrences)) if n not in facts.alike]
+    senses = [facts.occurrences[n].sense for n in kept]
+    return kept, {sense: senses.count(sense) for sense in facts.senses}
+
+
+def scores(facts):
+    """Return the share of right ones in each state: from each occurrence, not from the scores."""
+    kept, _ = counted(facts)
+    return np.asarray(facts.right, float)[:, kept].mean(1)
+
+
+def chance(facts):
+    _, counts = counted(facts)
+    return max(counts.values()) / sum(counts.values())
+
+
+def others_right(facts):
+    """Return the share of right ones by the other words alone."""
+    if facts.context_right is None:
+        return facts.context.accuracy
+    kept, _ = counted(facts)
+    return np.asarray(facts.context_right, float)[kept].mean()
+
+
+def p_beyond(facts, state):
+    """Return the p-value of a state against the other words alone: a sign test of sentences."""
+    if facts.context_right is None:
+        return getattr(facts, "p_beyond", [math.nan])[state]
+    by_sentence = {}
+    gain = np.nan_to_num(np.asarray(facts.right, float)[state] - np.asarray(facts.context_right))
+    for one, difference in zip(facts.occurrences, gain, strict=True):
+        by_sentence[one.sentence] = by_sentence.get(one.sentence, 0.0) + difference
+    better = sum(difference > 1e-9 for difference in by_sentence.values())
+    worse = sum(difference < -1e-9 for difference in by_sentence.values())
+    return binomtest(better, better + worse).pvalue if better > worse else 1.0
+
+
+def separates(facts):
+    """Return whether each state tells the senses apart: by the shuffles, and above guessing."""
+    return [one.p_value <= LEVEL and one.low > chance(facts) for one in facts.scores]
+
+
+def since(holds):
+    """Return the first state from which on all hold; None if the last does not."""
+    wrong = [n for n, holds_here in enumerate(holds) if not holds_here]
+    first = wrong[-1] + 1 if wrong else 0
+    return first if first < len(holds) else None
+
+
+def splits(facts):
+    """Return which states also do better than the other words alone."""
+    pairs = enumerate(separates(facts))
+    return [fine and p_beyond(facts, n) <= BEYOND for n, fine in pairs]
+
+
+def sense_slots(facts):
+    one = {"word": facts.word, "senses": joined(facts.senses)}
+    return one | {"right": scores(facts)[-1], "chance": chance(facts)}
+
+
+@SENSES.sentence(
+    "No split of “<word:w>” into <senses:*> can be shown at the output: <right> right, chance "
+    "<chance>[[.]]"
+)
+def senses_none(facts, said):
+    assert since(separates(facts)) is None, "the output tells them apart"
+    return sense_slots(facts)
+
+
+@SENSES.sentence(
+    "“<word:w>” differs between <senses:*> before any context: <right> right, chance <chance>[[.]]"
+)
+def senses_static(facts, said):
+    """The word itself tells the senses apart as it enters the first layer, and ever after."""
+    assert since(separates(facts)) == 0
+    return sense_slots(facts) | {"right": scores(facts)[0]}
+
+
+@SENSES.sentence(
+    "<from:From layer|At the output>[[ <state> on]], “<word:w>” tells <senses:*> apart, but "
+    "<better:not clearly|no> better than the other words alone: [[<out:output> ]]<right> right, "
+    "chance <chance>, other words <others>[[.]]"
+)
+def senses_told(facts, said):
+    first, last = since(separates(facts)), len(facts.scores) - 1
+    assert first not in (None, 0)
+    assert since(splits(facts)) is None, "it does better than the other words alone"
+    others = others_right(facts)
+    better = "not clearly" if scores(facts)[-1] > others + 1e-9 else "no"
+    one = sense_slots(facts) | {"better": better, "others": others}
+    at_end = {"from": "At the output", "state": None, "out": None}
+    from_layer = {"from": "From layer", "state": first, "out": "output"}
+    return one | (at_end if first == last else from_layer)
+
+
+@SENSES.sentence(
+    "From layer <state> on, “<word:w>” splits into <senses:*>: output <right> right, "
+    "chance <chance>[[.]]"
+)
+def senses_split(facts, said):
+    return sense_slots(facts) | {"state": since(splits(facts))}
+
+
+@SENSES.sentence(
+    "At the output <right> of <count> are nearest to their own sense, <static> without context, "
+    "<others> by the other words alone without attention[[ (p = <p>)]]."
+)
+def senses_details(facts, said):
+    kept, _ = counted(facts)
+    p = p_beyond(facts, -1)
+    return {
+        "right": scores(facts)[-1] * len(kept), "count": len(kept), "static": scores(facts)[0],
+        "others": others_right(facts), "p": None if math.isnan(p) else p,
+    }  # fmt: skip
+
+
+def best_state(facts):
+    """Return the state with the highest accuracy, the first of equals."""
+    shares = scores(facts)
+    return int(np.flatnonzero(shares >= shares.max() - 1e-9)[0])
+
+
+def state_name(facts, state):
+    return "output" if state == len(facts.scores) - 1 else f"entering layer {state}"
+
+
+@SENSES.sentence(
+    "The <how:best|worst> of <count> states, <state:*>, has <right> (p = <p> over all)."
+)
+def senses_best(facts, said):
+    best = best_state(facts)
+    name = state_name(facts, best)
+    one = {"how": "best", "count": len(facts.scores), "state": name}
+    return one | {"right": scores(facts)[best], "p": facts.p_best}
+
+
+@SENSES.sentence(
+    "“<word:w>” <times> times in <sentences> sentences (<senses:*>), read by <model:*>."
+)
+def senses_source(facts, said):
+    _, counts = counted(facts)
+    listed = ", ".join(f"{sense} {counts[sense]}" for sense in facts.senses)
+    return {
+        "word": facts.word, "times": len(facts.occurrences),
+        "sentences": len({one.sentence for one in facts.occurrences}), "senses": listed,
+        "model": facts.provenance.model,
+    }  # fmt: skip
+
+
+@SENSES.sentence(
+    "Right: nearest by cosine to the centroid of its own sense, computed without its "
+    "sentence[[; <sure:from that layer on p ≤ 0.01 in each>]]."
+)
+def senses_rule(facts, said):
+    sure = "from that layer on p ≤ 0.01 in each"
+    return {"sure": None if since(separates(facts)) is None else sure}
+
+
+@SENSES.sentence(
+    "Colored: the content word with most of its attention in layer <layer>.",
+    "content words that get most of its attention in layer <layer>",
+)
+def senses_layer(facts, said):
+    return {"layer": facts.attention_layer}
+
+
+def shown_states(facts):
+    return sorted({0, best_state(facts), len(facts.scores) - 1})
+
+
+@SENSES.sentence(
+    "Planes: the first two principal components of each state, computed without the senses, scaled "
+    "to the panel and rotated to fit the best one (orthogonal Procrustes); they show <shares:*> of "
+    "the variance."
+)
+def senses_planes(facts, said):
+    shares = [sum(facts.explained[state]) for state in shown_states(facts)]
+    for n, state in enumerate(shown_states(facts) if len(facts.vectors[0][0]) < 96 else ()):
+        vectors = np.asarray(facts.vectors, float)[state]
+        power = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False) ** 2
+        shares[n] = power[:2].sum() / power.sum()
+    words = said["shares"].split(", ")
+    right = len(words) == len(shares) and all(map(agrees, words, shares))
+    return {"shares": said["shares"] if right else ", ".join(f"{x:.0%}" for x in shares)}
+
+
+SENSES.words(
+    "Entering layer 0 the word differs only by its position, so dots may coincide.",
+    "Numbers that would overlap are left out.",
+    "Attention: mean of all heads, special tokens left out.",
+    "The numbered sentences, with the word that each attends to most",
+    "Right in each layer",
+    "hollow: nearer to another sense",
+    "Without context",
+    "Output",
+)
+
+
+@SENSES.sentence(
+    "[[<what:T|t>he best layer is chosen on the same sentences, the output is not]][[.]]"
+)
+def senses_choice(facts, said):
+    return {"what": OneOf("Tt")}
+
+
+@SENSES.sentence("<what:V|v>ectors <how:centered|centred> on the mean of all others[[.]]")
+def senses_centered(facts, said):
+    assert not facts.raw
+    return {"what": OneOf("Vv"), "how": OneOf(["centered", "centred"])}
+
+
+@SENSES.sentence(
+    "Bars: 95% interval (Wilson), wider by refits of the centroids with weighted sentences; gray: "
+    "range of 95% of <shuffles> shuffles of the senses."
+)
+def senses_bars(facts, said):
+    return {"shuffles": facts.shuffles}
+
+
+@SENSES.sentence(
+    "Best <state:*>, chosen on the same sentences, <best>, p = <p> over all layers; output "
+    "<output> (<low> to <high>); guessing <chance>; static, the word entering layer 0, <static>; "
+    "other words, the mean static embedding of the sentence without the word, <others> (<o_low> to "
+    "<o_high>); the p after them is that of a sign test of the output against them."
+)
+def senses_numbers(facts, said):
+    shares, best = scores(facts), best_state(facts)
+    return {
+        "state": state_name(facts, best), "best": shares[best], "p": facts.p_best,
+        "output": shares[-1], "chance": chance(facts), "static": shares[0],
+        "others": others_right(facts),
+        **interval(facts.scores[-1]), **interval(facts.context, "o_"),
+    }  # fmt: skip
+
+
+def interval(score, prefix=""):
+    """Return the ends of an interval, which holds Wilson's of the same accuracy."""
+    assert score.low <= score.accuracy <= score.high
+    return {f"{prefix}low": score.low, f"{prefix}high": score.high}
+
+
+@SENSES.sentence("Entering layer <state>")
+def senses_panel(facts, said):
+    return {"state": best_state(facts)}
+
+
+@SENSES.sentence("<share> right[[, <best:best>]][[, the first of <ties> that are best]]")
+def senses_share(facts, said):
+    shares, choices = scores(facts), []
+    ties = int((shares >= shares.max() - 1e-9).sum())
+    for state in shown_states(facts):
+        is_best = state == best_state(facts) and state != len(shares) - 1
+        one = {"share": shares[state], "best": "best" if is_best and ties == 1 else None}
+        choices.append(one | {"ties": ties if is_best and ties > 1 else None})
+    return choices
+
+
+@SENSES.sentence(
+    "<what:output|other words alone|others alone|without context|no context|chance> <share>"
+)
+def senses_line(facts, said):
+    shares, what = scores(facts), said["what"]
+    values = {"output": shares[-1], "chance": chance(facts)}
+    values |= dict.fromkeys(("other words alone", "others alone"), others_right(facts))
+    values |= dict.fromkeys(("without context", "no context"), shares[0])
+    return {"what": what, "share": values[what]}
+
+
+@SENSES.sentence("“<word:w>”: <senses:*>; <model:*>")
+def senses_title(facts, said):
+    return {"word": facts.word, "senses": ", ".join(facts.senses), "model": facts.provenance.model}
+
+
+@SENSES.sentence("<state:*> <share> <low>–<high> <p> <shuffled> <silhouette> <macro> <recall>")
+def senses_row(facts, said):
+    last = len(facts.scores) - 1
+    if said["state"] not in [*map(str, range(last)), "output"]:
+        return []
+    state = last if said["state"] == "output" else int(said["state"])
+    kept, counts = counted(facts)
+    right = np.asarray(facts.right, float)[state]
+    recalls = {
+        sense: np.mean([right[n] for n in kept if facts.occurrences[n].sense == sense])
+        for sense in facts.senses
+    }
+    fewest = min(counts.values())
+    score = facts.scores[state]
+    return {
+        "state": said["state"], "share": scores(facts)[state], **interval(score),
+        "p": score.p_value, "shuffled": score.shuffled, "silhouette": score.silhouette,
+        "macro": np.mean([*recalls.values()]),
+        "recall": OneOf([recalls[sense] for sense in facts.senses if counts[sense] == fewest]),
+    }  # fmt: skip
+
+
+@SENSES.sentence("layer accuracy interval p shuffled silhouette macro <sense:*>")
+@SENSES.sentence(
+    "accuracy as the word enters a layer, with its 95% interval; shuffled: the 95th percentile "
+    "with shuffled senses; macro: mean recall of all senses; last: recall of <sense:*>"
+)
+def senses_legend(facts, said):
+    _, counts = counted(facts)
+    fewest = min(counts.values())
+    return {"sense": OneOf([sense for sense in facts.senses if counts[sense] == fewest])}
+
+
+@SENSES.sentence("best <state:*>: <share>[[, and as good <others:*>]], p = <p> over all layers")
+def senses_best_line(facts, said):
+    shares, best = scores(facts), best_state(facts)
+    ties = [state_name(facts, n) for n in np.flatnonzero(shares >= shares.max() - 1e-9)[1:]]
+    one = {"state": state_name(facts, best), "share": shares[best], "p": facts.p_best}
+    return one | {"others": joined(ties) or None}
+
+
+@SENSES.sentence(
+    "<what:output|the word without context, entering layer 0|the other words without "
+    "attention>: <share> (<low> to <high>), p = <p>"
+)
+def senses_score_line(facts, said):
+    shares, what = scores(facts), said["what"]
+    score, share = {
+        "output": (facts.scores[-1], shares[-1]),
+        "the word without context, entering layer 0": (facts.scores[0], shares[0]),
+        "the other words without attention": (facts.context, others_right(facts)),
+    }[what]
+    return {"what": what, "share": share, "p": score.p_value} | interval(score)
+
+
+@SENSES.sentence("guessing: <chance>")
+def senses_guessing(facts, said):
+    return {"chance": chance(facts)}
+
+
+@SENSES.sentence("<sense:*>: <words:*>")
+def senses_words(facts, said):
+    """The content words of the occurrences of a sense, each with its largest share."""
+    if said["sense"] not in facts.senses:
+        return []
+    largest = {}
+    for one in facts.occurrences:
+        if one.sense == said["sense"] and one.strongest:
+            share = next(share for word, share in one.attended if word == one.strongest)
+            name = one.strongest.casefold()
+            largest[name] = max(share, largest.get(name, 0.0))
+    first = sorted(largest.items(), key=lambda pair: -pair[1])[:6]
+    words = ", ".join(f"{name} {share:.0%}" for name, share in first)
+    return {"sense": said["sense"], "words": words}
+
+
+def facts_of_senses(facts):
+    """Return what a command printed of senses, as the fields of a result."""
+    facts.scores = [SimpleNamespace(**one) for one in facts.states]
+    facts.explained, facts.p_beyond = (
+        [one[name] for one in facts.states] for name in ("explained", "p_beyond")
+    )
+    facts.context, facts.context_right = SimpleNamespace(**facts.context_words), None
+    facts.occurrences = [SimpleNamespace(**one) for one in facts.occurrences]
+    return facts
+
+
+@SENSES.sentence(
+    "SensesResult('<word:*>', <count> occurrences of <senses:*>, best <state:*>: <share>)"
+)
+def senses_repr(facts, said):
+    best = best_state(facts)
+    return {
+        "word": facts.word, "count": len(facts.occurrences), "senses": ", ".join(facts.senses),
+        "state": state_name(facts, best), "share": scores(facts)[best],
+    }  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------- shift
+
+SHIFT = Patterns()
+FAR = 0.1  # of the way: less is no movement to speak of
+
+
+class Moved:
+    """The numbers of a shift by word, from the arrays of a result or of a command."""
+
+    def __init__(self, facts):
+        self.facts = facts
+        split = getattr(facts, "decomposition", None)
+        if split is None:
+            fields = vars(facts)
+            self.causal = {
+                k[7:].replace("_", "-"): np.array(v, float)
+                for k, v in fields.items()
+                if k.startswith("causal_")
+            }
+            by_token, self.table = facts.credit, np.asarray(facts.value) + np.asarray(facts.routing)
+            self.total, self.start = facts.total, facts.start
+            self.replaced = [facts.replaced.get(name, "") for name in numbered(facts.words)]
+            self.end = facts.plane_path[-1][0] if "plane_path" in fields else None
+            self.length = facts.length
+            self.whole, self.size = facts.way, getattr(facts, "size", None)
+        else:
+            self.causal = facts.causal
+            by_token, self.table = split.credit, split.value + split.routing
+            self.total, self.start, self.length = split.total, split.start, split.length
+            self.replaced = facts.replaced or [""] * len(facts.words)
+            plane = facts.plane
+            self.end = None if plane is None else plane.path[-1][0]
+            self.whole = plane and plane.way if facts.regions else split.total
+            self.size = plane and plane.size
+        self.credit = self.by_word(by_token)
+        sink = getattr(facts, "sink", None)
+        if sink not in (None, facts.at):
+            self.credit[sink] = math.nan
+        self.direct = self.by_word(self.table.sum((0, 1)))
+        self.names = numbered(facts.words)
+        self.sources = [
+            n for n, special in enumerate(facts.special)
+            if not special and n not in (facts.at, sink) and facts.rollout[n] > 0
+        ]  # fmt: skip
+        self.entries = [n for n, other in enumerate(self.replaced) if other]
+        rows = [np.asarray(lost, float) for lost in self.causal.values()]
+        self.effect = np.mean(rows, 0) if rows else None
+
+    def by_word(self, numbers):
+        numbers = np.asarray(numbers, float)
+        pieces = [[int(n) for n in one] for one in self.facts.positions]
+        return np.stack([numbers[..., one].sum(-1) for one in pieces], -1)
+
+    def share(self, number):
+        return float(number) / self.whole if self.whole else float(number)
+
+    def first(self, scores):
+        known = [n for n in self.sources if scores[n] == scores[n]]
+        return max(known, key=lambda n: abs(scores[n]))
+
+    def toward(self, number):
+        """Return where a movement of this sign comes from, and where it leads."""
+        ends = self.facts.regions or ["its place here", f"its place {self.without}"]
+        return (ends[1], ends[0]) if number >= 0 else (ends[0], ends[1])
+
+    @property
+    def reads_directly(self):
+        """Whether all paths start at one other word, so that what is read from it counts."""
+        return len(self.entries) == 1 and self.entries != [self.facts.at]
+
+    @property
+    def without(self):
+        if self.entries:
+            others = [*dict.fromkeys(f"“{self.replaced[n]}”" for n in self.entries)]
+            return f"with {joined(others)}"
+        if "may read only itself" in self.facts.reference:
+            return "alone"
+        masked = "all other words are" in self.facts.reference
+        return "with all else masked" if masked else "in the reference"
+
+    @property
+    def strongest(self):
+        """Return the word that the mean and most interventions call the first; None if none."""
+        first = self.first(self.effect)
+        firsts = [self.first(one) for one in self.causal.values()]
+        same = all(one[first] * self.effect[first] > 0 for one in self.causal.values())
+        return first if same and 2 * firsts.count(first) > len(firsts) else None
+
+    @property
+    def furthest(self):
+        rows = np.array([*self.causal.values()], float)[:, self.sources]
+        return max(abs(self.share(x)) for x in rows[np.isfinite(rows)])
+
+    @property
+    def verb(self):
+        verbs = {"mask": "masking", "replace": "replacing", "delete": "deleting"}
+        return (
+            verbs.get(next(iter(self.causal)), "changing") if len(self.causal) == 1 else "changing"
+        )
+
+
+def moved_by(facts):
+    """Return the numbers of a shift by word, computed once."""
+    if not hasattr(facts, "moved"):
+        facts.moved = Moved(facts)
+    return facts.moved
+
+
+@SHIFT.sentence("No word moved “<word:w>” more than <most> of the way between <a:*> and <b:*>[[.]]")
+def shift_nothing(facts, said):
+    moved = moved_by(facts)
+    assert moved.furthest < FAR
+    start, end = moved.toward(1.0)
+    assert moved.furthest <= float(said["most"]) < moved.furthest + 0.0101, "rounded up"
+    return {"word": moved.names[facts.at], "most": float(said["most"]), "a": start, "b": end}
+
+
+@SHIFT.sentence(
+    "“<source:w>” <verb:pulled|moved> “<word:w>” <share> of the way from <a:*> to <b:*>[[.]]",
+    "“<source:w>” <verb:pulled|moved> “<word:w>” by <share> toward <b:*>[[.]]",
+)
+def shift_strongest(facts, said):
+    moved = moved_by(facts)
+    assert not moved.entries
+    assert moved.whole is None or moved.furthest >= FAR
+    first = moved.strongest
+    if first is None:
+        return []
+    start, end = moved.toward(moved.effect[first])
+    one = {"source": moved.names[first], "word": moved.names[facts.at], "b": end}
+    one |= {"share": abs(moved.share(moved.effect[first]))}
+    one |= {"verb": "pulled" if facts.regions else "moved"}
+    return one | ({"a": start} if "a" in said else {})
+
+
+@SHIFT.sentence("<names:*> moved “<word:w>” most and alike, <share>[[ of <the:the> way]] each[[.]]")
+def shift_alike(facts, said):
+    """Words whose effects are printed alike: up to three of them, in the order of the text."""
+    moved = moved_by(facts)
+    first = moved.share(moved.effect[moved.first(moved.effect)])
+    ties = [n for n in moved.sources if f"{moved.share(moved.effect[n]):.2f}" == f"{first:.2f}"]
+    assert len(ties) > 1
+    names = [f"“{moved.names[n]}”" for n in ties[:3]]
+    one = {"names": joined(names), "word": moved.names[facts.at], "share": abs(first)}
+    return one | {"the": "the" if moved.whole else None}
+
+
+@SHIFT.sentence(
+    "<how:Masking|Replacing|Deleting> “<source:w>” moves “<word:w>” <most:most|least>, "
+    "<share> of the way[[.]]"
+)
+def shift_of_one_kind(facts, said):
+    moved = moved_by(facts)
+    assert len(moved.causal) == 1
+    first = moved.first(moved.effect)
+    one = {"how": moved.verb.capitalize(), "source": moved.names[first], "most": "most"}
+    return one | {"word": moved.names[facts.at], "share": abs(moved.share(moved.effect[first]))}
+
+
+@SHIFT.sentence("Interventions disagree on what moved “<word:w>” most[[.]]")
+def shift_disagree(facts, said):
+    moved = moved_by(facts)
+    assert moved.strongest is None
+    return {"word": moved.names[facts.at]}
+
+
+@SHIFT.sentence(
+    "“<here:w>” in place of “<other:w>” moves “<word:w>” by <total>, <share> of its length[[.]]"
+)
+def shift_pair(facts, said):
+    moved = moved_by(facts)
+    (entry,) = moved.entries
+    assert not facts.regions
+    assert moved.size is not None, "a command does not print it: compute the shift again"
+    one = {"here": moved.names[entry], "other": moved.replaced[entry]}
+    one |= {"word": moved.names[facts.at], "total": moved.total}
+    return one | {"share": abs(moved.total) / moved.size}
+
+
+@SHIFT.sentence(
+    "“<here:w>” in place of “<other:w>” moves “<word:w>” <share> of the way from <a:*> "
+    "to <b:*>[[.]]"
+)
+def shift_pair_between(facts, said):
+    moved = moved_by(facts)
+    (entry,) = moved.entries
+    start, end = moved.toward(moved.total)
+    one = {"here": moved.names[entry], "other": moved.replaced[entry], "a": start, "b": end}
+    return one | {"word": moved.names[facts.at], "share": abs(moved.share(moved.total))}
+
+
+SPLIT = (
+    "the split credits “<again:w>” with <credit>[[, and “<best:w>” <most:most|least>, with "
+    "<best_credit>]]."
+)
+
+
+@SHIFT.sentence(
+    "<how:On average, changing|Changing|Masking> “<source:w>” moves it <share>[[ of the way]] "
+    f"toward <b:*>[[ (<low> to <high> by the kind of change)]]; {SPLIT}"
+)
+def shift_measured(facts, said):
+    moved = moved_by(facts)
+    first, best = moved.first(moved.effect), moved.first(moved.credit)
+    sign = np.sign(moved.effect[first])
+    several = [moved.share(one[first] * sign) for one in moved.causal.values()]
+    ends = (
+        {"low": min(several), "high": max(several)}
+        if len(several) > 1
+        else {"low": None, "high": None}
+    )
+    on_average = len(several) > 1 and moved.strongest is None
+    # What changing a word takes away, the text gains by it: the other way than the word pulled.
+    lost_toward = moved.toward(moved.effect[first])[0]
+    other = best if best != first else None
+    return {
+        "how": "On average, changing" if on_average else moved.verb.capitalize(),
+        "source": moved.names[first], "again": moved.names[first], "b": lost_toward,
+        "share": moved.share(abs(moved.effect[first])), **ends,
+        "credit": moved.share(moved.credit[first]),
+        "best": None if other is None else moved.names[other],
+        "most": None if other is None else "most",
+        "best_credit": None if other is None else moved.share(moved.credit[other]),
+    }  # fmt: skip
+
+
+@SHIFT.sentence(
+    "In all, the sentence moves “<word:w>” <share> of the way from <a:*> to <b:*>.",
+    "In all, the sentence moves “<word:w>” by <share> toward <b:*>.",
+)
+def shift_in_all(facts, said):
+    moved = moved_by(facts)
+    start, end = moved.toward(moved.total)
+    one = {"word": moved.names[facts.at], "share": abs(moved.share(moved.total)), "b": end}
+    return one | ({"a": start} if "a" in said else {})
+
+
+@SHIFT.sentence("It ends at <place>, where <second:*> is 0 and <first:*> is 1.")
+def shift_end(facts, said):
+    first, second = facts.regions
+    return {"place": moved_by(facts).end, "first": first, "second": second}
+
+
+@SHIFT.sentence(
+    "All of it starts at “<here:w>” (“<other:w>” in the reference), the only difference."
+)
+def shift_start(facts, said):
+    moved = moved_by(facts)
+    (entry,) = moved.entries
+    assert agrees("1.00", moved.credit[entry] / moved.total)
+    return {"here": moved.names[entry], "other": moved.replaced[entry]}
+
+
+@SHIFT.sentence(
+    "Of [[<the:the whole>]][[<share>]], “<word:w>” takes <direct> directly from "
+    "“<here:w>”, <own> from itself and <rest> from other tokens."
+)
+def shift_direct(facts, said):
+    moved = moved_by(facts)
+    (entry,) = moved.entries
+    sign, at = np.sign(moved.total), facts.at
+    rest = moved.direct.sum() - moved.direct[entry] - moved.direct[at]
+    shares = {
+        name: moved.share(number * sign)
+        for name, number in (
+            ("direct", moved.direct[entry]),
+            ("own", moved.direct[at]),
+            ("rest", rest),
+            ("share", moved.total),
+        )
+    }
+    assert math.isclose(
+        sum(shares[name] for name in ("direct", "own", "rest")), shares["share"], abs_tol=1e-3
+    )
+    whole = {"the": "the whole", "share": None} if not facts.regions else {"the": None}
+    return {**shares, **whole, "word": moved.names[at], "here": moved.names[entry]}
+
+
+@SHIFT.sentence(
+    "The strongest layer is <layer> (<of_layer>), the strongest head <head> of layer "
+    "<layer_of_head> (<of_head>)."
+)
+def shift_place(facts, said):
+    moved = moved_by(facts)
+    by_head = moved.table.sum(-1) * np.sign(moved.total)
+    layer, (row, head) = (
+        int(by_head.sum(1).argmax()),
+        np.unravel_index(by_head.argmax(), by_head.shape),
+    )
+    return {
+        "layer": layer, "of_layer": moved.share(by_head[layer].sum()), "head": int(head),
+        "layer_of_head": int(row), "of_head": moved.share(by_head[row, head]),
+    }  # fmt: skip
+
+
+@SHIFT.sentence("<what:C|c>ompared with <reference:*>[[.]]")
+def shift_reference(facts, said):
+    return {"what": OneOf("Cc"), "reference": OneOf([facts.reference, facts.reference + "."])}
+
+
+@SHIFT.sentence("Alone: every token may read only itself and special tokens.")
+def shift_alone(facts, said):
+    assert facts.reference.endswith("every token may read only itself and special tokens")
+    return {}
+
+
+@SHIFT.sentence("Colored dots: the ends of the texts of <second:*> and <first:*>.")
+def shift_dots(facts, said):
+    first, second = facts.regions
+    return {"first": first, "second": second}
+
+
+@SHIFT.sentence(
+    "<how:Changing|Masking>: what is lost in separate runs (<kinds:*>[[: <range:mean and "
+    "range>]]).",
+    "<how:Changing|Masking>: what is lost in a separate run.",
+)
+def shift_runs(facts, said):
+    moved = moved_by(facts)
+    one = {"how": moved.verb.capitalize()}
+    if "kinds" in said:
+        one |= {"kinds": ", ".join(moved.causal), "range": OneOf([None, "mean and range"])}
+    assert ("kinds" in said) == (len(moved.causal) > 1)
+    return one
+
+
+@SHIFT.sentence(
+    "Bars: [[shares of the way, which is <way> ]]units of the hidden state; split: contributions "
+    "over all paths, which sum to <sum> (completeness error <error>).",
+    "Gray bars: contributions, which sum to <sum> (completeness error <error>); marks: effects of "
+    "changing a word[[; ρ: rank correlation of both <rho:(Spearman)>]].",
+)
+def shift_bars(facts, said):
+    moved = moved_by(facts)
+    error = abs(np.nansum(np.asarray(facts.decomposition.credit)) - moved.total) / moved.length
+    one = {"error": error, "sum": moved.share(moved.total) if "way" in said else moved.total}
+    one |= (
+        {"way": moved.whole or None}
+        if "way" in said
+        else {"rho": None if len(moved.sources) < 6 else "(Spearman)"}
+    )
+    return one
+
+
+@SHIFT.sentence(
+    "Bars: shares of the way, which is <way> units of the hidden state; read: direct "
+    "parts, which sum to <sum> (completeness error <error>)."
+)
+def shift_read_bars(facts, said):
+    moved = moved_by(facts)
+    error = abs(moved.table.sum() + moved.start - moved.total) / moved.length
+    return {"way": moved.whole, "sum": moved.share(moved.total), "error": error}
+
+
+@SHIFT.sentence(
+    "Path: the word as it enters each layer and at the end, projected on the direction of the "
+    "shift and on the direction orthogonal to it along which the paths extend most (<share> of the "
+    "rest)."
+)
+def shift_path(facts, said):
+    return {"share": facts.plane.explained}
+
+
+@SHIFT.sentence(
+    "By layer and by head: direct contributions to the word itself, because the values of others "
+    "differ (value) or because it attends to them more or less (routing); completeness error "
+    "<error>."
+)
+def shift_layers(facts, said):
+    moved = moved_by(facts)
+    return {"error": abs(moved.table.sum() + moved.start - moved.total) / moved.length}
+
+
+def stream_parts(facts):
+    stream = facts.residual_stream
+    return [stream.attention.sum(), stream.mlp.sum(), stream.bias, stream.own]
+
+
+@SHIFT.sentence(
+    "Residual stream: from the static vector to the end, <total> (completeness error <error>); own "
+    "is the static vector after the norms, minus itself."
+)
+def shift_stream(facts, said):
+    stream = facts.residual_stream
+    off = abs(sum(stream_parts(facts)) - stream.total)
+    # The error is a share of a length that the record has not: it is no more than this one.
+    return {"total": stream.total, "error": OneOf([off / abs(stream.total), *small(said["error"])])}
+
+
+def small(said):
+    """Return a rounding error as it is said, if it is one: below 10⁻⁵."""
+    value, _ = read_number(said)
+    return [value] if value < 1e-5 else []
+
+
+@SHIFT.sentence(
+    "Dots: one head each, patched with its output in the other run, in both directions. Direct "
+    "effect: only at the word, all other attention fixed, so that it agrees with the contribution "
+    "nearly by construction."
+)
+def shift_patched(facts, said):
+    assert facts.direct_effect is not None
+    return {}
+
+
+SHIFT.words(
+    "What is lost by changing each word", "What is lost by masking each word", "Over all paths",
+    "By word and layer", "Directly, by head", "Directly, by layer", "Residual stream",
+    "Between the regions", "Direct effect", "lost by changing it (mean)",
+    "lost by masking it", "credited by the split", "read from it", "↓ back",
+)  # fmt: skip
+
+
+@SHIFT.sentence("The path of “<word:w>” through the layers")
+def shift_path_title(facts, said):
+    return {"word": facts.word}
+
+
+SHIFT.words("static", "here", "alone")
+
+
+@SHIFT.sentence("layer <layer>", "with “<other:w>”")
+def shift_places(facts, said):
+    """What the path is labeled with: some layer, the one the others are counted from."""
+    one = {"layer": OneOf(range(len(facts.decomposition.value)))}
+    one |= {"other": OneOf(moved_by(facts).replaced)}
+    return {name: one[name] for name in said}
+
+
+@SHIFT.sentence("“<word:w>” is in no text of <region:*>, where others count: “<others:w>”")
+def shift_other_words(facts, said):
+    """The words in which a text of a region differs from the sentence, which has the word."""
+    texts = facts.toward[said["region"]]
+    assert not any(facts.word in text.split() for text in texts)
+    others = [word for text in texts for word in text.split() if word not in facts.words]
+    return {"word": facts.word, "region": OneOf(facts.regions), "others": ", ".join(others)}
+
+
+@SHIFT.sentence(
+    "rank correlation ρ of all paths with the effect of changing each of <count> words, in "
+    "separate runs: <kinds:*>"
+)
+def shift_word_correlations(facts, said):
+    moved = moved_by(facts)
+    rows = moved.sources
+    scaled = [one / np.std(one[rows]) for one in moved.causal.values()]
+    effects = {**moved.causal, "consensus": np.mean(scaled, 0)}
+    rhos = {name: spearman(moved.credit[rows], one[rows]) for name, one in effects.items()}
+    return {"count": len(rows), "kinds": ", ".join(f"{k} {x:.2f}" for k, x in rhos.items())}
+
+
+@SHIFT.sentence("← 0: <start:*>", "1: <end:*> →", "↑ toward <end:*>", "↓ toward <start:*>")
+def shift_ends(facts, said):
+    first, second = facts.regions or ["here", moved_by(facts).without]
+    return {name: {"start": second, "end": first}[name] for name in said}
+
+
+@SHIFT.sentence("<mark:○|□|△|◇> <kind:*>[[, ρ <rho>]]")
+def shift_marks(facts, said):
+    moved = moved_by(facts)
+    marks = dict(zip("○□△◇", ("mask", "replace", "knock-out", "delete"), strict=True))
+    kind, rows = marks[said["mark"]], moved.sources
+    rho = spearman(moved.credit[rows], moved.causal[kind][rows]) if len(rows) >= 6 else None
+    return {"mark": said["mark"], "kind": kind, "rho": rho}
+
+
+@SHIFT.sentence("ρ <rho>")
+def shift_rho(facts, said):
+    by_head = moved_by(facts).table.sum(-1).ravel()
+    effects = [one for one in (facts.direct_effect, facts.total_effect) if one is not None]
+    return {"rho": OneOf([spearman(by_head, one.ravel()) for one in effects])}
+
+
+@SHIFT.sentence(
+    "rank correlation ρ of the heads with the effect of patching: direct effect <rho>[[, "
+    "total effect <total>]]"
+)
+def shift_rho_line(facts, said):
+    by_head, total = moved_by(facts).table.sum(-1).ravel(), facts.total_effect
+    one = {"rho": spearman(by_head, facts.direct_effect.ravel())}
+    return one | {"total": None if total is None else spearman(by_head, total.ravel())}
+
+
+@SHIFT.sentence("what moved “<word:w>”[[ toward <first:*>, from <second:*>]]")
+def shift_title(facts, said):
+    first, second = facts.regions or (None, None)
+    return {"word": facts.word, "first": first, "second": second}
+
+
+@SHIFT.sentence(
+    "source mean effect mask replace knock-out delete all paths value routing",
+    "source mask all paths value routing",
+)
+def shift_columns(facts, said):
+    kinds = ["mask", "replace", "knock-out", "delete"]
+    assert [*facts.causal] in (kinds, ["mask"])
+    return {}
+
+
+@SHIFT.sentence("<row:r>")
+def shift_row(facts, said):
+    """A row of the table: the word, its effects, what it contributes, value and routing."""
+    words, moved = said["row"].split(), moved_by(facts)
+    rows = [n for n, word in enumerate(facts.words) if word == words[0]]
+    split = facts.decomposition
+    for n in rows:
+        numbers = [*(one[n] for one in moved.causal.values()), moved.credit[n]]
+        numbers = [moved.effect[n], *numbers] if len(moved.causal) > 1 else numbers
+        numbers += [moved.by_word(part.sum((0, 1)))[n] for part in (split.value, split.routing)]
+        numbers = [x for x in numbers if x == x]
+        right = len(numbers) == len(words) - 1
+        if right and all(map(agrees, words[1:], numbers)):
+            return {"row": said["row"]}
+    return []
+
+
+@SHIFT.sentence(
+    "the shift along <what:itself|the axis>, in units of the hidden state: <total>[[ of <way> for "
+    "the whole way]]; all paths sum to it (error <error> of its length), and so do value and "
+    "routing, the direct parts[[ plus <start> that differed at the start]] (error <other>)"
+)
+def shift_sum_line(facts, said):
+    moved = moved_by(facts)
+    off = abs(np.asarray(facts.decomposition.credit).sum() - moved.total) / moved.length
+    other = abs(moved.table.sum() + moved.start - moved.total) / moved.length
+    return {
+        "what": "the axis" if facts.regions else "itself", "total": moved.total,
+        "way": moved.whole if facts.regions and moved.whole else None, "error": off,
+        "start": moved.start or None, "other": other,
+    }  # fmt: skip
+
+
+SHIFT_TABLE = Patterns()  # stands in a terminal alone
+
+
+@SHIFT_TABLE.sentence(
+    "by mean effect by <parts:all paths|direct parts> by raw attention by rollout"
+)
+def shift_rankings(facts, said):
+    return {"parts": "direct parts" if moved_by(facts).reads_directly else "all paths"}
+
+
+@SHIFT_TABLE.sentence("<ranked:words>")
+def shift_ranked(facts, said):
+    """A row of the rankings: the words in this place, of each of them."""
+    moved = moved_by(facts)
+    sign = 1 if moved.total > 0 else -1
+    columns = []
+    parts = (moved.direct if moved.reads_directly else moved.credit) * sign
+    for numbers in (moved.effect * sign, parts, facts.raw_attention, facts.rollout):
+        least = 1e-6 * max(abs(numbers[n]) for n in moved.sources)
+        order = sorted(moved.sources, key=lambda n: -numbers[n])
+        columns.append([moved.names[n] for n in order if abs(numbers[n]) > least][:5])
+    rows = [" ".join(one[place] for one in columns if place < len(one)) for place in range(5)]
+    return {"ranked": OneOf(rows)}
+
+
+@SHIFT.sentence(
+    "residual stream, from the static vector to the end, <total>: attention <attention>, MLPs "
+    "<mlp>, biases <bias>, own <own> (the static vector after the norms, minus itself)"
+)
+def shift_stream_line(facts, said):
+    names, parts = ("attention", "mlp", "bias", "own"), stream_parts(facts)
+    assert math.isclose(sum(parts), facts.residual_stream.total, abs_tol=1e-4)
+    return dict(zip(names, parts, strict=True)) | {"total": facts.residual_stream.total}
+
+
+@SHIFT.sentence("place from <second:*> (0) to <first:*> (1), by layer and at the end: <path:*>")
+def shift_path_line(facts, said):
+    first, second = facts.regions
+    words = said["path"].split()
+    right = len(words) == len(facts.path) and all(map(agrees, words, facts.path))
+    return {"first": first, "second": second, "path": said["path"] if right else str(facts.path)}
+
+
+@SHIFT.sentence(
+    "distance before and after, in units of theirs: to <first:*> <a> and <b>, to "
+    "<second:*> <c> and <d>"
+)
+def shift_distances(facts, said):
+    first, second = facts.regions
+    (a, c), (b, d) = facts.distances[0], facts.distances[-1]
+    return {"first": first, "second": second, "a": a, "b": b, "c": c, "d": d}
+
+
+@SHIFT.sentence("ShiftResult('<word:*>' in '<text:*>': <total>, completeness error <error>)")
+def shift_repr(facts, said):
+    moved = moved_by(facts)
+    error = abs(moved.table.sum() + moved.start - moved.total) / moved.length
+    text = facts.provenance.text
+    return {"word": facts.word, "text": text, "total": moved.total, "error": error}

@@ -1,0 +1,364 @@
+"""Sentences of example, and the numbers that they should name."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+
+from figures.sentences.reading import OneOf, Patterns, agrees
+
+EXAMPLE = Patterns()
+COARSE = 5  # half units of the last digit: more is too coarse for a closer check
+TITLES = {
+    "Q": "Queries Q", "K": "Keys K", "V": "Values V", "scores": "Scores",
+    "scaled scores": "Scaled scores", "weights": "Weights W",
+    "head output": "Attention vectors A", "concatenated": "All heads, side by side",
+}  # fmt: skip
+FORMULAS = {
+    "Q": "Q = X W_q", "K": "K = X W_k", "V": "V = X W_v", "scores": "QKᵀ",
+    "scaled scores": "QKᵀ / √2", "weights": "W = softmax({})", "head output": "A = W V",
+    "concatenated": "A of all heads",
+}  # fmt: skip
+
+
+def softmax(scores):
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+class Stage:
+    """One stage: what is printed, ours from the inputs, and ours from printed stages before."""
+
+    def __init__(self, name, ours, linked, printed, half, slack, sources):
+        self.name, self.ours, self.linked, self.printed = name, ours, linked, printed
+        self.half, self.slack, self.sources = half, slack, sources
+        self.follows = self.linked_follows = self.exactly = None
+        if printed is not None:
+            off = np.abs(ours - printed[:, : ours.shape[1]])
+            self.follows = off <= half
+            if linked is not None:
+                off = np.abs(linked - printed[:, : ours.shape[1]])
+                self.exactly, self.linked_follows = off <= half, off <= slack
+
+    @property
+    def untold(self):
+        return 0 if self.printed is None else self.printed[:, self.ours.shape[1] :].size
+
+
+class Worked:
+    """An example, computed once more from the matrices that it gives."""
+
+    def __init__(self, facts):
+        self.facts, self.given, self.stages = facts, {}, []
+        arrays = {}
+        if isinstance(facts.stages[0], dict):
+            fields = vars(facts)
+            self.given = {
+                k[: -len("_given")]: np.array(v, float)
+                for k, v in fields.items()
+                if k.endswith("_given")
+            }
+            for one in facts.stages:
+                name = one["name"].replace(" ", "_")
+                arrays[one["name"]] = (
+                    one["sources"],
+                    one["decimals"],
+                    *(
+                        fields.get(f"{name}_{kind}")
+                        for kind in ("printed", "from_inputs", "from_printed", "slack_from_printed")
+                    ),
+                )
+        else:
+            self.given = {one.key: np.array(one.values, float) for one in facts.given}
+            for one in facts.stages:
+                arrays[one.name] = (
+                    one.sources,
+                    one.decimals,
+                    one.printed,
+                    one.from_inputs,
+                    one.from_printed,
+                    one.slack_from_printed,
+                )
+        ours, linked = dict(self.given), dict(self.given)
+        for name, (sources, decimals, printed, stated, other, slack) in arrays.items():
+            ours[name], mine = self.compute(name, ours), self.compute(name, linked)
+            assert np.allclose(ours[name], stated), f"{name} is another one"
+            assert other is None or np.allclose(mine, other), f"{name} from printed is another one"
+            half = None if decimals is None else 0.5 * 10.0**-decimals + 1e-12
+            one = (None if x is None else np.array(x, float) for x in (printed, slack))
+            shown, slack = one
+            linked[name] = mine if shown is None else shown[:, : mine.shape[1]]
+            self.stages.append(
+                Stage(name, ours[name], mine if sources else None, shown, half, slack, sources)
+            )
+
+    def compute(self, name, known):
+        if name in ("Q", "K", "V"):
+            return known["X"] @ known[f"W_{name.lower()}"]
+        if name == "scores":
+            return known["Q"] @ known["K"].T
+        if name == "scaled scores":
+            return known["scores"] / math.sqrt(self.given["W_q"].shape[1])
+        if name == "weights":
+            return softmax(known.get("scaled scores", known.get("scores")))
+        if name == "concatenated":
+            return known["head output"]
+        return known["weights"] @ known["V"]
+
+    def count(self, kind):
+        arrays = [getattr(one, kind) for one in self.stages]
+        return int(sum(np.sum(one) for one in arrays if one is not None))
+
+    def cells(self, kind):
+        arrays = [getattr(one, kind) for one in self.stages]
+        return sum(one.size for one in arrays if one is not None)
+
+    @property
+    def slips(self):
+        """The stages where an error begins that no stage before explains."""
+        found, by_name = [], {one.name: one for one in self.stages}
+        for one in self.stages:
+            if one.follows is None:
+                continue
+            before = [by_name[name].follows for name in one.sources]
+            wrong = not one.follows.all()
+            if one.linked_follows is not None:
+                slips = not one.linked_follows.all()
+                slips |= wrong and all(follows.all() for follows in before)
+            else:
+                slips = wrong
+            if slips:
+                found.append(one.name)
+        return found
+
+
+def worked_out(facts):
+    """Return the example, computed once."""
+    if not hasattr(facts, "worked"):
+        facts.worked = Worked(facts)
+    return facts.worked
+
+
+@EXAMPLE.sentence(
+    "<some> of <all> printed cells follow from the inputs[[, <linked> of <before> follow from the "
+    "printed stages before them]][[ (<rounded> of these only within rounding)]][[, <untold> cannot "
+    "be checked]][[.]][[ Slips: <slips:*>.]]"
+)
+def example_summary(facts, said):
+    worked = worked_out(facts)
+    rounded = worked.count("linked_follows") - worked.count("exactly")
+    untold, before = worked.count("untold"), worked.cells("linked_follows")
+    return {
+        "some": worked.count("follows"), "all": worked.cells("follows"),
+        "linked": worked.count("linked_follows") if before else None, "before": before or None,
+        "rounded": rounded or None, "untold": untold or None,
+        "slips": OneOf([None, ", ".join(worked.slips)]),
+    }  # fmt: skip
+
+
+@EXAMPLE.sentence("<what:All|None> <count> printed numbers follow from the inputs")
+def example_all(facts, said):
+    worked = worked_out(facts)
+    assert worked.count("follows") == worked.cells("follows")
+    return {"what": "All", "count": worked.cells("follows")}
+
+
+@EXAMPLE.sentence("<wrong> of <all> printed numbers do not follow from the inputs")
+def example_none(facts, said):
+    worked = worked_out(facts)
+    assert len(worked.stages) == 1
+    count = worked.cells("follows")
+    return {"wrong": count - worked.count("follows"), "all": count}
+
+
+@EXAMPLE.sentence(
+    "<wrong> of <all> printed numbers do not follow: errors begin in <others:*> and <last:*>"
+)
+def example_begins(facts, said):
+    worked = worked_out(facts)
+    count, (*others, last) = worked.cells("follows"), worked.slips
+    one = {"wrong": count - worked.count("follows"), "all": count}
+    return one | {"others": ", ".join(others), "last": last}
+
+
+@EXAMPLE.sentence("[[<mark:=|≈|≠> ]]<some> of <all> follow from <source:*>")
+def example_stage(facts, said):
+    choices = []
+    for one in worked_out(facts).stages:
+        for follows, exactly, source in (
+            (one.follows, one.follows, "the inputs"),
+            (one.linked_follows, one.exactly, f"printed {' and '.join(one.sources)}"),
+        ):
+            if follows is None:
+                continue
+            rounded = int(follows.sum() - exactly.sum())
+            mark = "≠" if not follows.all() else "≈" if rounded else "="
+            only = f", {rounded} within rounding" if rounded else ""
+            choices.append(
+                {
+                    "some": int(follows.sum()),
+                    "all": follows.size,
+                    "source": source + only,
+                    "mark": mark if said["mark"] else None,
+                }
+            )
+    return choices
+
+
+@EXAMPLE.sentence(
+    "Too coarse for a closer check: the rounding of printed <names:*> can move a cell by <error>"
+)
+def example_coarse(facts, said):
+    """The largest error that rounding explains; a source that the inputs give is not rounded."""
+    worked, choices = worked_out(facts), []
+    by_name = {one.name: one for one in worked.stages}
+    for one in worked.stages:
+        if one.slack is not None and one.slack.max() > COARSE * one.half:
+            names = [n for n in one.sources if not by_name[n].follows.all()]
+            choices.append({"names": " and ".join(names), "error": one.slack.max()})
+    return choices
+
+
+@EXAMPLE.sentence(
+    "<count> printed cells cannot be <how:checked|told>: the matrices of the second head "
+    "are not given"
+)
+def example_untold(facts, said):
+    return {"count": worked_out(facts).count("untold"), "how": OneOf(["checked", "told"])}
+
+
+@EXAMPLE.sentence(
+    "No scale makes these weights from the scores: “<a:w>” and “<b:w>” in row “<row:w>” ask for "
+    "<least> or more, “<c:w>” and “<d:w>” in row “<other:w>” for <most> or less"
+)
+def example_scale(facts, said):
+    """Each pair of weights of a row allows some scales: log(w / v) = scale · (s − t)."""
+    (stage,) = worked_out(facts).stages
+    scores, names = worked_out(facts).given["scores"], facts.tokens
+    ends = []
+    for i, weights in enumerate(stage.printed):
+        for j, k in combinations(range(len(weights)), 2):
+            gap = scores[i, j] - scores[i, k]
+            if min(weights[j], weights[k]) > stage.half and gap:
+                pair = [
+                    math.log((weights[j] + e) / (weights[k] - e)) / gap
+                    for e in (-stage.half, stage.half)
+                ]
+                ends.append((min(pair), max(pair), names[j], names[k], names[i]))
+    least, most = max(ends), min(ends, key=lambda one: one[1])
+    assert least[0] > most[1], "some scale does"
+    one = dict(zip(("a", "b", "row"), least[2:], strict=True)) | {"least": least[0]}
+    return one | dict(zip(("c", "d", "other"), most[2:], strict=True)) | {"most": most[1]}
+
+
+EXAMPLE.words(
+    "Own code in float64, no model.",
+    "Each stage is computed from what is given and, if something is printed before it, from the "
+    "nearest printed stages.",
+    "A cell follows exactly if it differs from the printed one by at most half a unit of the last "
+    "digit, and within rounding if the rounding of printed cells before it can explain the rest.",
+    "from the inputs", "from printed scores", "no frame: follows exactly",
+    "≈ within rounding, ≠ does not follow, no mark: follows exactly",
+)  # fmt: skip
+
+
+@EXAMPLE.sentence("□ <what:an error begins here|inherited|within rounding>")
+def example_frame(facts, said):
+    worked = worked_out(facts)
+    rounded = worked.count("linked_follows") - worked.count("exactly")
+    begins = bool(worked.slips)
+    inherited = any(
+        one.linked_follows is not None and (~one.follows & one.linked_follows).any()
+        for one in worked.stages
+    )
+    shown = {"an error begins here": begins, "inherited": inherited, "within rounding": rounded}
+    assert shown[said["what"]]
+    return {"what": said["what"]}
+
+
+@EXAMPLE.sentence("<title:*>")
+def example_title(facts, said):
+    return {"title": facts.title}
+
+
+@EXAMPLE.sentence("<number> <rest:*>")
+def example_heading(facts, said):
+    choices = []
+    for number, one in enumerate(worked_out(facts).stages, start=1):
+        before = (
+            "scaled scores" if "scaled scores" in vars(facts) or len(facts.stages) > 1 else "scores"
+        )
+        title, formula = TITLES[one.name], FORMULAS[one.name].format(before)
+        choices += [{"number": number, "rest": rest} for rest in (title, f"{title} {formula}")]
+    return choices
+
+
+@EXAMPLE.sentence("<name:*>, given")
+def example_given(facts, said):
+    return {"name": OneOf([*worked_out(facts).given])}
+
+
+@EXAMPLE.sentence("<formula:*>")
+def example_formula(facts, said):
+    return {
+        "formula": OneOf(
+            [
+                one.format(other)
+                for one in FORMULAS.values()
+                for other in ("scores", "scaled scores")
+            ]
+        )
+    }
+
+
+@EXAMPLE.sentence("<row:*>")
+def example_row(facts, said):
+    """A row of a matrix in a terminal: given, printed, or computed, with marks of what is off."""
+    worked, text = worked_out(facts), said["row"]
+    for one in facts.given:
+        if text == " ".join(one.columns):
+            return {"row": text}
+        for label, numbers in zip(one.rows, one.values, strict=True):
+            words = text.removeprefix(f"{label} ").split()
+            if text.startswith(f"{label} ") and same(words, numbers):
+                return {"row": text}
+    for one, stage in zip(worked.stages, facts.stages, strict=True):
+        linked = f"from printed {' and '.join(one.sources)}"
+        if text == " ".join(stage.columns):
+            return {"row": text}
+        for n, label in enumerate(stage.rows):
+            for start, values, follows, exactly in (
+                (f"{label} printed ", one.printed, None, None),
+                ("from the inputs ", one.ours, one.follows, one.follows),
+                (f"{label} from the inputs ", one.ours, one.follows, one.follows),
+                (f"{linked} ", one.linked, one.linked_follows, one.exactly),
+            ):
+                if values is None or not text.startswith(start):
+                    continue
+                words = text.removeprefix(start).split()
+                marks = [word[0] if word[0] in "≠≈" else "" for word in words]
+                bare = [word.lstrip("≠≈") for word in words]
+                expected = (
+                    [""] * len(words)
+                    if follows is None
+                    else [
+                        "≠" if not f else "" if e else "≈"
+                        for f, e in zip(follows[n], exactly[n], strict=True)
+                    ]
+                )
+                if same(bare, values[n]) and marks == expected:
+                    return {"row": text}
+    return []
+
+
+def same(words, numbers):
+    return len(words) == len(numbers) and all(map(agrees, words, numbers))
+
+
+@EXAMPLE.sentence("ExampleResult('<name:*>', <count> stages, <summary:*>)")
+def example_repr(facts, said):
+    from figures.sentences.reading import read_all
+
+    wrong = read_all(said["summary"], facts, EXAMPLE)
+    one = {"name": facts.name, "count": len(facts.stages)}
+    return one | {"summary": OneOf(wrong) if wrong else said["summary"]}
