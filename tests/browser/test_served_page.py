@@ -81,6 +81,7 @@ def test_a_typed_sentence_is_shown_the_selection_stays_and_two_are_compared(page
 
 
 @pytest.mark.usefixtures("few_sentences")
+@pytest.mark.parametrize(("tab", "n", "drawn"), [("Senses", 1, "bank"), ("Shift", 2, "bank")])
 def test_a_figure_of_a_word(page, tab, n, drawn):
     shown = page()
     shown.get_by_role("tab", name=tab).click()
