@@ -99,8 +99,8 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     parts += notes
     if result.decomposition is not None:
         parts += [
-            f"{colors}contributions over all paths, in {result.unit}, sum to {result.total:.2f} "
-            f"(completeness error {power(result.completeness_error)})",
+            f"{colors}contributions over all paths, in {result.unit}, sum to "
+            f"{signed(result.total)} (completeness error {power(result.completeness_error)})",
             f"compared with {result.reference}",
         ]
     if result.rank_correlations:

@@ -41,7 +41,7 @@ from attnviz.figures.style import (
     sign_colors,
     theme,
 )
-from attnviz.results.text import literal, source, source_and_notes, with_minus
+from attnviz.results.text import literal, signed, source, source_and_notes, with_minus
 
 _NUMBERED = 3  # words with numbers at their bars, of each kind
 _WORTH = 0.1  # of the longest bar: a shorter one has no number
@@ -151,7 +151,7 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
     error = split.credit_error if is_all else split.error
     parts.append(
         f"bars: {unit}; {'split: contributions over all paths' if is_all else 'read: direct parts'}"
-        f", which sum to {result.share(split.total):.2f} (completeness error {power(error)})"
+        f", which sum to {signed(result.share(split.total))} (completeness error {power(error)})"
     )
     if result.plane is not None:
         parts.append(
@@ -440,8 +440,8 @@ def _details_caption(result: ShiftResult) -> list[str]:
     error = split.credit_error if name == "all paths" else split.error
     rho = "; ρ: rank correlation of both (Spearman)" if result.rank_correlations else ""
     parts = [
-        f"gray bars: contributions, which sum to {contributions.sum():.2f} (completeness error "
-        f"{power(error)}); marks: effects of changing a word{rho}",
+        f"gray bars: contributions, which sum to {signed(contributions.sum().item())} "
+        f"(completeness error {power(error)}); marks: effects of changing a word{rho}",
         "by layer and by head: direct contributions to the word itself, because the values of "
         "others differ (value) or because it attends to them more or less (routing); completeness "
         f"error {power(split.error)}",
