@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from attnviz.heads import RESTING_ROLES, TITLES
 from attnviz.results import AttentionRecord
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.base import Columns, Result, Rules, Savable, proof
+from attnviz.results.base import Columns, Result, Rules, Savable, doc, documented, proof
 from attnviz.results.text import dim, plain_table
 
 if TYPE_CHECKING:
@@ -150,39 +150,9 @@ class HeadAxis(Savable):
         return self.specials[position] if patch is None else f"r{patch[0]} c{patch[1]}"
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class ExploreResult(Result):
     """Of K heads, a survey, examples, what each looks for, and what it writes.
-
-    Attributes
-    ----------
-    survey : SurveyResult
-        The statistics of all heads.
-    tokens : mapping of str to tuple of str
-        The tokens of the texts that examples use, by the number of the text in decimals.
-    examples : tuple
-        Of each head, its strongest examples, each of another text.
-    deciles : tuple
-        Of each head, examples at the 90, 80, …, 10 % quantiles of a random sample of queries.
-    planes : tuple of QueryKeyPlane
-        Of each head, queries and keys of tokens.
-    written : tuple of WrittenTokens
-        Of each head; empty if the model predicts no tokens.
-    effects : Tensor or None
-        The log-probability that a next token loses without each head, in nats, the mean over the
-        tokens of a text, then over some texts, (K,).
-    notes : tuple of str
-        On what is left out.
-    agreement : AgreementReport
-        That of the survey.
-    provenance : Provenance
-        Of the model.
-    media : mapping of str to ShownMedium
-        The images or sounds of examples, by their number in decimals; empty for texts.
-    axes : tuple of HeadAxis
-        What queries and keys are; empty for texts, where all are tokens.
-    reads : tuple of tuple of int
-        Of each head, the indices in `axes` of its queries and of its keys.
 
     Examples
     --------
@@ -193,19 +163,35 @@ class ExploreResult(Result):
     ExploreResult(all-MiniLM-L6-v2: 72 heads on 3 texts, verified)
     """
 
-    survey: SurveyResult
-    tokens: Mapping[str, tuple[str, ...]]
-    examples: tuple[tuple[HeadExample, ...], ...]
-    deciles: tuple[tuple[HeadExample, ...], ...]
-    planes: tuple[QueryKeyPlane, ...]
-    written: tuple[WrittenTokens, ...]
-    effects: Tensor | None
-    notes: tuple[str, ...]
-    agreement: AgreementReport
-    provenance: Provenance
-    media: Mapping[str, ShownMedium] = field(default_factory=dict)
-    axes: tuple[HeadAxis, ...] = ()
-    reads: tuple[tuple[int, int], ...] = ()
+    survey: SurveyResult = doc("The statistics of all heads.")
+    tokens: Mapping[str, tuple[str, ...]] = doc(
+        "The tokens of the texts that examples use, by the number of the text in decimals."
+    )
+    examples: tuple[tuple[HeadExample, ...], ...] = doc(
+        "Of each head, its strongest examples, each of another text."
+    )
+    deciles: tuple[tuple[HeadExample, ...], ...] = doc(
+        "Of each head, examples at the 90, 80, …, 10 % quantiles of a random sample of queries."
+    )
+    planes: tuple[QueryKeyPlane, ...] = doc("Of each head, queries and keys of tokens.")
+    written: tuple[WrittenTokens, ...] = doc("Of each head; empty if the model predicts no tokens.")
+    effects: Tensor | None = doc(
+        "The log-probability that a next token loses without each head, in nats, the mean over the "
+        "tokens of a text, then over some texts, (K,)."
+    )
+    notes: tuple[str, ...] = doc("On what is left out.")
+    agreement: AgreementReport = doc("That of the survey.")
+    provenance: Provenance = doc("Of the model.")
+    media: Mapping[str, ShownMedium] = doc(
+        "The images or sounds of examples, by their number in decimals; empty for texts.",
+        default_factory=dict,
+    )
+    axes: tuple[HeadAxis, ...] = doc(
+        "What queries and keys are; empty for texts, where all are tokens.", default=()
+    )
+    reads: tuple[tuple[int, int], ...] = doc(
+        "Of each head, the indices in `axes` of its queries and of its keys.", default=()
+    )
 
     main_array: ClassVar[str] = "mean"
 
