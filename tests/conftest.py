@@ -9,13 +9,14 @@ from unittest.mock import patch
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers and their subprocesses share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from jaxtyping import install_import_hook
 
-# Check the shapes in the signatures of the formula while the tests run.
-install_import_hook(
+# Check the shapes in the signatures of the formula while the tests of these folders run.
+SHAPED = {"formula", "property", "streaming", "differential"}
+jaxtyping.install_import_hook(
     ["attnviz.formula.attention", "attnviz.formula.projection"], "beartype.beartype"
 )
 
@@ -87,6 +88,7 @@ def _skip_without_models(item):
 
 
 def pytest_runtest_setup(item):
+    jaxtyping.config.update("jaxtyping_disable", item.path.parent.name not in SHAPED)
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
 

@@ -1,8 +1,8 @@
 """A plan of a model, learned once: which attentions it executes, and that there are no others.
 
 A search among all operators (search.py) costs several times the run of the model. What it finds
-depends on the model's code and not on its numbers. So it is kept for the model until its code, its
-hooks or its config change. A later run is recorded by the plan, and its operators are counted. If
+depends on the model's code and not on its numbers. So it is kept for models with the same code,
+hooks, settings and config. A later run is recorded by the plan, and its operators are counted. If
 it executes other attentions, or other operators from which one could be made, it is searched again.
 The numbers are never kept: each text is recorded, and compared.
 """
@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 
@@ -32,6 +31,7 @@ from attnviz.runtime.compat import (
 # Of products of activations and of a normalization each attention is made.
 _OF_ATTENTION = {*SOFTMAX, "exp", "logsumexp", "bmm", "baddbmm"}
 _FEWEST_QUERIES = 4  # with fewer positions a search may not tell what mixes them
+_SETTINGS = (str, int, float, type(None))
 _PLAIN = (str, int, float, bool, list, tuple, dict, type(None))
 
 
@@ -60,18 +60,14 @@ def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tu
         return recording
 
     with model_lock:
-        plan = _plan_of(model)
+        plan = _plan_of(tuple(_code(model)))
         return tuple(record(number, run) for number, run in enumerate(runs))
 
 
 class Plan:
-    """The attentions of each run of a model that was searched and has no others.
+    """The attentions of each run of a model that was searched and has no others."""
 
-    code : what this depends on.
-    """
-
-    def __init__(self, code: tuple[object, ...]) -> None:
-        self.code = code
+    def __init__(self) -> None:
         self.paths: set[str] = set()
         # By the attentions of a run and the operators that make one: all operators, and notes.
         self._runs: dict[object, tuple[set[str], tuple[str, ...]]] = {}
@@ -94,15 +90,10 @@ class Plan:
             self._runs[kind] = known | run.operators.keys(), recording.notes
 
 
-_PLANS: WeakKeyDictionary[nn.Module, Plan] = WeakKeyDictionary()
-
-
-def _plan_of(model: nn.Module) -> Plan:
-    """Return the plan of a model as it is now."""
-    code = tuple(_code(model))
-    if (plan := _PLANS.get(model)) is None or plan.code != code:
-        _PLANS[model] = plan = Plan(code)
-    return plan
+@lru_cache(64)
+def _plan_of(code: tuple[object, ...]) -> Plan:
+    """Return the plan of all models with this code."""
+    return Plan()
 
 
 def _kind(run: Recorder, recording: Recording) -> object:
@@ -113,10 +104,14 @@ def _kind(run: Recorder, recording: Recording) -> object:
 
 
 def _code(model: nn.Module) -> Iterator[object]:
-    """Yield what decides which operators a model executes: its code, hooks and config."""
+    """Yield what decides which operators a model executes: its code, hooks, settings and config."""
     for path, module in model.named_modules():
-        forward = vars(module).get("forward")
-        yield from (path, type(module), _body(forward), *map(_body, forward_hooks(module)))
+        members = vars(module)
+        yield from (path, type(module), _body(members.get("forward")))
+        yield from map(_body, forward_hooks(module))
+        if not type(module).__module__.startswith("torch."):
+            settings = (one for one in members.items() if isinstance(one[1], _SETTINGS))
+            yield from (one for one in settings if one[0] != "training")
     yield from map(_body, global_forward_hooks())
     yield from (function.__code__ for _, _, function in functions_of(model))
     for config in attention_configs(model):

@@ -15,8 +15,9 @@ SHORT, LONG = TEXTS[2], TEXTS[0]
 
 @pytest.fixture
 def searches(monkeypatch):
-    """Return the searches of this test."""
+    """Return the searches of this test, which starts without plans."""
     made = []
+    plan._plan_of.cache_clear()
 
     class Counted(plan.Search):
         def __init__(self, model, **options):
@@ -39,6 +40,18 @@ def test_by_a_plan_the_same_is_recorded(family, tokenizer, searches):
     assert by_plan.notes == searched.notes
     model.attend(SHORT)  # another length needs no other plan
     assert len(searches) == 1
+
+
+def test_a_model_of_the_same_kind_follows_the_plan_of_another(tokenizer, searches):
+    first, second = (attnviz.load(tiny("mistral"), tokenizer=tokenizer) for _ in range(2))
+    first.attend(LONG)
+    with torch.no_grad():
+        second.module.layers[0].self_attn.q_proj.weight.mul_(2)
+    assert second.attend(LONG).agreement.verdict == "verified"
+    assert len(searches) == 1
+    second.module.layers[1].self_attn.scaling = 0.1
+    assert second.attend(LONG).agreement.verdict == "verified"
+    assert len(searches) == 2
 
 
 @pytest.mark.parametrize("family", ["deberta", "longformer"])
