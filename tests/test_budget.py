@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 194
-LINES = 47_314
+LINES = 47_309
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

@@ -32,7 +32,7 @@ from attnviz.runtime.compat import (
 _OF_ATTENTION = {*SOFTMAX, "exp", "logsumexp", "bmm", "baddbmm"}
 _FEWEST_QUERIES = 4  # with fewer positions a search may not tell what mixes them
 _SETTINGS = (str, int, float, type(None))
-_PLAIN = (str, int, float, bool, list, tuple, dict, type(None))
+_PLAIN = (*_SETTINGS, list, tuple, dict)
 
 
 def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tuple[Recording, ...]:

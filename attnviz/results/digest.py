@@ -84,7 +84,7 @@ def _sum_of_words(tensor: Tensor) -> Tensor:
         even, odd = keyed[: len(part) // 2 * 2 : 2], keyed[1::2]
         total = total * _PRIME + (int(even.dot(odd)) if keys.is_cpu else (even * odd).sum())
         if len(part) % 2:
-            total = total + int(keyed[-1]) * keys[-1]
+            total = total + keys[-1] * keyed[-1]
     return total
 
 
