@@ -164,7 +164,7 @@ def trace_run(
     """Run a model under a mode, and return the input of its first block and what is read.
 
     They are (N, T, d) and (N, d), connected by the graph of gradients. An encoder and a decoder
-    have one input each, in the order of the tokens. Parameters have no gradients.
+    have one input each, in the order of the tokens.
     """
     module = readout.module
     starts: dict[nn.Module, Tensor] = {}
@@ -182,9 +182,6 @@ def trace_run(
         for base in readout.bases:
             first = blocks_of(base)[0]
             restored.enter_context(first.register_forward_pre_hook(start_here, with_kwargs=True))
-        for parameter in [p for p in module.parameters() if p.requires_grad]:
-            restored.callback(parameter.requires_grad_, True)
-            parameter.requires_grad_(False)
         with torch.enable_grad(), readout.alone(), mode:
             end = readout(module(**inputs)[0])
     return list(starts.values()), end

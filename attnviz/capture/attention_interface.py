@@ -1,25 +1,31 @@
 """Attention that a model fetches from transformers' `AttentionInterface`.
 
 Most models of transformers ask the interface for the function that computes their attention. While
-a model runs, `intercept_attention` wraps the function that the interface returns, so that attnviz
-sees its arguments: they are all that the weights follow from.
+a model runs, `intercept_attention` wraps the function that the interface returns to this thread, so
+that attnviz sees its arguments: they are all that the weights follow from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import wraps
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 from transformers import AttentionInterface
 
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.formula.attention import HIDDEN, additive_mask
 from attnviz.results import MaskRule
+from attnviz.runtime.compat import math_attention
 
 _BLOCK = 2**22  # scores of an eager attention that is computed in blocks of rows
 _WHOLE = 2**26  # scores of an eager attention that is computed at once
@@ -148,26 +154,16 @@ def is_registered_by_user(implementation: str | None) -> bool:
     return function is not None and not own and "/" not in str(implementation)
 
 
-@contextmanager
-def intercept_attention(
-    handler: Callable[[AttentionCallArgs], Any],
-    modules: Collection[nn.Module],
-    *,
-    fused: bool = False,
-) -> Iterator[None]:
-    """Call `handler` in the place of every attention function that transformers returns.
+@dataclass(frozen=True, eq=False)
+class _Interception:
+    """What takes the place of attention functions in this thread."""
 
-    It returns what the function would: (output, weights). Only calls of `modules` are intercepted:
-    another model may run in another thread. Functions that the user registered are not.
-    """
-    get_interface = AttentionInterface.get_interface
+    handler: Callable[[AttentionCallArgs], Any]
+    modules: Collection[nn.Module]
+    fused: bool
 
-    def get_intercepted(
-        self: AttentionInterface, attn_implementation: str, default: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        function = get_interface(self, attn_implementation, default)
-        if is_registered_by_user(attn_implementation):
-            return function  # its arguments do not say what it computes
+    def of(self, function: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what a module calls in place of an attention function."""
 
         def intercepted(
             module: nn.Module,
@@ -178,19 +174,77 @@ def intercept_attention(
             **arguments: Any,
         ) -> Any:
             tensors = query, key, value, attention_mask
-            if module not in modules:
+            if module not in self.modules:
                 return function(module, *tensors, **arguments)
-            return handler(
-                AttentionCallArgs(function, default, module, *tensors, arguments, fused=fused)
-            )
+            args = AttentionCallArgs(function, eager, module, *tensors, arguments, self.fused)
+            return self.handler(args)
 
         return intercepted
 
-    AttentionInterface.get_interface = get_intercepted  # type: ignore[method-assign]
+
+_interception: ContextVar[_Interception | None] = ContextVar("interception", default=None)
+_install_lock = Lock()
+
+
+@contextmanager
+def intercept_attention(
+    handler: Callable[[AttentionCallArgs], Any],
+    modules: Collection[nn.Module],
+    *,
+    fused: bool = False,
+) -> Iterator[None]:
+    """Call `handler` in the place of every attention function that transformers returns.
+
+    It returns what the function would: (output, weights). Only calls of `modules` in this thread
+    are intercepted. Functions that the user registered are not.
+    """
+    with _install_lock:
+        _install()
+    before = _interception.set(_Interception(handler, modules, fused))
     try:
         yield
     finally:
-        AttentionInterface.get_interface = get_interface  # type: ignore[method-assign]
+        _interception.reset(before)
+
+
+def _install() -> None:
+    """Let transformers' interface ask in each thread what takes the place of its functions.
+
+    This is done once, and stays: in a thread where nothing is intercepted it changes nothing.
+    """
+    get_interface = AttentionInterface.get_interface
+    if hasattr(get_interface, "of_attnviz"):
+        return
+
+    @wraps(get_interface)
+    def get_intercepted(
+        self: AttentionInterface, attn_implementation: str, default: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        function = get_interface(self, attn_implementation, default)
+        interception = _interception.get()
+        # The arguments of a user's function do not say what it computes.
+        if interception is None or is_registered_by_user(attn_implementation):
+            return function
+        return interception.of(function, default)
+
+    vars(get_intercepted)["of_attnviz"] = True
+    AttentionInterface.get_interface = get_intercepted  # type: ignore[method-assign]
+
+
+class UnfusedAttention(TorchFunctionMode):
+    """Computes torch's fused attention by its operators one by one, in this thread."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call `func`, or what takes the place of it."""
+        kwargs = kwargs or {}
+        if func is scaled_dot_product_attention:
+            return math_attention(*args, **kwargs)
+        if func is multi_head_attention_forward:
+            with self:  # it calls the fused attention
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
 
 
 def from_arguments(args: AttentionCallArgs, softmax: Softmax, output: Tensor) -> Attention:

@@ -24,6 +24,8 @@ from torch.autograd import Function
 from attnviz.runtime.compat import outside_dispatch_modes
 
 # Packages whose functions are no part of a model.
+# The functions belong to Python modules, which all threads share.
+functions_lock = threading.RLock()
 _LIBRARIES = frozenset({"torch", "attnviz", "accelerate", "peft", "contextlib", "functools"})
 PLAIN = (Tensor, nn.Module, torch.dtype, torch.device, str, int, float, bool, type(None))
 
@@ -124,21 +126,22 @@ def watching_functions(
 
         return watched
 
-    owners = _owners(model)
-    functions = [one for one in functions_of(model) if _may_mix(*one[1:])]
-    values = [value for owner in owners for value in vars(owner).values()]
-    operators: set[Any] = {value for value in values if _is_operator(value)}
-    try:
-        for owner, name, function in functions:
-            setattr(owner, name, wrap(function))
-        for operator in operators:
-            operator.apply = wrap(_apply(operator))
-        yield
-    finally:
-        for owner, name, function in functions:
-            setattr(owner, name, function)
-        for operator in operators:
-            del operator.apply
+    with functions_lock:
+        owners = _owners(model)
+        functions = [one for one in functions_of(model) if _may_mix(*one[1:])]
+        values = [value for owner in owners for value in vars(owner).values()]
+        operators: set[Any] = {value for value in values if _is_operator(value)}
+        try:
+            for owner, name, function in functions:
+                setattr(owner, name, wrap(function))
+            for operator in operators:
+                operator.apply = wrap(_apply(operator))
+            yield
+        finally:
+            for owner, name, function in functions:
+                setattr(owner, name, function)
+            for operator in operators:
+                del operator.apply
 
 
 def functions_of(model: nn.Module) -> list[tuple[Any, str, FunctionType]]:

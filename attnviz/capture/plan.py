@@ -17,10 +17,10 @@ from typing import Any
 
 from torch import nn
 
-from attnviz.capture.function_calls import functions_of
+from attnviz.capture.function_calls import functions_lock, functions_of
 from attnviz.capture.recorder import Recorder, Recording
 from attnviz.capture.search import Search
-from attnviz.capture.watch import expect_same, model_lock, watch
+from attnviz.capture.watch import expect_same, watch
 from attnviz.runtime.compat import (
     SOFTMAX,
     attention_configs,
@@ -59,9 +59,9 @@ def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tu
         plan.learn(search, recording)
         return recording
 
-    with model_lock:
+    with functions_lock:  # another thread may watch these
         plan = _plan_of(tuple(_code(model)))
-        return tuple(record(number, run) for number, run in enumerate(runs))
+    return tuple(record(number, run) for number, run in enumerate(runs))
 
 
 class Plan:
@@ -84,7 +84,7 @@ class Plan:
             queries[call.path] = max(queries[call.path], call.attention.query.shape[-2])
         is_shown = all(call.through_interface for call in recording.calls)
         if is_shown and not recording.linear and min(queries.values()) >= _FEWEST_QUERIES:
-            self.paths |= queries.keys()
+            self.paths = self.paths | queries.keys()
             kind = _kind(run, recording)
             known, _ = self._runs.get(kind, (set[str](), ()))
             self._runs[kind] = known | run.operators.keys(), recording.notes

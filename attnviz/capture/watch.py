@@ -1,4 +1,4 @@
-"""Run the model as the user has it, watch its attentions, and leave no trace.
+"""Run a shadow of the model, watch its attentions, and restore it for the next run.
 
 `watch` runs a model while a watcher takes the arguments of each attention function that it calls.
 There is one watcher for each purpose: the recorder of whole maps (recorder.py), the reader of a
@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnviz.capture.attention_interface import (
     AttentionCallArgs,
+    UnfusedAttention,
     intercept_attention,
     is_registered_by_user,
 )
@@ -31,7 +31,7 @@ from attnviz.capture.projections.find import (
     read_inputs,
 )
 from attnviz.errors import ModelError
-from attnviz.models.devices import devices, held_whole, input_device
+from attnviz.models.devices import held_whole, input_device
 from attnviz.models.pretrained import forward_parameters
 from attnviz.results import Axis
 from attnviz.runtime.compat import (
@@ -44,11 +44,9 @@ from attnviz.runtime.compat import (
 )
 from attnviz.runtime.libraries import MemoryBudget, translate
 from attnviz.runtime.precision import full_float32
+from attnviz.runtime.random_numbers import SeededRandomNumbers
 
-# What is restored belongs to the model and to torch, which all threads share. The thread that holds
-# the lock may acquire it again.
 _SHORT = 4  # tokens of a text that shows whether attention moves the output
-model_lock = threading.RLock()
 
 
 # ---------------------------------------------------------------------------- restoring the model
@@ -58,84 +56,56 @@ model_lock = threading.RLock()
 def restoring(
     model: nn.Module, attention: Literal["eager", "sdpa"] | None = "eager", *, seed: int = 0
 ) -> Iterator[None]:
-    """Put `model` into eval mode with this attention, and restore every trace on leaving.
-
-    One thread at a time: others wait.
+    """Put a shadow into eval mode with this attention, and restore every trace on leaving.
 
     Restored: training flags, hooks (transformers installs some when attentions are requested),
-    plain attributes, submodules, buffers, the attributes of every config, TF32, torch's fused
-    attention, and the random generators of the model's devices.
+    plain attributes, submodules, buffers, the attributes of every config, and TF32.
 
     attention : replaces transformers' own implementations. A function that the user registered
     stays. With None every implementation stays, and the modes of modules too if the model as a
     whole is in eval mode. seed : of the random numbers.
     """
-    # Eager code may still call torch's fused attention, which shows no softmax.
-    kernel = sdpa_kernel(SDPBackend.MATH) if attention == "eager" else nullcontext()
-    with model_lock:
-        every = [state for module in model.modules() for state in state_of(module)]
-        states = [(state, dict(state)) for state in every if state]
-        empty = [state for state in every if not state]
-        # Those that a run may write.
-        buffers = [
-            (buffer, write_count(buffer), buffer.clone())
-            for buffer in model.buffers()
-            if not (buffer.is_meta or buffer.is_inference())
-        ]
-        configs = attention_configs(model)
-        states += [(vars(config), dict(vars(config))) for config in configs]
-        implementations = [attention_implementation(config) for config in configs]
-        fast_path = torch.backends.mha.get_fastpath_enabled()
-        try:
-            if attention is not None or model.training:
-                model.eval()
-            if attention is not None:
-                for config, implementation in zip(configs, implementations, strict=True):
-                    if not is_registered_by_user(implementation):
-                        set_attention_implementation(config, attention)
-                torch.backends.mha.set_fastpath_enabled(False)
-            with full_float32(), _random_numbers(model, seed), kernel:
-                yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast_path)
-            for state, before in states:
-                for added in state.keys() - before.keys():
-                    del state[added]
-                state.update(before)
-            for state in filter(None, empty):
-                state.clear()
-            with torch.no_grad():
-                for buffer, writes, values in buffers:
-                    if write_count(buffer) != writes:
-                        buffer.copy_(values)
-
-
-@contextmanager
-def _random_numbers(model: nn.Module, seed: int) -> Iterator[None]:
-    """Seed the generators of the CPU and of a model's GPUs, and no others; restore them."""
-    used = devices(model) if torch.cuda.is_available() else []
-    gpus = sorted({device.index or 0 for device in used if device.type == "cuda"})
-    generators = [torch.default_generator, *(torch.cuda.default_generators[gpu] for gpu in gpus)]
-    states = [generator.get_state() for generator in generators]
+    every = [state for module in model.modules() for state in state_of(module)]
+    states = [(state, dict(state)) for state in every if state]
+    empty = [state for state in every if not state]
+    # Those that a run may write.
+    buffers = [
+        (buffer, write_count(buffer), buffer.clone())
+        for buffer in model.buffers()
+        if not (buffer.is_meta or buffer.is_inference())
+    ]
+    configs = attention_configs(model)
+    states += [(vars(config), dict(vars(config))) for config in configs]
     try:
-        for generator in generators:
-            generator.manual_seed(seed)
-        yield
+        if attention is not None or model.training:
+            model.eval()
+        for config in configs if attention is not None else ():
+            if not is_registered_by_user(attention_implementation(config)):
+                set_attention_implementation(config, attention)
+        # Eager code may still call torch's fused attention, which shows no softmax.
+        unfused = UnfusedAttention() if attention == "eager" else nullcontext()
+        with full_float32(), SeededRandomNumbers(seed), unfused:
+            yield
     finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
+        for state, before in states:
+            for added in state.keys() - before.keys():
+                del state[added]
+            state.update(before)
+        for state in filter(None, empty):
+            state.clear()
+        with torch.no_grad():
+            for buffer, writes, values in buffers:
+                if write_count(buffer) != writes:
+                    buffer.copy_(values)
 
 
 @contextmanager
 def weights_in_memory(attentions: Iterable[AttentionModule | None]) -> Iterator[None]:
-    """Hold all weights of some attention modules in memory, also those that are offloaded.
-
-    One thread at a time, as in `restoring`.
-    """
+    """Hold all weights of some attention modules in memory, also those that are offloaded."""
     known = [attention for attention in attentions if attention is not None]
     modules = [attention.module for attention in known]
     modules += [attention.output for attention in known if attention.output is not None]
-    with model_lock, held_whole(dict.fromkeys(modules)):
+    with held_whole(dict.fromkeys(modules)):
         yield
 
 

@@ -30,6 +30,7 @@ from attnviz.models.devices import (
 )
 from attnviz.models.named import NAMED, bundled_folder
 from attnviz.models.pretrained import Processors
+from attnviz.models.shadow import shadow_of
 from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap
 from attnviz.runtime.compat import initialize, write_count
 
@@ -65,6 +66,8 @@ class Checkpoint:
         How a special token that is typed in a text is read: as plain text, or as the token.
     notes : tuple of str
         What a reader should know of an object: which model was taken from it.
+    loaded : PreTrainedModel or None
+        Of a shadow, the model as it was loaded.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Checkpoint:
     versions: tuple[tuple[int, ...], ...]
     special_tokens: SpecialTokens = "parse"
     notes: tuple[str, ...] = ()
+    loaded: PreTrainedModel | None = None
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.name!r}, {type(self.module).__name__}, {self.sha256[:12]})"
@@ -92,6 +96,17 @@ class Checkpoint:
             return _fits_embeddings(self.module, self.tokenizer)
         except Exception:  # a tokenizer or a model of the user may lack any method
             return None
+
+    def shadow(self) -> Checkpoint:
+        """Return the same checkpoint with a shadow of its model, on which runs change nothing."""
+        if self.loaded is not None:
+            return self
+        module, notes = shadow_of(self.module)
+        return replace(self, module=module, notes=(*self.notes, *notes), loaded=self.module)
+
+    def original(self) -> Checkpoint:
+        """Return the same checkpoint with the model as it was loaded."""
+        return self if self.loaded is None else replace(self, module=self.loaded, loaded=None)
 
     def reading(self, special_tokens: SpecialTokens | None) -> Checkpoint:
         """Return the same checkpoint that reads typed special tokens in this way, if one is."""
@@ -138,9 +153,8 @@ class Checkpoint:
 
     def current_sha256(self) -> str:
         """Return the SHA-256 of the current weights; they are hashed again if they changed."""
-        if _versions(self.module) == self.versions:
-            return self.sha256
-        return _sha256_of_state(self.module)
+        module = self.original().module
+        return self.sha256 if _versions(module) == self.versions else _sha256_of_state(module)
 
 
 def load_checkpoint(

@@ -347,7 +347,7 @@ def attend(
         positions=positions,
     )
     model = model if isinstance(model, Model) else load(model)
-    checkpoint = model.checkpoint.reading(special_tokens)
+    checkpoint = model.checkpoint.reading(special_tokens).shadow()
     with silence_logs():  # texts run as one batch, all else one by one
         results = [
             result for batch in parsed.batches() for result in run(checkpoint, batch, options)
@@ -394,7 +394,7 @@ def parse_source(
     if inputs.several and not several:
         raise InputError(f"{reader} reads one text at a time. Call it for each of the list.")
     model = model if isinstance(model, Model) else load(model)
-    model = Model(model.checkpoint.reading(special_tokens))
+    model = Model(model.checkpoint.reading(special_tokens).shadow())
     if inputs.texts is not None and not model.module.can_generate():
         texts = [replace(t, prompted=False) if isinstance(t, Chat) else t for t in inputs.texts]
         inputs = replace(inputs, texts=texts)

@@ -7,9 +7,10 @@ module uses one (`tests/capture/test_compat.py`), and this is the file to repair
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import lru_cache, partial
+from types import FunctionType
 from typing import Any, TypeAlias
 
 import torch
@@ -56,6 +57,60 @@ def is_in_place(operator: Any) -> bool:
     return bool(operator._schema.is_mutable)
 
 
+def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an ATen operator draws random numbers from the generator of the process."""
+    if torch.Tag.nondeterministic_seeded not in operator.tags or kwargs.get("generator"):
+        return False
+    names = [argument.name for argument in operator._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if "generator" in names:
+        return given.get("generator") is None
+    # Attention, dropout and recurrent layers draw for dropout only.
+    chance = next((name for name in ("dropout_p", "dropout", "p") if name in names), None)
+    return chance is None or bool(given.get(chance) and given.get("train", True))
+
+
+@lru_cache
+def with_generator(operator: Any) -> Any:
+    """Return the overload of a random operator that takes a generator; None without one."""
+
+    def arguments(overload: Any) -> set[tuple[str, str]]:
+        return {(one.name, str(one.type)) for one in overload._schema.arguments}
+
+    packet, known = operator.overloadpacket, arguments(operator)
+    overloads = [operator, *(getattr(packet, name) for name in packet.overloads())]
+    for overload in overloads:
+        if {name for name, _ in arguments(overload) ^ known} <= {"generator"} and any(
+            name == "generator" for name, _ in arguments(overload)
+        ):
+            return overload
+    return None
+
+
+def math_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Return torch's fused attention, computed by its operators one by one.
+
+    `torch.nn.attention.sdpa_kernel` asks for this in all threads.
+    """
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(
+            ~attn_mask, -torch.inf
+        )
+    attend = torch.ops.aten._scaled_dot_product_attention_math
+    options = {"scale": scale, "enable_gqa": enable_gqa}
+    output: Tensor = attend(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
+    return output
+
+
 def write_count(tensor: Tensor) -> int:
     """Return how often a tensor was written: cheaper than comparing its bytes."""
     return int(tensor._version)
@@ -94,6 +149,19 @@ def replaced_forwards(modules: Iterable[nn.Module], forward: Callable[..., Any])
         for module, members in own.items():
             del vars(module)["forward"]
             vars(module).update(members)
+
+
+def is_hook_dictionary(name: str, value: object) -> bool:
+    """Whether an attribute of a module holds hooks."""
+    return "_hooks" in name and isinstance(value, dict)
+
+
+def compiled_from(value: object) -> Any:
+    """Return what `torch.compile` took to make a module or a function; None for any other."""
+    if type(value).__name__ == "OptimizedModule":
+        return vars(value)["_modules"]["_orig_mod"]
+    is_function = isinstance(value, FunctionType)
+    return vars(value).get("_torchdynamo_orig_callable") if is_function else None
 
 
 def forward_hooks(module: nn.Module) -> list[Callable[..., Any]]:

@@ -17,7 +17,8 @@ from attnviz.errors import InputError, ModelError
 
 @pytest.fixture(scope="module", params=["gpt2", "llama", "bert"])
 def score(request, tokenizer):
-    return make_score(attnviz.load(tiny(request.param), tokenizer=tokenizer), special=1)
+    model = tiny(request.param).requires_grad_(False)
+    return make_score(attnviz.load(model, tokenizer=tokenizer), special=1)
 
 
 def test_a_logit_is_the_sum_of_what_heads_and_mlps_added(score):

@@ -1,4 +1,4 @@
-"""A run leaves every random generator as it was, and touches none that the model does not use."""
+"""A run draws random numbers of its own, and leaves every generator of the process as it is."""
 
 import pytest
 import torch
@@ -6,6 +6,8 @@ from families import TEXTS, tiny
 
 import attnviz
 from attnviz.capture import watch
+from attnviz.runtime.compat import with_generator
+from attnviz.runtime.random_numbers import SeededRandomNumbers
 
 
 @pytest.fixture
@@ -29,22 +31,47 @@ def test_no_other_generator_is_seeded(mode, gpus, tokenizer, monkeypatch):
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
-def test_generators_of_the_model_are_seeded_and_restored(gpus, monkeypatch):
-    monkeypatch.setattr(watch, "devices", lambda model: [torch.device("cuda:1")])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    model, numbers = tiny("bert"), []
-    states = [generator.get_state() for generator in (torch.default_generator, *gpus)]
-    for _ in range(2):
-        with watch.restoring(model):
-            assert torch.equal(gpus[0].get_state(), states[1])
-            numbers.append((torch.rand(3), torch.rand(3, generator=gpus[1])))
-    for one, other in zip(*numbers, strict=True):
-        assert torch.equal(one, other)
-    after = [generator.get_state() for generator in (torch.default_generator, *gpus)]
-    assert all(torch.equal(one, other) for one, other in zip(states, after, strict=True))
-
-
-def test_numbers_are_those_of_seed_0():
+def test_numbers_of_a_run_are_those_of_its_seed():
+    states = torch.default_generator.get_state()
     with watch.restoring(tiny("bert")):
+        inside = torch.rand(3), torch.zeros(3).normal_(), torch.randperm(5), torch.randn(2)
+    generator = torch.Generator().manual_seed(0)
+    alone = (
+        torch.rand(3, generator=generator), torch.zeros(3).normal_(generator=generator),
+        torch.randperm(5, generator=generator), torch.randn(2, generator=generator),
+    )  # fmt: skip
+    assert all(map(torch.equal, inside, alone))
+    assert torch.equal(torch.default_generator.get_state(), states)
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_an_operator_without_a_generator_draws_by_itself(drops):
+    """Attention with dropout and recurrent layers take none."""
+    torch.manual_seed(7)
+    states = torch.default_generator.get_state()
+    query = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+    def attend():
+        with SeededRandomNumbers(3):
+            return torch.nn.functional.scaled_dot_product_attention(
+                query, query, query, dropout_p=0.5 if drops else 0.0
+            )
+
+    assert torch.equal(attend(), attend())
+    assert torch.equal(torch.default_generator.get_state(), states)
+
+
+def test_a_model_that_seeds_seeds_its_own_generator():
+    states = torch.default_generator.get_state()
+    with SeededRandomNumbers(3):
+        torch.manual_seed(9)
         inside = torch.rand(3)
-    assert torch.equal(inside, torch.rand(3, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(inside, torch.rand(3, generator=torch.Generator().manual_seed(9)))
+    assert torch.equal(torch.default_generator.get_state(), states)
+
+
+def test_random_operators_take_a_generator():
+    operators = torch.ops.aten
+    assert with_generator(operators.rand.default) is operators.rand.generator
+    assert with_generator(operators.bernoulli_.float) is operators.bernoulli_.float
+    assert with_generator(operators.native_dropout.default) is None

@@ -538,6 +538,7 @@ def explain_tokens(
 
     only : the number of the generated token to explain, counted from 0; None for all.
     """
+    model = Model(model.checkpoint.shadow())
     _expect_generator(model, ", so none can be explained. Use a causal language model.")
     with part(0, 2, "the model generates"):
         reading, ids = _read_generation(model, text, generate)

@@ -213,7 +213,9 @@ def survey(
         measured_by = SignedHeadStatistics if signed else HeadStatistics
         names = statistics_of_roles("text")
         only_on = {names[one.role]: group.numbers for group in groups for one in group.probes}
-        heads = measured_by(model.checkpoint, records, seed, statistics, only_on)
+        # Each worker of Ray has a copy of the model for itself.
+        checkpoint = model.checkpoint.original() if on_ray else model.checkpoint
+        heads = measured_by(checkpoint, records, seed, statistics, only_on)
         numbered, count = enumerate(chain([first], tokenized)), count_rows(texts)
         summaries: list[Path] = []
         if out is None:

@@ -377,6 +377,7 @@ def load_reader(
 ) -> tuple[Model, str]:
     """Return a model, and which of some kinds it reads, alone; InputError for any other model."""
     model = model if isinstance(model, Model) else load(model)
+    model = Model(model.checkpoint.shadow())
     reads = input_kinds(model.module)
     is_one = len(reads) == 1 and reads[0] in kinds
     decodes = is_one and has_text_decoder(model.module, model.module.config)

@@ -1,0 +1,285 @@
+"""A copy of a model that shares its weights, and nothing else that a run may change.
+
+Whatever runs a model runs its shadow. So the user's model is never changed, not even for a moment,
+and another thread may use it meanwhile.
+
+Modules, hooks, configs and small buffers are copied; weights are shared. Python objects that refer
+to modules of the model (replaced forwards, hooks, bound methods, closures) are rebuilt, so that
+they refer to the modules of the shadow.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedConfig
+
+from attnviz.runtime.compat import compiled_from, is_hook_dictionary
+
+_SMALL = 2**20  # bytes of a buffer that is copied; larger ones hold weights
+# Their functions name no module of a user in their globals.
+_LIBRARIES = {"torch", "transformers", "accelerate", "peft", "torchao", "bitsandbytes"}
+_PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device, torch.Size, type)
+_SHARED = (Tensor, ModuleType, BuiltinFunctionType, *_PLAIN)
+_DEEPEST = 4  # objects between an attribute and a module to which it refers
+_MOST = 2000  # items of a list that are searched for modules
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def shadow_of(model: Model) -> tuple[Model, tuple[str, ...]]:
+    """Return the shadow of a model, and notes on what it does not copy."""
+    copier = _Copier(model)
+    shadow: Model = copier.module(model)
+    return shadow, tuple(dict.fromkeys(copier.notes))
+
+
+class _Copier:
+    """Copies the objects of one model, each once."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.notes: list[str] = []
+        self._modules = {id(module) for module in model.modules()}
+        self._copies: dict[int, Any] = {}
+        self._configs: dict[int, Any] = {}  # the memo of deepcopy
+        self._refers: dict[int, bool] = {}
+        self._alive: list[object] = []  # so that no id is given twice
+
+    def _keep(self, old: object, new: Any) -> Any:
+        self._copies[id(old)] = new
+        self._alive.append(old)
+        return new
+
+    def module(self, old: nn.Module) -> Any:
+        """Return the copy of a module, with those of its submodules."""
+        if id(old) in self._copies:
+            return self._copies[id(old)]
+        if isinstance(old, torch.jit.ScriptModule):
+            self.notes.append(f"{type(old).__name__} is scripted, so it is run as it is")
+            return old
+        if (inside := compiled_from(old)) is not None:
+            self.notes.append("what torch.compile made of the model is run uncompiled")
+            return self.module(inside)
+        new = self._keep(old, object.__new__(type(old)))
+        for name, value in vars(old).items():
+            vars(new)[name] = self._member(name, value)
+        return new
+
+    def _member(self, name: str, value: Any) -> Any:
+        if name == "_parameters":
+            return {key: self._parameter(one) for key, one in value.items()}
+        if name == "_buffers":
+            return {key: self._buffer(buffer) for key, buffer in value.items()}
+        if name == "_modules":
+            return {key: None if one is None else self.module(one) for key, one in value.items()}
+        if is_hook_dictionary(name, value):
+            return type(value)((key, self.value(hook)) for key, hook in value.items())
+        if name == "_compiled_call_impl" and value is not None:
+            self.notes.append("what torch.compile made of the model is run uncompiled")
+            return None
+        return self.value(value)
+
+    def _parameter(self, old: nn.Parameter | None) -> nn.Parameter | None:
+        """Return a parameter of the same numbers, without gradients."""
+        if type(old) is not nn.Parameter or type(old.data) is not Tensor:
+            return old
+        if id(old) not in self._copies:
+            self._keep(old, nn.Parameter(old.detach(), requires_grad=False))
+        parameter: nn.Parameter = self._copies[id(old)]
+        return parameter
+
+    def _buffer(self, old: Tensor | None) -> Tensor | None:
+        if old is None or old.is_meta or type(old) is not Tensor or old.nbytes > _SMALL:
+            return old
+        if id(old) not in self._copies:
+            self._keep(old, old.detach().clone())
+        buffer: Tensor = self._copies[id(old)]
+        return buffer
+
+    def value(self, old: Any) -> Any:
+        """Return an object that refers to the copies where it refers to modules of the model."""
+        if isinstance(old, _SHARED):
+            return old
+        if id(old) in self._copies:
+            return self._copies[id(old)]
+        if isinstance(old, nn.Module):
+            return self.module(old) if self._is_around(old) else old
+        return self._keep(old, self._copy(old))
+
+    def _copy(self, old: Any) -> Any:
+        kind = type(old)
+        if (compiled := compiled_from(old)) is not None:
+            self.notes.append("what torch.compile made of the model is run uncompiled")
+            return self.value(compiled)
+        if kind in (list, set, deque, dict, OrderedDict, defaultdict):
+            return self._container(old)
+        if isinstance(old, tuple):
+            items = [self.value(item) for item in old]
+            return old if _all_same(items, old) else _tuple_of(kind, items)
+        if isinstance(old, PreTrainedConfig | GenerationConfig):
+            return copy.deepcopy(old, self._configs)
+        if isinstance(old, torch.Generator):
+            return old.clone_state()
+        if isinstance(old, MethodType):
+            function, owner = self.value(old.__func__), self.value(old.__self__)
+            is_same = function is old.__func__ and owner is old.__self__
+            return old if is_same else MethodType(function, owner)
+        if isinstance(old, partial):
+            return self._partial(old)
+        if isinstance(old, FunctionType):
+            return self._function(old)
+        if isinstance(old, weakref.ref):
+            target = old()
+            new = self.value(target)
+            return old if new is target else weakref.ref(new)
+        if kind.__module__.partition(".")[0] == "accelerate" or self.refers(old):
+            return self._object(old)
+        return old
+
+    def _container(self, old: Any) -> Any:
+        kind = type(old)
+        if kind is set:
+            return {self.value(item) for item in old}
+        if kind is defaultdict:
+            new = self._keep(old, defaultdict(old.default_factory))
+        else:
+            new = self._keep(old, deque(maxlen=old.maxlen) if kind is deque else kind())
+        if isinstance(old, dict):
+            new.update((self.value(key), self.value(value)) for key, value in old.items())
+        else:
+            new.extend(self.value(item) for item in old)
+        return new
+
+    def _partial(self, old: partial[Any]) -> partial[Any]:
+        parts = [self.value(part) for part in (old.func, *old.args)]
+        keywords = {name: self.value(value) for name, value in old.keywords.items()}
+        if _all_same([*parts, *keywords.values()], [old.func, *old.args, *old.keywords.values()]):
+            return old
+        new = partial(parts[0], *parts[1:], **keywords)
+        vars(new).update((name, self.value(value)) for name, value in vars(old).items())
+        return new
+
+    def _function(self, old: FunctionType) -> FunctionType:
+        """Return a function whose closure and globals hold copies in place of modules."""
+        cells = old.__closure__ or ()
+        closure = tuple(CellType() if self.refers(_content(cell)) else cell for cell in cells)
+        names = {name: value for name, value in _named_globals(old) if self.refers(value)}
+        if _all_same(cells, closure) and not names:
+            return old
+        scope = _Globals(old.__globals__) if names else old.__globals__
+        new = FunctionType(old.__code__, scope, old.__name__, old.__defaults__, closure or None)
+        new.__kwdefaults__, new.__qualname__ = old.__kwdefaults__, old.__qualname__
+        new.__module__ = old.__module__
+        vars(new).update(vars(old))
+        self._keep(old, new)  # what follows may refer to it
+        for cell, copied in zip(cells, closure, strict=True):
+            if copied is not cell:
+                copied.cell_contents = self.value(cell.cell_contents)
+        if isinstance(scope, _Globals):
+            scope.update((name, self.value(value)) for name, value in names.items())
+        if old.__defaults__ is not None:
+            new.__defaults__ = tuple(map(self.value, old.__defaults__))
+        return new
+
+    def _object(self, old: Any) -> Any:
+        try:
+            new = object.__new__(type(old))
+            members = vars(old)
+        except TypeError:
+            self.notes.append(f"{type(old).__name__} refers to the model as loaded, and is shared")
+            return old
+        self._keep(old, new)
+        vars(new).update((name, self.value(value)) for name, value in members.items())
+        return new
+
+    def refers(self, value: object, depth: int = _DEEPEST, seen: set[int] | None = None) -> bool:
+        """Whether an object refers to a module of the model."""
+        if depth < 0 or isinstance(value, _SHARED):
+            return False
+        if isinstance(value, nn.Module):
+            return self._is_around(value)
+        seen = set() if seen is None else seen
+        if id(value) in seen:
+            return False
+        seen.add(id(value))
+        return any(self.refers(part, depth - 1, seen) for part in _parts_of(value))
+
+    def _is_around(self, module: nn.Module) -> bool:
+        """Whether a module is one of the model, or holds one."""
+        if id(module) not in self._refers:
+            self._refers[id(module)] = any(id(one) in self._modules for one in module.modules())
+            self._alive.append(module)
+        return self._refers[id(module)]
+
+
+class _Globals(dict[str, Any]):
+    """The globals of a function, of which some are replaced."""
+
+    def __init__(self, real: dict[str, Any]) -> None:
+        super().__init__()
+        self._real = real
+
+    def __missing__(self, name: str) -> Any:
+        return self._real[name]
+
+
+def _parts_of(value: Any) -> Iterable[object]:
+    """Return the objects to which an object refers."""
+    if isinstance(value, list | tuple | deque | set | frozenset):
+        return [*value][:_MOST]
+    if isinstance(value, dict):
+        return [*value.values(), *value]
+    if isinstance(value, MethodType):
+        return value.__self__, value.__func__
+    if isinstance(value, partial):
+        return value.func, *value.args, *value.keywords.values()
+    if isinstance(value, FunctionType):
+        cells = (_content(cell) for cell in value.__closure__ or ())
+        return *cells, *(found for _, found in _named_globals(value))
+    if isinstance(value, weakref.ref):
+        return (value(),)
+    if isinstance(value, PreTrainedConfig | GenerationConfig):
+        return ()
+    members = getattr(value, "__dict__", None)
+    return [*members.values()] if isinstance(members, dict) else ()
+
+
+def _content(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+
+def _named_globals(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function of the user names in its globals and may refer to a module."""
+    if str(function.__module__).partition(".")[0] in _LIBRARIES:
+        return
+    for name in set(_names_in(function.__code__)):
+        found = function.__globals__.get(name)
+        own = isinstance(found, FunctionType) and found.__globals__ is function.__globals__
+        if own or isinstance(found, MethodType | partial | nn.Module):
+            yield name, found
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _all_same(first: Iterable[object], second: Iterable[object]) -> bool:
+    return all(one is other for one, other in zip(first, second, strict=True))
+
+
+def _tuple_of(kind: Callable[..., Any], items: list[Any]) -> Any:
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)

@@ -1,0 +1,115 @@
+"""Random numbers of a run by itself: those of the process are neither read nor advanced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from functools import wraps
+from threading import Lock
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from attnviz.runtime.compat import TorchDispatchMode, draws, with_generator
+
+_lock = Lock()  # of the generators of the process
+
+
+class SeededRandomNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Dispatch mode in which every random operator draws from generators with this seed.
+
+    Other threads are not concerned. Few operators take no generator, such as dropout on a GPU:
+    while one runs, the state of the process's generator is that of this one. A model that calls
+    `torch.manual_seed` seeds the generators of this mode.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._outside: Token[SeededRandomNumbers | None] | None = None
+
+    def __enter__(self) -> Self:
+        with _lock:
+            _wrap_manual_seed()
+        self._outside = _current.set(self)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        assert self._outside is not None  # it was entered
+        _current.reset(self._outside)
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed the generators of this mode anew."""
+        self._seed = seed
+        self._generators.clear()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an operator, with a generator of this mode if it is random."""
+        kwargs = {**(kwargs or {})}
+        if not draws(func, args, kwargs) or (device := _device_of(args, kwargs)).type == "meta":
+            return func(*args, **kwargs)
+        generator = self._generator_on(device)
+        if (operator := with_generator(func)) is not None:
+            return operator(*args, **{**kwargs, "generator": generator})
+        with _lock, _in_place_of_default(generator):
+            return func(*args, **kwargs)
+
+    def _generator_on(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
+
+
+_current: ContextVar[SeededRandomNumbers | None] = ContextVar("random_numbers", default=None)
+
+
+def _wrap_manual_seed() -> None:
+    """Let `torch.manual_seed` seed the mode of this thread, if there is one.
+
+    This is done once, and stays: outside of such a mode it changes nothing.
+    """
+    manual_seed = torch.manual_seed
+    if hasattr(manual_seed, "of_attnviz"):
+        return
+
+    @wraps(manual_seed)
+    def seed_here(seed: Any) -> torch.Generator:
+        if (mode := _current.get()) is None:
+            return manual_seed(seed)
+        mode.manual_seed(int(seed))
+        return torch.default_generator
+
+    vars(seed_here)["of_attnviz"] = True
+    torch.manual_seed = seed_here
+
+
+@contextmanager
+def _in_place_of_default(generator: torch.Generator) -> Iterator[None]:
+    is_cuda = generator.device.type == "cuda"
+    index = generator.device.index or 0
+    default = torch.cuda.default_generators[index] if is_cuda else torch.default_generator
+    before = default.get_state()
+    default.set_state(generator.get_state())
+    try:
+        yield
+    finally:
+        generator.set_state(default.get_state())
+        default.set_state(before)
+
+
+def _device_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
+    """Return the device of the first tensor, or the one that an operator names."""
+    named = kwargs.get("device") or torch.get_default_device()
+    device = next((value.device for value in args if isinstance(value, Tensor)), named)
+    return torch.device(device)
