@@ -68,6 +68,8 @@ class Checkpoint:
         What a reader should know of an object: which model was taken from it.
     loaded : PreTrainedModel or None
         Of a shadow, the model as it was loaded.
+    writes : int
+        Of a shadow, how often the weights had been written when it was made.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Checkpoint:
     special_tokens: SpecialTokens = "parse"
     notes: tuple[str, ...] = ()
     loaded: PreTrainedModel | None = None
+    writes: int = 0
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.name!r}, {type(self.module).__name__}, {self.sha256[:12]})"
@@ -101,8 +104,18 @@ class Checkpoint:
         """Return the same checkpoint with a shadow of its model, on which runs change nothing."""
         if self.loaded is not None:
             return self
-        module, notes = shadow_of(self.module)
-        return replace(self, module=module, notes=(*self.notes, *notes), loaded=self.module)
+        writes, (module, notes) = _writes(self.module), shadow_of(self.module)
+        notes = (*self.notes, *notes)
+        return replace(self, module=module, notes=notes, loaded=self.module, writes=writes)
+
+    def expect_unwritten(self) -> None:
+        """Raise ModelError if the weights were written since the shadow was made."""
+        if self.loaded is not None and _writes(self.loaded) != self.writes:
+            raise ModelError(
+                f"The weights of {self.name} changed while attnviz read them, perhaps by an "
+                "optimizer in another thread. Read them between its steps, or read a copy: "
+                "copy.deepcopy(model)."
+            )
 
     def original(self) -> Checkpoint:
         """Return the same checkpoint with the model as it was loaded."""
@@ -408,6 +421,11 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     sums = [_sum_of_edges(tensor) for tensor in tensors]
     numbers = torch.stack([total.to(sums[0].device) for total in sums]).tolist() if sums else []
     return tuple((*counted, number) for counted, number in zip(writes, numbers, strict=True))
+
+
+def _writes(module: PreTrainedModel) -> int:
+    """Return how often the parameters were written in all."""
+    return sum(write_count(one) for one in module.parameters() if not one.is_inference())
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:

@@ -352,6 +352,7 @@ def attend(
         results = [
             result for batch in parsed.batches() for result in run(checkpoint, batch, options)
         ]
+    checkpoint.expect_unwritten()
     return results if parsed.several or len(results) > 1 else results[0]
 
 

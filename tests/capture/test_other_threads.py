@@ -11,6 +11,7 @@ from families import tiny
 from torch import nn
 
 import attnviz
+from attnviz.errors import ModelError
 
 TEXT = "the river bank was full of people"
 
@@ -124,3 +125,15 @@ def test_nothing_of_the_model_is_ever_assigned(tokenizer, monkeypatch):
     for analysis in ANALYSES.values():
         analysis(model)
     assert assigned == []
+
+
+def test_a_step_of_an_optimizer_in_the_middle_is_an_error(tokenizer):
+    module = tiny("llama")
+    model = attnviz.load(module, tokenizer=tokenizer)
+
+    def step():
+        with torch.no_grad():
+            module.lm_head.weight.add_(1e-3)
+
+    with running(step), pytest.raises(ModelError, match=r"changed while attnviz read them"):
+        model.attend(TEXT)
