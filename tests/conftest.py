@@ -39,13 +39,14 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Freeze what the imports create, so that garbage collections need not walk it."""
+    """Freeze what the imports create, and collect garbage less often, for a collection is slow."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.collect()
         gc.freeze()
+        gc.set_threshold(5_000, 20, 50)
         gc.enable()
 
 

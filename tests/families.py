@@ -8,7 +8,9 @@ the library initializes them to 0 and 1.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 import transformers
@@ -371,6 +373,14 @@ def _further(family: str) -> PreTrainedModel:
 
 def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
     """Return a tiny random model with sharp attention, in eval mode."""
+    model, random_state = _built(family, dtype, seed)
+    torch.set_rng_state(random_state)  # as if it had been built anew
+    return copy.deepcopy(model)
+
+
+@lru_cache(12)
+def _built(family: str, dtype: torch.dtype, seed: int) -> tuple[PreTrainedModel, torch.Tensor]:
+    """Return a model to be copied, and the state of the random generator after it was built."""
     torch.manual_seed(seed)
     every = FAMILIES | TWO_SIDED | OWN_CODE
     model = every[family]() if family in every else _further(family)
@@ -382,14 +392,14 @@ def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreT
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 torch.nn.init.normal_(parameter, std=2 / parameter.shape[-1] ** 0.5)
-        return model.to(dtype).eval()
+        return model.to(dtype).eval(), torch.get_rng_state()
     wider = 2 if family.startswith(("t5", "mt5")) else 4  # T5 does not scale its scores down
     for holder in find_attention_modules(model).values():
         sharpen(holder.module, wider)
     for name, parameter in model.named_parameters():
         if "relative_attention_bias" in name:  # initialized far too flat
             parameter.detach().mul_(4)
-    return model.to(dtype).eval()
+    return model.to(dtype).eval(), torch.get_rng_state()
 
 
 @torch.no_grad()

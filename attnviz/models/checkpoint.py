@@ -66,8 +66,8 @@ class Checkpoint:
         How a special token that is typed in a text is read: as plain text, or as the token.
     notes : tuple of str
         What a reader should know of an object: which model was taken from it.
-    loaded : PreTrainedModel or None
-        Of a shadow, the model as it was loaded.
+    loaded : Checkpoint or None
+        Of a shadow, the checkpoint with the model as it was loaded.
     writes : int
         Of a shadow, how often the weights had been written when it was made.
     """
@@ -79,7 +79,7 @@ class Checkpoint:
     versions: tuple[tuple[int, ...], ...]
     special_tokens: SpecialTokens = "parse"
     notes: tuple[str, ...] = ()
-    loaded: PreTrainedModel | None = None
+    loaded: Checkpoint | None = None
     writes: int = 0
 
     def __repr__(self) -> str:
@@ -93,6 +93,8 @@ class Checkpoint:
     @cached_property
     def fits_vocabulary(self) -> bool | None:
         """Whether the embeddings are those of the tokenizer's vocabulary; None if not known."""
+        if self.loaded is not None:
+            return self.loaded.fits_vocabulary
         if self.tokenizer is None:
             return None
         try:
@@ -106,11 +108,11 @@ class Checkpoint:
             return self
         writes, (module, notes) = _writes(self.module), shadow_of(self.module)
         notes = (*self.notes, *notes)
-        return replace(self, module=module, notes=notes, loaded=self.module, writes=writes)
+        return replace(self, module=module, notes=notes, loaded=self, writes=writes)
 
     def expect_unwritten(self) -> None:
         """Raise ModelError if the weights were written since the shadow was made."""
-        if self.loaded is not None and _writes(self.loaded) != self.writes:
+        if self.loaded is not None and _writes(self.loaded.module) != self.writes:
             raise ModelError(
                 f"The weights of {self.name} changed while attnviz read them, perhaps by an "
                 "optimizer in another thread. Read them between its steps, or read a copy: "
@@ -119,11 +121,13 @@ class Checkpoint:
 
     def original(self) -> Checkpoint:
         """Return the same checkpoint with the model as it was loaded."""
-        return self if self.loaded is None else replace(self, module=self.loaded, loaded=None)
+        if self.loaded is None:
+            return self
+        return replace(self.loaded, special_tokens=self.special_tokens, processors=self.processors)
 
     def reading(self, special_tokens: SpecialTokens | None) -> Checkpoint:
         """Return the same checkpoint that reads typed special tokens in this way, if one is."""
-        if special_tokens is None:
+        if special_tokens in (None, self.special_tokens):
             return self
         if special_tokens not in ("split", "parse"):
             raise InputError(f"special_tokens must be split or parse, not {special_tokens!r}.")
@@ -166,7 +170,7 @@ class Checkpoint:
 
     def current_sha256(self) -> str:
         """Return the SHA-256 of the current weights; they are hashed again if they changed."""
-        module = self.original().module
+        module = (self.loaded or self).module
         return self.sha256 if _versions(module) == self.versions else _sha256_of_state(module)
 
 

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _PRIME = 2**31 - 1
@@ -26,7 +27,7 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
 
     The numbers of all groups are copied from the device together.
     """
-    sums: list[Tensor] = []
+    sums: list[Tensor | int] = []
     texts: dict[int, str] = {}  # records without tensors; all layers share an axis
 
     def words(value: Any) -> str:
@@ -51,7 +52,10 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
         return repr(value)
 
     described = [(len(sums), words(values), len(sums)) for values in several]
-    numbers = torch.stack([total.to(sums[0].device) for total in sums]).tolist() if sums else []
+    on_device = [total for total in sums if isinstance(total, Tensor)]
+    moved = [total.to(on_device[0].device) for total in on_device]
+    copied = iter(torch.stack(moved).tolist() if moved else ())
+    numbers = [next(copied) if isinstance(total, Tensor) else total for total in sums]
     return [
         hashlib.sha256(repr((text, numbers[start:end])).encode()).hexdigest()[:16]
         for start, text, end in described
@@ -67,7 +71,7 @@ def stored(record: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in unset}
 
 
-def _sum_of_words(tensor: Tensor) -> Tensor:
+def _sum_of_words(tensor: Tensor) -> Tensor | int:
     """Return a sum over the bits of a tensor, as integers of at most 32 bits.
 
     Each word is added to a key, and neighbors are multiplied: NH, the hash of UMAC (Black et al.
@@ -76,16 +80,28 @@ def _sum_of_words(tensor: Tensor) -> Tensor:
     words = tensor.detach().contiguous().reshape(-1)
     words = words.view(_WORDS.get(tensor.dtype.itemsize, torch.int32))
     keys = _keys(str(tensor.device))
+    if tensor.is_cpu:
+        return _sum_by_numpy(words.numpy(), keys.numpy())
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
     for part in torch.split(words, _AT_ONCE):
-        own = keys[: len(part)]
-        # On a CPU numpy adds and multiplies integers faster.
-        keyed: Any = part.numpy() + own.numpy() if keys.is_cpu else part + own
+        keyed = part + keys[: len(part)]
         even, odd = keyed[: len(part) // 2 * 2 : 2], keyed[1::2]
-        total = total * _PRIME + (int(even.dot(odd)) if keys.is_cpu else (even * odd).sum())
+        total = total * _PRIME + (even * odd).sum()
         if len(part) % 2:
             total = total + keys[-1] * keyed[-1]
     return total
+
+
+def _sum_by_numpy(words: NDArray[Any], keys: NDArray[Any]) -> int:
+    """Return the same sum of words on a CPU, where numpy is faster."""
+    total = 0
+    for start in range(0, max(1, len(words)), _AT_ONCE):
+        part = words[start : start + _AT_ONCE]
+        keyed = part + keys[: len(part)]
+        total = total * _PRIME + int(keyed[: len(part) // 2 * 2 : 2].dot(keyed[1::2]))
+        if len(part) % 2:
+            total += int(keys[-1]) * int(keyed[-1])
+    return (total + 2**63) % 2**64 - 2**63
 
 
 @cache
