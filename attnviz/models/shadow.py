@@ -27,7 +27,8 @@ from attnviz.runtime.compat import compiled_from, is_hook_dictionary
 _SMALL = 2**20  # bytes of a buffer that is copied; larger ones hold weights
 # Their functions name no module of a user in their globals.
 _LIBRARIES = {"torch", "transformers", "accelerate", "peft", "torchao", "bitsandbytes"}
-_PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device, torch.Size, type)
+_BUILT_IN = (bool, int, float, complex, str, bytes, type, type(None))
+_PLAIN = (*_BUILT_IN, torch.dtype, torch.device, torch.Size)
 _SHARED = (Tensor, ModuleType, BuiltinFunctionType, *_PLAIN)
 _DEEPEST = 4  # objects between an attribute and a module to which it refers
 _MOST = 2000  # items of a list that are searched for modules
@@ -69,8 +70,14 @@ class _Copier:
             self.notes.append("what torch.compile made of the model is run uncompiled")
             return self.module(inside)
         new = self._keep(old, object.__new__(type(old)))
+        members = vars(new)
         for name, value in vars(old).items():
-            vars(new)[name] = self._member(name, value)
+            if type(value) in _PLAIN:
+                members[name] = value
+            elif isinstance(value, dict) and not value:  # most modules have no hooks
+                members[name] = value.copy()
+            else:
+                members[name] = self._member(name, value)
         return new
 
     def _member(self, name: str, value: Any) -> Any:
