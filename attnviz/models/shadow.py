@@ -31,7 +31,7 @@ _BUILT_IN = (bool, int, float, complex, str, bytes, type, type(None))
 _PLAIN = (*_BUILT_IN, torch.dtype, torch.device, torch.Size)
 _SHARED = (Tensor, ModuleType, BuiltinFunctionType, *_PLAIN)
 _DEEPEST = 4  # objects between an attribute and a module to which it refers
-_MOST = 2000  # items of a list that are searched for modules
+_MOST = 20_000  # objects that are searched for modules
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -153,6 +153,8 @@ class _Copier:
 
     def _container(self, old: Any) -> Any:
         kind = type(old)
+        if not _parts_of(old):
+            return copy.copy(old)
         if kind is set:
             return {self.value(item) for item in old}
         if kind is defaultdict:
@@ -214,7 +216,7 @@ class _Copier:
         if isinstance(value, nn.Module):
             return self._is_around(value)
         seen = set() if seen is None else seen
-        if id(value) in seen:
+        if id(value) in seen or len(seen) > _MOST:
             return False
         seen.add(id(value))
         return any(self.refers(part, depth - 1, seen) for part in _parts_of(value))
@@ -239,11 +241,11 @@ class _Globals(dict[str, Any]):
 
 
 def _parts_of(value: Any) -> Iterable[object]:
-    """Return the objects to which an object refers."""
+    """Return the objects to which an object refers, without plain numbers and texts."""
     if isinstance(value, list | tuple | deque | set | frozenset):
-        return [*value][:_MOST]
+        return [item for item in value if type(item) not in _BUILT_IN]
     if isinstance(value, dict):
-        return [*value.values(), *value]
+        return _parts_of([*value.values(), *value])
     if isinstance(value, MethodType):
         return value.__self__, value.__func__
     if isinstance(value, partial):
