@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnviz.attribution.methods import method
-from attnviz.attribution.methods.rollout import multiply_layers
+from attnviz.attribution.methods.weights import multiply_layers
 from attnviz.attribution.target import Score, base_of, copies_of
 from attnviz.attribution.tracing import AttentionTracer, blocks_of, by_head
 from attnviz.errors import ModelError
@@ -25,7 +25,7 @@ def value_zeroing(score: Score) -> Tensor:
 
     Source: Mohebbi et al. 2023, arXiv:2301.12971.
     """
-    if score.readout.stacks is not None:
+    if score.readout.stacks:
         raise ModelError("it has an encoder and a decoder, and the method is that of one stack")
     T = score.ids.shape[1]
     distances: list[Tensor] = []

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution import methods
-from attnviz.attribution.methods import ensemble, partial_split
+from attnviz.attribution.methods import ensemble, splits
 from attnviz.errors import InputError
 
 CASH = "The bank was full of cash."
@@ -104,9 +104,9 @@ def test_of_two_words_the_partial_split_is_what_knocking_out_each_loses(model):
 @pytest.mark.parametrize("count", [1, 2, 5, 6])
 def test_every_division_hides_each_word_once_and_no_neighbors_together(count):
     words = [(2 * word, 2 * word + 1) for word in range(count)]
-    parts = partial_split.divide(words)
+    parts = splits.divide(words)
     hidden = [word for part in parts for word in part]
-    assert sorted(hidden) == sorted(len(partial_split.DIVISIONS) * words)
+    assert sorted(hidden) == sorted(len(splits.DIVISIONS) * words)
     for part in parts:
         for word, other in pairwise(part):
             assert other[0] - word[0] > 2

@@ -1,4 +1,4 @@
-"""The split relative to references in which some of the words are hidden."""
+"""The exact split of the difference from references (DeepLIFT multipliers)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,15 @@ from attnviz.attribution.target import Score, copies_of
 from attnviz.results.axis import join_axes, token_groups
 
 DIVISIONS = 2, 3, 4  # how many parts the words are divided into, one division after the other
+
+
+@method("split")
+def split(score: Score) -> Tensor:
+    """Return the contribution of each token over all paths. They add up to the difference.
+
+    In the reference every token may attend only to itself, to special tokens and to the sink.
+    """
+    return credits(score.readout, score.twice, score.direction, score.gate)
 
 
 @method("partial-split")
@@ -49,7 +58,7 @@ def _hidden_words(score: Score) -> list[tuple[int, ...]]:
     """Return the positions of each word that is neither explained nor kept by every reference."""
     records = score.result.records
     tokens = records[0].query_axis
-    if score.readout.stacks is not None:
+    if score.readout.stacks:
         tokens = join_axes(tokens, records[-1].query_axis)
     groups = token_groups(tokens)
     return [
