@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution import methods
-from attnviz.attribution.methods import ensemble, splits
+from attnviz.attribution.methods import splits
 from attnviz.errors import InputError
 
 CASH = "The bank was full of cash."
@@ -75,7 +75,7 @@ def test_raw_attention_and_rollout_match_those_in_a_shift(bank):
 
 def test_the_ensemble_is_the_mean_of_three_methods_of_equal_size(bank):
     ranked = [row for row in range(1, 8) if row != ROW]
-    members = [bank.methods[name] for name in ensemble.MEMBERS]
+    members = [bank.methods[name] for name in splits.MEMBERS]
     expected = torch.stack([one / one[ranked].abs().sum() for one in members]).mean(0)
     assert_close(bank.methods["ensemble"], expected)
     assert bank.methods["ensemble"][ranked].abs().sum() <= 1
