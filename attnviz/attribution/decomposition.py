@@ -19,6 +19,8 @@ from attnviz.attribution.tracing import (
 )
 from attnviz.results.base import Savable
 
+_TINY = 1e-30
+
 
 @dataclass(frozen=True, eq=False)
 class Decomposition(Savable):
@@ -55,6 +57,18 @@ class Decomposition(Savable):
     def credit_error(self) -> float:
         """The completeness error of the credits, as a share of the length."""
         return abs(self.credit.sum().item() - self.total) / self.length
+
+    @property
+    def relative_error(self) -> float:
+        """The larger completeness error as a share of the sizes of all parts.
+
+        The length of a difference of logits may be 0.
+        """
+        start = torch.tensor([self.start], dtype=torch.float64, device="cpu")
+        return max(
+            abs(parts.sum().item() - self.total) / max(parts.abs().sum().item(), _TINY)
+            for parts in (self.credit, torch.cat([self.table.flatten(), start]))
+        )
 
 
 def measure_along(delta: Tensor, direction: Tensor | None) -> tuple[float, Tensor]:

@@ -81,35 +81,25 @@ def elementwise(f: Elementwise, x: Tensor) -> Tensor:
     return _apply(rule, x)
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply two tensors number by number, broadcasting: Δ(ab) = ā Δb + b̄ Δa.
+def bilinear(f: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """Apply a product of two tensors, also of matrices: Δf(a, b) = f(ā, Δb) + f(Δa, b̄).
 
     >>> a = torch.tensor([[1.0], [3.0]], requires_grad=True)
     >>> b = torch.tensor([[2.0], [6.0]], requires_grad=True)
-    >>> torch.autograd.grad(product(a, b)[1].sum(), [a, b])
+    >>> torch.autograd.grad(bilinear(torch.mul, a, b)[1].sum(), [a, b])
     (tensor([[0.],
             [4.]]), tensor([[0.],
             [2.]]))
     """
 
     def rule(a: Tensor, b: Tensor) -> tuple[Tensor, Multiply]:
-        mean_a, mean_b = _mean(a), _mean(b)
+        means = _mean(a).requires_grad_(), _mean(b).requires_grad_()
 
         def multiply(gradient: Tensor) -> tuple[Tensor, ...]:
-            to_a, to_b = gradient * mean_b, gradient * mean_a
-            return to_a.sum_to_size(mean_a.shape), to_b.sum_to_size(mean_b.shape)
+            with torch.enable_grad():
+                return torch.autograd.grad(f(*means), means, gradient)
 
-        return a * b, multiply
-
-    return _apply(rule, a, b)
-
-
-def matrix_product(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply matrices (2, …, m, k) and (2, …, k, n): Δ(AB) = Ā ΔB + ΔA B̄."""
-
-    def rule(a: Tensor, b: Tensor) -> tuple[Tensor, Multiply]:
-        mean_a, mean_b = _mean(a), _mean(b)
-        return a @ b, lambda gradient: (gradient @ mean_b.mT, mean_a.mT @ gradient)
+        return f(a, b), multiply
 
     return _apply(rule, a, b)
 
@@ -151,20 +141,6 @@ def softmax(scores: Tensor, on_opened: Callable[[Tensor], None] | None = None) -
         return weights, multiply
 
     return _apply(rule, scores)
-
-
-def normalize(
-    x: Tensor, _: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
-    """Return the layer norm over the last dimension: γ (x - mean) / σ + β.
-
-    Its multiplier follows from its parts: Δ(c/σ) = mean(1/σ) Δc + c̄ Δ(1/σ), for centered c.
-    """
-    centered = x - x.mean(-1, keepdim=True)
-    variance = elementwise(torch.square, centered).mean(-1, keepdim=True)
-    output = product(centered, elementwise(torch.rsqrt, variance + eps))
-    output = output if weight is None else output * weight
-    return output if bias is None else output + bias
 
 
 def _split_runs(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,7 +195,7 @@ class DeepLift(AttentionTracer):
         """Return the product of weights and values, and record it."""
         if not (moves(weights) and moves(values)):
             return weights @ values
-        mixed = matrix_product(weights, values)
+        mixed = bilinear(torch.matmul, weights, values)
         if self.cut:
             mixed = mixed.detach().requires_grad_()
         weights, values = by_head(weights.detach(), 2), by_head(values.detach(), 2)
@@ -234,20 +210,20 @@ class DeepLift(AttentionTracer):
         if name in _ELEMENTWISE:
             return elementwise(lambda x: func(x, *args[1:], **kwargs), args[0])
         if name in _MULTIPLY and len(moving) == 2:
-            return product(*moving)
+            return bilinear(torch.mul, *moving)
         if name in _DIVIDE and moves(args[1]):
             inverse = elementwise(torch.reciprocal, args[1])
-            return product(args[0], inverse) if moves(args[0]) else args[0] * inverse
+            return bilinear(torch.mul, args[0], inverse) if moves(args[0]) else args[0] * inverse
         if name in MATRICES and len(moving) == 2:
-            return matrix_product(*moving)
+            return bilinear(torch.matmul, *moving)
         if name == "baddbmm":
             return _add_product(*args, **kwargs)
         if name == "layer_norm":
-            return normalize(*args, **kwargs)
+            return self.normalize(*args, **kwargs)
         return func(*args, **kwargs)
 
 
 def _add_product(
     bias: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    return bias * beta + matrix_product(batch1, batch2) * alpha
+    return bias * beta + bilinear(torch.matmul, batch1, batch2) * alpha

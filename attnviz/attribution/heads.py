@@ -126,7 +126,7 @@ class HeadRun:
 
         keep_sink : whether no head is ablated at the attention sink.
         """
-        if target.readout.stacks is not None:
+        if target.readout.stacks:
             raise ModelError(
                 f"{target.model.name} has an encoder and a decoder, and heads are ablated in "
                 "models with one of them only"

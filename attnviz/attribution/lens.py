@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnviz.attribution.target import Target, unembedding_of
 from attnviz.attribution.tracing import blocks_of, computing
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import ModelError
 from attnviz.results.base import Rules, Savable
 
 
@@ -131,10 +131,6 @@ def logit_lens(target: Target, row: int, *, k: int = 5) -> LogitLens:
     stored = StoredRun(target.readout.bases[-1])
     with torch.no_grad(), stored.record():
         last = module(**target.inputs)[0][0]
-    if not -len(last) <= row < len(last):
-        raise InputError(f"row {row} is out of range: the text has tokens 0–{len(last) - 1}.")
-    if not 1 <= k <= last.shape[-1]:
-        raise InputError(f"k should be from 1 to {last.shape[-1]}, not {k}.")
     layers, logits = len(stored.blocks), []
     if stored.in_a_row:
         for state in stored.states()[:, None]:

@@ -131,9 +131,9 @@ class Choices:
             )
         mask = getattr(model.tokenizer, "mask_token_id", None)
         masked = tuple(row for row, token in enumerate(ids) if token == mask)
-        if reading.stacks is None and masked:
+        if masked and not reading.stacks:
             return cls(model, text, "masked token", masked[:1], output[0, masked[0]])
-        if reading.stacks is not None or is_causal(model, inputs):
+        if reading.stacks or is_causal(model, inputs):
             return cls(model, text, "next token", (output.shape[1] - 1,), output[0, -1])
         token = getattr(model.tokenizer, "mask_token", None)
         raise InputError(

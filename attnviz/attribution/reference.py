@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ class Reading:
     notes: tuple[str, ...]
 
     tokens: Axis  # its tokens
-    stacks: Stacks | None = None  # of an encoder and a decoder
+    stacks: Stacks = field(default_factory=Stacks)  # of an encoder and a decoder
     source: Inputs | None = None  # the text as it was given
 
     @property
@@ -94,7 +94,7 @@ def read(
         (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
     axes = [batch.axes[kind][0] for kind in batch.axes]
     tokens = join_axes(*axes)
-    stacks = None
+    stacks = Stacks()
     if decoder is None:
         result = result.without_linear("attribution needs")
     else:
@@ -242,13 +242,13 @@ def make_reference(
     notes: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     stacks = target.readout.stacks
-    text = "text" if stacks is None else "source and target"
+    text = "source and target" if stacks else "text"
     named = reference if isinstance(reference, str) else None
     if named == "gate":
         other = inputs
         gate = gate_of(target.special, sink=target.sink).to(model.checkpoint.device)
         kept = "special tokens" if target.sink is None else "the first token"
-        if target.sink is not None and stacks is not None:
+        if target.sink is not None and stacks:
             kept = "the first token of each"
         description = f"the same {text}, where every token may read only itself and {kept}"
     elif named == "mask":

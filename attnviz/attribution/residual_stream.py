@@ -87,11 +87,7 @@ def decompose_residual_stream(
     delta = end.detach() - origin
     length, unit = measure_along(delta, direction)
     leaves = [start, *(mix.mixed for mix in mode.mixes), *mode.mlps, *mode.biases]
-    gradients = torch.autograd.grad((end * unit).sum(), leaves, allow_unused=True)
-    carried = [
-        torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip(leaves, gradients, strict=True)
-    ]
+    carried = torch.autograd.grad((end * unit).sum(), leaves, materialize_grads=True)
     contributions = [(g * x.detach()).sum().item() for g, x in zip(carried, leaves, strict=True)]
     mlps, biases = 1 + len(mode.mixes), 1 + len(mode.mixes) + len(mode.mlps)
     attention = []
@@ -149,7 +145,7 @@ class FrozenNonlinearities(AttentionTracer):
         if name in _MULTIPLY and moves(args[0]) and moves(args[1]):
             return self._multiply(args[0], args[1])
         if name == "layer_norm":
-            return self._layer_norm(*args, **kwargs)
+            return self.normalize(*args, **kwargs)
         if name in MATRICES:  # a linear map written as a product
             is_linear = moves(args[0]) and args[1].dim() == 2
             return self._linear(args[0], args[1].mT) if is_linear else func(*args, **kwargs)
@@ -174,26 +170,14 @@ class FrozenNonlinearities(AttentionTracer):
         (self._mixed if is_among(through, self._mixed) else self._activated).append(output)
         return output
 
-    def _layer_norm(
-        self,
-        x: Tensor,
-        shape: Any,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        centered = x - x.mean(-1, keepdim=True)
-        output = centered * (centered.detach().square().mean(-1, keepdim=True) + eps).rsqrt()
-        output = output if weight is None else output * weight
-        return output if bias is None else output + self._record_bias(bias)
-
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         output = linear(x, weight)
         if is_among(x, self._activated):
             self.mlps.append(output.detach().requires_grad_())
             output = self.mlps[-1].clone()
-        return output if bias is None else output + self._record_bias(bias)
+        return output if bias is None else self.add_bias(output, bias)
 
-    def _record_bias(self, bias: Tensor) -> Tensor:
+    def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
+        """Return an output with its bias, as a leaf of the graph."""
         self.biases.append(bias.detach().requires_grad_())
-        return self.biases[-1]
+        return output + self.biases[-1]

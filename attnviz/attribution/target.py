@@ -17,6 +17,7 @@ from attnviz.results import AttentionRecord, AttentionResult
 
 if TYPE_CHECKING:
     from attnviz.attribution.decomposition import Decomposition
+    from attnviz.attribution.reference import Reading
 
 _DECODER = "decoder_"  # begins the names of the inputs of a decoder
 _ALL = slice(0, None)
@@ -55,7 +56,7 @@ EVERYWHERE = Place()  # of every attention in a model with one stack
 
 @dataclass(frozen=True)
 class Stacks:
-    """The encoder and the decoder of a model, and what each attention reads.
+    """The encoder and the decoder of a model, and what each attention reads; none in other models.
 
     Attributes
     ----------
@@ -65,8 +66,12 @@ class Stacks:
         the target.
     """
 
-    source: int
-    attentions: Mapping[str, tuple[bool, bool]]
+    source: int = 0
+    attentions: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether the model has an encoder and a decoder."""
+        return len(self.attentions) > 0
 
     @classmethod
     def of(cls, result: AttentionResult, source: int, target: int) -> Stacks:
@@ -86,7 +91,9 @@ class Stacks:
         return cls(source, attentions)
 
     def place(self, path: str) -> Place:
-        """Return the place of an attention."""
+        """Return the place of an attention among all tokens."""
+        if not self:
+            return EVERYWHERE
         sides = slice(0, self.source), slice(self.source, None)
         queries, keys = self.attentions[path]
         return Place(sides[queries], sides[keys])
@@ -143,8 +150,7 @@ class Readout:
 
     module: nn.Module  # the model that runs
     rows: tuple[int, ...]  # the positions at which the output is read
-    # Of an encoder and a decoder, whose output is read; None for a model with one stack.
-    stacks: Stacks | None = field(default=None, kw_only=True)
+    stacks: Stacks = field(default_factory=Stacks, kw_only=True)  # of the model, if it has two
 
     @classmethod
     def word(cls, module: nn.Module, rows: Sequence[int]) -> Readout:
@@ -154,13 +160,12 @@ class Readout:
     @property
     def positions(self) -> tuple[int, ...]:
         """The positions among all tokens at which the output is read."""
-        source = 0 if self.stacks is None else self.stacks.source
-        return tuple(source + row for row in self.rows)
+        return tuple(self.stacks.source + row for row in self.rows)
 
     @property
     def bases(self) -> list[nn.Module]:
         """The models without a head that have blocks: one, or the encoder and the decoder."""
-        if self.stacks is None:
+        if not self.stacks:
             return [base_of(self.module)]
         module: Any = self.module
         return [module.get_encoder(), module.get_decoder()]
@@ -168,14 +173,12 @@ class Readout:
     @property
     def places(self) -> dict[nn.Module, Place]:
         """The place of each attention module among all tokens; none in a model with one stack."""
-        if self.stacks is None:
-            return {}
         paths = self.stacks.attentions
         return {self.module.get_submodule(path): self.stacks.place(path) for path in paths}
 
     def reads(self, place: Place) -> bool:
         """Return whether the position that is read is among the queries of an attention."""
-        return self.stacks is None or place.queries.start == self.stacks.source
+        return bool(place.queries.start == self.stacks.source)
 
     @property
     def fixed(self) -> tuple[int, ...]:
@@ -228,11 +231,10 @@ class Readout:
         def moved(place: int) -> int:
             return place - sum(position < place for position in positions)
 
-        source = 0 if self.stacks is None else self.stacks.source
+        source = moved(self.stacks.source)
         ends = [moved(place + 1) - 1 for place in self.positions]
-        rows = tuple(max(end - moved(source), 0) for end in ends)
-        stacks = None if self.stacks is None else replace(self.stacks, source=moved(source))
-        return replace(self, rows=rows, stacks=stacks)
+        rows = tuple(max(end - source, 0) for end in ends)
+        return replace(self, rows=rows, stacks=replace(self.stacks, source=source))
 
 
 def base_of(module: nn.Module) -> nn.Module:
@@ -259,6 +261,11 @@ class Target:
     special: tuple[bool, ...]  # which tokens are special
     readout: Readout
     sink: int | None = None  # the position of an ordinary token that every reference keeps
+
+    @classmethod
+    def in_text(cls, model: Model, reading: Reading, readout: Readout) -> Target:
+        """Return the target of a text that was read."""
+        return Target(model, reading.inputs, reading.special, readout, reading.sink)
 
     @property
     def ids(self) -> Tensor:
@@ -327,11 +334,9 @@ class Score(Target):
     @property
     def attentions(self) -> list[tuple[AttentionRecord, Place]]:
         """The attentions by which the explained position reads, each with its place."""
-        stacks = self.readout.stacks
-        if stacks is None:
-            return [(record, EVERYWHERE) for record in self.result.records]
-        placed = [(record, stacks.place(record.path)) for record in self.result.records]
-        return [(record, place) for record, place in placed if self.readout.reads(place)]
+        readout, records = self.readout, self.result.records
+        placed = [(record, readout.stacks.place(record.path)) for record in records]
+        return [(record, place) for record, place in placed if readout.reads(place)]
 
     @property
     def twice(self) -> dict[str, Tensor]:

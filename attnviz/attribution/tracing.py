@@ -121,6 +121,29 @@ class AttentionTracer(TorchFunctionMode):
         """Return the result of any other function."""
         return func(*args, **kwargs)
 
+    def normalize(
+        self,
+        x: Tensor,
+        _: Any,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        """Return the layer norm γ (x - mean) / σ + β, by functions that are followed one by one."""
+
+        def follow(func: Callable[..., Tensor], *args: Tensor) -> Any:
+            return self.other(func.__name__, func, args, {})
+
+        centered = x - x.mean(-1, keepdim=True)
+        variance = follow(torch.square, centered).mean(-1, keepdim=True)
+        output = follow(torch.mul, centered, follow(torch.rsqrt, variance + eps))
+        output = output if weight is None else output * weight
+        return output if bias is None else self.add_bias(output, bias)
+
+    def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
+        """Return an output with its bias."""
+        return output + bias
+
 
 @contextmanager
 def activations(

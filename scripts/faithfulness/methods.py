@@ -15,7 +15,7 @@ from torch import Tensor
 from attnviz.attribution.decomposition import Decomposition, decompose
 from attnviz.attribution.methods import METHODS as REGISTERED
 from attnviz.attribution.methods import Method
-from attnviz.attribution.methods.rollout import multiply_layers
+from attnviz.attribution.methods.weights import multiply_layers
 from attnviz.attribution.reference import make_reference
 from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.attribution.target import Score

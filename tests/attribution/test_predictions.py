@@ -12,7 +12,7 @@ from attnviz.attribution.lens import StoredRun, logit_lens
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.capture.watch import restoring
-from attnviz.errors import InputError, ModelError
+from attnviz.errors import ModelError
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama", "bert"])
@@ -98,13 +98,6 @@ def test_a_model_without_an_unembedding_is_refused(tokenizer):
     model = attnviz.load(tiny("gemma2"), tokenizer=tokenizer)
     with pytest.raises(ModelError, match="has no unembedding"):
         logit_lens(make_score(model), 2)
-
-
-def test_bad_arguments_of_the_lens(score):
-    with pytest.raises(InputError, match="row 99 is out of range"):
-        logit_lens(score, 99)
-    with pytest.raises(InputError, match="k should be from 1"):
-        logit_lens(score, 2, k=0)
 
 
 def test_the_lens_leaves_the_model_as_it_was(score):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
-from attnviz.analyses.explain.result import ExplainResult, completeness_error
+from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.shift.compute import COMPLETE, tracing
 from attnviz.attribution.decomposition import Decomposition, decompose
 from attnviz.attribution.heads import HeadEffects, head_effects
@@ -158,9 +158,7 @@ def explain(
     prediction = find_prediction(
         model, source, target, against, log=log, written=written, truncate=truncate
     )
-    return explain_prediction(
-        prediction, reference=reference, methods=names, heads=heads, notes=written.notes
-    )
+    return explain_prediction(prediction, reference=reference, methods=names, heads=heads)
 
 
 def explain_prediction(
@@ -170,13 +168,12 @@ def explain_prediction(
     methods: Sequence[str] = (),
     heads: bool = False,
     measure: bool = True,
-    notes: Sequence[str] = (),
     provenance: Provenance | None = None,
 ) -> ExplainResult:
     """Explain a prediction: see `explain`.
 
-    methods : names of known methods. measure : change each word in separate runs. notes : on how
-    the text came about. provenance : by default that of the reading.
+    methods : names of known methods. measure : change each word in separate runs. provenance : by
+    default that of the reading.
     """
     reading, site, choices = prediction.reading, prediction.target, prediction.choices
     model, readout = site.model, site.readout
@@ -186,19 +183,12 @@ def explain_prediction(
     with tracing(model):
         value = site.outputs(1).item()
     split, missing = _decompose(site, compared, value, optional=measure and reference == "gate")
-    unmeasured = tuple(
-        index
-        for index, rows in enumerate(groups.positions)
-        if reading.sink in rows
-        or (readout.kind == "masked token" and at in rows)
-        or (readout.kind == "next token" and at in rows and split and compared.gate is not None)
-    )
+    is_gated = split is not None and compared.gate is not None
+    is_same = {"masked token": True, "next token": is_gated}.get(readout.kind, False)
+    same = {reading.sink, *([at] if is_same else [])}  # positions with no difference to measure
+    unmeasured = tuple(index for index, rows in enumerate(groups.positions) if same & {*rows})
+    others = [n for n, flag in enumerate(groups.special) if not flag and n not in unmeasured]
     with tracing(model):
-        others = [
-            index
-            for index, special in enumerate(groups.special)
-            if not special and index not in unmeasured
-        ]
         words = [groups.positions[index] for index in others]
         causal: dict[str, Tensor] = {}
         replacements = torch.empty(0, len(words), dtype=torch.float64, device="cpu")
@@ -214,6 +204,8 @@ def explain_prediction(
                 effects, lens, left_out = _measure_heads(score, readout)
                 missing += left_out
 
+    source = reading.stacks.source
+    sides = ["source" if rows[0] < source else "target" for rows in groups.positions]
     by_word = partial(spread, words=others, count=len(groups.labels))
     probabilities = choices.probabilities
     top = choices.top(_TOP)
@@ -231,7 +223,7 @@ def explain_prediction(
         positions=groups.positions,
         special=groups.special,
         tokens=reading.tokens.labels,
-        stacks=_stacks_of(reading),
+        stacks=tuple(sides) if reading.stacks else (),
         unmeasured=unmeasured,
         reference=compared.description,
         decomposition=split,
@@ -240,7 +232,7 @@ def explain_prediction(
         methods={name: sum_pieces(of, groups.positions) for name, of in attributions.items()},
         heads=effects,
         lens=lens,
-        notes=(*notes, *prediction.notes, *reading.notes, *compared.notes, *missing),
+        notes=(*prediction.notes, *reading.notes, *compared.notes, *missing),
         agreement=_verify(result.agreement, choices, site, split, value),
         provenance=provenance or result.provenance,
     )
@@ -292,19 +284,23 @@ class FoundPrediction:
     reading: Reading
     target: Target
     choices: Choices
-    notes: Sequence[str] = ()
+    notes: Sequence[str]
 
     @classmethod
     def of(
-        cls, reading: Reading, choices: Choices, choice: int, against: int | None, log: bool = False
+        cls,
+        reading: Reading,
+        choices: Choices,
+        choice: int,
+        against: int | None,
+        notes: Sequence[str],
+        *,
+        log: bool = True,
     ) -> FoundPrediction:
         """Return the prediction of one choice. log : as in `Prediction`."""
-        model, stacks = choices.model, reading.stacks
-        readout = Prediction(
-            model.module, choices.rows, choice, against, choices.kind, log, stacks=stacks
-        )
-        target = Target(model, reading.inputs, reading.special, readout, reading.sink)
-        return cls(reading, target, choices)
+        module, rows, kind = choices.model.module, choices.rows, choices.kind
+        readout = Prediction(module, rows, choice, against, kind, log, stacks=reading.stacks)
+        return cls(reading, Target.in_text(choices.model, reading, readout), choices, notes)
 
 
 def find_prediction(
@@ -331,7 +327,7 @@ def find_prediction(
     provenance = reading.result.provenance
     before = (provenance.text if written.decoder is None else provenance.target) or ""
     choices = Choices.of(model, before, reading)
-    notes: list[str] = []
+    notes = [*written.notes]
     ids: list[int] = reading.inputs["input_ids"][0].tolist()
     masks = ids.count(getattr(model.tokenizer, "mask_token_id", -1))
     if choices.kind == "masked token" and masks > 1:
@@ -355,7 +351,7 @@ def find_prediction(
             f"Both choices are the token or class “{choices.label(first)}”. Choose another one."
         )
     log = log and choices.is_distribution
-    return replace(FoundPrediction.of(reading, choices, first, second, log), notes=notes)
+    return FoundPrediction.of(reading, choices, first, second, notes, log=log)
 
 
 def _prefix(model: Model, decoder: TextSource) -> TokenIds:
@@ -419,14 +415,6 @@ def _expect_generator(model: Model, how: str) -> None:
         raise InputError(f"{model.name} does not generate tokens{how}")
 
 
-def _stacks_of(reading: Reading) -> tuple[str, ...]:
-    """Return of each word whether it is in the source or in the target; () for one text."""
-    if reading.stacks is None:
-        return ()
-    source = reading.stacks.source
-    return tuple("source" if rows[0] < source else "target" for rows in reading.groups.positions)
-
-
 def _measure(
     site: Target, value: float, words: Words, ids: Tensor, *, knock_out: bool
 ) -> tuple[dict[str, Tensor], Tensor]:
@@ -472,7 +460,7 @@ def _verify(
     other run confirms.
     """
     if split is not None:
-        missed = AnalysisCheck("sums of the parts", completeness_error(split), COMPLETE)
+        missed = AnalysisCheck("sums of the parts", split.relative_error, COMPLETE)
         report = replace(report, analysis=(*report.analysis, missed))
     ours = torch.tensor([[value]], dtype=torch.float64, device="cpu")
     size = choices.logits.double().abs().max().item()
@@ -558,11 +546,10 @@ def explain_tokens(
             written = str(decode(read[:end]))[len(str(decode(read[:start]))) :]
             choices = Choices(model, "", "next token", (end - 1,), logits[end - 1])
             other, notes = choices.rival(ids[number])
-            found = FoundPrediction.of(reading.until(end), choices, ids[number], other, log=True)
             notes += [f"the model wrote “{written.strip()}”"] if written else []
+            found = FoundPrediction.of(reading.until(end), choices, ids[number], other, notes)
             source = replace(reading.result.provenance, text=text + written)
-            why = explain_prediction(found, measure=measure, notes=notes, provenance=source)
-            results.append(why)
+            results.append(explain_prediction(found, measure=measure, provenance=source))
     return results
 
 

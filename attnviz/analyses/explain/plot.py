@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -213,19 +212,12 @@ def _draw_key(page: Page, result: ExplainResult, scale: Normalize, top: float) -
     return top + tall
 
 
-def _rows(result: ExplainResult) -> Iterator[tuple[str, list[float]]]:
-    """Yield the name and the numbers of each row of the table."""
-    if result.causal:
-        yield _MEASURED, result.consensus.tolist()
-    for name, scores in result.attributions.items():
-        yield ("contributions" if name == SPLIT else name.replace("-", " ")), scores.tolist()
-
-
 def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     """Draw methods × words, each row on its own scale, with ρ at the right; return its end."""
-    rows = list(_rows(result))
-    names = [name for name, _ in rows]
-    label = page.ruler.widest(names, SMALL_SIZE) + 0.06
+    rows = {_MEASURED: result.consensus} if result.causal else {}
+    for name, scores in result.attributions.items():
+        rows["contributions" if name == SPLIT else name.replace("-", " ")] = scores
+    label = page.ruler.widest([*rows], SMALL_SIZE) + 0.06
     correlations = ["", *(_interval(result, name) for name in result.attributions)]
     has_rho = bool(result.rank_correlations)
     left, right = page.left + label, page.right - _RHO * has_rho
@@ -242,7 +234,8 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     ax = page.axes(left, top, right - left, _ROW * len(rows))
     ax.set(xlim=(0, len(shown)), ylim=(len(rows), 0))
     ax.axis("off")
-    for line, (name, numbers) in enumerate(rows):
+    for line, (name, scores) in enumerate(rows.items()):
+        numbers = scores.tolist()
         largest = max(abs(numbers[index]) for index in shown) or 1.0
         drawn = [numbers[index] / largest for index in shown]
         best = shown.index(first) if (first := result.first(numbers)) in shown else -1

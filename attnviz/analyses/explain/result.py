@@ -25,7 +25,6 @@ from attnviz.results.text import dim, literal, plain_table, signed
 SPLIT = "split"  # the name of the contributions among the methods
 _STRONGEST = 5  # heads that are named
 _RESAMPLES = 1000
-_TINY = 1e-30
 _LONGEST = 24  # letters of a word in a sentence
 UNITS = {"difference": "logits", "log-probability": "nats", "logit": "logits"}
 
@@ -178,15 +177,17 @@ class ExplainResult(WordResult):
         """What each word contributed over all paths, (W,). NaN where it is not measured."""
         if self.decomposition is None:
             return torch.full((len(self.words),), torch.nan, dtype=torch.float64, device="cpu")
-        credit = self.by_word(self.decomposition.credit)
-        credit[list(self.unmeasured)] = torch.nan
-        return credit
+        return self._where_measured(self.by_word(self.decomposition.credit))
+
+    def _where_measured(self, scores: Tensor) -> Tensor:
+        """Return scores (W,), NaN for words that are not measured."""
+        unmeasured = torch.tensor(self.unmeasured, dtype=torch.long, device="cpu")
+        return scores.double().index_fill(0, unmeasured, torch.nan)
 
     @property
     def completeness_error(self) -> float:
         """How far the contributions, and the direct parts, miss the whole, as shares of them."""
-        split = self.decomposition
-        return math.nan if split is None else completeness_error(split)
+        return math.nan if self.decomposition is None else self.decomposition.relative_error
 
     @property
     def attributions(self) -> dict[str, Tensor]:
@@ -260,11 +261,8 @@ class ExplainResult(WordResult):
         """
         if not self.sources:
             return None
-        sign, first = self._sign, self.first(self.effect)
-        effects = (*self.causal.values(),) or (self.effect,)
-        firsts = sum(self.first(effect) == first for effect in effects)
-        confirmed = all(sign * float(effect[first]) > 0 for effect in effects)
-        return first if confirmed and 2 * firsts > len(effects) else None
+        first = self.first(self.effect)
+        return first if self.is_confirmed(first, self._sign) else None
 
     def first(self, scores: Tensor | Sequence[float]) -> int:
         """Return the index of the source that moves the number most, by some scores (W,)."""
@@ -375,7 +373,7 @@ class ExplainResult(WordResult):
         if self.stacks:
             columns["stack"] = list(self.stacks)
         for name, numbers in self._quantities():
-            columns[name] = numbers.double().numpy()
+            columns[name] = self._where_measured(numbers).numpy()
         return columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -389,6 +387,7 @@ class ExplainResult(WordResult):
         contributed = {} if self.decomposition is None else {"all paths": self.credit}
         measured = {"measured": self.consensus} if self.causal else {}
         columns = {**measured, **self.causal, **contributed, **self.methods}
+        columns = {name: self._where_measured(scores) for name, scores in columns.items()}
         table = plain_table(("word",), list(columns), no_wrap=1)
         for index, name in enumerate(self.names):
             if not self.special[index]:
@@ -407,17 +406,3 @@ class ExplainResult(WordResult):
             tokens = " ".join(literal(token, 12) for token in self.predicted_by_layer)
             yield Text(f"predicted after each layer: {tokens}", "dim")
         yield from dim(self.notes)
-
-
-def completeness_error(split: Decomposition) -> float:
-    """Return how far the credits, and the direct parts, miss the whole, the larger of both.
-
-    It is a share of the sizes of all parts, because a difference of logits may be 0.
-    """
-    start = torch.tensor([split.start], dtype=torch.float64, device="cpu")
-    direct = torch.cat([split.table.flatten(), start])
-    errors = (
-        abs(parts.sum().item() - split.total) / max(parts.abs().sum().item(), _TINY)
-        for parts in (split.credit, direct)
-    )
-    return max(errors)

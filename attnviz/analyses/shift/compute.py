@@ -30,8 +30,7 @@ from attnviz.attribution.interventions import (
     patch_heads,
 )
 from attnviz.attribution.methods import check_methods, compute_methods
-from attnviz.attribution.methods.raw_attention import raw_attention
-from attnviz.attribution.methods.rollout import rollout
+from attnviz.attribution.methods.weights import raw_attention, rollout
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reading, Reference, encode_after, make_reference, read
 from attnviz.attribution.residual_stream import ResidualStream, decompose_residual_stream
@@ -194,7 +193,6 @@ def shift(
     index = groups.positions.index(rows)
     notes = [] if len(rows) == 1 else [f"“{groups.labels[index]}” is {len(rows)} pieces, averaged"]
     notes += [*reading.notes, *compared.notes, *left_out]
-    path, distances = (None, None) if regions is None else regions.place(states)
     notes += [] if regions is None else regions.notes
     by_word = partial(sum_pieces, positions=groups.positions)
     return ShiftResult(
@@ -213,8 +211,8 @@ def shift(
         rollout=by_word(rollout(score)).cpu(),
         methods={name: by_word(scores) for name, scores in attributions.items()},
         regions=() if regions is None else regions.names,
-        path=path,
-        distances=distances,
+        path=None if regions is None else plane.path[:, 0],
+        distances=None if regions is None else regions.distances(states),
         notes=(*notes, *_incomplete(result.provenance.dtype, split, stream)),
         agreement=_verify(result.agreement, target, compared, split, stream),
         provenance=result.provenance,
@@ -252,7 +250,7 @@ def read_word(
     reading = read(model, text, truncate=truncate)
     rows = reading.groups.positions[locate_known(word, reading.groups, reading.tokens)]
     readout = Readout.word(model.module, rows)
-    return reading, Target(model, reading.inputs, reading.special, readout, reading.sink)
+    return reading, Target.in_text(model, reading, readout)
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,17 +268,15 @@ class Regions:
         axis: Tensor = self.centers[-1, 0] - self.centers[-1, 1]
         return axis
 
-    def place(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the place of states (L + 1, d) on the axis, and their distances from the regions.
+    def distances(self, states: Tensor) -> Tensor:
+        """Return the distances of states (L + 1, d) from the regions in each layer, (L + 1, 2).
 
-        The place is measured between the centers at the end: 0 at the second, 1 at the first,
-        (L + 1,). Distances are in units of that of the regions in each layer, (L + 1, 2), and NaN
-        where the regions are one point.
+        Their unit is the distance between the regions; NaN where the regions are one point.
         """
         gap = (self.centers[:, 0] - self.centers[:, 1]).norm(dim=-1)
         gap = gap.masked_fill(gap <= _ROUNDING * self.centers.norm(dim=-1).amax(1), torch.nan)
-        path = (states - self.centers[-1, 1]) @ self.axis / gap[-1] ** 2
-        return path, (states[:, None] - self.centers).norm(dim=-1) / gap[:, None]
+        distances: Tensor = (states[:, None] - self.centers).norm(dim=-1) / gap[:, None]
+        return distances
 
 
 def read_regions(
@@ -334,8 +330,7 @@ def read_regions(
             some = [*islice(found, _LISTED), *(["…"] if len(found) > _LISTED else [])]
             notes.append(f"“{name}” is {where} of {region}, where others count: {', '.join(some)}")
     regions = Regions(tuple(toward), torch.stack(centers, dim=1), tuple(ends), notes)
-    path, _ = regions.place(regions.centers[:, 0])
-    if path[-1].isnan():
+    if regions.distances(regions.centers[:, 0])[-1].isnan().any():
         first, second = toward
         raise InputError(f"The regions {first!r} and {second!r} are one point. Change their texts.")
     return regions

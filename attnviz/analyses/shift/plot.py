@@ -63,6 +63,7 @@ _MARKERS = {"mask": "o", "replace": "s", "knock-out": "^", "delete": "D"}
 _SIGNS = {"mask": "○", "replace": "□", "knock-out": "△", "delete": "◇"}
 _LINED = 60  # words between which a map has lines
 _UNIT = "units of the hidden state"
+_THICK = 0.62  # of a row: a bar
 # Inches.
 _GAP, _ROW = 0.22, 0.17  # between panels, and of a word
 _RIGHT = 0.1  # half of a number at the right end of an axis
@@ -129,7 +130,6 @@ def _draw_panels(page: Page, result: ShiftResult, top: float) -> tuple[float, Ax
 
 def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
     split = result.decomposition
-    is_all = result.contributions[0] == "all paths"
     first, *notes = source_and_notes(result.provenance, result.notes)
     parts = [first]
     if details or result.without != "alone":
@@ -145,14 +145,12 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
         parts.append(f"{result.changing}: what is lost in {runs}")
     if details:
         return [*parts, *_details_caption(result), *notes]
-    unit = "units of the hidden state"
+    unit = _UNIT
     if result.way is not None:
-        unit = f"shares of the way, which is {result.way:.2f} units of the hidden state"
-    error = split.credit_error if is_all else split.error
-    parts.append(
-        f"bars: {unit}; {'split: contributions over all paths' if is_all else 'read: direct parts'}"
-        f", which sum to {signed(result.share(split.total))} (completeness error {power(error)})"
-    )
+        unit = f"shares of the way, which is {result.way:.2f} {_UNIT}"
+    kind = "split: contributions over all paths" if result.is_all_paths else "read: direct parts"
+    total, error = signed(result.share(split.total)), power(result.contribution_error)
+    parts.append(f"bars: {unit}; {kind}, which sum to {total} (completeness error {error})")
     if result.plane is not None:
         parts.append(
             "path: the word as it enters each layer and at the end, projected on the direction of "
@@ -232,34 +230,30 @@ def _label_path(ax: Axes, result: ShiftResult) -> None:
 
 @dataclass(frozen=True)
 class _Word:
-    """One word of the text on the page, with its bars in inches from the left edge."""
+    """One word of the text on the page, in inches from the left edge."""
 
     index: int
     text: str
     left: float
     width: float
 
-    @property
-    def middle(self) -> float:
-        return self.left + self.width / 2
-
 
 def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> float:
     """Write the text with two bars below each word; return the lower edge."""
     room = page.right - left
-    is_all = result.contributions[0] == "all paths"
-    title = "What the split credits each word with"
-    title = title if is_all else f"What “{literal(result.word, 20)}” reads from each word"
+    title = f"What “{literal(result.word, 20)}” reads from each word"
+    title = "What the split credits each word with" if result.is_all_paths else title
     title = title if result.effect is None else f"What is lost by {result.changing} each word"
     top = page.subtitle(left, top, title, room) + 0.02
     top = _draw_key(page, result, left, top, room) + 0.08
-    contributions = [result.share(number) for number in result.contributions[1]]
-    leading, beside = contributions, [math.nan] * len(contributions)
+    contributions = result.shares(result.contributions[1])
+    bars = contributions, [math.nan] * len(contributions)
     if result.effect is not None:
-        leading, beside = [result.share(number) for number in result.effect], contributions
-    numbered = _numbered(leading) | _numbered(beside)
+        bars = result.shares(result.effect), contributions
+    kinds = [result.shares(effect) for effect in result.causal.values()]
+    numbered = set().union(*map(_numbered, bars))
     lines = _break_lines(page, result, contributions, numbered, room)
-    extents = [_extent(result, line, leading, beside) for line in lines]
+    extents = [_extent(line, [*bars, *kinds]) for line in lines]
     span = max(high - low for low, high in extents) or 1.0
     fixed = line_height(TEXT_SIZE) + _ROW_GAP
     numbers = [_NUMBER * ((low < 0) + (high > 0)) for low, high in extents]
@@ -268,13 +262,13 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
     most = max(1, int(_TALLEST / (fixed + 2 * _NUMBER)))
     kept = set(sorted(range(len(lines)), key=lambda line: -largest[line])[:most])
     free = _TALLEST - sum(fixed + numbers[n] for n in kept)
-    bars = sum(extents[n][1] - extents[n][0] for n in kept) or 1.0
-    scale = span / min(_HIGHEST[left > page.left], free * span / bars)
+    length = sum(extents[n][1] - extents[n][0] for n in kept) or 1.0
+    scale = span / min(_HIGHEST[left > page.left], free * span / length)
     for is_kept, group in itertools.groupby(range(len(lines)), kept.__contains__):
         if not is_kept:
             skipped = [contributions[word.index] for n in group for word in lines[n]]
-            total = with_minus(f"{np.nansum(skipped):.2f}")
-            text = f"… {len(skipped)} words, {'credited' if is_all else 'read'} {total} …"
+            done, total = "credited" if result.is_all_paths else "read", signed(np.nansum(skipped))
+            text = f"… {len(skipped)} words, {done} {total} …"
             top = page.write(left, top, [text], color=theme().muted) + _ROW_GAP
             continue
         for n in group:
@@ -286,28 +280,24 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
             ax = page.axes(left, top + line_height(TEXT_SIZE), room, tall)
             ax.set(xlim=(0, room), ylim=(low, low + tall * scale))
             ax.axis("off")
-            _draw_bars(ax, result, lines[n], [leading, beside], scale)
+            _draw_bars(ax, lines[n], bars, kinds, scale)
             top += fixed + tall
     return top
 
 
-def _extent(
-    result: ShiftResult, line: Sequence[_Word], *shares: Sequence[float]
-) -> tuple[float, float]:
-    """Return the lowest and the highest end of the bars of a line, and 0."""
+def _extent(line: Sequence[_Word], shares: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Return the lowest and the highest end of what is drawn below a line, and 0."""
     ends = [0.0, *(each[word.index] for each in shares for word in line)]
-    ends += [result.share(effect[word.index]) for effect in result.causal.values() for word in line]
     known = [end for end in ends if end == end]
     return min(known), max(known)
 
 
 def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: float) -> float:
     """Write what the bars are, beside a sample of each; return the lower edge."""
-    is_all = result.contributions[0] == "all paths"
     first, second = sign_colors()
     start, end = _ends(result)
     # Each label with its color, and the face and the edge of the bar before it.
-    names = ["credited by the split" if is_all else "read from it"]
+    names = ["credited by the split" if result.is_all_paths else "read from it"]
     names = names if result.effect is None else [result.lost, *names]
     faces = (first, first), (theme().ground, theme().ink)
     entries: list[tuple[str, str | None, tuple[str, ...]]] = [
@@ -384,7 +374,7 @@ def _write_word(page: Page, result: ShiftResult, word: _Word, left: float, top: 
     color = theme().muted if result.special[word.index] else theme().ink
     weight = _weight(result, word.index, word.text)
     wide = page.ruler.width(word.text, TEXT_SIZE, weight)
-    middle = left + word.middle
+    middle = left + word.left + word.width / 2
     look: dict[str, Any] = {"points": TEXT_SIZE, "color": color, "weight": weight}
     page.write(middle, top, [word.text], align="center", **look)
     if word.index == result.at:
@@ -393,55 +383,57 @@ def _write_word(page: Page, result: ShiftResult, word: _Word, left: float, top: 
 
 
 def _draw_bars(
-    ax: Axes, result: ShiftResult, line: Sequence[_Word], shares: list[list[float]], scale: float
+    ax: Axes,
+    line: Sequence[_Word],
+    bars: tuple[Sequence[float], Sequence[float]],
+    kinds: Sequence[Sequence[float]],
+    scale: float,
 ) -> None:
-    """Draw two bars for each word of a line. scale : of the axis, per inch."""
-    leading, beside = shares
+    """Draw two bars for each word of a line, the first with the range of the kinds of change.
+
+    scale : of the axis, per inch.
+    """
     ends = line[0].left, line[-1].left + line[-1].width
     ax.plot(ends, [0, 0], color=theme().muted, linewidth=0.5, clip_on=False)
-    with_numbers = _numbered(leading), _numbered(beside)
+    with_numbers = [_numbered(shares) for shares in bars]
     for word in line:
-        first, second = leading[word.index], beside[word.index]
-        apart = 0.0 if math.isnan(first + second) else _APART
+        first, second = (shares[word.index] for shares in bars)
+        middle, apart = word.left + word.width / 2, int(not math.isnan(first + second))
         if first == first:
-            place, color = word.middle - apart, sign_colors()[first <= 0]
+            place, color = middle - apart * _APART, sign_colors()[first <= 0]
             ax.bar(place, first, width=_BAR, color=color, linewidth=0)
-            several = [result.share(effect[word.index]) for effect in result.causal.values()]
+            several = [each[word.index] for each in kinds]
             low, high = min([first, *several]), max([first, *several])
             if len(several) > 1:
                 ax.plot([place, place], [low, high], color=theme().ink, linewidth=0.6)
             if word.index in with_numbers[0]:
-                side, end = -1 if apart else 0, high if first > 0 else low
-                _write_number(ax, place, first, scale, color, side, end)
+                _write_number(ax, place, first, high if first > 0 else low, scale, color, -apart)
         if second == second:
-            place, edge = word.middle + apart, theme().ink
+            place, edge = middle + apart * _APART, theme().ink
             ax.bar(place, second, width=_BAR, color=theme().ground, edgecolor=edge, linewidth=0.6)
             if word.index in with_numbers[1]:
-                side = 1 if apart else 0
-                _write_number(ax, place, second, scale, theme().ink, side, second)
+                _write_number(ax, place, second, second, scale, edge, apart)
 
 
 def _write_number(
-    ax: Axes, place: float, share: float, scale: float, color: Any, side: int, end: float
+    ax: Axes, place: float, share: float, end: float, scale: float, color: Any, side: int
 ) -> None:
     """Write a number at the end of what is drawn, on a side of its middle: -1 is left, 1 right."""
     text = "\N{MINUS SIGN}" * (share < 0) + f"{abs(share):.2f}".removeprefix("0")
     tip = end + 0.015 * scale * (1 if share > 0 else -1)
-    ax.text(
-        place - side * _BAR / 2, tip, text, fontsize=NUMBER_SIZE, color=color,
-        ha={-1: "right", 0: "center", 1: "left"}[side], va="bottom" if share > 0 else "top",
-    )  # fmt: skip
+    align: Any = {-1: "right", 0: "center", 1: "left"}[side], "bottom" if share > 0 else "top"
+    look = {"fontsize": NUMBER_SIZE, "color": color, "ha": align[0], "va": align[1]}
+    ax.text(place - side * _BAR / 2, tip, text, **look)
 
 
 def _details_caption(result: ShiftResult) -> list[str]:
     """Return what the caption says about the details."""
     split, stream = result.decomposition, result.residual_stream
-    name, contributions = result.contributions
-    error = split.credit_error if name == "all paths" else split.error
+    total = signed(result.contributions[1].sum().item())
     rho = "; ρ: rank correlation of both (Spearman)" if result.rank_correlations else ""
     parts = [
-        f"gray bars: contributions, which sum to {signed(contributions.sum().item())} "
-        f"(completeness error {power(error)}); marks: effects of changing a word{rho}",
+        f"gray bars: contributions, which sum to {total} (completeness error "
+        f"{power(result.contribution_error)}); marks: effects of changing a word{rho}",
         "by layer and by head: direct contributions to the word itself, because the values of "
         "others differ (value) or because it attends to them more or less (routing); completeness "
         f"error {power(split.error)}",
@@ -469,8 +461,7 @@ def _draw_words(page: Page, result: ShiftResult, top: float) -> float:
     left, tall, right = page.left + labels.room, row * len(words), page.right
     is_wide = width > _NARROW
     room = (right - left) * 0.4 if is_wide else right - left - _RIGHT
-    is_all = result.contributions[0] == "all paths"
-    title = "Over all paths" if is_all else "Directly, by word"
+    title = "Over all paths" if result.is_all_paths else "Directly, by word"
     below = page.subtitle(left, top, title, room) + 0.04
     ax = page.axes(left, below, room, tall)
     _draw_interventions(ax, result)
@@ -484,9 +475,9 @@ def _draw_words(page: Page, result: ShiftResult, top: float) -> float:
 
 def _draw_interventions(ax: Axes, result: ShiftResult) -> None:
     """Draw the contribution of each word as a bar, and the effects of changing it as marks."""
-    _, contributions = result.contributions
-    _draw_sideways_bars(ax, contributions.tolist(), [0.0] * len(contributions), theme().faint)
-    count = len(result.causal)
+    contributions, count = result.contributions[1].tolist(), len(result.causal)
+    middles = np.arange(len(contributions)) + 0.5
+    ax.barh(middles, contributions, height=_THICK, color=theme().faint)
     spread = np.linspace(-0.24, 0.24, count) if count > 1 else [0.0] * count
     for offset, (name, effect) in zip(spread, result.causal.items(), strict=True):
         measured = ~effect.isnan()
@@ -599,11 +590,13 @@ def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
     stream = result.residual_stream
     added = {"attention": stream.attention.sum().item(), "MLPs": stream.mlp.sum().item()}
     parts = added | {"biases": stream.bias, "own": stream.own}
-    starts = np.cumsum([0.0, *parts.values()])
-    _draw_sideways_bars(ax, list(parts.values()), starts[:-1].tolist())
+    lengths, middles = [*parts.values()], np.arange(len(parts)) + 0.5
+    colors = [sign_colors()[length <= 0] for length in lengths]
+    starts = np.cumsum([0.0, *lengths[:-1]])
+    ax.barh(middles, lengths, left=starts, height=_THICK, color=colors)
     ax.axvline(stream.total, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
     _style_rows(ax, len(parts))
-    ax.set_yticks(np.arange(len(parts)) + 0.5, list(parts))
+    ax.set_yticks(middles, list(parts))
 
 
 def _draw_axis(ax: Axes, result: ShiftResult) -> None:
@@ -640,15 +633,6 @@ def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
             fontsize=SMALL_SIZE,
         )  # fmt: skip
     ax.spines[["top", "right"]].set_visible(False)
-
-
-def _draw_sideways_bars(
-    ax: Axes, lengths: list[float], starts: list[float], color: str | None = None
-) -> None:
-    """Draw horizontal bars, colored by sign unless a color is given."""
-    signed = [sign_colors()[length <= 0] for length in lengths]
-    rows = np.arange(len(lengths)) + 0.5
-    ax.barh(rows, lengths, left=starts, height=0.62, color=color or signed)
 
 
 def _style_rows(ax: Axes, rows: int) -> None:

@@ -172,14 +172,24 @@ class ShiftResult(WordResult):
         return [index for index, other in enumerate(self.replaced) if other]
 
     @property
-    def contributions(self) -> tuple[str, Tensor]:
-        """What is ranked by word: over all paths, or directly, (W,), with its name.
+    def is_all_paths(self) -> bool:
+        """Whether words are ranked by what they contribute over all paths, not only directly.
 
         If the text differs from its reference in one other word, all paths start there by
         construction. What the word takes directly from each word is not fixed.
         """
-        is_fixed = len(self.entries) == 1 and self.entries != [self.at]
-        return ("direct parts", self.direct) if is_fixed else ("all paths", self.credit)
+        return len(self.entries) != 1 or self.entries == [self.at]
+
+    @property
+    def contributions(self) -> tuple[str, Tensor]:
+        """What is ranked by word: over all paths, or directly, (W,), with its name."""
+        return ("all paths", self.credit) if self.is_all_paths else ("direct parts", self.direct)
+
+    @property
+    def contribution_error(self) -> float:
+        """The completeness error of the contributions, as a share of the length."""
+        split = self.decomposition
+        return split.credit_error if self.is_all_paths else split.error
 
     @property
     def consensus(self) -> Tensor | None:
@@ -229,14 +239,14 @@ class ShiftResult(WordResult):
         rhos = {n: spearman(by_head, e.flatten()) for n, e in self.head_effects.items()}
         return {name: rho for name, rho in rhos.items() if rho is not None}
 
-    def _quantities(self) -> list[tuple[str, str, Tensor | None, tuple[str, ...]]]:
-        """Return the names of each quantity in files and tables, its numbers and its dimensions."""
+    def _quantities(self) -> Iterator[tuple[str, str, Tensor, tuple[str, ...]]]:
+        """Yield the names of each quantity in files and tables, its numbers and its dimensions."""
         split, stream = self.decomposition, self.residual_stream
         by_source, along = ("layer", "head", "token"), ("layer", "axis")
         plane = self.plane
         text, other = (None, None) if plane is None else (plane.path, plane.reference_path)
         causal, methods = self.causal.items(), self.methods.items()
-        return [
+        quantities = [
             ("value", "value", split.value, by_source),
             ("routing", "routing", split.routing, by_source),
             ("credit", "credit", split.credit, ("token",)),
@@ -253,14 +263,13 @@ class ShiftResult(WordResult):
             ("plane_path", "path in the plane", text, along),
             ("plane_reference_path", "path of the reference in the plane", other, along),
         ]
+        for name, quantity, numbers, dimensions in quantities:
+            if numbers is not None:
+                yield name.replace("-", "_"), quantity, numbers, dimensions
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the parts of the shift, those of the residual stream, and the causal effects."""
-        arrays = {
-            name.replace("-", "_"): numbers
-            for name, _, numbers, _ in self._quantities()
-            if numbers is not None
-        }
+        arrays = {name: numbers for name, _, numbers, _ in self._quantities()}
         return {**arrays, "direction": self.decomposition.direction}
 
     def about(self) -> dict[str, Any]:
@@ -293,12 +302,8 @@ class ShiftResult(WordResult):
         labels["axis"] = ("across", "upwards")
         tables: list[Columns] = []
         for _, quantity, numbers, dimensions in self._quantities():
-            if numbers is None:
-                continue
-            along = {
-                name: labels.get(name, range(size))
-                for name, size in zip(dimensions, numbers.shape, strict=True)
-            }
+            sides = zip(dimensions, numbers.shape, strict=True)
+            along = {name: labels.get(name, range(size)) for name, size in sides}
             table = stacked(along, {"number": numbers})
             tables.append({"quantity": [quantity] * numbers.numel(), **table})
         return {
@@ -371,7 +376,11 @@ class ShiftResult(WordResult):
 
     @property
     def effect(self) -> Tensor | None:
-        """The effect of changing each word, the mean of the interventions, (W,). None without."""
+        """The effect of changing each word, the mean of the interventions, (W,). None without.
+
+        The plain mean is a length within the range of the interventions. In `consensus`, which
+        ranks words, each intervention counts alike, and the mean may lie outside of this range.
+        """
         effect = torch.stack(list(self.causal.values())).mean(0) if self.causal else None
         return None if effect is None or effect[self.sources].isnan().all() else effect
 
@@ -391,6 +400,10 @@ class ShiftResult(WordResult):
     def share(self, number: Tensor | float) -> float:
         """Return a number as a share of the way, if this is known."""
         return float(number) / (self.way or 1.0)
+
+    def shares(self, numbers: Tensor) -> list[float]:
+        """Return numbers (W,) as shares of the way."""
+        return [self.share(number) for number in numbers]
 
     def conclusion(self) -> str:
         """Return what moved the word, without what is so by construction."""
@@ -412,7 +425,7 @@ class ShiftResult(WordResult):
     def _name(self, index: int) -> str:
         return f"“{literal(self.names[index], _LONGEST_NAME)}”"
 
-    def _first(self, scores: Tensor) -> int | None:
+    def first(self, scores: Tensor) -> int | None:
         """Return the other word that moves the word most by some scores (W,); None if none does."""
         sizes = {n: size for n in self.sources if (size := abs(scores[n].item())) == size}
         top = max(sizes, key=sizes.__getitem__, default=-1)
@@ -427,13 +440,10 @@ class ShiftResult(WordResult):
         move it alike, or if the reference is another text.
         """
         effect = self.credit if self.effect is None else self.effect
-        first = self._first(effect)
+        first = self.first(effect)
         if first is None or self.entries or len(self._alike(first, effect)) > 1:
             return None
-        effects = (effect,) if self.effect is None else (*self.causal.values(),)
-        firsts = sum(self._first(one) == first for one in effects)
-        confirmed = all(one[first] * effect[first] > 0 for one in effects)
-        return first if confirmed and 2 * firsts > len(effects) else None
+        return first if self.is_confirmed(first, float(effect[first])) else None
 
     def _alike(self, first: int, scores: Tensor) -> list[int]:
         """Return the other words whose scores are printed alike: the first one, and its ties."""
@@ -489,7 +499,7 @@ class ShiftResult(WordResult):
         """Say which word moved the word most, by the effect of changing it."""
         word, effect = self._name(self.at), self.effect
         scores = self.credit if effect is None else effect
-        first = self._first(scores)
+        first = self.first(scores)
         if first is None:
             return f"No other word moved {word}"
         name, movement = self._name(first), self._movement(scores[first])
@@ -513,13 +523,13 @@ class ShiftResult(WordResult):
     def _measured(self) -> Iterator[str]:
         """Yield the effect that the headline names, and what the split says of it."""
         effect = self.effect
-        first = None if effect is None else self._first(effect)
+        first = None if effect is None else self.first(effect)
         if effect is not None and first is not None:
             sign, name = effect[first].sign(), self._name(first)
             several = [self.share(one[first] * sign) for one in self.causal.values()]
             low, high = (_number(end) for end in (min(several), max(several)))
             spread = f" ({low} to {high} by the kind of change)" if low != high else ""
-            source = self._first(self.credit)
+            source = self.first(self.credit)
             split = f"the split credits {name} with {self._share(self.credit[first])}"
             if source not in (None, first):
                 split += f", and {self._name(source)} most, with {self._share(self.credit[source])}"

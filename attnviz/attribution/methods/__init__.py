@@ -1,7 +1,7 @@
 """Attribution methods: which words of a text explain a number of the model's output.
 
 A method takes a `Score` and returns one number for each token, (T,): how much the token raised the
-score. To add a method, write a file in this folder with a function that is decorated with
+score. To add a method, write a function in a file of this folder, and decorate it with
 `@method("its-name")`. `attnviz.explain` and `attnviz.shift(..., methods=["its-name"])` then compute
 it, rank words by it, and save it.
 """
@@ -81,3 +81,5 @@ def compute_methods(
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
+for _name in sorted(METHODS):  # in the order in which messages list them
+    METHODS[_name] = METHODS.pop(_name)

@@ -463,6 +463,19 @@ def test_a_result_is_saved_and_tabled(results, tmp_path, kind):
     assert {"credit", "lost by replace", "consensus"} <= set(frame)
 
 
+def test_tables_have_no_number_of_a_method_for_words_that_are_not_measured(results):
+    result = results["encoder"]
+    (masked,) = result.unmeasured
+    assert result.methods["partial-split"][masked] == 0
+    unknown = result.to_frame()["method partial-split"].isna()
+    assert [*unknown.to_numpy().nonzero()[0]] == [masked]
+    with io.StringIO() as file:
+        Console(file=file, width=200).print(result)
+        rows = [line.split() for line in file.getvalue().splitlines()]
+    (row,) = [row for row in rows if row[0] == result.names[masked]]
+    assert set(row[1:]) == {"–"}
+
+
 def test_the_last_word_can_be_deleted_where_a_reference_has_another(models):
     result = attnviz.explain(
         "near the old river", target="yes", reference="near the old house", model=models["decoder"]

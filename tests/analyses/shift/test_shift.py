@@ -19,7 +19,6 @@ from transformers import CLIPTextConfig, CLIPTextModel
 
 import attnviz
 from attnviz.analyses.shift import compute
-from attnviz.analyses.shift.compute import read_regions
 from attnviz.analyses.shift.result import spearman
 from attnviz.app import run
 from attnviz.errors import InputError, ModelError
@@ -197,13 +196,20 @@ def test_a_neighbor_moves_apple_toward_its_sense(shift, apple):
 
 def test_the_path_ends_at_0_and_1_in_the_regions_themselves(model):
     regions = {"one": ["I love apple pie"], "other": ["I love apple phones"]}
-    spanned = read_regions(model, "apple", regions, torch.zeros(1, 1))
-    for text, place in (("I love apple pie", 1.0), ("I love apple phones", 0.0)):
+    moved = attnviz.shift("apple", "I love apple cake", toward=regions, model=model)
+    one, other = moved.plane.region_ends
+    assert one[0, 0].item() == pytest.approx(1.0, abs=1e-5)
+    assert other[0, 0].item() == pytest.approx(0.0, abs=1e-5)
+
+    def states_in(text):
         ids = model.tokenizer(text, return_tensors="pt").input_ids
         with torch.no_grad():
             states = model.module(ids, output_hidden_states=True).hidden_states
-        path, _ = spanned.place(torch.stack(states)[:, 0, 3].double())
-        assert path[-1].item() == pytest.approx(place, abs=1e-5)
+        return torch.stack(states)[:, 0, 3].double()
+
+    start, end = (states_in(regions[name][0])[-1] for name in ("other", "one"))
+    places = (states_in("I love apple cake") - start) @ (end - start) / (end - start).norm() ** 2
+    assert_close(moved.path, places, atol=1e-5, rtol=1e-5)
 
 
 def test_a_minimal_pair(model):

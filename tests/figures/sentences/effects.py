@@ -238,13 +238,14 @@ def explained(facts):
     if hasattr(facts, "causal"):
         causal = {name: np.asarray(lost, float) for name, lost in facts.causal.items()}
         credit = by_word(facts, facts.decomposition.credit)
-        methods = facts.methods
+        methods = {name: np.array(scores, float) for name, scores in facts.methods.items()}
     else:
         fields = vars(facts)
         causal = {k[8:]: np.array(v, float) for k, v in fields.items() if k.startswith("lost_by_")}
         methods = {k[7:]: np.array(v, float) for k, v in fields.items() if k.startswith("method_")}
         credit = by_word(facts, facts.token_credit)
-    credit[unmeasured] = np.nan
+    for scores in (credit, *methods.values()):
+        scores[unmeasured] = np.nan
     return ranked, causal, credit, methods
 
 

@@ -1,0 +1,170 @@
+"""Methods of gradients: times the input or the attention, along a path, or of direct paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.attribution.interventions import batch_size
+from attnviz.attribution.lens import StoredRun
+from attnviz.attribution.methods import method
+from attnviz.attribution.residual_stream import FrozenNonlinearities
+from attnviz.attribution.target import Place, Places, Score, copies_of
+from attnviz.attribution.tracing import (
+    AttentionTracer,
+    Elementwise,
+    activations,
+    by_head,
+    trace_run,
+)
+from attnviz.errors import ModelError
+
+STEPS = 32  # points on the path of integrated gradients
+
+
+@method("gradient-input")
+def gradient_input(score: Score) -> Tensor:
+    """Return gradient × input: x · ∂y/∂x for the vector x of each token before the first layer.
+
+    Source: Shrikumar et al. 2016, arXiv:1605.01713.
+    """
+    starts, numbers = trace_run(score.readout, score.inputs, nullcontext())
+    gradients = torch.autograd.grad(score.project(numbers), starts)
+    parts = zip(gradients, starts, strict=True)
+    return torch.cat([(gradient * start.detach())[0].sum(-1) for gradient, start in parts])
+
+
+@method("gradient-attention")
+def gradient_attention(score: Score) -> Tensor:
+    """Return gradient × attention: Σ α · ∂y/∂α over layers, heads and queries, of the score y.
+
+    The weight of a token for itself is left out.
+    """
+    trace = _WeightTracer(score.readout.places)
+    _, numbers = trace_run(score.readout, score.inputs, trace)
+    if not trace.weights:
+        raise ModelError("its attention weights cannot be traced")
+    weights = [weights for weights, _ in trace.weights]
+    gradients = torch.autograd.grad(score.project(numbers), weights)
+    parts = []
+    for (weight, place), gradient in zip(trace.weights, gradients, strict=True):
+        product = by_head((weight * gradient).detach(), 1)[0].sum(0)
+        if place.queries == place.keys:
+            product = product - product.diag().diag()
+        parts.append(place.spread(product.sum(0), score.ids.shape[1]))
+    return torch.stack(parts).sum(0)
+
+
+class _WeightTracer(AttentionTracer):
+    """Collects the attention weights of a run, in the graph of its gradients."""
+
+    def __init__(self, places: Places) -> None:
+        super().__init__(places)
+        self.weights: list[tuple[Tensor, Place]] = []  # with their place among all tokens
+
+    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
+        self.weights.append((weights, self.place))
+        return weights @ values
+
+
+@method("integrated-gradients")
+def integrated_gradients(score: Score) -> Tensor:
+    """Return integrated gradients with respect to the token embeddings.
+
+    The path leads from a baseline to the text. The baseline has the embedding of [MASK] for every
+    token but the word itself and special tokens, or zeros if the model has no mask token.
+
+    Source: Sundararajan et al. 2017, arXiv:1703.01365.
+    """
+    end, lengths = _embed(score, score.ids)
+    if getattr(score.model.tokenizer, "mask_token_id", None) is None:
+        start = end * score.visible[:, None].to(end)
+    else:
+        start, _ = _embed(score, score.masked_ids())
+    fractions = ((torch.arange(STEPS, device=end.device) + 0.5) / STEPS).to(end)[:, None, None]
+    total = torch.zeros_like(end)
+    for batch in torch.split(fractions, batch_size(score.ids)):
+        path = (start + batch * (end - start)).requires_grad_()
+        parts = torch.split(path, lengths, dim=1)
+        with torch.enable_grad(), score.readout.alone(), _embeddings(score, parts):
+            copies = copies_of(score.inputs, len(batch))
+            numbers = score.readout(score.readout.module(**copies)[0])
+            (gradient,) = torch.autograd.grad(score.project(numbers) / STEPS, path)
+        total += gradient.sum(0)
+    attribution: Tensor = (total * (end - start)).sum(-1)
+    return attribution
+
+
+def _embed(score: Score, ids: Tensor) -> tuple[Tensor, list[int]]:
+    """Return the embeddings of ids (1, T), (T, d), and the number of tokens of each stack."""
+    with _embeddings(score) as seen:
+        score.outputs(1, ids)
+    parts = seen[: len(score.readout.bases)]
+    return torch.cat(parts, dim=1)[0], [part.shape[1] for part in parts]
+
+
+@contextmanager
+def _embeddings(score: Score, given: Iterable[Tensor] = ()) -> Iterator[list[Tensor]]:
+    """Collect the embeddings of each stack, (N, n, d), and let the model read those that are given.
+
+    The encoder runs before the decoder.
+    """
+    bases: list[Any] = score.readout.bases
+    seen: list[Tensor] = []
+    others = iter(given)
+
+    def read(_: object, __: object, vectors: Tensor) -> Tensor | None:
+        seen.append(vectors)
+        return next(others, None)
+
+    with ExitStack() as hooks:
+        for table in dict.fromkeys(base.get_input_embeddings() for base in bases):
+            hooks.enter_context(table.register_forward_hook(read))
+        yield seen
+
+
+@method("direct-attribution")
+def direct_attribution(score: Score) -> Tensor:
+    """Return what each token adds to the score through one head, without later MLPs and heads.
+
+    For a logit this is direct logit attribution: Σ α_ij v_j W_O over layers and heads, through the
+    final norm with its scale fixed, along the unembedding. A decoder reads the words of a source
+    directly through its cross-attention.
+
+    Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
+    """
+    module = score.readout.module
+    run = StoredRun(score.readout.bases[-1])
+    mode = _DirectPaths(run, score.readout.places)
+    with run.record(), activations(module, mode.gated):
+        _, numbers = trace_run(score.readout, score.inputs, mode)
+    leaves = [mix.mixed for mix in mode.mixes]
+    gradients = torch.autograd.grad(score.project(numbers), leaves, allow_unused=True)
+    T = score.ids.shape[1]
+    total = torch.zeros(T, dtype=torch.float64, device="cpu")
+    for mix, gradient in zip(mode.mixes, gradients, strict=True):
+        if gradient is not None:
+            g = by_head(gradient, 1)[0][:, score.rows]
+            parts = mix.weights[0][:, score.rows] * (g @ mix.values[0].mT)
+            total += mix.place.spread(parts.sum((0, 1)), T).double().cpu()
+    return total
+
+
+class _DirectPaths(FrozenNonlinearities):
+    """Also cuts the paths through the MLPs of blocks, but not through the head of the model."""
+
+    def __init__(self, run: StoredRun, places: Places) -> None:
+        super().__init__(places)
+        self._run = run
+
+    def gated(self, f: Elementwise, x: Tensor) -> Tensor:
+        """Return the activation, in a block without a gradient."""
+        in_block = self._run.running is not None
+        output = super().gated(f, x.detach() if in_block else x)
+        if not in_block:
+            self._activated.pop()  # what follows is no MLP
+        return output

@@ -1,0 +1,169 @@
+"""Methods of what each layer attends to: its weights, alone or multiplied, or zeroed values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import maximum_flow
+from torch import Tensor
+
+from attnviz.attribution.methods import method
+from attnviz.attribution.target import Score, base_of, copies_of
+from attnviz.attribution.tracing import AttentionTracer, blocks_of, by_head
+from attnviz.errors import ModelError
+
+_UNIT = 10**6  # scipy computes flows of whole numbers
+
+
+@method("raw-attention")
+def raw_attention(score: Score) -> Tensor:
+    """Return the attention weights of the last layer, averaged over heads.
+
+    Those of a decoder with an encoder are to its target, and to its source.
+    """
+    last = {place.keys.start: (record, place) for record, place in score.attentions}
+    parts = [
+        place.spread(record.weights().mean(0)[score.rows].mean(0), score.ids.shape[1])
+        for record, place in last.values()
+    ]
+    return torch.stack(parts).sum(0)
+
+
+@method("attention-value-norm")
+def attention_value_norm(score: Score) -> Tensor:
+    """Return Σ α_ij ‖v_j‖ over layers and heads: the weights, and how much there is to take.
+
+    Source: norms instead of weights (Kobayashi et al. 2020, arXiv:2004.10102), here of the values
+    before the output projection.
+    """
+    parts = []
+    for record, place in score.attentions:
+        values = record.value.repeat_interleave(record.heads // record.key_heads, 0)
+        norms = record.weights() * values.norm(dim=-1)[:, None]
+        parts.append(place.spread(norms[:, score.rows].sum(0).mean(0), score.ids.shape[1]))
+    return torch.stack(parts).sum(0)
+
+
+@method("rollout")
+def rollout(score: Score) -> Tensor:
+    """Return the attention rollout."""
+    positions = list(score.readout.positions)
+    return multiply_layers(weights_of(score))[positions].mean(0)
+
+
+def weights_of(score: Score) -> Iterator[Tensor]:
+    """Yield the weights of each attention between all tokens, (H, T, T), from the first layer on.
+
+    In an encoder–decoder those of the encoder come first, then the self-attention and the
+    cross-attention of each layer of the decoder.
+    """
+    stacks = score.readout.stacks
+    for record in score.result:
+        weights = record.weights()
+        yield stacks.place(record.path).embed(weights, score.ids.shape[1]) if stacks else weights
+
+
+def multiply_layers(weights: Iterable[Tensor]) -> Tensor:
+    """Return the product over layers of the mean weights, half of each the identity, (T, T).
+
+    The identity stands for the residual stream. Values, norms and MLPs are ignored.
+    weights : the weights of each layer from the first, (H, T, T).
+
+    Source: attention rollout (Abnar & Zuidema 2020, arXiv:2005.00928).
+
+    >>> multiply_layers([torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])])
+    tensor([[1.0000, 0.0000],
+            [0.5000, 0.5000]])
+    """
+    means = [layer.mean(0) for layer in weights]
+    identity = torch.eye(means[0].shape[-1], dtype=means[0].dtype, device=means[0].device)
+    flow = identity
+    for mean in means:
+        flow = (mean + identity) / 2 @ flow
+    return flow
+
+
+@method("attention-flow")
+def attention_flow(score: Score) -> Tensor:
+    """Return the largest flow from each token to the explained position through all layers.
+
+    The capacity of an edge is the mean weight of the heads, half of each the identity, as in
+    rollout.
+
+    Source: Abnar & Zuidema 2020, arXiv:2005.00928.
+    """
+    T, layers = score.ids.shape[1], len(score.result.records)
+    identity = np.eye(T)
+    starts, ends, capacities = [], [], []
+    for layer, weights in enumerate(weights_of(score)):
+        mean = (weights.mean(0).double().cpu().numpy() + identity) / 2
+        queries, keys = np.nonzero(mean)
+        starts.append((layer + 1) * T + queries)
+        ends.append(layer * T + keys)
+        capacities.append(np.round(mean[queries, keys] * _UNIT).astype(np.int32))
+    top, count = (layers + 1) * T, (layers + 1) * T + 1
+    read = np.array(score.readout.positions)
+    starts.append(np.full(len(read), top))
+    ends.append(layers * T + read)
+    capacities.append(np.full(len(read), _UNIT, dtype=np.int32))
+    edges = np.concatenate(starts), np.concatenate(ends)
+    graph = coo_array((np.concatenate(capacities), edges), shape=(count, count)).tocsr()
+    flows = [maximum_flow(graph, top, token).flow_value / _UNIT for token in range(T)]
+    return torch.tensor(flows, dtype=torch.float64, device="cpu")
+
+
+@method("value-zeroing")
+def value_zeroing(score: Score) -> Tensor:
+    """Return how far the output of each layer moves without the value of a token, multiplied.
+
+    In each layer the values of one token are set to zero, and the cosine distance of every output
+    is measured. Rows are normalized to sum to 1 and multiplied through the layers.
+
+    Source: Mohebbi et al. 2023, arXiv:2301.12971.
+    """
+    if score.readout.stacks:
+        raise ModelError("it has an encoder and a decoder, and the method is that of one stack")
+    T = score.ids.shape[1]
+    distances: list[Tensor] = []
+
+    def restore(_: object, args: Any, kwargs: Any) -> Any:
+        """Give all copies the input of the first, so that each layer is changed by itself."""
+        if args:
+            return (args[0][:1].expand_as(args[0]), *args[1:]), kwargs
+        states = kwargs["hidden_states"]
+        return args, kwargs | {"hidden_states": states[:1].expand_as(states)}
+
+    def measure(_: object, __: object, output: Tensor | Sequence[Tensor]) -> None:
+        states = output if isinstance(output, Tensor) else output[0]
+        cosine = torch.cosine_similarity(states[1:].double(), states[:1].double(), dim=-1)
+        distances.append((1 - cosine.T).clamp(min=0))  # queries × keys
+
+    with ExitStack() as hooks:
+        for block in blocks_of(base_of(score.readout.module)):
+            hooks.enter_context(block.register_forward_pre_hook(restore, with_kwargs=True))
+            hooks.enter_context(block.register_forward_hook(measure))
+        with torch.no_grad(), _ZeroedValues(T):
+            score.readout.module(**copies_of(score.inputs, T + 1))
+    shares = []
+    for distance in distances:
+        total = distance.sum(-1, keepdim=True)
+        shares.append(torch.where(total > 0, distance / total.clamp(min=1e-300), 0.0))
+    return multiply_layers(share[None] for share in shares)[score.rows].mean(0)
+
+
+class _ZeroedValues(AttentionTracer):
+    """Sets the values of token j to zero in copy j + 1 of a text of T tokens."""
+
+    def __init__(self, T: int) -> None:
+        super().__init__()
+        self.nonzero = torch.ones(T + 1, 1, T, 1, dtype=torch.bool)
+        self.nonzero[1:].diagonal(dim1=0, dim2=2).fill_(False)
+
+    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
+        by_text = by_head(values, len(self.nonzero)) * self.nonzero.to(values)
+        return weights @ by_text.reshape_as(values)
