@@ -16,6 +16,7 @@ from attnviz.interactive.payload import head_numbers, make_payload, shape
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import AttentionResult, expect_vectors, one_result
 from attnviz.results.arguments import checked_scalars
+from attnviz.results.text import source
 
 if TYPE_CHECKING:
     from attnviz.inputs.tokens import TextSource
@@ -157,17 +158,17 @@ class View(Page):
     """
 
     def __init__(
-        self, results: Sequence[AttentionResult], collect: Callable[[], tuple[dict[str, Any], str]]
+        self, results: Sequence[AttentionResult], collect: Callable[[], dict[str, Any]]
     ) -> None:
         self._results, self._collect = results, collect
+        self._title = f"Attention of {source(results[0].provenance)}"
 
     def __repr__(self) -> str:
         return f"View({', '.join(map(repr, self._results))}): .save('view.html')"
 
     def data(self) -> dict[str, Any]:
         """Return the data of the front end: "payload" and "blocks"."""
-        payload, blocks = self._payload
-        return {"payload": payload, "blocks": blocks}
+        return dict(self._data)
 
     def widget(self) -> AttentionWidget:
         """Return the page as a widget whose selection Python can read and set.
@@ -179,23 +180,18 @@ class View(Page):
         """
         from attnviz.interactive.widget import AttentionWidget
 
-        data = self.data()
-        start = data["payload"]["start"]
+        start = self._data["payload"]["start"]
         selection = {name: start[name] for name in ("view", "stack", "layer", "words")}
         selection |= {"heads": [start["head"]], "query": None, "key": None}
-        return AttentionWidget(**data, selection=selection)
+        return AttentionWidget(**self._data, selection=selection)
 
     @cached_property
-    def _payload(self) -> tuple[dict[str, Any], str]:
+    def _data(self) -> dict[str, Any]:
         return self._collect()
 
     @cached_property
-    def _page(self) -> str:  # type: ignore[override]
-        return make_page(*self._payload)
-
-    @property
-    def _title(self) -> str:  # type: ignore[override]
-        return f"Attention of {self._payload[0]['results'][0]['source']}"
+    def _document(self) -> str:  # type: ignore[override]
+        return make_page(self._data)
 
 
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
