@@ -14,7 +14,7 @@ from typing import Any
 from attnviz.analyses.example import check_source
 from attnviz.errors import InputError, ModelError, refuse_given
 from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output, check_weights_file
-from attnviz.terminal.command import COMMANDS, Call, Command, compute_and_report
+from attnviz.terminal.command import COMMANDS, Call, Command
 from attnviz.terminal.console import (
     console,
     print_json,
@@ -192,7 +192,7 @@ def check(call: Call) -> int:
     call.values["weights"] = read_weights(Path(call.values["weights"]))
     if call.result is None and call.inputs.get("mode", "auto") == "auto":
         call.inputs["mode"] = "full"
-    return compute_and_report(call)
+    return call.report(call.compute())
 
 
 def _check_sentences(values: dict[str, Any]) -> None:
@@ -244,7 +244,7 @@ def compare(call: Call) -> int:
     for name in call.values["models"]:
         expect_heads(name)  # a wrong name is an error before the others are read
     call.values["models"] = [partial(call.load, name) for name in call.values["models"]]
-    return compute_and_report(call)
+    return call.report(call.compute())
 
 
 Command("example", first=lambda values: check_source(values.get("name"), values.get("file")))()

@@ -7,24 +7,31 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
-
-if TYPE_CHECKING:
-    from attnviz.analyses.explore.result import ExploreResult
 
 _FRAME_HEIGHT = 720  # pixels of the view in a notebook
 
 
 class Page:
-    """An interactive page that works offline. A notebook shows it."""
+    """An interactive page that works offline. A notebook shows it.
 
-    _title: str
-    _document: str
+    make : returns the document; called once, when it is shown or saved.
+    """
+
+    def __init__(self, title: str, make: Callable[[], str]) -> None:
+        self._title, self._make = title, make
+
+    def __repr__(self) -> str:
+        return f"Page({self._title!r}): .save('page.html')"
+
+    @cached_property
+    def _document(self) -> str:
+        return self._make()
 
     def _repr_html_(self) -> str:
         return make_frame(self._document, self._title)
@@ -47,21 +54,6 @@ class Page:
         path = check_output(path, PAGE_SUFFIXES, force=force)
         with atomic(path) as temporary:
             temporary.write_text(self._document, encoding="utf-8", newline="\n")
-
-
-class ExplorerPage(Page):
-    """An interactive page with every head of a model: its examples, and what it writes."""
-
-    def __init__(self, result: ExploreResult) -> None:
-        self._result = result
-        self._title = f"What the heads of {result.provenance.model} do"
-
-    def __repr__(self) -> str:
-        return f"ExplorerPage({self._result!r}): .save('heads.html')"
-
-    @cached_property
-    def _document(self) -> str:  # type: ignore[override]
-        return explorer_page(self._result.payload())
 
 
 def make_page(data: Mapping[str, Any]) -> str:

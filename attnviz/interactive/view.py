@@ -11,7 +11,7 @@ from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
 from attnviz.errors import InputError, refuse_given
 from attnviz.interactive.explanations import place_explanations
-from attnviz.interactive.page import ExplorerPage, Page, make_page, static
+from attnviz.interactive.page import Page, explorer_page, make_page, static
 from attnviz.interactive.payload import head_numbers, make_payload, shape
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import AttentionResult, expect_vectors, one_result
@@ -117,7 +117,8 @@ def view(
             model=model,
             **inputs,
         )
-        return ExplorerPage(result)
+        title = f"What the heads of {result.provenance.model} do"
+        return Page(title, lambda: explorer_page(result.payload()))
     result = attended(result, model, inputs)
     compare = None if compare is None else one_result(compare, streamed=True)
     results = [one for one in (result, compare) if one is not None]
@@ -160,8 +161,9 @@ class View(Page):
     def __init__(
         self, results: Sequence[AttentionResult], collect: Callable[[], dict[str, Any]]
     ) -> None:
+        title = f"Attention of {source(results[0].provenance)}"
+        super().__init__(title, lambda: make_page(self._data))
         self._results, self._collect = results, collect
-        self._title = f"Attention of {source(results[0].provenance)}"
 
     def __repr__(self) -> str:
         return f"View({', '.join(map(repr, self._results))}): .save('view.html')"
@@ -188,10 +190,6 @@ class View(Page):
     @cached_property
     def _data(self) -> dict[str, Any]:
         return self._collect()
-
-    @cached_property
-    def _document(self) -> str:  # type: ignore[override]
-        return make_page(self._data)
 
 
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:

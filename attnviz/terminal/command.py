@@ -77,7 +77,8 @@ class Command:
         options = {name: options[name] for name in order}
 
         def run(**values: Any) -> int:
-            return (body or compute_and_report)(Call(self, values))
+            call = Call(self, values)
+            return body(call) if body else call.report(call.compute())
 
         run.__doc__ = body.__doc__ if body else read_function(self.function).summary
         run.__signature__ = inspect.Signature(list(options.values()))  # type: ignore[attr-defined]
@@ -381,13 +382,11 @@ class Call:
         *shown: Any,
         draw: Callable[[], Any] | None = None,
         written: Path | None = None,
-        prints_verdict: bool = False,
     ) -> int:
-        """Save a result, print it, and return the exit code.
+        """Save a result, print it, and return the exit code: 5 if it is not verified or disagrees.
 
         shown : what is printed for people: by default the result. draw : draws the figure, if it is
         not that of the result. written : the path that is printed, if it is not that of the figure.
-        prints_verdict : whether what is printed has the verdict already.
         """
         from attnviz.io.export import save_result, to_data
 
@@ -407,17 +406,11 @@ class Call:
             for renderable in shown or (result,):
                 console.print(renderable)
         agreement: AgreementReport | None = getattr(result, "checked_agreement", None)
-        printed = prints_verdict and not self.json
-        code = print_verdict(None if printed else agreement, written or self.path, json=self.json)
-        return 5 if agreement is not None and agreement.verdict != "verified" else code
-
-
-def compute_and_report(call: Call) -> int:
-    """Compute a result, save it and print it: 5 if it is a comparison that does not agree."""
-    result = call.compute()
-    agrees = getattr(result, "agrees", None)
-    code = call.report(result, prints_verdict=agrees is not None)
-    return 5 if agrees is False else code
+        agrees = getattr(result, "agrees", None)  # of a comparison, which prints its verdict
+        told = None if agrees is not None and not self.json else agreement
+        print_verdict(told, written or self.path, json=self.json)
+        verified = agreement is None or agreement.verdict == "verified"
+        return 0 if verified and agrees is not False else 5
 
 
 def read_result(path: Path, mode: str | None) -> AttentionResult:

@@ -86,9 +86,7 @@ def travelled(data, result=0, every=1):
                 if "map" in exact:
                     ways.append(numbers(exact["map"], blocks))
                 if "rule" in exact and not exact["rule"]["added"]:
-                    Q, K = (
-                        numbers(exact[name], blocks) for name in ("query", "key")
-                    )
+                    Q, K = (numbers(exact[name], blocks) for name in ("query", "key"))
                     ways.append(by_the_rule(Q, K, exact["rule"]))
                 yield stack["name"], layer["layer"], head, ways, exact["error"]
 
