@@ -1209,7 +1209,7 @@ def test_cells_of_special_tokens_are_gray_on_a_scale_of_their_own(read, result):
 def test_the_page_takes_the_rule_of_the_color_scale_from_the_figures(open_page, result):
     payload, data = data_of(result)
     assert payload["scale"] == {"logarithmicFrom": LOGARITHMIC_FROM, "belowEven": BELOW_EVEN}
-    payload = {**payload, "scale": {"logarithmicFrom": 5, "belowEven": 2}}
+    payload["scale"] = {"logarithmicFrom": 5, "belowEven": 2}
     reader = Reader(open_page(make_page(data)))
     reader.settle()
     reader.show(view="head", layer=0, heads=[3], words=False)
