@@ -13,12 +13,12 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
 
+import attnviz
 from attnviz.errors import AttnvizWarning, InputError, expect_in_text, expect_words, is_unicode
 from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime.progress import say
@@ -358,14 +358,13 @@ class Call:
 
     def compute(self) -> Any:
         """Return the result of the function."""
-        function = read_function(self.command.function)
         values = dict(self.values)
         if self.command.subject is not None:
             values[self.command.subject] = self.attend()
-        elif "model" in function.parameters:
+        elif "model" in self.command.parameters:
             values["model"] = self.loader
         with progress_bar(self.command.doing):
-            return getattr(import_module(function.module), function.name)(**values)
+            return getattr(attnviz, self.command.function)(**values)
 
     def save_page(self, page: Any, agreement: Any) -> int:
         """Save a page, open it if asked to, and print the verdict; return the exit code."""

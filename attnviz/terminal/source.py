@@ -56,7 +56,6 @@ class Function:
     """A public function: `summary` is its docstring up to the parameters."""
 
     module: str
-    name: str
     summary: str
     parameters: dict[str, Parameter]
 
@@ -84,7 +83,7 @@ def read_function(name: str) -> Function:
     match given.kwarg and given.kwarg.annotation:
         case ast.Subscript(value=ast.Name(id="Unpack"), slice=ast.Name(id=keywords)):
             parameters = {**keywords_of(module, keywords), **parameters}
-    return Function(module, name, docstring.partition("\n\nParameters\n")[0], parameters)
+    return Function(module, docstring.partition("\n\nParameters\n")[0], parameters)
 
 
 def keywords_of(module: str, name: str) -> dict[str, Parameter]:

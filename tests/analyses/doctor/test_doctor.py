@@ -193,7 +193,7 @@ def test_the_command_prints_what_the_function_returns(capsys):
 
 def test_exit_code_three_where_attnviz_cannot_work(monkeypatch, capsys):
     broken = DoctorResult((Finding("models", "default", "broken", "not\x1b[2J there", "Get it."),))
-    monkeypatch.setattr(compute, "doctor", lambda: broken)
+    monkeypatch.setattr(attnviz, "doctor", lambda: broken)
     assert run(["doctor"]) == 3
     out = capsys.readouterr().out
     assert "→ Get it." in out
