@@ -33,12 +33,15 @@ if TYPE_CHECKING:
 _MAX_TEXT_BYTES = 2**26  # of a text file
 _TEXTS = ("text", "texts")
 _CHOSEN = ("layers", "heads", "exact")  # of `attend`: they follow from the --layer of a map
+# The panel of a group of parameters, and of a parameter that is not in that of its group.
 _PANELS = {
-    **{"inputs": "Input", "loads": "Model", "truncate": "Model"},
+    "inputs": "Input",
+    "loads": "Model",
+    "truncate": "Model",
     **dict.fromkeys(("cells", "mode", "positions", "sampling_rate", "top"), ADVANCED),
-    **dict.fromkeys(("processor", "special_tokens", "tokenizer"), ADVANCED),
     **dict.fromkeys(("device_map", "offload_folder"), ADVANCED),
-}  # of groups of parameters, and of parameters that differ from their group
+    **dict.fromkeys(("processor", "special_tokens", "tokenizer"), ADVANCED),
+}
 COMMANDS: dict[str, Callable[..., int]] = {}  # in the order of the help
 
 

@@ -324,19 +324,18 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer."""
         super().connection_lost(exc)
-        self._stop_timer()
+        self._update_timer()
 
     def _deadline(self) -> float:
         return math.inf if self._timer is None else self._timer.when()
 
     def _update_timer(self) -> None:
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._stop_timer()
-        elif self._timer is None and not self.transport.is_closing():
-            self._timer = self.loop.call_later(self.max_seconds, self.transport.abort)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
+        is_to_arrive = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if is_to_arrive and not self.transport.is_closing():
+            self._timer = self._timer or self.loop.call_later(
+                self.max_seconds, self.transport.abort
+            )
+        elif self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
