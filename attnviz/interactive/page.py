@@ -20,18 +20,27 @@ _FRAME_HEIGHT = 720  # pixels of the view in a notebook
 class Page:
     """An interactive page that works offline. A notebook shows it.
 
-    make : returns the document; called once, when it is shown or saved.
+    collect : returns the data of the front end. make : makes the document of them.
     """
 
-    def __init__(self, title: str, make: Callable[[], str]) -> None:
-        self._title, self._make = title, make
+    def __init__(
+        self,
+        title: str,
+        collect: Callable[[], dict[str, Any]],
+        make: Callable[[Mapping[str, Any]], str],
+    ) -> None:
+        self._title, self._collect, self._make = title, collect, make
 
     def __repr__(self) -> str:
         return f"Page({self._title!r}): .save('page.html')"
 
     @cached_property
+    def _data(self) -> dict[str, Any]:
+        return self._collect()
+
+    @cached_property
     def _document(self) -> str:
-        return self._make()
+        return self._make(self._data)
 
     def _repr_html_(self) -> str:
         return make_frame(self._document, self._title)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 from attnviz.analyses.explain.result import ExplainResult
@@ -118,7 +118,7 @@ def view(
             **inputs,
         )
         title = f"What the heads of {result.provenance.model} do"
-        return Page(title, lambda: explorer_page(result.payload()))
+        return Page(title, result.payload, explorer_page)
     result = attended(result, model, inputs)
     compare = None if compare is None else one_result(compare, streamed=True)
     results = [one for one in (result, compare) if one is not None]
@@ -162,8 +162,8 @@ class View(Page):
         self, results: Sequence[AttentionResult], collect: Callable[[], dict[str, Any]]
     ) -> None:
         title = f"Attention of {source(results[0].provenance)}"
-        super().__init__(title, lambda: make_page(self._data))
-        self._results, self._collect = results, collect
+        super().__init__(title, collect, make_page)
+        self._results = results
 
     def __repr__(self) -> str:
         return f"View({', '.join(map(repr, self._results))}): .save('view.html')"
@@ -186,10 +186,6 @@ class View(Page):
         selection = {name: start[name] for name in ("view", "stack", "layer", "words")}
         selection |= {"heads": [start["head"]], "query": None, "key": None}
         return AttentionWidget(**self._data, selection=selection)
-
-    @cached_property
-    def _data(self) -> dict[str, Any]:
-        return self._collect()
 
 
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
