@@ -126,10 +126,13 @@ class Site(AuthenticationBackend):
         """Return the application with all its middleware."""
         routes = [
             Route("/", self._page),
-            Route("/static/{name}", self._static),
             Route("/about", self._about),
             Route("/turn/{ticket}", self._turn),
             Route(_PUBLIC, self._health),
+            *(
+                Route(f"/static/{name}", Response(static(name), media_type=kind), methods=["GET"])
+                for name, kind in _STATIC.items()
+            ),
             *(
                 Route(f"/{name}", self._endpoint(getattr(self.handlers, name)), methods=["POST"])
                 for name in ("attention", "explain", "senses", "shift")
@@ -176,13 +179,6 @@ class Site(AuthenticationBackend):
         response = RedirectResponse("/", 303)
         response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict")
         return response
-
-    async def _static(self, request: Request) -> Response:
-        """Return the script or the styles."""
-        name = request.path_params["name"]
-        if name not in _STATIC:
-            raise HTTPException(404)
-        return Response(static(name), media_type=_STATIC[name])
 
     async def _about(self, request: Request) -> Response:
         """Return the models, the words with sentences and the limits."""
