@@ -105,9 +105,8 @@ def view(call: Call) -> int:
         others = {name: call.inputs.get(name) for name in ("pair", "target", "image", "audio")}
         refuse_given("--compare reads two texts, each alone. Leave it out.", **others)
     tokens = _explained_tokens(call)
-    results = [call.attend(exact=layer)]
-    if compare is not None:
-        results.append(call.attend(compare, exact=layer))
+    result = call.attend(exact=layer)
+    other = None if compare is None else call.attend(compare, exact=layer)
     options = dict(call.values)
     if tokens:
         from attnviz.analyses.explain.compute import explain_generation
@@ -120,10 +119,9 @@ def view(call: Call) -> int:
     from attnviz.interactive.view import view as make_page
     from attnviz.results import AgreementReport
 
-    page = make_page(*results[:1], compare=results[1] if results[1:] else None, **options)
-    return call.save_page(
-        page, AgreementReport.joined(result.checked_agreement for result in results)
-    )
+    page = make_page(result, compare=other, **options)
+    shown = (one for one in (result, other) if one is not None)
+    return call.save_page(page, AgreementReport.joined(one.checked_agreement for one in shown))
 
 
 def _explained_tokens(call: Call) -> int:
