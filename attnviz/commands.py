@@ -14,7 +14,7 @@ from typing import Any
 from attnviz.analyses.example import check_source
 from attnviz.errors import InputError, ModelError, refuse_given
 from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output, check_weights_file
-from attnviz.terminal.command import Call, Command, compute_and_report
+from attnviz.terminal.command import COMMANDS, Call, Command
 from attnviz.terminal.console import (
     console,
     print_json,
@@ -25,6 +25,8 @@ from attnviz.terminal.console import (
 )
 from attnviz.terminal.options import parse_word_pair
 
+__all__ = ["COMMANDS"]
+
 _FIGURE = "output force width caption json"
 _MAP = f"stack {_FIGURE}"
 _PAGE = "output force open"
@@ -34,11 +36,8 @@ _PAGE = "output force open"
     "plot.heatmap",
     "heatmap.png",
     f"find {_MAP}",
-    without=(
-        "annot", "ax", "caption", "cbar", "cbar_ax", "cmap", "heads", "norm", "overview", "title",
-        "vmax", "vmin", "width",
-    ),
-)  # fmt: skip
+    without="annot ax caption cbar cbar_ax cmap heads norm overview title vmax vmin width",
+)
 def heatmap(call: Call) -> int:
     """Draw the attention map of one head, with an overview of all heads.
 
@@ -90,7 +89,7 @@ def heads(call: Call) -> int:
     "view.html",
     f"compare explain measure {_PAGE}",
     PAGE_SUFFIXES,
-    without=("compare", "explain", "top"),
+    without="compare explain top",
 )
 def view(call: Call) -> int:
     """Write an interactive page: all heads, lines and maps, one word in all heads, every step.
@@ -106,9 +105,8 @@ def view(call: Call) -> int:
         others = {name: call.inputs.get(name) for name in ("pair", "target", "image", "audio")}
         refuse_given("--compare reads two texts, each alone. Leave it out.", **others)
     tokens = _explained_tokens(call)
-    results = [call.attend(exact=layer)]
-    if compare is not None:
-        results.append(call.attend(compare, exact=layer))
+    result = call.attend(exact=layer)
+    other = None if compare is None else call.attend(compare, exact=layer)
     options = dict(call.values)
     if tokens:
         from attnviz.analyses.explain.compute import explain_generation
@@ -121,10 +119,9 @@ def view(call: Call) -> int:
     from attnviz.interactive.view import view as make_page
     from attnviz.results import AgreementReport
 
-    page = make_page(*results[:1], compare=results[1] if results[1:] else None, **options)
-    return call.save_page(
-        page, AgreementReport.joined(result.checked_agreement for result in results)
-    )
+    page = make_page(result, compare=other, **options)
+    shown = (one for one in (result, other) if one is not None)
+    return call.save_page(page, AgreementReport.joined(one.checked_agreement for one in shown))
 
 
 def _explained_tokens(call: Call) -> int:
@@ -145,6 +142,9 @@ def _explained_tokens(call: Call) -> int:
     if {"pair", "image", "audio"} & set(call.inputs):
         raise InputError("--explain reads one text and nothing else. Leave the other input out.")
     return int(generated) - 1
+
+
+Command("steps", "steps.png", _MAP, without="mode", defaults={"mode": "full"})()
 
 
 @Command("verify", None, "output force json", (".safetensors",))
@@ -190,20 +190,19 @@ def check(call: Call) -> int:
     call.values["weights"] = read_weights(Path(call.values["weights"]))
     if call.result is None and call.inputs.get("mode", "auto") == "auto":
         call.inputs["mode"] = "full"
-    return compute_and_report(call)
+    return call.report(call.compute())
 
 
-@Command("compare", "comparison.png", arguments=("models", "texts"), without=("model",), loads=True)
-def compare(call: Call) -> int:
-    """Compare checkpoints head by head over a corpus: which heads changed, with intervals."""
-    from attnviz.analyses.survey.corpus import check_corpus_name
-    from attnviz.models.checkpoint import expect_heads
+def _check_sentences(values: dict[str, Any]) -> None:
+    from attnviz.analyses.senses.sentences import read_sentences
 
-    check_corpus_name(call.values["texts"])
-    for name in call.values["models"]:
-        expect_heads(name)  # a wrong name is an error before the others are read
-    call.values["models"] = [partial(call.load, name) for name in call.values["models"]]
-    return compute_and_report(call)
+    read_sentences(values["word"], values.get("sentences"))
+
+
+Command("senses", "senses.png", arguments="word", first=_check_sentences)()
+Command("shift", "shift.png", draws="details", doing="splitting the shift")()
+Command("explain", "explain.png", doing="explaining the prediction")()
+Command("ablate", "ablation.png", doing="ablating heads")()
 
 
 @Command("survey", None, "width json", defaults={"out": "survey"}, doing="measuring the texts")
@@ -233,6 +232,22 @@ def explore(call: Call) -> int:
     return call.save_page(result.page(), result.checked_agreement)
 
 
+@Command("compare", "comparison.png", arguments="models texts", without="model", loads=True)
+def compare(call: Call) -> int:
+    """Compare checkpoints head by head over a corpus: which heads changed, with intervals."""
+    from attnviz.analyses.survey.corpus import check_corpus_name
+    from attnviz.models.checkpoint import expect_heads
+
+    check_corpus_name(call.values["texts"])
+    for name in call.values["models"]:
+        expect_heads(name)  # a wrong name is an error before the others are read
+    call.values["models"] = [partial(call.load, name) for name in call.values["models"]]
+    return call.report(call.compute())
+
+
+Command("example", first=lambda values: check_source(values.get("name"), values.get("file")))()
+
+
 @Command("architectures", None, "json")
 def models(call: Call) -> int:
     """List the models of the installed transformers, and how far each is verified.
@@ -256,12 +271,9 @@ def models(call: Call) -> int:
     "",
     None,
     "model host port max_tokens time_limit open_browser",
-    without=(
-        "model", "device_map", "offload_folder", "tokenizer", "processor", "special_tokens",
-        "target_tokenizer",
-    ),
+    without="model device_map offload_folder tokenizer processor special_tokens target_tokenizer",
     loads=True,
-)  # fmt: skip
+)
 def serve(call: Call) -> int:
     """Serve a page on this machine: type a sentence, and see attention, senses and shifts at once.
 
@@ -299,27 +311,3 @@ def doctor(call: Call) -> int:
 
 def _print_without_torch(data: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=1) + "\n")
-
-
-def _check_sentences(values: dict[str, Any]) -> None:
-    from attnviz.analyses.senses.sentences import read_sentences
-
-    read_sentences(values["word"], values.get("sentences"))
-
-
-steps = Command("steps", "steps.png", _MAP, without=("mode",), defaults={"mode": "full"})
-senses = Command("senses", "senses.png", arguments=("word",), first=_check_sentences)
-shift = Command("shift", "shift.png", draws=("details",), doing="splitting the shift")
-explain = Command("explain", "explain.png", doing="explaining the prediction")
-ablate = Command("ablate", "ablation.png", doing="ablating heads")
-example = Command(
-    "example", first=lambda values: check_source(values.get("name"), values.get("file"))
-)
-COMMANDS = {
-    "heatmap": heatmap, "heads": heads, "view": view, "steps": steps(compute_and_report),
-    "verify": verify, "check": check, "senses": senses(compute_and_report),
-    "shift": shift(compute_and_report), "explain": explain(compute_and_report),
-    "ablate": ablate(compute_and_report), "survey": survey, "explore": explore,
-    "compare": compare, "example": example(compute_and_report), "models": models, "serve": serve,
-    "doctor": doctor,
-}  # fmt: skip

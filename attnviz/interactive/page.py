@@ -7,27 +7,43 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
-
-if TYPE_CHECKING:
-    from attnviz.analyses.explore.result import ExploreResult
 
 _FRAME_HEIGHT = 720  # pixels of the view in a notebook
 
 
 class Page:
-    """An interactive page that works offline. A notebook shows it."""
+    """An interactive page that works offline. A notebook shows it.
 
-    _title: str
-    _page: str  # the document
+    collect : returns the data of the front end. make : makes the document of them.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        collect: Callable[[], dict[str, Any]],
+        make: Callable[[Mapping[str, Any]], str],
+    ) -> None:
+        self._title, self._collect, self._make = title, collect, make
+
+    def __repr__(self) -> str:
+        return f"Page({self._title!r}): .save('page.html')"
+
+    @cached_property
+    def _data(self) -> dict[str, Any]:
+        return self._collect()
+
+    @cached_property
+    def _document(self) -> str:
+        return self._make(self._data)
 
     def _repr_html_(self) -> str:
-        return make_frame(self._page, self._title)
+        return make_frame(self._document, self._title)
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the page to a file, atomically.
@@ -46,35 +62,21 @@ class Page:
         """
         path = check_output(path, PAGE_SUFFIXES, force=force)
         with atomic(path) as temporary:
-            temporary.write_text(self._page, encoding="utf-8", newline="\n")
+            temporary.write_text(self._document, encoding="utf-8", newline="\n")
 
 
-class ExplorerPage(Page):
-    """An interactive page with every head of a model: its examples, and what it writes."""
-
-    def __init__(self, result: ExploreResult) -> None:
-        self._result = result
-        self._title = f"What the heads of {result.provenance.model} do"
-
-    def __repr__(self) -> str:
-        return f"ExplorerPage({self._result!r}): .save('heads.html')"
-
-    @cached_property
-    def _page(self) -> str:  # type: ignore[override]
-        return explorer_page(self._result.payload())
-
-
-def make_page(payload: Mapping[str, Any], blocks: str) -> str:
-    """Return the document of a view."""
-    results = payload["results"]
+def make_page(data: Mapping[str, Any]) -> str:
+    """Return the document of a view; `data` is what `make_payload` returns."""
+    results = data["payload"]["results"]
     return _document(
-        "page.jinja",
         "attnviz.iife.js",
         "attnviz.css",
-        payload,
+        data,
         title=" and ".join(result["source"] for result in results),
         lines=[line for result in results for line in (result["source"], result["summary"])],
-        blocks=blocks,
+        drawn="the maps on this page",
+        command="heatmap TEXT",
+        images="data: blob:",
     )
 
 
@@ -83,20 +85,20 @@ def explorer_page(payload: Mapping[str, Any]) -> str:
 
     payload : numbers, texts and None, which the front end reads (`frontend/src/explorer/data.ts`).
     """
+    has_pictures = any(medium["image"] for medium in payload.get("media", {}).values())
     return _document(
-        "explore.jinja",
         "attnviz.explore.js",
         "attnviz.explore.css",
         payload,
         title=f"What the heads of {payload['model']} do",
-        verdict=payload["verdict"],
-        pictures=any(medium["image"] for medium in payload.get("media", {}).values()),
+        lines=[payload["verdict"]],
+        drawn="this page",
+        command="survey",
+        images="data:" if has_pictures else "",
     )
 
 
-def _document(
-    template: str, script: str, style: str, payload: Mapping[str, Any], **parts: Any
-) -> str:
+def _document(script: str, style: str, data: Mapping[str, Any], **parts: Any) -> str:
     """Return a document. Only its own script and style can run in it."""
     from jinja2 import Environment, PackageLoader
 
@@ -104,7 +106,7 @@ def _document(
     for name, file in (("script", script), ("style", style)):
         digest = base64.b64encode(hashlib.sha256(static(file).encode()).digest()).decode("ascii")
         parts |= {name: static(file), f"{name}_hash": digest}
-    return environment.get_template(template).render(payload=compact_json(payload), **parts)
+    return environment.get_template("page.jinja").render(data=compact_json(data), **parts)
 
 
 def compact_json(data: Any) -> str:

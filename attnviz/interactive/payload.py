@@ -1,4 +1,4 @@
-"""Collect what a page shows of one result, or of two that are compared, as JSON and blocks.
+"""Collect what a page shows of one result, or of two that are compared, as types of JSON.
 
 Each head is shown by its weights, by an overview (a pooled map), or by both. The weights travel as
 a map, or as the queries and keys that the map follows from. `choose_encodings` decides by the size
@@ -51,9 +51,7 @@ _OVERVIEW_SIDE = 64  # cells of a side of an overview, at most
 _OVERVIEW_CELLS = 2_000_000  # of the overviews of all heads, at most
 _PICTURE_SIDE = 384  # pixels of a picture, at most
 _HEAD_BYTES = 40  # of JSON about a head, at most, beside its codes and its rule
-_VECTOR_BYTES = 25  # of JSON about queries and keys, at most, beside these
-_VALUE_BYTES = 110  # of JSON about the values of a head, at most
-_ADDRESS_BYTES = 38  # of JSON that say where codes lie, at most
+_CODES_BYTES = 28  # of JSON around codes and their format, at most
 _ERROR = Context(prec=3, rounding=ROUND_CEILING)  # of a head: no smaller than it is
 _NOTES_BYTES = 600  # of the notes, at most
 _BLOCK_CELLS = 2**22  # weights in memory at once while an error is measured
@@ -62,13 +60,15 @@ _TITLES = {"cross": "Cross-attention"}
 
 Attention = AttentionRecord | StreamedAttention
 HeadKey = tuple[int, int]  # the index of the attention, and the head
+Blocks = dict[str, int]  # the texts of codes, with their numbers
 
 
 class Encoding(NamedTuple):
-    """How a head travels: its map in `levels` levels (None: no map), its queries and keys."""
+    """How a head travels: its map in `levels` levels (None: no map), queries and keys, values."""
 
     levels: int | None
     vectors: bool
+    values: bool = False
 
 
 OVERVIEW_ONLY, VECTORS_ONLY = Encoding(None, False), Encoding(None, True)
@@ -79,49 +79,48 @@ def make_payload(
     start: dict[str, Any],
     limit: int,
     explanations: Sequence[dict[str, Any]] = (),
-) -> tuple[dict[str, Any], str]:
-    """Return the payload of a page, as types of JSON, and the text of its blocks.
+) -> dict[str, Any]:
+    """Return the data of a page as types of JSON: its "payload", and the "blocks" of its numbers.
 
-    start : what is shown first. limit : the bytes of payload and blocks, at most. explanations : of
-    generated tokens, from `place_explanations`. InputError: it is too small to show every head.
+    start : what is shown first. limit : the bytes of the data, at most. explanations : of generated
+    tokens, from `place_explanations`. InputError: it is too small to show every head.
     """
     attentions = [[*map(_without_padding, result.streamed or result.records)] for result in results]
-    blocks = Blocks()
+    blocks: Blocks = {}
     overviews = [_overviews(blocks, of_result) for of_result in attentions]
     heads = _rank_heads(results[0], attentions, overviews[0])
-    names = name_results(results)
     aligned = align_stacks(*attentions) if len(attentions) == 2 else {}
 
-    def fill(encodings: Mapping[HeadKey, Encoding], mixes: Sequence[Mixes]) -> dict[str, Any]:
+    def fill(
+        encodings: Mapping[HeadKey, Encoding], outputs: Sequence[Mapping[int, Codes]]
+    ) -> dict[str, Any]:
         exact = [
             _encode({key: twins[number] for key, twins in heads.items()}, encodings, blocks)
             for number in range(len(results))
         ]
-        for of_result, of_mixes in zip(exact, mixes, strict=True):
-            values = {n: [blocks.add(code) for code in mix.values] for n, mix in of_mixes.items()}
-            for (index, number), head in of_result.items():
-                if index in values:
-                    head["value"] = values[index][heads[index, number][0].key_head]
-        parts = zip(names, results, attentions, overviews, exact, mixes, strict=True)
+        names = name_results(results)
+        parts = zip(names, results, attentions, overviews, exact, outputs, strict=True)
         shown = [{"name": name, **_describe_result(blocks, *part)} for name, *part in parts]
         errors = [head["error"] for of_result in exact for head in of_result.values()]
         sampled = any(
-            heads[key][0].sampled for key, how in encodings.items() if how == VECTORS_ONLY
+            heads[key][0].sampled
+            for key, encoding in encodings.items()
+            if encoding.vectors and encoding.levels is None
         )
-        return {
+        payload = {
             "format": 1,
             "results": shown,
-            "blocks": blocks.places,
             "start": {**start, "stack": _stack_name(start, shown[0]["stacks"])},
             "notes": _notes(attentions[0], overviews[0], encodings, errors, sampled),
             "scale": {"logarithmicFrom": LOGARITHMIC_FROM, "belowEven": BELOW_EVEN},
             **({"aligned": aligned} if aligned else {}),
             **({"explanations": list(explanations)} if explanations else {}),
         }
+        return {"payload": payload, "blocks": list(blocks)}
 
-    mixes: list[Mixes] = [{} for _ in results]
-    smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY), mixes)
-    room = limit - len(compact_json(smallest)) - len(blocks.text) - _NOTES_BYTES
+    nothing: list[dict[int, Codes]] = [{} for _ in results]
+    smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY), nothing)
+    room = limit - len(compact_json(smallest)) - _NOTES_BYTES
     encodings = dict(zip(heads, choose_encodings(list(heads.values()), room), strict=True))
     invisible = any(
         overviews[0][index] is None and encoding == OVERVIEW_ONLY
@@ -134,48 +133,22 @@ def make_payload(
             "--size)."
         )
     if all(encodings[key].vectors for key, twins in heads.items() if not twins[0].record.signed):
-        left = room - sum(_sizes(list(heads.values()), list(encodings.values())))
-        mixes = _mixes_that_fit(attentions, left) or mixes
-    return fill(encodings, mixes), blocks.text
+        more = {key: how._replace(values=how.vectors) for key, how in encodings.items()}
+        left = room - sum(_sizes(list(heads.values()), list(more.values())))
+        if left >= 0:
+            outputs = [dict(_outputs(of_result)) for of_result in attentions]
+            if sum(codes.size for known in outputs for codes in known.values()) <= left:
+                return fill(more, outputs)
+    return fill(encodings, nothing)
 
 
-class Mix(NamedTuple):
-    """What follows from the weights of an attention: the values of each key head, the output."""
-
-    values: list[Codes]
-    output: Codes | None
-
-    @classmethod
-    def of(cls, record: AttentionRecord) -> Mix:
-        """Quantize the values, and the output where it is known."""
-        output = recompute(record).get("output")
-        return cls(
-            [Codes.of_vectors(value.cpu(), _COLOR_LEVELS) for value in record.value],
-            None if output is None else Codes.of_vectors(output[0].cpu(), _COLOR_LEVELS),
-        )
-
-    @property
-    def size(self) -> int:
-        """The bytes of all codes, at most."""
-        return sum(code.size for code in (*self.values, self.output) if code is not None)
-
-
-Mixes = dict[int, Mix]  # by the index of the attention
-
-
-def _mixes_that_fit(attentions: Sequence[Sequence[Attention]], room: int) -> list[Mixes] | None:
-    """Return the values and outputs of all attentions; None if they need more than `room` bytes."""
-    records = [
-        {n: one for n, one in enumerate(map(_record_of, of_result)) if one and not one.signed}
-        for of_result in attentions
-    ]
-    known = [record for of_result in records for record in of_result.values()]
-    if sum(record.value.numel() for record in known) > room:  # each takes a byte or so
-        return None
-    mixes = [{n: Mix.of(record) for n, record in of_result.items()} for of_result in records]
-    size = sum(mix.size for of_result in mixes for mix in of_result.values())
-    size += sum(record.heads for record in known) * _VALUE_BYTES
-    return mixes if size <= room else None
+def _outputs(attentions: Sequence[Attention]) -> Iterator[tuple[int, Codes]]:
+    """Yield the output of each attention whose output is known, with the attention's index."""
+    for index, record in enumerate(map(_record_of, attentions)):
+        if record is not None and not record.signed:
+            output = recompute(record).get("output")
+            if output is not None:
+                yield index, Codes.of_vectors(output[0].cpu(), _COLOR_LEVELS)
 
 
 def _record_of(attention: Attention) -> AttentionRecord | None:
@@ -192,27 +165,29 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
     heads : the same head in each result; the most important first. room : bytes for all of them.
     """
     has_vectors = [all(head.has_vectors for head in twins) for twins in heads]
-    for levels in _LEVELS[:2]:
-        everything = [Encoding(levels, has) for has in has_vectors]
-        if _count_fitting(heads, everything, room) == len(heads):
-            return everything
-    # If no precision fits all heads, the first heads are stored in the second.
-    for levels in (*_LEVELS, _LEVELS[1]):
-        smaller = [
-            VECTORS_ONLY
-            if twins[0].vectors_are_smaller and all(head.follows for head in twins)
-            else Encoding(levels, False)
-            for twins in heads
-        ]
-        count = _count_fitting(heads, smaller, room)
+
+    def candidates() -> Iterator[list[Encoding]]:
+        for levels in _LEVELS[:2]:
+            yield [Encoding(levels, has) for has in has_vectors]
+        # If no precision fits all heads, the first heads are stored in the second.
+        for levels in (*_LEVELS, _LEVELS[1]):
+            yield [
+                VECTORS_ONLY
+                if twins[0].vectors_are_smaller and all(head.follows for head in twins)
+                else Encoding(levels, False)
+                for twins in heads
+            ]
+
+    for chosen in candidates():
+        count = _count_fitting(heads, chosen, room)
         if count == len(heads):
             break
-    left = room - sum(_sizes(heads[:count], smaller[:count]))
+    left = room - sum(_sizes(heads[:count], chosen[:count]))
     vectors = [Encoding(None, has) for has in has_vectors]
     extra = _count_fitting(heads[:count], vectors[:count], left)
     for n, has in enumerate(has_vectors[:extra]):
-        smaller[n] = Encoding(smaller[n].levels, has)
-    return smaller[:count] + [OVERVIEW_ONLY] * (len(heads) - count)
+        chosen[n] = Encoding(chosen[n].levels, has)
+    return chosen[:count] + [OVERVIEW_ONLY] * (len(heads) - count)
 
 
 def _count_fitting(
@@ -223,19 +198,15 @@ def _count_fitting(
 
 
 def _sizes(heads: Sequence[Sequence[Head]], encodings: Sequence[Encoding]) -> Iterator[int]:
-    """Yield the bytes that each head adds to the page, at most; shared keys count once."""
-    keys = set()
-    for twins, (levels, vectors) in zip(heads, encodings, strict=True):
+    """Yield the bytes that each head adds to the page, at most; equal codes count once."""
+    known = set()
+    for twins, encoding in zip(heads, encodings, strict=True):
         size = 0
         for head in twins:
-            size += _HEAD_BYTES
-            if levels is not None:
-                size += head.map(levels).size
-            if vectors:
-                size += _VECTOR_BYTES + head.query.size + len(compact_json(head.rule))
-                key = id(head.record), head.key_head
-                size += head.key.size - (len(head.key.text) if key in keys else 0)
-                keys.add(key)
+            size += _HEAD_BYTES + (len(compact_json(head.rule)) if encoding.vectors else 0)
+            for codes in head.codes(encoding).values():
+                size += codes.size - (len(codes.text) if codes.text in known else 0)
+                known.add(codes.text)
         yield size
 
 
@@ -244,21 +215,15 @@ def _encode(
 ) -> dict[HeadKey, dict[str, Any]]:
     """Add the heads of one result to the blocks, and return the place and the error of each."""
     exact = {}
-    keys: dict[HeadKey, dict[str, Any]] = {}
-    for (index, number), head in sorted(heads.items()):
-        levels, vectors = encoding = encodings[index, number]
-        if encoding == OVERVIEW_ONLY:
-            continue
-        key = index, head.key_head
-        if vectors and key not in keys:
-            keys[key] = blocks.add(head.key)
-        error = head.error_of_vectors if levels is None else head.error_of_map(levels)
-        known: dict[str, Any] = {"error": float(_ERROR.create_decimal(error))}
-        if levels is not None:
-            known["map"] = blocks.add(head.map(levels))
-        if vectors:
-            known |= {"query": blocks.add(head.query), "key": keys[key], "rule": head.rule}
-        exact[index, number] = known
+    for key, head in sorted(heads.items()):
+        levels, vectors, _ = encoding = encodings[key]
+        if encoding != OVERVIEW_ONLY:
+            error = head.error_of_vectors if levels is None else head.error_of_map(levels)
+            exact[key] = {
+                "error": float(_ERROR.create_decimal(error)),
+                **{name: codes.add_to(blocks) for name, codes in head.codes(encoding).items()},
+                **({"rule": head.rule} if vectors else {}),
+            }
     return exact
 
 
@@ -309,7 +274,7 @@ def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[dict[str
             overviews.append(None)
             continue
         signed = isinstance(attention, LinearAttention)
-        codes = blocks.add(Codes.of_maps(maps, _OVERVIEW_LEVELS, signed=signed))
+        codes = Codes.of_maps(maps, _OVERVIEW_LEVELS, signed=signed).add_to(blocks)
         rows, columns = maps.shape[1:]
         overviews.append({"cell": cell, "rows": rows, "columns": columns, "maps": codes})
     return overviews
@@ -339,7 +304,7 @@ def _describe_result(
     attentions: Sequence[Attention],
     overviews: Sequence[dict[str, Any] | None],
     exact: Mapping[HeadKey, dict[str, Any]],
-    mixes: Mixes,
+    outputs: Mapping[int, Codes],
 ) -> dict[str, Any]:
     """Return what a page shows of one result."""
     sides = ((attention.query_axis, attention.key_axis) for attention in attentions)
@@ -353,8 +318,8 @@ def _describe_result(
             "pooled": overviews[index],
             "exact": [exact.get((index, head)) for head in numbers],
         }
-        if index in mixes and (output := mixes[index].output) is not None:
-            layer["output"] = blocks.add(output)
+        if index in outputs:
+            layer["output"] = outputs[index].add_to(blocks)
         place = attention.stack, attention.query_axis, attention.key_axis
         groups.setdefault(place, []).append(layer)
     stacks = []
@@ -375,24 +340,6 @@ def _describe_result(
                 "layers": layers,
             }
         )
-    unread = [[axis.unknown_label([n]) for n in range(len(axis))] for axis in axes]
-    described_axes = [
-        {
-            "labels": [read or label for read, label in zip(unknown, axis.labels, strict=True)],
-            "words": axis.words,
-            "wordLabels": [words.get(n, label) for n, label in enumerate(axis.word_labels)],
-            "special": [index for index, special in enumerate(axis.special) if special],
-            **({"unknown": [n for n, read in enumerate(unknown) if read]} if any(unknown) else {}),
-            "word": choose_word(axis),
-            "second": axis.segments.index(1) if 1 in axis.segments else None,
-            "generated": _first_generated(axis, result.provenance),
-            "patches": axis.patches,
-            "frames": _seconds_of_a_frame(axis),
-            "next": _next_tokens(result.next_tokens, axis),
-        }
-        for axis, unknown in zip(axes, unread, strict=True)
-        for words in [{n: read for n, read in zip(axis.words, unknown, strict=True) if read}]
-    ]
     agreement, computation = result.checked_agreement, result.provenance.computation
     notes = list(result.notes)
     if computation is not None and computation.changes:
@@ -405,8 +352,27 @@ def _describe_result(
         "image": None if result.image is None else _data_address(result.image),
         "waveform": None if result.waveform is None else _waveform(result.waveform),
         "notes": [f"{note[0].upper()}{note[1:]}." for note in notes],
-        "axes": described_axes,
+        "axes": [_describe_axis(axis, result) for axis in axes],
         "stacks": stacks,
+    }
+
+
+def _describe_axis(axis: Axis, result: AttentionResult) -> dict[str, Any]:
+    """Return what a page shows of the positions of an axis."""
+    unread = [axis.unknown_label([n]) for n in range(len(axis))]
+    words = {n: read for n, read in zip(axis.words, unread, strict=True) if read}
+    return {
+        "labels": [read or label for read, label in zip(unread, axis.labels, strict=True)],
+        "words": axis.words,
+        "wordLabels": [words.get(n, label) for n, label in enumerate(axis.word_labels)],
+        "special": [index for index, special in enumerate(axis.special) if special],
+        **({"unknown": [n for n, read in enumerate(unread) if read]} if any(unread) else {}),
+        "word": choose_word(axis),
+        "second": axis.segments.index(1) if 1 in axis.segments else None,
+        "generated": _first_generated(axis, result.provenance),
+        "patches": axis.patches,
+        "frames": _seconds_of_a_frame(axis),
+        "next": _next_tokens(result.next_tokens, axis),
     }
 
 
@@ -606,6 +572,20 @@ class Head:
         """The keys, (n, d)."""
         return Codes.of_vectors(self.record.key[self.key_head].cpu())
 
+    @cached_property
+    def value(self) -> Codes:
+        """The values, (n, d_v), precise enough for colors."""
+        return Codes.of_vectors(self.record.value[self.key_head].cpu(), _COLOR_LEVELS)
+
+    def codes(self, encoding: Encoding) -> dict[str, Codes]:
+        """Return what the page holds of this head, by its name there."""
+        levels, vectors, values = encoding
+        return {
+            **({} if levels is None else {"map": self.map(levels)}),
+            **({"query": self.query, "key": self.key} if vectors else {}),
+            **({"value": self.value} if values else {}),
+        }
+
     @property
     def key_head(self) -> int:
         """The key head that this head reads; several heads may share one."""
@@ -643,8 +623,8 @@ class Head:
         visible = record.visible or MaskRule(offset=n - m)
         tables = (record.bias, record.capped_bias)  # all zeros in the joined steps of a generation
         added = any(table is not None and bool(table.any()) for table in tables)
-        if (mask := self._of_this_head(record.mask)) is not None:
-            pattern = MaskRule.of(mask[0])
+        if (mask := record.mask) is not None:
+            pattern = MaskRule.of(mask[self.head if len(mask) > 1 else 0].cpu())
             visible, added = pattern or visible, added or pattern is None
         if record.sinks is None:  # models give even weights to a row without keys, the rule zeros
             added = added or bool(visible.empty(m, n, record.query.device).any())
@@ -670,14 +650,11 @@ class Head:
         Of a long text it is measured in some evenly spaced blocks of rows.
         """
         record = self.record
-        quantized = replace(
+        device = record.query.device
+        quantized = replace(  # each head as this one, without a copy
             record,
-            query=self.query.values[None],
-            key=self.key.values[None],
-            bias=self._of_this_head(record.bias),
-            capped_bias=self._of_this_head(record.capped_bias),
-            mask=self._of_this_head(record.mask),
-            sinks=None if record.sinks is None else record.sinks[[self.head]].cpu(),
+            query=self.query.values.to(device).expand(record.heads, -1, -1),
+            key=self.key.values.to(device).expand(record.key_heads, -1, -1),
         )
         m = len(record.query_axis)
         block = max(1, _BLOCK_CELLS // len(record.key_axis))
@@ -685,8 +662,8 @@ class Head:
         error = 0.0
         for start in starts[:: -(-len(starts) // _SAMPLED_BLOCKS) if self.sampled else 1]:
             rows = slice(start, min(m, start + block))
-            weights = record.weights(self.head, rows, torch.float64).cpu()
-            difference = quantized.weights(0, rows, torch.float64).cpu() - weights
+            weights = record.weights(self.head, rows, torch.float64)
+            difference = quantized.weights(self.head, rows, torch.float64) - weights
             error = max(error, float(difference.abs().max()))
         return error
 
@@ -694,12 +671,6 @@ class Head:
     def sampled(self) -> bool:
         """Whether `error_of_vectors` is measured in some rows only."""
         return self._cells > _BLOCK_CELLS * _SAMPLED_BLOCKS
-
-    def _of_this_head(self, term: Tensor | None) -> Tensor | None:
-        """Return the score term of this head, (1, m, n)."""
-        if term is None:
-            return None
-        return term[self.head if len(term) > 1 else 0][None].cpu()
 
 
 @dataclass(frozen=True, eq=False)
@@ -777,27 +748,11 @@ class Codes:
     @property
     def size(self) -> int:
         """The bytes that a page needs for the codes, at most."""
-        return len(self.text) + len(compact_json(self.format)) + _ADDRESS_BYTES
+        return len(self.text) + len(compact_json(self.format)) + _CODES_BYTES
 
-
-class Blocks:
-    """The texts of codes, one after the other."""
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-        self.places: list[tuple[int, int]] = []  # where each begins in the whole, and its length
-
-    def add(self, codes: Codes) -> dict[str, Any]:
-        """Append a block, and return its place and how it is decoded."""
-        start = sum(self.places[-1]) if self.places else 0
-        self.places.append((start, len(codes.text)))
-        self._texts.append(codes.text)
-        return {"block": len(self.places) - 1, **codes.format}
-
-    @property
-    def text(self) -> str:
-        """The whole text."""
-        return "".join(self._texts)
+    def add_to(self, blocks: Blocks) -> dict[str, Any]:
+        """Add the text, if it is not there, and return its place and how it is decoded."""
+        return {"block": blocks.setdefault(self.text, len(blocks)), **self.format}
 
 
 def _finite(numbers: Tensor) -> Tensor:

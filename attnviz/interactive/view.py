@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 from attnviz.analyses.explain.result import ExplainResult
@@ -11,11 +11,12 @@ from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
 from attnviz.errors import InputError, refuse_given
 from attnviz.interactive.explanations import place_explanations
-from attnviz.interactive.page import ExplorerPage, Page, make_page, static
+from attnviz.interactive.page import Page, explorer_page, make_page, static
 from attnviz.interactive.payload import head_numbers, make_payload, shape
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import AttentionResult, expect_vectors, one_result
 from attnviz.results.arguments import checked_scalars
+from attnviz.results.text import source
 
 if TYPE_CHECKING:
     from attnviz.inputs.tokens import TextSource
@@ -116,7 +117,8 @@ def view(
             model=model,
             **inputs,
         )
-        return ExplorerPage(result)
+        title = f"What the heads of {result.provenance.model} do"
+        return Page(title, result.payload, explorer_page)
     result = attended(result, model, inputs)
     compare = None if compare is None else one_result(compare, streamed=True)
     results = [one for one in (result, compare) if one is not None]
@@ -157,17 +159,18 @@ class View(Page):
     """
 
     def __init__(
-        self, results: Sequence[AttentionResult], collect: Callable[[], tuple[dict[str, Any], str]]
+        self, results: Sequence[AttentionResult], collect: Callable[[], dict[str, Any]]
     ) -> None:
-        self._results, self._collect = results, collect
+        title = f"Attention of {source(results[0].provenance)}"
+        super().__init__(title, collect, make_page)
+        self._results = results
 
     def __repr__(self) -> str:
         return f"View({', '.join(map(repr, self._results))}): .save('view.html')"
 
     def data(self) -> dict[str, Any]:
         """Return the data of the front end: "payload" and "blocks"."""
-        payload, blocks = self._payload
-        return {"payload": payload, "blocks": blocks}
+        return dict(self._data)
 
     def widget(self) -> AttentionWidget:
         """Return the page as a widget whose selection Python can read and set.
@@ -179,23 +182,10 @@ class View(Page):
         """
         from attnviz.interactive.widget import AttentionWidget
 
-        data = self.data()
-        start = data["payload"]["start"]
+        start = self._data["payload"]["start"]
         selection = {name: start[name] for name in ("view", "stack", "layer", "words")}
         selection |= {"heads": [start["head"]], "query": None, "key": None}
-        return AttentionWidget(**data, selection=selection)
-
-    @cached_property
-    def _payload(self) -> tuple[dict[str, Any], str]:
-        return self._collect()
-
-    @cached_property
-    def _page(self) -> str:  # type: ignore[override]
-        return make_page(*self._payload)
-
-    @property
-    def _title(self) -> str:  # type: ignore[override]
-        return f"Attention of {self._payload[0]['results'][0]['source']}"
+        return AttentionWidget(**self._data, selection=selection)
 
 
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:

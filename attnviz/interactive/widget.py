@@ -41,7 +41,7 @@ class AttentionWidget(anywidget.AnyWidget):
     _esm = static("attnviz.es.js")
     _css = static("attnviz.css")
     payload: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
-    blocks: traitlets.Unicode[str, str | bytes] = traitlets.Unicode().tag(sync=True)
+    blocks: traitlets.List[str] = traitlets.List().tag(sync=True)
     selection: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
 
     @traitlets.validate("selection")

@@ -13,12 +13,12 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import typer
 
+import attnviz
 from attnviz.errors import AttnvizWarning, InputError, expect_in_text, expect_words, is_unicode
 from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime.progress import say
@@ -33,31 +33,42 @@ if TYPE_CHECKING:
 _MAX_TEXT_BYTES = 2**26  # of a text file
 _TEXTS = ("text", "texts")
 _CHOSEN = ("layers", "heads", "exact")  # of `attend`: they follow from the --layer of a map
-_SETTINGS = (
-    "cells", "device_map", "mode", "offload_folder", "positions", "processor", "sampling_rate",
-    "special_tokens", "tokenizer", "top",
-)  # fmt: skip
-_PANELS = {"inputs": "Input", "loads": "Model", "truncate": "Model"}
+# The panel of a group of parameters, and of a parameter that is not in that of its group.
+_PANELS = {
+    "inputs": "Input",
+    "loads": "Model",
+    "truncate": "Model",
+    **dict.fromkeys(("cells", "mode", "positions", "sampling_rate", "top"), ADVANCED),
+    **dict.fromkeys(("device_map", "offload_folder"), ADVANCED),
+    **dict.fromkeys(("processor", "special_tokens", "tokenizer"), ADVANCED),
+}
+COMMANDS: dict[str, Callable[..., int]] = {}  # in the order of the help
 
 
 @dataclass(frozen=True)
 class Command:
-    """What the signature of a function does not say about its command."""
+    """What the signature of a function does not say about its command.
+
+    Several names are one text, with blanks between them.
+    """
 
     function: str  # the public function
     output: str | None = None  # the file that is written without --output
     offers: str = "output force width caption json"  # the options of `FURTHER` that it has
     suffixes: tuple[str, ...] = FIGURE_SUFFIXES + DATA_SUFFIXES  # that --output may have
     doing: str = "computing"  # what the progress bar shows
-    arguments: tuple[str, ...] | None = None  # typed without a name; by default the positional ones
-    without: tuple[str, ...] = ()  # parameters that are no options
-    draws: tuple[str, ...] = ()  # parameters of the drawing function that are options
+    arguments: str | None = None  # typed without a name; by default the positional ones
+    without: str = ""  # parameters that are no options
+    draws: str = ""  # parameters of the drawing function that are options
     defaults: Mapping[str, Any] = field(default_factory=dict)  # other than those of the function
     first: Callable[[dict[str, Any]], object] | None = None  # a check before torch is loaded
     loads: bool = False  # loads models though the function takes no `model`
 
-    def __call__(self, body: Callable[..., int]) -> Callable[..., int]:
-        """Return what typer makes a command of: it runs `body` with a `Call`."""
+    def __call__(self, body: Callable[[Call], int] | None = None) -> Callable[..., int]:
+        """Return what typer makes a command of, and add it to `COMMANDS`: it runs `body`.
+
+        By default the command has the name of its function, and computes, saves and prints.
+        """
         declared = {
             group: [self._declare(parameter, group) for parameter in parameters.values()]
             for group, parameters in self.groups.items()
@@ -65,17 +76,17 @@ class Command:
         own_first = [*declared["own"], *declared["draws"], *declared["inputs"]]
         listed = sorted([*own_first, *self._further(), *declared["loads"]], key=_panel)
         options = {each.name: each for each in reversed(listed)}  # the first of a name
-        order = (*(self.arguments or ()), *(each.name for each in listed))
+        order = (*(self.arguments or "").split(), *(each.name for each in listed))
         options = {name: options[name] for name in order}
 
         def run(**values: Any) -> int:
-            return body(Call(self, values))
+            call = Call(self, values)
+            return body(call) if body else call.report(call.compute())
 
-        run.__name__ = body.__name__
-        generic = body is compute_and_report
-        run.__doc__ = read_function(self.function).summary if generic else body.__doc__
+        run.__doc__ = body.__doc__ if body else read_function(self.function).summary
         run.__signature__ = inspect.Signature(list(options.values()))  # type: ignore[attr-defined]
         run.__annotations__ = {name: each.annotation for name, each in options.items()}
+        COMMANDS[body.__name__ if body else self.function] = run
         return run
 
     @cached_property
@@ -112,10 +123,11 @@ class Command:
             first, *others = read_function("load").parameters.values()
             loads = {each.name: each for each in (replace(first, name="model"), *others)}
         drawing = read_function(f"plot.{self.function}").parameters if self.draws else {}
-        draws = {name: drawing[name] for name in self.draws}
+        draws = {name: drawing[name] for name in self.draws.split()}
         groups = {"own": own, "inputs": inputs, "loads": loads, "draws": draws}
+        without = self.without.split()
         return {
-            group: {name: each for name, each in parameters.items() if name not in self.without}
+            group: {name: each for name, each in parameters.items() if name not in without}
             for group, parameters in groups.items()
         }
 
@@ -132,13 +144,13 @@ class Command:
             shown = isinstance(default, tuple) and ", ".join(default)
             how["show_default"], default = shown or False, None
         by_place = parameter.positional and name != "model"
-        if by_place if self.arguments is None else name in self.arguments:
+        if by_place if self.arguments is None else name in self.arguments.split():
             is_needed = parameter.default is None and name not in self.texts
             default = inspect.Parameter.empty if is_needed else None
             return typed(name, kind, typer.Argument(help=described, show_default=False), default)
         if get_origin(kind) is list:
             described += " Repeat the option for several."
-        panel = ADVANCED if name in _SETTINGS else _PANELS.get(name, _PANELS.get(group))
+        panel = _PANELS.get(name, _PANELS.get(group))
         if group == "own" and not parameter.description:  # a keyword of `attend`
             panel = panel or "Input"
         return option(name, kind, described, panel, default, **how)
@@ -147,10 +159,9 @@ class Command:
         """Return the options that belong to no function."""
         inputs = {"result": self.subject, "file": self.texts}
         names = [*(name for name, has in inputs.items() if has), *self.offers.split(), "debug"]
-        output = f"File to write: {', '.join(self.suffixes)}."
-        shown = {"show_default": self.output or "no file"}
-        further = {**FURTHER, "output": (Path, output, "Output", None, shown)}
-        return [option(name, *further[name][:4], **further[name][4]) for name in names]
+        suffixes, shown = ", ".join(self.suffixes), self.output or "no file"
+        output = option("output", Path, f"File to write: {suffixes}.", "Output", show_default=shown)
+        return [output if name == "output" else FURTHER[name] for name in names]
 
     @cached_property
     def texts(self) -> list[str]:
@@ -219,7 +230,7 @@ class Call:
         self.command, groups = command, command.groups
         given = {name: value for name, value in typed.items() if value not in (None, [], ())}
         self.given = given
-        fixed = _of(command.without, command.defaults)
+        fixed = _of(command.without.split(), command.defaults)
         own, self.inputs = _of(groups["own"], given), fixed | _of(groups["inputs"], given)
         self.loads = _of(groups["loads"], given)
         self.look = _of((*groups["draws"], "width", "caption"), given)
@@ -252,7 +263,7 @@ class Call:
             default = None if parameter is None else self.command.default(parameter)
             if name == "mode" or self.given.get(name) in (None, default):
                 continue
-            if name in _PANELS or name in _SETTINGS or name in groups["loads"]:
+            if name in _PANELS or name in groups["loads"]:
                 raise InputError(
                     f"--result runs no model, so --{name.replace('_', '-')} does nothing. Leave "
                     "one out."
@@ -341,7 +352,7 @@ class Call:
                 if (chosen := streaming[name]) is not None:
                     streaming[name] = IfStreamed([chosen] if isinstance(chosen, int) else chosen)
             if text is not None:
-                inputs = {"text": text} | _of((*_SETTINGS, "truncate", "generate"), inputs)
+                inputs = {"text": text} | _of((*_PANELS, "generate"), inputs)
             with progress_bar("reading the text, verifying the attention"):
                 result = attend(**inputs, **streaming, model=self.loader)
         for note in result.notes:
@@ -350,14 +361,13 @@ class Call:
 
     def compute(self) -> Any:
         """Return the result of the function."""
-        function = read_function(self.command.function)
         values = dict(self.values)
         if self.command.subject is not None:
             values[self.command.subject] = self.attend()
-        elif "model" in function.parameters:
+        elif "model" in self.command.parameters:
             values["model"] = self.loader
         with progress_bar(self.command.doing):
-            return getattr(import_module(function.module), function.name)(**values)
+            return getattr(attnviz, self.command.function)(**values)
 
     def save_page(self, page: Any, agreement: Any) -> int:
         """Save a page, open it if asked to, and print the verdict; return the exit code."""
@@ -374,13 +384,11 @@ class Call:
         *shown: Any,
         draw: Callable[[], Any] | None = None,
         written: Path | None = None,
-        prints_verdict: bool = False,
     ) -> int:
-        """Save a result, print it, and return the exit code.
+        """Save a result, print it, and return the exit code: 5 if it is not verified or disagrees.
 
         shown : what is printed for people: by default the result. draw : draws the figure, if it is
         not that of the result. written : the path that is printed, if it is not that of the figure.
-        prints_verdict : whether what is printed has the verdict already.
         """
         from attnviz.io.export import save_result, to_data
 
@@ -400,17 +408,11 @@ class Call:
             for renderable in shown or (result,):
                 console.print(renderable)
         agreement: AgreementReport | None = getattr(result, "checked_agreement", None)
-        printed = prints_verdict and not self.json
-        code = print_verdict(None if printed else agreement, written or self.path, json=self.json)
-        return 5 if agreement is not None and agreement.verdict != "verified" else code
-
-
-def compute_and_report(call: Call) -> int:
-    """Compute a result, save it and print it: 5 if it is a comparison that does not agree."""
-    result = call.compute()
-    agrees = getattr(result, "agrees", None)
-    code = call.report(result, prints_verdict=agrees is not None)
-    return 5 if agrees is False else code
+        agrees = getattr(result, "agrees", None)  # of a comparison, which prints its verdict
+        told = None if agrees is not None and not self.json else agreement
+        print_verdict(told, written or self.path, json=self.json)
+        verified = agreement is None or agreement.verdict == "verified"
+        return 0 if verified and agrees is not False else 5
 
 
 def read_result(path: Path, mode: str | None) -> AttentionResult:

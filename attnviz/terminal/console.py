@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    Progress,
-    SpinnerColumn,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, SpinnerColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -44,9 +37,14 @@ class LiteralConsole(Console):
 
 
 _INITIALS = {
-    "query": "Q", "key": "K", "value": "V", "scores": "S", "weights": "A", "head output": "H",
+    "query": "Q",
+    "key": "K",
+    "value": "V",
+    "scores": "S",
+    "weights": "A",
+    "head output": "H",
     "output": "O",
-}  # fmt: skip
+}
 _LEGEND = (
     "attn: how many attentions were executed, linear ones among them; compared in each: Q, K, V "
     "from the input, S scores, A weights, H each head's output, O output; largest: difference of "
@@ -94,10 +92,7 @@ def progress_bar(name: str) -> Iterator[None]:
     stderr = Console(stderr=True)
     bar = Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(),
+        *Progress.get_default_columns(),
         console=stderr,
         transient=True,
         disable=not stderr.is_terminal,

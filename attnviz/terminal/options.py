@@ -31,9 +31,10 @@ _FLAGS = {
 
 
 def option(
-    name: str, kind: Any, help: str, panel: str | None, default: Any, **how: Any
+    name: str, kind: Any, help: str, panel: str | None = None, default: Any = None, **how: Any
 ) -> inspect.Parameter:
-    """Return an option as typer reads it; without a default it is None where it is not typed."""
+    """Return an option as typer reads it; without a default it is None, or False, if not typed."""
+    default = False if kind is bool and default is None else default
     word = f"--{name.replace('_', '-')}"
     flags = _FLAGS.get(name) or (f"{word}/--no-{word[2:]}" if default is True else word,)
     return typed(name, kind, typer.Option(*flags, help=help, rich_help_panel=panel, **how), default)
@@ -46,63 +47,79 @@ def typed(name: str, kind: Any, declared: Any, default: Any) -> inspect.Paramete
     return inspect.Parameter(name, by_name, default=default, annotation=annotation)
 
 
-# Options that belong to no function: type, help, panel, default, and more for typer.
-FURTHER: dict[str, tuple[Any, str, str | None, Any, dict[str, Any]]] = {
-    "stack": (
+_FURTHER = (
+    option(
+        "stack",
         str,
         "Attention to show if the model has several kinds: encoder, decoder, cross, vision, text, "
         "audio or linear.",
-        None, None, {"show_default": "cross if there is one, else the first"},
+        show_default="cross if there is one, else the first",
     ),
-    "file": (Path, "UTF-8 file with the text for the model to read.", "Input", None, {}),
-    "result": (
-        Path, "Saved result (verify -o or save_result) to use instead of a text and a model.",
-        "Input", None, {},
+    option("file", Path, "UTF-8 file with the text for the model to read.", "Input"),
+    option(
+        "result",
+        Path,
+        "Saved result (verify -o or save_result) to use instead of a text and a model.",
+        "Input",
     ),
-    "force": (
-        bool, "Overwrite existing data. Figures and pages are always overwritten.",
-        "Output", False, {},
+    option(
+        "force",
+        bool,
+        "Overwrite existing data. Figures and pages are always overwritten.",
+        "Output",
     ),
-    "width": (
-        float, "Width of the figure in mm. One journal column is 89.", "Output", 183.0, {"min": 40},
+    option(
+        "width",
+        float,
+        "Width of the figure in mm. One journal column is 89.",
+        "Output",
+        183.0,
+        min=40,
     ),
-    "caption": (
-        Literal["short", "full"], "short: two lines. full: also how everything was measured.",
-        "Output", "short", {},
+    option(
+        "caption",
+        Literal["short", "full"],
+        "short: two lines. full: also how everything was measured.",
+        "Output",
+        "short",
     ),
-    "json": (bool, "Print the data as JSON to standard output.", "Output", False, {}),
-    "open": (bool, "Open the page in the browser.", "Output", False, {}),
-    "debug": (bool, "Show the traceback of an error.", ADVANCED, False, {}),
+    option("json", bool, "Print the data as JSON to standard output.", "Output"),
+    option("open", bool, "Open the page in the browser.", "Output"),
+    option("debug", bool, "Show the traceback of an error.", ADVANCED),
     # Those of one command: heatmap, view and serve
-    "find": (
-        str, "Two words. Rank the heads by the weight between them.",
-        None, None, {"metavar": "QUERY:KEY"},
+    option(
+        "find", str, "Two words. Rank the heads by the weight between them.", metavar="QUERY:KEY"
     ),
-    "compare": (str, "Second text to compare with, word by word.", None, None, {}),
-    "explain": (
-        bool, "Explain each generated token by the words before it. Needs --generate.",
-        None, False, {},
+    option("compare", str, "Second text to compare with, word by word."),
+    option(
+        "explain", bool, "Explain each generated token by the words before it. Needs --generate."
     ),
-    "measure": (
-        bool, "Compare each explanation with the effects of changing the words, measured in "
-        "separate runs.",
-        None, False, {},
+    option(
+        "measure",
+        bool,
+        "Compare each explanation with the effects of changing the words, measured in separate "
+        "runs.",
     ),
-    "model": (
-        list[str], "Model to offer, a hub name or a local folder. Repeat it for several models.",
-        None, None, {"show_default": "the bundled all-MiniLM-L6-v2"},
+    option(
+        "model",
+        list[str],
+        "Model to offer, a hub name or a local folder. Repeat it for several models.",
+        show_default="the bundled all-MiniLM-L6-v2",
     ),
-    "host": (
-        str, "Address to listen on. Any other lets other machines connect.",
-        None, "127.0.0.1", {},
+    option(
+        "host",
+        str,
+        "Address to listen on. Any other lets other machines connect.",
+        default="127.0.0.1",
     ),
-    "port": (
-        int, "Port to listen on. 0 takes any free port.", None, 8765, {"min": 0, "max": 65535},
+    option(
+        "port", int, "Port to listen on. 0 takes any free port.", default=8765, min=0, max=65535
     ),
-    "max_tokens": (int, "Most tokens of a text.", None, 512, {"min": 1}),
-    "time_limit": (float, "Most seconds that an answer may take.", None, 30.0, {"min": 0.1}),
-    "open_browser": (bool, "Open the page.", None, False, {}),
-}  # fmt: skip
+    option("max_tokens", int, "Most tokens of a text.", default=512, min=1),
+    option("time_limit", float, "Most seconds that an answer may take.", default=30.0, min=0.1),
+    option("open_browser", bool, "Open the page."),
+)
+FURTHER = {each.name: each for each in _FURTHER}  # options that belong to no function
 
 
 # --- values with a syntax

@@ -56,7 +56,6 @@ class Function:
     """A public function: `summary` is its docstring up to the parameters."""
 
     module: str
-    name: str
     summary: str
     parameters: dict[str, Parameter]
 
@@ -72,22 +71,19 @@ def read_function(name: str) -> Function:
     (node,) = ast.parse(statement).body
     assert isinstance(node, ast.FunctionDef)
     docstring = ast.get_docstring(node) or ""
-    descriptions = _descriptions(documented(docstring)) | _descriptions(docstring)
+    described = _descriptions(documented(docstring)) | _descriptions(docstring)
     given = node.args
-    plain = [(each, True) for each in (*given.posonlyargs, *given.args)]
+    plain = [*given.posonlyargs, *given.args]
     defaults = [*[None] * (len(plain) - len(given.defaults)), *given.defaults, *given.kw_defaults]
-    listed = [*plain, *((each, False) for each in given.kwonlyargs)]
-    parameters = {
-        each.arg: Parameter(
-            each.arg, each.annotation or ast.Constant(None), module, default, positional,
-            descriptions.get(each.arg, ""),
-        )
-        for (each, positional), default in zip(listed, defaults, strict=True)
-    }  # fmt: skip
+    parameters = {}
+    for each, default in zip([*plain, *given.kwonlyargs], defaults, strict=True):
+        key, taken = each.arg, each.annotation or ast.Constant(None)
+        about = described.get(key, "")
+        parameters[key] = Parameter(key, taken, module, default, each in plain, about)
     match given.kwarg and given.kwarg.annotation:
         case ast.Subscript(value=ast.Name(id="Unpack"), slice=ast.Name(id=keywords)):
             parameters = {**keywords_of(module, keywords), **parameters}
-    return Function(module, name, docstring.partition("\n\nParameters\n")[0], parameters)
+    return Function(module, docstring.partition("\n\nParameters\n")[0], parameters)
 
 
 def keywords_of(module: str, name: str) -> dict[str, Parameter]:

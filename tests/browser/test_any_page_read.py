@@ -11,7 +11,7 @@ from attnviz.results.text import literal
 
 OWN = [
     *("html", "head", "meta", "meta", "meta", "meta", "title", "style"),
-    *("body", "main", "noscript", "p", "p", "p", "script", "script", "script"),
+    *("body", "main", "noscript", "p", "p", "p", "script", "script"),
 ]
 READ = """frames => frames.map(frame => {
   const read = text => new DOMParser().parseFromString(text, "text/html")
@@ -34,13 +34,16 @@ def test_pages_and_their_frames(browser, several):
         {"results": [{"source": literal(text, 100), "summary": "verified", "labels": labels}]}
         for text, labels in several
     ]
-    frames = [make_frame(make_page(each, ""), each["results"][0]["source"]) for each in payloads]
+    pages = [{"payload": each, "blocks": []} for each in payloads]
+    frames = [
+        make_frame(make_page(page), page["payload"]["results"][0]["source"]) for page in pages
+    ]
     contents = tab.evaluate(READ, frames)
     tab.close()
-    for payload, read in zip(payloads, contents, strict=True):
+    for payload, page, read in zip(payloads, pages, contents, strict=True):
         assert read["around"] == ["html", "head", "body", "iframe"]
         assert read["inside"] == OWN
-        assert json.loads(read["data"]) == payload
+        assert json.loads(read["data"]) == page
         assert read["script"] == static("attnviz.iife.js")
         # document.title strips and collapses whitespace.
         assert read["title"].split() == payload["results"][0]["source"].split()

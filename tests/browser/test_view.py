@@ -698,22 +698,23 @@ SHOWN = [
 
 
 def payload_in(path):
-    return json.loads(re.search(r'id="attnviz-data">(.*?)</script>', path.read_text("utf-8"))[1])
+    data = re.search(r'id="attnviz-data">(.*?)</script>', path.read_text("utf-8"))[1]
+    return json.loads(data)["payload"]
 
 
 def data_of(result):
-    data = view(result).data()
-    return json.loads(json.dumps(data["payload"])), data["blocks"]
+    data = json.loads(json.dumps(view(result).data()))
+    return data["payload"], data
 
 
 def test_strange_tokens_are_text(open_page, result):
-    payload, blocks = data_of(result)
+    payload, data = data_of(result)
     axis = payload["results"][0]["axes"][0]
     for index, label in enumerate(STRANGE[: len(axis["labels"])]):
         axis["labels"][index] = label
     assert len(axis["labels"]) >= len(STRANGE) - 2
     payload["start"] |= {"words": False, "view": "head"}
-    reader = Reader(open_page(make_page(payload, blocks), height=1400))
+    reader = Reader(open_page(make_page(data), height=1400))
     reader.settle()
     for index, text in enumerate(SHOWN[: len(axis["labels"])]):
         tip = reader.hover(part="matrix", query=index, key=index).tip()
@@ -875,13 +876,13 @@ RULES = {
 
 
 def test_weights_follow_from_queries_and_keys_by_the_formula(open_page, result):
-    payload, blocks = data_of(result)
+    payload, data = data_of(result)
     exact = payload["results"][0]["stacks"][0]["layers"][2]["exact"]
     for head, rule in enumerate(RULES.values()):
         exact[head].pop("map", None)
         exact[head]["rule"] |= rule
     payload["start"] |= {"words": False, "view": "head", "layer": 2, "head": 0}
-    reader = Reader(open_page(make_page(payload, blocks), height=1400))
+    reader = Reader(open_page(make_page(data), height=1400))
     record = result.record(2)
     for head, name in enumerate(RULES):
         reader.show(heads=[head])
@@ -1206,10 +1207,10 @@ def test_cells_of_special_tokens_are_gray_on_a_scale_of_their_own(read, result):
 
 
 def test_the_page_takes_the_rule_of_the_color_scale_from_the_figures(open_page, result):
-    payload, blocks = data_of(result)
+    payload, data = data_of(result)
     assert payload["scale"] == {"logarithmicFrom": LOGARITHMIC_FROM, "belowEven": BELOW_EVEN}
-    payload = {**payload, "scale": {"logarithmicFrom": 5, "belowEven": 2}}
-    reader = Reader(open_page(make_page(payload, blocks)))
+    payload["scale"] = {"logarithmicFrom": 5, "belowEven": 2}
+    reader = Reader(open_page(make_page(data)))
     reader.settle()
     reader.show(view="head", layer=0, heads=[3], words=False)
     with reader.page.expect_download() as started:
@@ -1396,9 +1397,9 @@ def test_heads_with_exact_weights_are_offered(read, saved, long):
 
 @pytest.mark.parametrize("verdict", ["failed", "not proven"])
 def test_every_view_marks_unverified_results(open_page, result, verdict):
-    payload, blocks = data_of(result)
+    payload, data = data_of(result)
     payload["results"][0] |= {"verdict": verdict, "summary": "3 of 72 heads differ by 0.12"}
-    reader = Reader(open_page(make_page(payload, blocks), height=1400))
+    reader = Reader(open_page(make_page(data), height=1400))
     for name in VIEWS:
         reader.show(view=name)
         verdict_line = reader.control("verdict")

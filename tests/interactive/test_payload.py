@@ -29,10 +29,9 @@ FAMILIES = [
 ]
 
 
-def numbers(about, blocks, places):
+def numbers(about, blocks):
     """Decode as a reader of the page does, without the package."""
-    start, length = places[about["block"]]
-    data = zlib.decompress(base64.b64decode(blocks[start : start + length]), -15)
+    data = zlib.decompress(base64.b64decode(blocks[about["block"]]), -15)
     size, planes = np.prod(about["shape"]), 1 + (about["levels"] > 255)
     planes = np.frombuffer(data, np.uint8, planes * size)
     planes = planes.reshape(-1, size).astype(int)
@@ -85,11 +84,9 @@ def travelled(data, result=0, every=1):
                 if next(count) % every:
                     exact = {"error": exact["error"]}
                 if "map" in exact:
-                    ways.append(numbers(exact["map"], blocks, payload["blocks"]))
+                    ways.append(numbers(exact["map"], blocks))
                 if "rule" in exact and not exact["rule"]["added"]:
-                    Q, K = (
-                        numbers(exact[name], blocks, payload["blocks"]) for name in ("query", "key")
-                    )
+                    Q, K = (numbers(exact[name], blocks) for name in ("query", "key"))
                     ways.append(by_the_rule(Q, K, exact["rule"]))
                 yield stack["name"], layer["layer"], head, ways, exact["error"]
 
@@ -207,7 +204,7 @@ def test_all_heads_of_512_tokens_are_exact_within_eight_megabytes(long, long_pag
 def test_pooled_maps_merge_weights_as_words_merge_pieces(long, long_page):
     data = long_page.data()
     layer = data["payload"]["results"][0]["stacks"][0]["layers"][2]["pooled"]
-    maps = numbers(layer["maps"], data["blocks"], data["payload"]["blocks"])
+    maps = numbers(layer["maps"], data["blocks"])
     P = long.record(2).weights().numpy()
     expected = P.reshape(12, 64, 8, 64, 8).sum((2, 4)) / 8
     assert layer["cell"] == 8
@@ -223,7 +220,7 @@ def test_the_last_cells_of_a_pooled_map_may_be_smaller(model):
     layer = data["payload"]["results"][0]["stacks"][0]["layers"][1]["pooled"]
     assert layer["cell"] == 2
     assert n % 2  # the last row and column hold a single token
-    maps = numbers(layer["maps"], data["blocks"], data["payload"]["blocks"])
+    maps = numbers(layer["maps"], data["blocks"])
     P = np.pad(result.record(1).weights().numpy(), ((0, 0), (0, 1), (0, 1)))
     summed = P.reshape(12, n // 2 + 1, 2, n // 2 + 1, 2).sum((2, 4))
     expected = summed / ([[2]] * (n // 2) + [[1]])
@@ -242,15 +239,15 @@ def test_values_and_outputs_follow_from_the_model(tokenizer):
     llama = attnviz.load(tiny("llama"), tokenizer=tokenizer).attend("the train left")
     for result in (attnviz.attend("the train left the station"), llama):
         data = attnviz.view(result).data()
-        blocks, places = data["blocks"], data["payload"]["blocks"]
+        blocks = data["blocks"]
         (stack,) = data["payload"]["results"][0]["stacks"]
         for record, layer in zip(result, stack["layers"], strict=True):
             shared = record.heads // record.key_heads
             for head, exact in zip(layer["heads"], layer["exact"], strict=True):
-                V = numbers(exact["value"], blocks, places)
+                V = numbers(exact["value"], blocks)
                 expected = record.value[head // shared].numpy()
                 np.testing.assert_allclose(V, expected, atol=np.abs(expected).max() / 250)
-            output = numbers(layer["output"], blocks, places)
+            output = numbers(layer["output"], blocks)
             expected = recompute(record)["output"][0].numpy()
             np.testing.assert_allclose(output, expected, atol=np.abs(expected).max() / 250)
 
@@ -287,7 +284,7 @@ def test_maps_that_do_not_fit_are_pooled_with_a_note(medium, tmp_path, size):
     data = page.data()
     found = list(travelled(data, every=100))
     assert 0 < len(found) < 72
-    assert len(json.dumps(data["payload"])) + len(data["blocks"]) <= size * 1e6
+    assert len(json.dumps(data)) <= size * 1e6
     best = attnviz.rank_heads(medium).scores[: len(found)]
     assert {(layer, head) for _, layer, head, *_ in found} == {(s.layer, s.head) for s in best}
     assert f"Exact weights of {len(found)} of 72 heads" in " ".join(data["payload"]["notes"])
@@ -340,9 +337,9 @@ def test_strange_tokens_cannot_leave_their_place(model, tmp_path):
     page = (tmp_path / "view.html").read_text("utf-8")
     head = page[: page.index("<script>")]
     assert "<img" not in head
-    assert page.count("</script>") == 3
+    assert page.count("</script>") == 2
     data = re.search(r'id="attnviz-data">(.*?)</script>', page, re.DOTALL).group(1)
-    assert json.loads(data) == json.loads(json.dumps(view.data()["payload"]))
+    assert json.loads(data) == json.loads(json.dumps(view.data()))
     frame = view._repr_html_()
     assert frame.isascii()
     assert frame.count("<") == 2  # the frame, and its end tag

@@ -63,7 +63,7 @@ def parse_page(path):
     text = path.read_text(encoding="utf-8")
     assert text.rstrip().endswith("</html>")
     payload = re.search(r'<script type="application/json" id="attnviz-data">(.*?)</script>', text)
-    assert json.loads(payload[1])["results"]
+    assert json.loads(payload[1])["payload"]["results"]
 
 
 def load_maps(path):

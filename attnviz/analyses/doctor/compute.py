@@ -17,7 +17,6 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
 from importlib.metadata import requires
 from importlib.resources import files
 from itertools import chain
@@ -118,22 +117,15 @@ def _package(requirement: Requirement) -> Finding:
 
 def _required(extra: str = "") -> dict[str, Requirement]:
     """Return what attnviz requires on this machine, by name; of an extra, what it adds."""
-
-    def applies(requirement: Requirement, extra: str) -> bool:
-        return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
-
-    return {
-        one.name: one
-        for one in _requirements()
-        if applies(one, extra) and not (extra and applies(one, ""))
-    }
-
-
-@cache
-def _requirements() -> list[Requirement]:
     from packaging.requirements import Requirement
 
-    return [Requirement(text) for text in requires("attnviz") or ()]
+    always = _required() if extra else {}
+    return {
+        one.name: one
+        for one in map(Requirement, requires("attnviz") or ())
+        if one.marker is None or one.marker.evaluate({"extra": extra})
+        if one.name not in always
+    }
 
 
 # --- devices

@@ -18,13 +18,13 @@ from attnviz.results.base import Columns, Result, Savable, doc, documented, tabl
 from attnviz.results.text import literal
 
 _ARRAYS = (
-    "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
-    "from_inputs_follows", "from_printed_follows", "from_printed_exactly",
-)  # fmt: skip
+    "printed from_inputs from_printed slack_from_inputs slack_from_printed from_inputs_follows "
+    "from_printed_follows from_printed_exactly"
+)
 _FACTS = (
-    "key", "name", "head", "title", "formula", "decimals", "slips", "rows", "columns", "sources",
-    "notes", "from_inputs_states", "from_printed_states",
-)  # fmt: skip
+    "key name head title formula decimals slips rows columns sources notes from_inputs_states "
+    "from_printed_states"
+)
 _LABEL = 12  # characters of a row's or a column's label in a terminal
 
 # The states of a printed cell.
@@ -159,7 +159,7 @@ class ReplayedStage(Savable):
 
     def about(self) -> dict[str, Any]:
         """Return the facts about the stage beside its arrays, as types of JSON."""
-        facts = {name: getattr(self, name) for name in _FACTS}
+        facts = {name: getattr(self, name) for name in _FACTS.split()}
         return {name: [*one] if isinstance(one, tuple) else one for name, one in facts.items()}
 
     def matrices(self) -> list[Matrix]:
@@ -269,7 +269,7 @@ class ExampleResult(Result):
         """Return what the example gives, and what is printed and recomputed of each stage."""
         arrays = {f"{matrix.key} given": matrix.values for matrix in self.given}
         for stage in self.stages:
-            arrays |= {f"{stage.key} {kind}": getattr(stage, kind) for kind in _ARRAYS}
+            arrays |= {f"{stage.key} {kind}": getattr(stage, kind) for kind in _ARRAYS.split()}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def about(self) -> dict[str, Any]:

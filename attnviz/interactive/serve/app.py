@@ -126,10 +126,13 @@ class Site(AuthenticationBackend):
         """Return the application with all its middleware."""
         routes = [
             Route("/", self._page),
-            Route("/static/{name}", self._static),
             Route("/about", self._about),
             Route("/turn/{ticket}", self._turn),
             Route(_PUBLIC, self._health),
+            *(
+                Route(f"/static/{name}", Response(static(name), media_type=kind), methods=["GET"])
+                for name, kind in _STATIC.items()
+            ),
             *(
                 Route(f"/{name}", self._endpoint(getattr(self.handlers, name)), methods=["POST"])
                 for name in ("attention", "explain", "senses", "shift")
@@ -176,13 +179,6 @@ class Site(AuthenticationBackend):
         response = RedirectResponse("/", 303)
         response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict")
         return response
-
-    async def _static(self, request: Request) -> Response:
-        """Return the script or the styles."""
-        name = request.path_params["name"]
-        if name not in _STATIC:
-            raise HTTPException(404)
-        return Response(static(name), media_type=_STATIC[name])
 
     async def _about(self, request: Request) -> Response:
         """Return the models, the words with sentences and the limits."""
@@ -324,19 +320,18 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer."""
         super().connection_lost(exc)
-        self._stop_timer()
+        self._update_timer()
 
     def _deadline(self) -> float:
         return math.inf if self._timer is None else self._timer.when()
 
     def _update_timer(self) -> None:
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._stop_timer()
-        elif self._timer is None and not self.transport.is_closing():
-            self._timer = self.loop.call_later(self.max_seconds, self.transport.abort)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
+        is_to_arrive = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if is_to_arrive and not self.transport.is_closing():
+            self._timer = self._timer or self.loop.call_later(
+                self.max_seconds, self.transport.abort
+            )
+        elif self._timer is not None:
             self._timer.cancel()
             self._timer = None
 

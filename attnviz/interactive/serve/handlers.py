@@ -6,7 +6,6 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,7 +31,6 @@ MAX_GENERATED = 64  # tokens after a text
 Work: TypeAlias = Callable[[], dict[str, Any]]
 
 
-@dataclass(frozen=True)
 class Handlers:
     """Checks each request at once, and returns the work that answers it.
 
@@ -42,13 +40,9 @@ class Handlers:
     max_tokens : the most tokens of a text.
     """
 
-    models: Mapping[str, Model]
-    max_tokens: int
-
-    def __post_init__(self) -> None:
-        """Let the models read special tokens as text."""
-        split = {name: Model(m.checkpoint.reading("split")) for name, m in self.models.items()}
-        object.__setattr__(self, "models", split)
+    def __init__(self, models: Mapping[str, Model], max_tokens: int) -> None:
+        self.models = {name: Model(m.checkpoint.reading("split")) for name, m in models.items()}
+        self.max_tokens = max_tokens
 
     def attention(self, query: Query) -> Work:
         """Show every attention on a text, or compare two texts."""

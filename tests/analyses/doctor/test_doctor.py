@@ -8,7 +8,6 @@ import webbrowser
 from importlib.metadata import metadata, requires
 
 import pytest
-from packaging.requirements import Requirement
 
 import attnviz
 from attnviz.analyses.doctor import compute
@@ -127,13 +126,10 @@ def test_a_torch_that_hangs_is_given_up(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("without_torch")
 def test_what_is_missing_is_named(monkeypatch, tmp_path):
     requirements = [
-        Requirement(text)
-        for text in (
-            "no-such-package>=2", "numpy>=999", "pandas>=1", "torch>=1; sys_platform == 'amiga'",
-            "no-such-framework>=3; extra == 'large'",
-        )
+        "no-such-package>=2", "numpy>=999", "pandas>=1", "torch>=1; sys_platform == 'amiga'",
+        "no-such-framework>=3; extra == 'large'",
     ]  # fmt: skip
-    monkeypatch.setattr(compute, "_requirements", lambda: requirements)
+    monkeypatch.setattr(compute, "requires", lambda name: requirements)
     monkeypatch.setattr(named, "user_cache_path", lambda *_, **__: tmp_path)
     monkeypatch.setattr(compute, "bundled_folder", lambda: tmp_path)
     monkeypatch.setattr(compute, "_SCRIPTS", {"Khitan": ("\U00018b00", "A Font", "fonts-a")})
@@ -197,7 +193,7 @@ def test_the_command_prints_what_the_function_returns(capsys):
 
 def test_exit_code_three_where_attnviz_cannot_work(monkeypatch, capsys):
     broken = DoctorResult((Finding("models", "default", "broken", "not\x1b[2J there", "Get it."),))
-    monkeypatch.setattr(compute, "doctor", lambda: broken)
+    monkeypatch.setattr(attnviz, "doctor", lambda: broken)
     assert run(["doctor"]) == 3
     out = capsys.readouterr().out
     assert "→ Get it." in out

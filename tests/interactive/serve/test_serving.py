@@ -37,13 +37,12 @@ TEXTS = [f"the {name} {'left the station ' * (1 + n % 3)}early" for n, name in e
 
 def maps(data):
     """Return every map of an answer by (layer, head), decoded according to its format."""
-    places, found = data["payload"]["blocks"], {}
+    found = {}
     (result,) = data["payload"]["results"]
     for layer in result["stacks"][0]["layers"]:
         for head, exact in zip(layer["heads"], layer["exact"], strict=True):
             codes = exact["map"]
-            at, length = places[codes["block"]]
-            raw = zlib.decompress(base64.b64decode(data["blocks"][at : at + length]), -15)
+            raw = zlib.decompress(base64.b64decode(data["blocks"][codes["block"]]), -15)
             count = np.prod(codes["shape"]) * (1 + (codes["levels"] > 255))
             planes = np.frombuffer(raw, np.uint8, count)
             planes = planes.reshape(-1, *codes["shape"][::-1]).astype(float)  # column by column

@@ -3,8 +3,6 @@
 export interface Payload {
   format: 1;
   results: Result[];
-  /** The location of each block in the base64 text: first character, number of characters. */
-  blocks: [start: number, length: number][];
   start: { stack: string; layer: number; head: number; view: ViewName; words: boolean };
   notes: string[];
   /** The rule of attnviz.figures.scale: from how many keys on a scale is logarithmic, and where it begins then: even weights divided by this. */
@@ -116,6 +114,7 @@ export interface Rule {
 /** Numbers of one or two bytes, in a block: all low bytes, then all high bytes, if any. Maps ("root", and "signed" ones)
  * are written column by column. */
 export interface Codes {
+  /** The index of the block. */
   block: number;
   shape: number[];
   kind: "root" | "linear" | "signed";
@@ -125,24 +124,15 @@ export interface Codes {
 
 export interface Source {
   payload: Payload;
-  block(index: number): Promise<Uint8Array>;
+  /** Deflated bytes in base64. */
+  blocks: string[];
   /** Compute the explanation of a generated token, and report the progress meanwhile; in the page of a server. */
   explain?(position: number, signal: AbortSignal, say: (line: string) => void): Promise<Explanation>;
 }
 
-/** Return the inflated bytes of a block; each block is inflated once, on first use. */
-export function unpack(base64: string, blocks: Payload["blocks"]): Source["block"] {
-  const known = new Map<number, Promise<Uint8Array>>();
-  return (index) => {
-    const [start, length] = blocks[index];
-    const found = known.get(index) ?? inflate(base64.slice(start, start + length));
-    known.set(index, found);
-    return found;
-  };
-}
-
-async function inflate(base64: string): Promise<Uint8Array> {
-  const text = atob(base64);
+/** Return the inflated bytes of a block. */
+export async function inflate(block: string): Promise<Uint8Array> {
+  const text = atob(block);
   const packed = new Uint8Array(text.length);
   for (let n = 0; n < text.length; n++) packed[n] = text.charCodeAt(n);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));

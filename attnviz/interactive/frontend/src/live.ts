@@ -2,7 +2,7 @@
 
 import "./page.css";
 import "./live.css";
-import { unpack, type Explanation, type Payload } from "./data";
+import type { Explanation, Source } from "./data";
 import { download, el } from "./dom";
 import { mount, type View } from "./page";
 import { senses, type Senses } from "./senses";
@@ -10,7 +10,6 @@ import { shift, type Shift } from "./shift";
 
 interface About { models: string[]; generating: string[]; words: string[]; max_tokens: number; max_generated: number }
 interface Turn { ahead: number; doing: string; done: number }
-interface Attention { payload: Payload; blocks: string; warnings: string[] }
 interface Figure { occurrences?: Senses; moved?: Shift; svg: string; verdict: string; summary: string; notes: string[]; warnings: string[] }
 type Asked = Record<string, string>;
 
@@ -233,7 +232,7 @@ function attention(root: HTMLElement): Page["show"] {
   let view: View | null = null;
   let read = "";
   return (answer, into, { model, text, generate }) => {
-    const { payload, blocks } = answer as Attention;
+    const { payload, blocks } = answer as Source;
     const { stack, layer, heads, query, key, lock, range, find, show, layers, only, ...kept } = view?.state ?? ({} as Partial<View["state"]>);
     const state = !view ? {} : model === read ? { ...kept, stack, layer, heads, layers, only } : kept;
     read = model;
@@ -243,7 +242,7 @@ function attention(root: HTMLElement): Page["show"] {
     into.replaceChildren(inner);
     const explain = (position: number, signal: AbortSignal, say: (line: string) => void) =>
       ask("/explain", { model, text, position: String(position) }, signal, say) as Promise<Explanation>;
-    view = mount(inner, { payload, block: unpack(blocks, payload.blocks), ...(generate && { explain }) }, { state, fill: true });
+    view = mount(inner, { payload, blocks, ...(generate && { explain }) }, { state, fill: true });
   };
 }
 

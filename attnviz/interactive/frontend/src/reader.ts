@@ -1,6 +1,6 @@
 /** From a state to the numbers to draw: maps, rows, columns and scale. */
 
-import { decode, type Aligned, type Codes, type Exact, type Layer, type Payload, type Result, type Rule, type Source, type Stack } from "./data";
+import { decode, inflate, type Aligned, type Codes, type Exact, type Layer, type Payload, type Result, type Rule, type Source, type Stack } from "./data";
 import { weights } from "./formula";
 import { cellsOf, chosenUnits, isAlike, merge, paired, part, unitAt, unitsOf, type Side, type Table, type Units } from "./maps";
 import type { State } from "./state";
@@ -107,7 +107,7 @@ export class Reader {
   private async load(codes: (Codes | undefined)[]): Promise<void> {
     const blocks = new Set(codes.flatMap((each) => each?.block ?? []));
     const missing = [...blocks].filter((block) => !this.bytes.has(block));
-    const found = await Promise.all(missing.map((block) => this.source.block(block)));
+    const found = await Promise.all(missing.map((block) => inflate(this.source.blocks[block])));
     missing.forEach((block, n) => this.bytes.set(block, found[n]));
   }
 

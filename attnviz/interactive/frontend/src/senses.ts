@@ -1,6 +1,7 @@
 /** The occurrences of a word as dots, each with its sentence. */
 
 import { el } from "./dom";
+import { svg } from "./explorer/svg";
 
 export interface Senses {
   senses: string[];
@@ -10,19 +11,11 @@ export interface Senses {
   best: number;
 }
 
-const SVG = "http://www.w3.org/2000/svg";
 const [WIDE, HIGH, EDGE, DOT] = [420, 300, 16, 6];
 
 export function senses({ senses, occurrences, states, best }: Senses): HTMLElement {
-  const plot = document.createElementNS(SVG, "svg");
-  plot.setAttribute("viewBox", `0 0 ${WIDE} ${HIGH}`);
-  plot.setAttribute("role", "img");
-  const dots = occurrences.map(({ sense }) => {
-    const dot = document.createElementNS(SVG, "circle");
-    dot.setAttribute("r", String(DOT));
-    dot.setAttribute("class", `sense-${sense}`);
-    return plot.appendChild(dot);
-  });
+  const dots = occurrences.map(({ sense }) => svg("circle", { r: DOT, class: `sense-${sense}` }));
+  const plot = svg("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img" }, ...dots);
   const rows = occurrences.map(({ sentence, sense, start, end }) => {
     const part = (from: number, to?: number) => [...sentence].slice(from, to).join(""); // Python counts characters
     return el("li", { tabindex: 0, class: `sense-${sense}` }, el("span", {}, part(0, start), el("strong", {}, part(start, end)), part(end)));
@@ -59,6 +52,6 @@ export function senses({ senses, occurrences, states, best }: Senses): HTMLEleme
   }
   draw(best);
   return el("div", { class: "senses" },
-    el("div", { class: "plane" }, el("label", {}, slider, title), plot as unknown as HTMLElement, el("small", {}, "A dot is one sentence; hollow: nearer to another sense; gray: in no score. Point at one to read it.")),
+    el("div", { class: "plane" }, el("label", {}, slider, title), plot, el("small", {}, "A dot is one sentence; hollow: nearer to another sense; gray: in no score. Point at one to read it.")),
     el("div", { class: "sentences" }, ...lists));
 }

@@ -1,10 +1,10 @@
 /** The widget module: the view in a running notebook; Python reads and sets its selection. */
 
-import { unpack, type Payload } from "./data";
+import type { Source } from "./data";
 import { mount } from "./page";
 import { selection, type Selection } from "./state";
 
-export { mount, unpack };
+export { mount };
 
 /** The interface that anywidget passes for the Python side of the widget. */
 interface Model {
@@ -16,8 +16,7 @@ interface Model {
 }
 
 function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
-  const payload = model.get("payload") as Payload;
-  const block = unpack(model.get("blocks") as string, payload.blocks);
+  const source = { payload: model.get("payload"), blocks: model.get("blocks") } as Source;
   const asked = () => model.get("selection") as Partial<Selection>;
   let telling = false;
   const tell = (now: Selection) => {
@@ -26,7 +25,7 @@ function render({ model, el }: { model: Model; el: HTMLElement }): () => void {
     model.save_changes();
     telling = false;
   };
-  const view = mount(el.appendChild(document.createElement("div")), { payload, block }, { state: asked(), onselect: tell });
+  const view = mount(el.appendChild(document.createElement("div")), source, { state: asked(), onselect: tell });
   const follow = () => {
     if (telling) return;
     view.show(asked());
