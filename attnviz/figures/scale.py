@@ -21,15 +21,10 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.errors import InputError, did_you_mean
+from attnviz.figures.claims import is_logarithmic
 from attnviz.figures.style import theme
 
-LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
-
-
-def is_logarithmic(keys: int) -> bool:
-    """Return whether weights of a number of keys have a logarithmic scale."""
-    return keys >= LOGARITHMIC_FROM
 
 
 def signed_norm(numbers: Iterable[float]) -> Normalize:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnviz.analyses.maps.finding import resting_heads
 from attnviz.analyses.maps.result import (
     AttentionMap,
     HeadMaps,
@@ -650,9 +651,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
 
 
 def _resting(result: AttentionResult, layer: int) -> list[bool]:
-    """Return which heads of a layer rest; `finding` draws on matplotlib, so it is read late."""
-    from attnviz.analyses.maps.finding import resting_heads
-
+    """Return which heads of a layer rest."""
     return resting_heads(head_maps(result.at([layer]), layer=layer))  # its digests alone
 
 

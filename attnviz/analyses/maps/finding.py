@@ -11,7 +11,13 @@ from torch import Tensor
 
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import InputError
-from attnviz.figures.scale import is_logarithmic
+from attnviz.figures.claims import (
+    is_logarithmic,
+    of_attention,
+    other_sums,
+    quoted,
+    whose,
+)
 from attnviz.heads import (
     FIRST,
     SEPARATORS,
@@ -23,11 +29,10 @@ from attnviz.heads import (
 )
 from attnviz.results import AxisGeometry, row_shares
 from attnviz.results.axis import TokenGroups, content_words, locate
-from attnviz.results.text import counted, literal, with_minus
+from attnviz.results.text import counted, with_minus
 
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
 _FEWEST_ROWS = 3
-_MOST_OF_A_ROW = 1.01  # what the weights of a query sum to, with rounding
 _AS_EVEN = 0.75  # of the reach of even weights, from which on a head is not called local
 _FEW = 0.05  # of the words
 _MUCH = 5 * _FEW  # of the attention, from which on a few words say what a head does
@@ -36,7 +41,6 @@ _EXAMPLES, _NAMED = 4, 3  # cells and words that stand for all
 
 
 FAMILIES = [one for one in STATISTICS if one.family]
-SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
 OTHER_WORDS = "other words"  # what heads without a family attend to
 
 
@@ -122,8 +126,8 @@ def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
 
 def _shares(maps: HeadMaps | AttentionMap) -> Tensor:
     """Return the weights, or their shares in the sizes of their rows if these are not 1."""
-    is_more = bool(maps.weights.sum(-1).max() > _MOST_OF_A_ROW)
-    return row_shares(maps.weights) if maps.signed or is_more else maps.weights
+    is_more = maps.signed or other_sums(maps.weights)
+    return row_shares(maps.weights) if is_more else maps.weights
 
 
 def _is_text(maps: HeadMaps | AttentionMap) -> bool:
@@ -154,15 +158,14 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     if any(side.cell > 1 for side in drawn.sides):
         return _of_pooled(drawn)
     weights = drawn.weights.float()
-    if (sums := weights.sum(-1)).max() > _MOST_OF_A_ROW:
-        least, most = (f"{float(end):.3g}" for end in sums[sums > 0].aminmax())
-        return Finding(f"The rows sum to {least}{f' to {most}' * (most != least)}, not to 1", asked)
+    if sums := other_sums(weights):
+        return Finding(f"The rows sum to {sums}, not to 1", asked)
     if asked is not None:
         return _of_cell(drawn, *asked)
     rows, columns = drawn.is_word
     if (found := head_families(drawn)[0]) is not None:
         family, share = found
-        title = f"{family.words} {family.rule}: {share:.0%} of their attention{_aside(drawn)}"
+        title = f"{family.words} {family.rule}: {of_attention(share, special=drawn.special)}"
         if family.family != "same":
             return Finding(title)
         keys = _family_keys(drawn)[FAMILIES.index(family)]
@@ -183,10 +186,8 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
         reach = _reach(drawn.weights, rows)
         if reach >= _AS_EVEN * _reach(_even_weights(drawn), rows):
             return _concentration(drawn, related)
-        this = _whose(drawn)
-        words = f"{reach} word{'s' * (reach != 1)}"
-        title = f"Half of {this} attention between words stays within {words}"
-        return Finding(title, reach=reach)
+        this, words = whose(drawn.layers, drawn.heads), counted(reach, "word")
+        return Finding(f"Half of {this} attention between words stays within {words}", reach=reach)
     row, column = divmod(int(weights.masked_fill(~related, -1).argmax()), n)
     if weights[row, column] < 2 / n:
         return Finding(
@@ -220,23 +221,18 @@ def _of_signed(drawn: AttentionMap, asked: tuple[int, int] | None) -> Finding | 
     if not sizes.isfinite().all() or not sizes.any() or any(s.cell > 1 for s in drawn.sides):
         return None
     row, column = divmod(int(sizes.argmax()), sizes.shape[1]) if asked is None else asked
-    query, key = literal(drawn.rows[row]), literal(drawn.columns[column])
+    query, key = quoted(drawn.rows[row]), quoted(drawn.columns[column])
     weight = with_minus(f"{float(drawn.weights[row, column]):+.2g}")
     largest = "" if asked is not None else ", the largest weight between two words"
-    return Finding(f"“{query}” reads “{key}” with {weight}{largest}", (row, column))
+    return Finding(f"{query} reads {key} with {weight}{largest}", (row, column))
 
 
 def _of_cell(drawn: AttentionMap, row: int, column: int) -> Finding:
-    query, key = literal(drawn.rows[row]), literal(drawn.columns[column])
-    weight = float(drawn.weights[row, column])
+    query, key = quoted(drawn.rows[row]), quoted(drawn.columns[column])
     of_itself = drawn.rows == drawn.columns
     another = "another " if of_itself and row != column and query == key else ""
-    title = f"“{query}” gives {another}“{key}” {weight:.0%} of its attention{_aside(drawn)}"
-    return Finding(title, (row, column))
-
-
-def _aside(drawn: AttentionMap) -> str:
-    return ", special tokens aside" if drawn.special == "remove" else ""
+    share = of_attention(float(drawn.weights[row, column]), "its", drawn.special)
+    return Finding(f"{query} gives {another}{key} {share}", (row, column))
 
 
 def _most_read(drawn: AttentionMap) -> Finding | None:
@@ -248,13 +244,8 @@ def _most_read(drawn: AttentionMap) -> Finding | None:
         return None
     if column == 0 and drawn.starts_with_sink:
         return None
-    key = literal(drawn.columns[column])
-    share = f"{float(received[column]):.0%} of their attention{_aside(drawn)}"
-    return Finding(f"Words attend mostly to “{key}”: {share}")
-
-
-def _whose(drawn: AttentionMap) -> str:
-    return "this head's" if len(drawn.layers) * len(drawn.heads) == 1 else "these heads'"
+    share = of_attention(float(received[column]), special=drawn.special)
+    return Finding(f"Words attend mostly to {quoted(drawn.columns[column])}: {share}")
 
 
 def _of_pooled(drawn: AttentionMap) -> Finding | None:
@@ -262,14 +253,15 @@ def _of_pooled(drawn: AttentionMap) -> Finding | None:
     weights, cell = drawn.weights.float(), drawn.sides[0].cell
     if drawn.stack == "cross" or drawn.sides[0] != drawn.sides[1] or not weights.isfinite().all():
         return None
+    these = whose(drawn.layers, drawn.heads)
     at_start = float(weights[:, 0].mean())  # rows are means of equally many tokens, but the last
     if at_start >= _MOST_READ and len(weights) > _FEWEST_ROWS:
         return Finding(
-            f"About {at_start:.0%} of {_whose(drawn)} attention goes to the first {cell} tokens"
+            f"About {of_attention(at_start, these)} goes to the first {cell} tokens"
         )
     # The last row may cover fewer tokens than the others and count too much, by 1 / rows at most.
     within = (_reach(weights, drawn.is_word[0], 0.5 + 1 / len(weights)) + 1) * cell
-    return Finding(f"At least half of {_whose(drawn)} attention stays within {within:,} tokens")
+    return Finding(f"At least half of {these} attention stays within {within:,} tokens")
 
 
 def _concentration(drawn: AttentionMap, related: Tensor) -> Finding:
@@ -277,7 +269,7 @@ def _concentration(drawn: AttentionMap, related: Tensor) -> Finding:
 
     related : the cells of two content words, whose largest weights are named if the few get little.
     """
-    words, _ = drawn.is_word
+    words, these = drawn.is_word[0], whose(drawn.layers, drawn.heads)
     received = drawn.weights.double()[words][:, words].mean(0)
     count = max(1, round(_FEW * len(received)))
     most = received.topk(count)
@@ -287,15 +279,15 @@ def _concentration(drawn: AttentionMap, related: Tensor) -> Finding:
         title = f"{_of_cell(drawn, *examples[0]).title}, the most between content words"
         return Finding(title, examples=examples)
     if share < 2 * _FEW:
-        return Finding(f"{_whose(drawn).capitalize()} attention spreads evenly over the words")
+        return Finding(f"{these.capitalize()} attention spreads evenly over the words")
     labels = [label for label, is_word in zip(drawn.rows, words.tolist(), strict=True) if is_word]
-    names = list(dict.fromkeys(f"“{literal(labels[n])}”" for n in most.indices.tolist()))
+    names = list(dict.fromkeys(quoted(labels[n]) for n in most.indices.tolist()))
     listed = ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[: _NAMED - 1])} …"
     some = f"{count} of {len(received)} words ({listed})"
     keys = torch.zeros_like(words)
     keys[words.nonzero()[most.indices, 0]] = True
     among = words[:, None] & keys & ~torch.eye(len(words), dtype=torch.bool, device="cpu")
-    title = f"{some} get {share:.0%} of {_whose(drawn)} attention between words"
+    title = f"{some} get {of_attention(share, these)} between words"
     return Finding(title, examples=_largest_cells(drawn, among))
 
 

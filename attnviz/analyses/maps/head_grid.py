@@ -18,20 +18,15 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import head_maps
-from attnviz.analyses.maps.finding import (
-    OTHER_WORDS,
-    SIGNED,
-    head_families,
-    of_heads,
-    where_heads_look,
-)
+from attnviz.analyses.maps.finding import OTHER_WORDS, head_families, of_heads, where_heads_look
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import refuse_given
 from attnviz.figures import figure
 from attnviz.figures.cells import CellImage, Ticks, fit_ticks, frame
+from attnviz.figures.claims import ON_LOGARITHMIC_SCALE, SIGNED, is_logarithmic
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
-from attnviz.figures.scale import WeightScale, bytes_of, is_logarithmic, pool_largest
+from attnviz.figures.scale import WeightScale, bytes_of, pool_largest
 from attnviz.figures.style import (
     AXIS_ROOM,
     FULL_WIDTH,
@@ -119,7 +114,7 @@ def heads(
         if maps.signed:
             parts.insert(1, SIGNED)
         elif is_logarithmic(maps.weights.shape[-1]):
-            parts.append("colors on a logarithmic scale")
+            parts.append(ON_LOGARITHMIC_SCALE)
         return page.finish_with_caption(bottom + GAP, parts, maps.checked_agreement)
 
 

@@ -32,11 +32,12 @@ from attnviz.analyses.maps.compute import (
     make_overview,
     rank_heads,
 )
-from attnviz.analyses.maps.finding import SIGNED, Finding, cell_of, of_map
+from attnviz.analyses.maps.finding import Finding, cell_of, of_map
 from attnviz.analyses.maps.head_grid import draw_overview
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadMatches, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, frame, write_numbers
+from attnviz.figures.claims import ON_LOGARITHMIC_SCALE, SIGNED, quoted
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
 from attnviz.figures.scale import Look, WeightScale, pool_largest
 from attnviz.figures.style import (
@@ -478,7 +479,7 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     if max(m, n) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
     if isinstance(scale.norm, LogNorm):
-        parts.append("colors on a logarithmic scale")
+        parts.append(ON_LOGARITHMIC_SCALE)
     end = page.caption(end + GAP, parts, drawn.checked_agreement, left=caption_left)
     page.finish(max(bottom, end) + MARGIN)
     return ax
@@ -739,9 +740,9 @@ def query_name(drawn: AttentionMap, query: int) -> str:
     patch = _patch_of(drawn, query)
     if patch is not None:
         return f"from the patch in row {patch[0]}, column {patch[1]}"
-    label = literal(drawn.rows[query])
-    is_special = bool(drawn.special_rows) and drawn.special_rows[query]
-    return f"from {label}" if is_special else f"from “{label}”"
+    label = drawn.rows[query]
+    is_special = any(drawn.special_rows[query : query + 1])
+    return f"from {literal(label) if is_special else quoted(label)}"
 
 
 def _patch_of(drawn: AttentionMap, query: int) -> tuple[int, int] | None:

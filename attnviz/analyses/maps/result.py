@@ -17,6 +17,7 @@ from torch import Tensor
 
 import attnviz
 from attnviz.errors import true_or_false, whole_number
+from attnviz.figures.claims import were_read
 from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import attributes_of
@@ -288,7 +289,7 @@ class AttentionMap(_LabeledMaps):
         colors = scale.rgba(weights)[..., :3]
         plain = console.no_color or not console.is_terminal
         for number, label in enumerate(labels):
-            look = "dim italic" if any(self.sides[0].unknown[number : number + 1]) else ""
+            look = "" if were_read(self.sides[0], number) else "dim italic"
             line = Text(f"{number:>2} ").append(set_cell_size(label, indent - 3), look).append(" ")
             for shade, color in zip(shades[number].tolist(), colors[number].tolist(), strict=True):
                 mark = _RAMP[min(int(shade * len(_RAMP)), len(_RAMP) - 1)] if plain else " "
