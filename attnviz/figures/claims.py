@@ -1,23 +1,35 @@
-"""The parts of sentences about numbers: of titles, captions, headlines and lines of a terminal.
+"""Sentences about numbers: titles, and parts of captions, headlines and lines of a terminal.
 
 What would make a sentence untrue is asked here, once for all that say it: did the model read the
-word, or an unknown token in its place? Do the rows sum to 1? Are special tokens left out of the
-weights? Is it one head, or the mean of several?
+word, or an unknown token in its place? Do the rows sum to 1? Are special tokens left out? Is it one
+head, or the mean of several? Does it stand out from even weights?
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from attnviz.results import AxisGeometry, Special
-from attnviz.results.text import literal
+from attnviz.errors import InputError
+from attnviz.heads import FAMILIES, Maps, OneMap, family_keys, head_families
+from attnviz.results import AxisGeometry
+from attnviz.results.axis import TokenGroups, content_words, locate
+from attnviz.results.text import counted, literal, with_minus
 
 LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
 SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
 ON_LOGARITHMIC_SCALE = "colors on a logarithmic scale"
-_MOST_OF_A_ROW = 1.01  # what the weights of a query sum to, with rounding
+_MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
+_FEWEST_ROWS = 3
+_AS_EVEN = 0.75  # of the reach of even weights, from which on a head is not called local
+_FEW = 0.05  # of the words
+_MUCH = 5 * _FEW  # of the attention, from which on a few words say what a head does
+_CLEAR = 0.1  # of a query's attention, from which on one key says something of a long map
+_EXAMPLES, _NAMED = 4, 3  # cells and words that stand for all
 
 
 def is_logarithmic(keys: int) -> bool:
@@ -35,20 +47,220 @@ def were_read(side: AxisGeometry, *places: int) -> bool:
     return not any(any(side.unknown[place : place + 1]) for place in places)
 
 
-def other_sums(weights: Tensor) -> str:
-    """Return what rows of weights (…, n) sum to, "0.5 to 4"; "" where shares of them sum to 1."""
-    sums = weights.float().sum(-1)
-    if not sums.max() > _MOST_OF_A_ROW:
-        return ""
-    least, most = (f"{float(end):.3g}" for end in sums[sums > 0].aminmax())
-    return least if least == most else f"{least} to {most}"
+# --- what a map shows
 
 
-def of_attention(share: float, whose: str = "their", special: Special = "keep") -> str:
-    """Return a share as "47% of their attention", and whether special tokens are left out of it."""
-    return f"{share:.0%} of {whose} attention{', special tokens aside' * (special == 'remove')}"
+@dataclass(frozen=True)
+class Finding:
+    """What a map shows.
+
+    cell : the (row, column) that the title is about; None if there is none. reach : how many words
+    away half of the attention goes at most, if the title is about that. examples : some cells that
+    the title is about, where it is about many.
+    """
+
+    title: str
+    cell: tuple[int, int] | None = None
+    reach: int | None = None
+    examples: tuple[tuple[int, int], ...] = ()
 
 
-def whose(layers: Sequence[int], heads: Sequence[int]) -> str:
-    """Return "this head's", or "these heads'" for a mean."""
-    return "this head's" if len(layers) * len(heads) == 1 else "these heads'"
+def cell_of(drawn: OneMap, query: str, key: str) -> tuple[int, int] | None:
+    """Return the cell of two words, as `locate` finds them; None if the map does not show them."""
+    rows, columns = drawn.is_word
+    try:
+        return locate(query, _words(drawn.rows, rows)), locate(key, _words(drawn.columns, columns))
+    except InputError:
+        return None
+
+
+def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | None:
+    """Return what the map of a text shows; None for images, audio and pooled maps of two texts.
+
+    asked : the cell of the words that were asked for.
+    """
+    m, n = drawn.weights.shape
+    if any(side.patches or side.seconds for side in drawn.sides):
+        return None
+    if drawn.signed:
+        return _of_signed(drawn, asked)
+    if any(side.cell > 1 for side in drawn.sides):
+        return _of_pooled(drawn)
+    weights = drawn.weights.float()
+    if sums := drawn.sums:
+        return Finding(f"The rows sum to {sums}, not to 1", asked)
+    if asked is not None:
+        return _of_cell(drawn, *asked)
+    rows, columns = drawn.is_word
+    if (found := head_families(drawn)[0]) is not None:
+        family, share = found
+        title = f"{family.words} {family.rule}: {_share(drawn, share)}"
+        if family.family != "same":
+            return Finding(title)
+        keys = family_keys(drawn)[FAMILIES.index(family)]
+        return Finding(title, examples=_largest_cells(drawn, keys))
+    related = content_words(_words(drawn.rows, rows))[:, None]
+    related = related & content_words(_words(drawn.columns, columns))
+    if drawn.rows == drawn.columns:
+        related = related & ~torch.eye(m, dtype=torch.bool, device="cpu")
+    if drawn.masked is not None:
+        related = related & ~drawn.masked
+    if (related & ~drawn.uninformative).any():
+        related = related & ~drawn.uninformative
+    if not related.any() or not weights.isfinite().all():
+        return None
+    if (read := _most_read(drawn)) is not None:
+        return read
+    if is_logarithmic(n) and drawn.rows == drawn.columns:
+        reach = _reach(drawn.weights, rows)
+        if reach >= _AS_EVEN * _reach(drawn.even_weights, rows):
+            return _concentration(drawn, related)
+        this, words = _whose(drawn), counted(reach, "word")
+        return Finding(f"Half of {this} attention between words stays within {words}", reach=reach)
+    row, column = divmod(int(weights.masked_fill(~related, -1).argmax()), n)
+    if weights[row, column] < 2 / n:
+        return Finding(
+            f"No content word stands out: none gets more than {weights[row, column]:.0%} of "
+            f"another's attention (evenly {1 / n:.0%})"
+        )
+    return _of_cell(drawn, row, column)
+
+
+def _largest_cells(drawn: OneMap, among: Tensor) -> tuple[tuple[int, int], ...]:
+    """Return the largest weights of a long map among some cells, one for each key."""
+    if not is_logarithmic(len(drawn.columns)):
+        return ()
+    cells: dict[str, tuple[int, int]] = {}
+    largest_first = drawn.weights.float()[among].argsort(descending=True)
+    for row, column in among.nonzero()[largest_first].tolist():
+        apart = min((abs(row - other) for other, _ in cells.values()), default=len(among))
+        if apart > len(among) / 12:
+            cells.setdefault(drawn.columns[column].lower(), (row, column))
+        if len(cells) == _EXAMPLES:
+            break
+    return tuple(cells.values())
+
+
+def _of_signed(drawn: OneMap, asked: tuple[int, int] | None) -> Finding | None:
+    """Return the largest weight of linear attention between two positions, of either sign."""
+    rows, columns = (
+        torch.tensor([were_read(side, place) for place in range(count)], device="cpu")
+        for side, count in zip(drawn.sides, drawn.weights.shape, strict=True)
+    )
+    sizes = drawn.weights.float().abs().masked_fill(~(rows[:, None] & columns), 0.0)
+    if drawn.rows == drawn.columns:
+        sizes = sizes.masked_fill(torch.eye(len(sizes), dtype=torch.bool, device="cpu"), 0.0)
+    if not sizes.isfinite().all() or not sizes.any() or any(s.cell > 1 for s in drawn.sides):
+        return None
+    row, column = divmod(int(sizes.argmax()), sizes.shape[1]) if asked is None else asked
+    query, key = quoted(drawn.rows[row]), quoted(drawn.columns[column])
+    weight = with_minus(f"{float(drawn.weights[row, column]):+.2g}")
+    largest = "" if asked is not None else ", the largest weight between two words"
+    return Finding(f"{query} reads {key} with {weight}{largest}", (row, column))
+
+
+def _share(drawn: OneMap, share: float, whose: str = "their") -> str:
+    aside = ", special tokens aside" if drawn.special == "remove" else ""
+    return f"{share:.0%} of {whose} attention{aside}"
+
+
+def _whose(drawn: OneMap) -> str:
+    return "this head's" if len(drawn.layers) * len(drawn.heads) == 1 else "these heads'"
+
+
+def _of_cell(drawn: OneMap, row: int, column: int) -> Finding:
+    query, key = quoted(drawn.rows[row]), quoted(drawn.columns[column])
+    of_itself = drawn.rows == drawn.columns
+    another = "another " if of_itself and row != column and query == key else ""
+    share = _share(drawn, float(drawn.weights[row, column]), "its")
+    return Finding(f"{query} gives {another}{key} {share}", (row, column))
+
+
+def _most_read(drawn: OneMap) -> Finding | None:
+    """Return which word gets most of the attention of all words; None if there is none."""
+    rows, columns = drawn.is_word
+    received = drawn.weights.float()[rows].mean(0)
+    column = int(received.argmax())
+    if rows.sum() < _FEWEST_ROWS or not columns[column] or received[column] < _MOST_READ:
+        return None
+    if column == 0 and drawn.starts_with_sink:
+        return None
+    share = _share(drawn, float(received[column]))
+    return Finding(f"Words attend mostly to {quoted(drawn.columns[column])}: {share}")
+
+
+def _of_pooled(drawn: OneMap) -> Finding | None:
+    """Return where the attention of a long text to itself goes, in tokens."""
+    weights, cell = drawn.weights.float(), drawn.sides[0].cell
+    if drawn.stack == "cross" or drawn.sides[0] != drawn.sides[1] or not weights.isfinite().all():
+        return None
+    these = _whose(drawn)
+    at_start = float(weights[:, 0].mean())  # rows are means of equally many tokens, but the last
+    if at_start >= _MOST_READ and len(weights) > _FEWEST_ROWS:
+        return Finding(f"About {at_start:.0%} of {these} attention goes to the first {cell} tokens")
+    # The last row may cover fewer tokens than the others and count too much, by 1 / rows at most.
+    within = (_reach(weights, drawn.is_word[0], 0.5 + 1 / len(weights)) + 1) * cell
+    return Finding(f"At least half of {these} attention stays within {within:,} tokens")
+
+
+def _concentration(drawn: OneMap, related: Tensor) -> Finding:
+    """Return how much of the attention between words a few of them get.
+
+    related : the cells of two content words, whose largest weights are named if the few get little.
+    """
+    words, these = drawn.is_word[0], _whose(drawn)
+    received = drawn.weights.double()[words][:, words].mean(0)
+    count = max(1, round(_FEW * len(received)))
+    most = received.topk(count)
+    share = float(most.values.sum() / received.sum())
+    examples = _largest_cells(drawn, related)
+    if share < _MUCH and drawn.weights[examples[0]] >= _CLEAR:
+        title = f"{_of_cell(drawn, *examples[0]).title}, the most between content words"
+        return Finding(title, examples=examples)
+    if share < 2 * _FEW:
+        return Finding(f"{these.capitalize()} attention spreads evenly over the words")
+    labels = [label for label, is_word in zip(drawn.rows, words.tolist(), strict=True) if is_word]
+    names = list(dict.fromkeys(quoted(labels[n]) for n in most.indices.tolist()))
+    listed = ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[: _NAMED - 1])} …"
+    some = f"{count} of {len(received)} words ({listed})"
+    keys = torch.zeros_like(words)
+    keys[words.nonzero()[most.indices, 0]] = True
+    among = words[:, None] & keys & ~torch.eye(len(words), dtype=torch.bool, device="cpu")
+    title = f"{some} get {share:.0%} of {these} attention between words"
+    return Finding(title, examples=_largest_cells(drawn, among))
+
+
+def _reach(weights: Tensor, words: Tensor, share: float = 0.5) -> int:
+    """Return how many words away a share of the attention between words goes at most."""
+    places = torch.arange(len(words), device="cpu")
+    distance = (places[:, None] - places).abs()
+    weights = weights.double() * (words[:, None] & words)
+    by_distance = torch.zeros(len(words), dtype=torch.double, device="cpu")
+    by_distance.index_add_(0, distance.flatten(), weights.flatten())
+    shares = by_distance.cumsum(0) / by_distance.sum()
+    return int((shares < share).sum())
+
+
+def _words(labels: Sequence[str], is_word: Tensor) -> TokenGroups:
+    return TokenGroups((), tuple(labels), tuple((~is_word).tolist()), (), AxisGeometry())
+
+
+def of_heads(maps: Maps) -> str:
+    """Return which families the heads belong to, the largest first."""
+    layers, heads = maps.weights.shape[:2]
+    one = f" of layer {maps.layers[0]}" if layers == 1 else ""
+    count = f"{counted(layers * heads, 'head')}{one}"
+    found = Counter(one[0].family for one in head_families(maps) if one is not None)
+    if not found:
+        return f"All {count}" if layers * heads > 1 and not maps.heads else count
+    rules = {one.family: one.rule for one in FAMILIES}
+    parts: list[str] = []
+    said = ""
+    for name, number in found.most_common():
+        verb, _, rest = rules[name].partition(" ")
+        # The verb is not repeated.
+        does = "" if verb == said else f"{verb}s " if number == 1 else f"{verb} "
+        parts.append(f"{number:,} {does}{rest}")
+        said = verb
+    the = "the " * (layers * heads > 1)
+    return f"Of {the}{count}, {', '.join(parts)}"

@@ -8,6 +8,7 @@ import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate, takewhile
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import matplotlib.pyplot as plt
@@ -93,14 +94,25 @@ class Ruler:
     def wrap(self, text: str, width: float, points: float, weight: str = "normal") -> list[str]:
         """Break text into lines of at most `width`."""
         words, lines = text.split(), []
+
+        def fits(count: int) -> bool:
+            return self.width(" ".join(words[:count]), points, weight) <= width
+
+        blank = self.width("n n", points, weight) - 2 * self.width("n", points, weight)
         while words:
-            if count := self._fitting(words, " ", width, points, weight):
+            ends = accumulate(self.width(word, points, weight) + blank for word in words)
+            count = sum(1 for _ in takewhile((width + blank).__ge__, ends))
+            while count < len(words) and fits(count + 1):  # letters beside a blank are kerned
+                count += 1
+            while count and not fits(count):
+                count -= 1
+            if count:
                 lines.append(" ".join(words[:count]))
                 words = words[count:]
             else:  # a very long word, or a script without blanks, breaks anywhere
-                count = max(1, self._fitting(words[0], "", width, points, weight))
-                lines.append(words[0][:count])
-                words[:1] = filter(None, [words[0][count:]])
+                fitting = self._fitting(words[0], width, points, weight)
+                lines.append(words[0][:fitting])
+                words[:1] = filter(None, [words[0][fitting:]])
         return [_left_to_right(line) for line in lines]
 
     def clip(self, text: str, width: float, points: float) -> str:
@@ -108,21 +120,19 @@ class Ruler:
         if self.width(text, points) <= width:
             return text
         room = width - self.width("…", points)
-        return text[: max(1, self._fitting(text, "", room, points))] + "…"
+        return text[: self._fitting(text, room, points)] + "…"
 
     def longest(self, texts: Sequence[str], width: float, points: float) -> str:
         """Return the first text that fits, else the last. The longest comes first."""
         return next((text for text in texts if self.width(text, points) <= width), texts[-1])
 
-    def _fitting(
-        self, parts: Sequence[str], blank: str, width: float, points: float, weight: str = "normal"
-    ) -> int:
-        """Return how many parts of a text fit, with a blank between them."""
+    def _fitting(self, text: str, width: float, points: float, weight: str = "normal") -> int:
+        """Return how many characters of `text` fit, at least one."""
 
-        def measure(count: int) -> float:
-            return self.width(blank.join(parts[:count]), points, weight)
+        def measure(length: int) -> float:
+            return self.width(text[:length], points, weight)
 
-        return bisect.bisect(range(1, len(parts) + 1), width, key=measure)
+        return max(1, bisect.bisect(range(1, len(text) + 1), width, key=measure))
 
 
 class Page:

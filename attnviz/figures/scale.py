@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -23,6 +23,7 @@ from torch.nn.functional import adaptive_max_pool2d
 from attnviz.errors import InputError, did_you_mean
 from attnviz.figures.claims import is_logarithmic
 from attnviz.figures.style import theme
+from attnviz.heads import Maps
 
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
 
@@ -97,21 +98,6 @@ class Look:
         return any(one is not None for one in (self.vmin, self.vmax, self.norm, self.cmap))
 
 
-class Maps(Protocol):
-    """Maps whose cells differ in what they say: `AttentionMap` or `HeadMaps`."""
-
-    @property
-    def weights(self) -> Tensor: ...  # noqa: D102
-    @property
-    def masked(self) -> Tensor | None: ...  # noqa: D102
-    @property
-    def uninformative(self) -> Tensor: ...  # noqa: D102
-    @property
-    def uninformative_name(self) -> str: ...  # noqa: D102
-    @property
-    def signed(self) -> bool: ...  # noqa: D102
-
-
 @dataclass(frozen=True, eq=False)
 class WeightScale:
     """The colors of maps (…, m, n) whose cells differ in what they say.
@@ -162,6 +148,14 @@ class WeightScale:
         colors = self.colors if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
         nothing = torch.zeros_like(self.uninformative)
         return WeightScale(norm, None, nothing, self.masked, colors)
+
+    def pooled(self, size: tuple[int, int]) -> WeightScale:
+        """Return the scale of maps that `pool_largest` pools to a size."""
+        cells = pool_largest(self.uninformative[None].float(), size)[0] > 0
+        masked = self.masked
+        if masked is not None:
+            masked = pool_largest((~masked)[None].float(), size)[0] == 0
+        return replace(self, uninformative=cells, masked=masked)
 
     @property
     def signed(self) -> bool:

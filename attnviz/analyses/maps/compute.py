@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.analyses.maps.finding import resting_heads
 from attnviz.analyses.maps.result import (
     AttentionMap,
     HeadMaps,
@@ -24,6 +23,7 @@ from attnviz.analyses.maps.result import (
     HeadScore,
 )
 from attnviz.errors import InputError, true_or_false, whole_number, whole_numbers
+from attnviz.heads import resting_heads
 from attnviz.results import (
     AttentionRecord,
     AttentionResult,

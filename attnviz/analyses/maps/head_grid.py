@@ -15,15 +15,13 @@ from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.analyses.maps.compute import head_maps
-from attnviz.analyses.maps.finding import OTHER_WORDS, head_families, of_heads, where_heads_look
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import refuse_given
 from attnviz.figures import figure
 from attnviz.figures.cells import CellImage, Ticks, fit_ticks, frame
-from attnviz.figures.claims import ON_LOGARITHMIC_SCALE, SIGNED, is_logarithmic
+from attnviz.figures.claims import ON_LOGARITHMIC_SCALE, SIGNED, is_logarithmic, of_heads
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
 from attnviz.figures.scale import WeightScale, bytes_of, pool_largest
@@ -37,6 +35,7 @@ from attnviz.figures.style import (
     TEXT_SIZE,
     theme,
 )
+from attnviz.heads import OTHER_WORDS, head_families, where_heads_look
 from attnviz.results import AttentionResult, Special
 from attnviz.results.text import source
 
@@ -195,9 +194,11 @@ def draw_head_grid(
     corners = [(number % columns, number // columns + 1 - high) for number in range(len(tiles))]
     # The edges of all tiles, so that empty maps are visible; marked tiles come last, on top.
     order = sorted(range(len(corners)), key=lambda number: number in framed)
-    boxes = [(*corners[number], wide, high) for number in order]
     edges = PolyCollection(
-        [[(x, y), (x + w, y), (x + w, y + h), (x, y + h)] for x, y, w, h in boxes],
+        [
+            [(x, y), (x + wide, y), (x + wide, y + high), (x, y + high)]
+            for x, y in (corners[number] for number in order)
+        ],
         facecolors="none",
         edgecolors=[theme().accent if number in framed else theme().faint for number in order],
         linewidths=[1.4 if number in framed else 0.3 for number in order],
@@ -292,8 +293,8 @@ def _tile(
 
     headroom : the gap above each map, as a share of its height.
     """
-    maps, scale = _pooled(maps.float(), scale)
-    m, n = maps.shape[1:]
+    m, n = (min(side, _TILE) for side in maps.shape[1:])  # the cells that a tile has room for
+    scale, maps = scale.pooled((m, n)), pool_largest(maps.float(), (m, n))
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
     places = np.empty((rows * columns, m + down, n + across, 4), np.uint8)
     places[:] = bytes_of(theme().ground)
@@ -301,23 +302,6 @@ def _tile(
     side_by_side = places.reshape(rows, columns, m + down, n + across, 4).transpose(0, 2, 1, 3, 4)
     image = side_by_side.reshape(rows * (m + down), columns * (n + across), 4)
     return image, (n / (n + across), m / (m + down))
-
-
-def _pooled(maps: Tensor, scale: WeightScale) -> tuple[Tensor, WeightScale]:
-    """Return maps (N, m, n) with the cells that a tile has room for.
-
-    A cell is the largest of the weights that it joins, so that none disappears.
-    """
-    size = [min(side, _TILE) for side in maps.shape[1:]]
-    if list(maps.shape[1:]) == size:
-        return maps, scale
-
-    def pooled(cells: Tensor) -> Tensor:
-        return adaptive_max_pool2d(cells[None].float(), size)[0]
-
-    masked = None if scale.masked is None else pooled(~scale.masked) == 0
-    cells = replace(scale, uninformative=pooled(scale.uninformative) > 0, masked=masked)
-    return pool_largest(maps, (size[0], size[1])), cells
 
 
 def marked_heads(maps: HeadMaps, marked: AttentionMap | None) -> list[tuple[int, int]]:

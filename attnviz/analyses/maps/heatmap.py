@@ -32,12 +32,18 @@ from attnviz.analyses.maps.compute import (
     make_overview,
     rank_heads,
 )
-from attnviz.analyses.maps.finding import Finding, cell_of, of_map
 from attnviz.analyses.maps.head_grid import draw_overview
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadMatches, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures.cells import Ticks, decimals, draw_cells, fit_ticks, frame, write_numbers
-from attnviz.figures.claims import ON_LOGARITHMIC_SCALE, SIGNED, quoted
+from attnviz.figures.claims import (
+    ON_LOGARITHMIC_SCALE,
+    SIGNED,
+    Finding,
+    cell_of,
+    of_map,
+    quoted,
+)
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
 from attnviz.figures.scale import Look, WeightScale, pool_largest
 from attnviz.figures.style import (
@@ -554,9 +560,7 @@ def _draw_matrix(
         box = ax.get_window_extent()
         cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi,) * 2
     across, down = cell
-    pooled: Tensor = weights
-    if max(m, n) > _MOST_CELLS:
-        pooled = pool_largest(weights[None], (min(m, _MOST_CELLS), min(n, _MOST_CELLS)))[0]
+    pooled = pool_largest(weights[None], (min(m, _MOST_CELLS), min(n, _MOST_CELLS)))[0]
     write = min(cell) >= _WRITTEN_CELL if look.annot is None else look.annot
     written = weights >= round(1 / n, 2) - 0.005
     if drawn.signed:

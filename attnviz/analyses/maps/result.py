@@ -18,8 +18,8 @@ from torch import Tensor
 import attnviz
 from attnviz.errors import true_or_false, whole_number
 from attnviz.figures.claims import were_read
+from attnviz.heads import Maps, OneMap
 from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special
-from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import attributes_of
 from attnviz.results.base import (
     Columns,
@@ -49,61 +49,10 @@ _COLUMNS = ("layer", "head", "score")  # of a ranking
 _BEST, _LISTED = 6, 10  # heads that are printed of a ranking, and with their ranks
 
 
-class _LabeledMaps(Result):
-    """One map, or the maps of all heads, with labeled rows and columns."""
+class _LabeledMaps(Maps, Result):
+    """One map, or the maps of all heads, as a result."""
 
-    weights: Tensor
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    sides: tuple[AxisGeometry, AxisGeometry]
     agreement: AgreementReport
-    special_rows: tuple[bool, ...]
-    special_columns: tuple[bool, ...]
-    masked: Tensor | None
-    starts_with_sink: bool
-    stack: str
-
-    @property
-    def signed(self) -> bool:
-        """Whether weights may be negative and rows need not sum to 1, as in linear attention."""
-        return self.stack == LINEAR
-
-    @property
-    def is_word(self) -> tuple[Tensor, Tensor]:
-        """Which queries (m,) and which keys (n,) are words that the model read.
-
-        These are no special tokens, and none that stands for what the vocabulary lacks.
-        """
-        special = self.special_rows, self.special_columns
-        rows, columns = (
-            torch.tensor(flags or (False,), device="cpu").expand(count)
-            | torch.tensor([*map(bool, side.unknown or ("",))], device="cpu")
-            for count, flags, side in zip(self.weights.shape[-2:], special, self.sides, strict=True)
-        )
-        return ~rows, ~columns
-
-    @property
-    def uninformative(self) -> Tensor:
-        """Which cells say little about the text, (m, n).
-
-        Those of special and unknown tokens, the rows of queries that may attend to one key only,
-        and the first word of a causal model, on which heads rest.
-        """
-        rows, columns = self.is_word
-        if self.masked is not None and len(columns) > 1:
-            rows = rows & ((~self.masked).sum(1) != 1)
-        if self.starts_with_sink:
-            columns = columns.clone()
-            columns[0] = False
-        return ~(rows[:, None] & columns)
-
-    @property
-    def uninformative_name(self) -> str:
-        """What uninformative cells are, for a color bar."""
-        kinds = {"special tokens": self.special_columns, "[UNK]": self.sides[1].unknown}
-        if names := " and ".join(name for name, flags in kinds.items() if any(flags)):
-            return f"of {names}"
-        return "of the first word" if self.starts_with_sink else "of the only key"
 
     def _label_rules(self, *sizes: set[int]) -> Rules:
         m, n, masked = len(self.rows), len(self.columns), self.masked
@@ -164,7 +113,7 @@ class _LabeledMaps(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionMap(_LabeledMaps):
+class AttentionMap(_LabeledMaps, OneMap):
     """One map as it is drawn: weights, labels, and notes on how they were computed.
 
     Attributes
@@ -230,11 +179,6 @@ class AttentionMap(_LabeledMaps):
         layer = self.layer if isinstance(self.layer, int) else list(self.layer)
         which = {"stack": self.stack, "layer": layer, "heads": list(self.heads)}
         return {**which, **self._places(), **proof(self)}
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """The layer, or the layers that were averaged."""
-        return (self.layer,) if isinstance(self.layer, int) else self.layer
 
     @property
     def where(self) -> str:
