@@ -206,7 +206,6 @@ class AttentionMap(_LabeledMaps, OneMap):
         return cast("Axes", attnviz.plot.heatmap(self, **keywords))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         from attnviz.figures.scale import WeightScale
 
         weights = self.weights.float().nan_to_num()
@@ -315,7 +314,6 @@ class HeadMaps(_LabeledMaps):
         return attnviz.plot.heads(self, **keywords)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         layers, heads, m, n = self.weights.shape
         size = f"{layers} × {heads} heads, {m} × {n} weights each"
         yield Text(f"{self.provenance.model}: {size}", "bold")
@@ -393,7 +391,6 @@ class HeadRanking(_RankedHeads):
         return replace(self, scores=tuple(s for s in self.scores if s.layer == layer))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         yield Text(f"{self.meaning}: {_names(self.scores[:_BEST], scores=True)}")
 
 
@@ -463,7 +460,6 @@ class HeadMatches(_RankedHeads):
         return tuple(head for head in self.heads if head.above.issuperset(self.others))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         table = Table("head", "weight", "rank among the words", box=None, header_style="dim")
         for head in self.heads[:_LISTED]:
             table.add_row(f"{head.layer}.{head.head}", f"{head.score:.3f}", str(head.rank))

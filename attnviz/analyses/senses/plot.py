@@ -168,21 +168,19 @@ def _draw_planes(
     """Draw the occurrences in the plane of some states, in rows; return the lower edge."""
     columns = max(1, int((page.room + _GAP + 1e-9) / (size + _GAP)))
     shown, edge = shown_states(result), top
-    for number, state in enumerate(shown):
-        if number % columns == 0:
-            top = edge + (_BETWEEN if number else 0)
-            below = 0.0  # the tallest title of the row
-            for title, share in (_title_of(result, s) for s in shown[number : number + columns]):
-                tall = line_height(TEXT_SIZE) * len(page.ruler.wrap(title, size, TEXT_SIZE, "bold"))
-                lines = page.ruler.wrap(share, size, SMALL_SIZE)
-                below = max(below, tall + line_height(SMALL_SIZE) * len(lines))
-        x = page.left + number % columns * (size + _GAP)
-        title, share = _title_of(result, state)
-        page.paragraph(x, page.subtitle(x, top, title, size), share, size)
-        ax = page.axes(x, top + below + 0.03, size, size)
-        _draw_dots(ax, result, state, size, listed)
-        ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
-        edge = max(edge, top + below + 0.03 + size)
+    for start in range(0, len(shown), columns):
+        top = edge + (_BETWEEN if start else 0)
+        row = [(page.left + n * (size + _GAP), s) for n, s in enumerate(shown[start:][:columns])]
+        titles = [(left, *_title_of(result, state)) for left, state in row]
+        below = 0.03 + max(
+            page.paragraph(left, page.subtitle(left, top, title, size), share, size)
+            for left, title, share in titles
+        )
+        for left, state in row:
+            ax = page.axes(left, below, size, size)
+            _draw_dots(ax, result, state, size, listed)
+            ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
+        edge = below + size
     return edge
 
 
