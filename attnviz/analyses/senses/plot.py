@@ -15,6 +15,7 @@ from matplotlib.textpath import text_to_path
 
 from attnviz.analyses.senses.result import Occurrence, SensesResult
 from attnviz.figures import figure
+from attnviz.figures.claims import quoted
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
@@ -386,7 +387,7 @@ def _caption_parts(result: SensesResult) -> list[str]:
     senses = ", ".join(f"{literal(sense)} {result.counts[sense]}" for sense in result.senses)
     since = "" if result.since is None else "; from that layer on p ≤ 0.01 in each"
     return [
-        f"“{literal(result.word)}” {len(result.occurrences)} times in {result.sentences} sentences "
+        f"{quoted(result.word)} {len(result.occurrences)} times in {result.sentences} sentences "
         f"({senses}{' counted' if result.alike else ''}), read by {result.provenance.model_name}"
         f"{result.provenance.with_changes}",
         "right: nearest by cosine to the centroid of its own sense, computed without its sentence"
