@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.analyses.maps.heatmap import select_map
+from attnviz.analyses.maps.plot import select_map
 from attnviz.figures.claims import of_heads, of_map
 from attnviz.heads import head_families
 
