@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from itertools import chain
 from typing import Any
 
 import matplotlib as mpl
@@ -55,14 +55,6 @@ def weight_norm(weights: Tensor) -> Normalize:
 _ARGUMENTS = "annot", "cbar", "cbar_ax", "cmap", "heads", "norm", "title", "vmax", "vmin", "width"
 
 
-@cache
-def _mesh_settings() -> list[str]:
-    """Return the settings of drawn cells that matplotlib knows, with their short names."""
-    inspector = ArtistInspector(QuadMesh)
-    short = (name for names in inspector.aliasd.values() for name in names)
-    return [*inspector.get_setters(), *short]
-
-
 @dataclass(frozen=True, eq=False)
 class Look:
     """What the user set of the look of a map: see `attnviz.plot.heatmap`."""
@@ -86,7 +78,11 @@ class Look:
             raise InputError(
                 f"{self.cmap!r} is no colormap. {did_you_mean(self.cmap, list(mpl.colormaps))}"
             )
-        known = [*inspect.signature(Axes.pcolormesh).parameters, *_mesh_settings()]
+        if not self.mesh:
+            return
+        inspector = ArtistInspector(QuadMesh)
+        short = chain.from_iterable(inspector.aliasd.values())
+        known = [*inspect.signature(Axes.pcolormesh).parameters, *inspector.get_setters(), *short]
         for name in self.mesh:
             if name not in known:
                 hint = did_you_mean(name, [*_ARGUMENTS, *known])
