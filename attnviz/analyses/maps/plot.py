@@ -1183,10 +1183,11 @@ def draw_head_summary(
     down = min(_LARGEST_HEAD, max(across, min(_TALLEST_HEAD * across, room)), tallest / grid.rows)
     ax = page.axes(left, top, across * grid.columns, down * grid.rows)
     colors = _colors()
-    cells = np.empty((grid.rows, grid.columns, 3))
+    cells, ground = np.empty((grid.rows, grid.columns, 3)), np.array(to_rgb(theme().ground))
     for number, (name, share) in enumerate(looks):
         column, row = grid.place(*divmod(number, len(grid.heads)))
-        cells[row, column] = _shade(colors[name], share)
+        mix = _LIGHTEST + (1 - _LIGHTEST) * min(max(share, 0.0), 1.0)  # of the color and the ground
+        cells[row, column] = (1 - mix) * ground + mix * np.array(to_rgb(colors[name]))
     extent = (0, grid.columns, grid.rows, 0)
     ax.imshow(cells, aspect="auto", origin="upper", interpolation="nearest", extent=extent)
     if across >= _LINED:
@@ -1209,12 +1210,6 @@ def _colors() -> dict[str, str]:
         "previous": blue, "next": purple, "itself": orange, "same": red, "first": theme().gray,
         "special": theme().muted, OTHER_WORDS: green,
     }  # fmt: skip
-
-
-def _shade(color: str, share: float) -> NDArray[np.float64]:
-    """Return a color between the background and `color`, which stands for all of the attention."""
-    mix = _LIGHTEST + (1 - _LIGHTEST) * min(max(share, 0.0), 1.0)
-    return (1 - mix) * np.array(to_rgb(theme().ground)) + mix * np.array(to_rgb(color))
 
 
 def _draw_key(
