@@ -119,12 +119,11 @@ class WeightScale:
         weights : those of several maps on one scale, in place of the maps' own.
         """
         weights, uninformative = maps.weights if weights is None else weights, maps.uninformative
+        if maps.signed or uninformative.all() or is_logarithmic(weights.shape[-1]):
+            uninformative = torch.zeros_like(uninformative)
         if maps.signed:
             size = weights.float().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
-            nothing = torch.zeros_like(uninformative)
-            return cls(signed_norm([size]), None, nothing, maps.masked, theme().values)
-        if uninformative.all() or is_logarithmic(weights.shape[-1]):
-            uninformative = torch.zeros_like(uninformative)
+            return cls(signed_norm([size]), None, uninformative, maps.masked, theme().values)
         largest = weights.reshape(-1, *uninformative.shape).nan_to_num(0.0, 0.0, 0.0).amax(0)
         neutral = None
         if uninformative.any():

@@ -114,7 +114,6 @@ def attention_map(
     >>> drawn.weights.sum(dim=-1).round(decimals=4)
     tensor([1., 1., 1., 1., 1.])
     """
-    result, words = one_result(result, streamed=True), true_or_false(words, "words")
     layers, heads = whole_numbers(layer, "layer"), whole_numbers(head, "head")
     for one in layers:
         for number in heads:
