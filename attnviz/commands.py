@@ -51,7 +51,7 @@ def heatmap(call: Call) -> int:
     result = call.attend(layers=layer, heads=head)
 
     from attnviz.analyses.maps.compute import rank_heads
-    from attnviz.analyses.maps.heatmap import draw_heatmap, select_map
+    from attnviz.analyses.maps.plot import draw_heatmap, select_map
 
     drawn = select_map(
         result,

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.results import Axis
+from attnviz.results import Axis, AxisGeometry, Special, row_shares
+from attnviz.results.agreement_report import LINEAR
 
 _BLOCK_WEIGHTS = {"cpu": 2**18, "cuda": 2**23}  # of one head, in the rows processed at once
 _LEAST = 0.25, 0.5  # weight beyond even weights: of other rules, and of a head that rests
@@ -500,3 +502,176 @@ class WeightStatistics:
         stacked = torch.stack(tables, 1) * used.unsqueeze(-1)
         counts = torch.cat([used, rows.expand(-1, len(self._of_rows), -1)], dim=1).sum(-1)
         return stacked.movedim(1, -1).contiguous(), counts
+
+
+# --- which rules the heads of a map follow
+
+FAMILIES = [one for one in STATISTICS if one.family]
+OTHER_WORDS = "other words"  # what heads without a family attend to
+_MOST_OF_A_ROW = 1.01  # what the weights of a query sum to, with rounding
+
+
+class Maps:
+    """Maps (…, m, n) with labeled rows and columns: see `AttentionMap` and `HeadMaps`."""
+
+    weights: Tensor
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    sides: tuple[AxisGeometry, AxisGeometry]
+    special_rows: tuple[bool, ...]
+    special_columns: tuple[bool, ...]
+    masked: Tensor | None
+    starts_with_sink: bool
+    stack: str
+    heads: tuple[int, ...]
+    if TYPE_CHECKING:  # computed by `OneMap`
+
+        @property
+        def layers(self) -> tuple[int, ...]: ...  # noqa: D102
+
+    @property
+    def signed(self) -> bool:
+        """Whether weights may be negative and rows need not sum to 1, as in linear attention."""
+        return self.stack == LINEAR
+
+    @property
+    def is_word(self) -> tuple[Tensor, Tensor]:
+        """Which queries (m,) and which keys (n,) are words that the model read.
+
+        These are no special tokens, and none that stands for what the vocabulary lacks.
+        """
+        special = self.special_rows, self.special_columns
+        rows, columns = (
+            torch.tensor(flags or (False,), device="cpu").expand(count)
+            | torch.tensor([*map(bool, side.unknown or ("",))], device="cpu")
+            for count, flags, side in zip(self.weights.shape[-2:], special, self.sides, strict=True)
+        )
+        return ~rows, ~columns
+
+    @property
+    def uninformative(self) -> Tensor:
+        """Which cells say little about the text, (m, n).
+
+        Those of special and unknown tokens, the rows of queries that may attend to one key only,
+        and the first word of a causal model, on which heads rest.
+        """
+        rows, columns = self.is_word
+        if self.masked is not None and len(columns) > 1:
+            rows = rows & ((~self.masked).sum(1) != 1)
+        if self.starts_with_sink:
+            columns = columns.clone()
+            columns[0] = False
+        return ~(rows[:, None] & columns)
+
+    @property
+    def uninformative_name(self) -> str:
+        """What uninformative cells are, for a color bar."""
+        kinds = {"special tokens": self.special_columns, "[UNK]": self.sides[1].unknown}
+        if names := " and ".join(name for name, flags in kinds.items() if any(flags)):
+            return f"of {names}"
+        return "of the first word" if self.starts_with_sink else "of the only key"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the maps are of the words of a text that attends to itself, one in each cell."""
+        plain = all(not (side.patches or side.seconds) and side.cell == 1 for side in self.sides)
+        return plain and self.stack != "cross" and self.rows == self.columns
+
+    @property
+    def sums(self) -> str:
+        """What rows sum to if their weights are no shares, as in "0.5 to 4"; else ""."""
+        sums = self.weights.float().sum(-1)
+        if not sums.max() > _MOST_OF_A_ROW:
+            return ""
+        least, most = (f"{float(end):.3g}" for end in sums[sums > 0].aminmax())
+        return least if least == most else f"{least} to {most}"
+
+    @property
+    def shares(self) -> Tensor:
+        """The weights, or their shares in the sizes of their rows if these are not 1."""
+        return row_shares(self.weights) if self.signed or self.sums else self.weights
+
+    @property
+    def even_weights(self) -> Tensor:
+        """The weights (m, n) of queries that attend evenly to all keys that they may read."""
+        readable = torch.ones(self.weights.shape[-2:], device="cpu")
+        if self.masked is not None:
+            readable = (~self.masked).float()
+        return readable / readable.sum(-1, keepdim=True).clamp(min=1)
+
+
+class OneMap(Maps):
+    """The map of one head, or the mean map of several heads or layers: see `AttentionMap`."""
+
+    layer: int | tuple[int, ...]
+    special: Special
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layer, or the layers that were averaged."""
+        return (self.layer,) if isinstance(self.layer, int) else self.layer
+
+
+def head_families(maps: Maps) -> list[tuple[Statistic, float] | None]:
+    """Return the rule that each map follows, by `followed_rules`; None without any.
+
+    With it comes the mean weight that its keys get.
+    """
+    weights = maps.shares.reshape(-1, *maps.weights.shape[-2:])
+    words, _ = maps.is_word
+    if not maps.is_text or words.sum() < 2 or not weights.isfinite().all():
+        return [None] * len(weights)
+    even = maps.even_weights
+    shares = torch.full((len(weights), len(FAMILIES)), torch.nan, device="cpu")
+    excess = shares.clone()
+    for n, (family, keys) in enumerate(zip(FAMILIES, family_keys(maps), strict=True)):
+        rows = words & keys.any(-1)
+        if rows.sum() >= family.fewest:
+            shares[:, n] = (weights * keys).sum(-1)[..., rows].mean(-1)
+            excess[:, n] = shares[:, n] - (even * keys).sum(-1)[rows].mean()
+    followed = followed_rules(excess.double().numpy(), FAMILIES)
+    if any(maps.special_columns[:1]):  # a head that rests on this first token rests on special ones
+        first, special = FAMILIES.index(FIRST), FAMILIES.index(SEPARATORS)
+        followed = [special if n == first else n for n in followed]
+    named = zip(followed, shares.tolist(), strict=True)
+    return [None if n < 0 else (FAMILIES[n], of[n]) for n, of in named]
+
+
+def resting_heads(maps: Maps) -> list[bool]:
+    """Return which heads rest: as titles name them, and of images and sounds on special tokens."""
+    if maps.is_text:
+        return [found is not None and found[0].resting for found in head_families(maps)]
+    rows, columns = maps.is_word
+    excess = ((maps.shares - maps.even_weights) * ~columns).sum(-1)[..., rows].mean(-1)
+    return [n == 0 for n in followed_rules(excess.reshape(-1, 1).double().numpy(), [SEPARATORS])]
+
+
+def family_keys(maps: Maps) -> list[Tensor]:
+    """Return the keys (T, T) of each family."""
+    words, _ = maps.is_word
+    special = torch.tensor(maps.special_columns or (False,), device="cpu").expand(len(words))
+    numbers: dict[str, int] = {}
+    spelled = [numbers.setdefault(word.lower(), n) for n, word in enumerate(maps.rows)]
+    ids = torch.tensor(spelled, device="cpu").masked_fill(~words, -1)
+    of_text = Positions(*(one[None] for one in (ids, words | special, special, ids < -1)))
+    pairs = Pairs(of_text, of_text, slice(None))
+    shape = 1, len(words), len(words)
+    return [family.keys(pairs).expand(shape)[0] for family in FAMILIES if family.keys]
+
+
+def where_heads_look(maps: Maps) -> list[tuple[str, float]] | None:
+    """Return what each head attends to, with its mean weight: its family, or other words.
+
+    Other words are those of no family. None if the maps are not of the words of a text.
+    """
+    words, _ = maps.is_word
+    weights = maps.shares.flatten(0, 1).float()
+    families = head_families(maps)
+    if not maps.is_text or words.sum() < 2 or not weights.isfinite().all():
+        return None
+    others = words & ~torch.stack(family_keys(maps)).any(0)
+    share = (weights * others).sum(-1)[:, words].mean(-1).tolist()
+    return [
+        (OTHER_WORDS, share[n]) if found is None else (found[0].family, found[1])
+        for n, found in enumerate(families)
+    ]

@@ -3,8 +3,8 @@ from attnviz.analyses.check.plot import check as check
 from attnviz.analyses.compare.plot import compare as compare
 from attnviz.analyses.example.plot import example as example
 from attnviz.analyses.explain.plot import explain as explain
-from attnviz.analyses.maps.head_grid import heads as heads
-from attnviz.analyses.maps.heatmap import heatmap as heatmap
+from attnviz.analyses.maps.plot import heads as heads
+from attnviz.analyses.maps.plot import heatmap as heatmap
 from attnviz.analyses.senses.plot import senses as senses
 from attnviz.analyses.shift.plot import shift as shift
 from attnviz.analyses.steps.plot import attention_vector as attention_vector

@@ -1,4 +1,4 @@
-"""The drawing kit: style and sizes, pages with captions, cells with their labels."""
+"""The drawing kit: style and sizes, sentences, pages with captions, cells with their labels."""
 
 import inspect
 import re

@@ -21,8 +21,8 @@ from matplotlib.transforms import Affine2D, Bbox
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnviz.figures.claims import is_logarithmic
 from attnviz.figures.layout import Ruler, line_height
-from attnviz.figures.scale import LOGARITHMIC_FROM
 from attnviz.figures.style import (
     LABEL_PAD,
     NUMBER_SIZE,
@@ -33,7 +33,7 @@ from attnviz.figures.style import (
 )
 from attnviz.formula.attention import HIDDEN
 from attnviz.results import AxisGeometry, Landmark
-from attnviz.results.text import literal
+from attnviz.results.text import literal, with_minus
 
 # Matrices with more cells are drawn as one image, which keeps files small.
 _LINED_CELLS, _UNLINED_CELLS = 64 * 64, 32 * 32
@@ -162,7 +162,7 @@ def number(value: float) -> str:
     if value < HIDDEN:
         return "\N{MINUS SIGN}∞"
     text = f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
-    return text.replace("-", "\N{MINUS SIGN}")
+    return with_minus(text)
 
 
 def frame(
@@ -241,7 +241,7 @@ def fit_ticks(
         return _rows(tokens, side, cell, ruler, axis)
     points = min(TEXT_SIZE, max(SMALLEST_SIZE, line))
     every = max(1, math.ceil(SMALLEST_SIZE / line))
-    if every >= _SPARSE and len(tokens) >= LOGARITHMIC_FROM and not named:
+    if every >= _SPARSE and is_logarithmic(len(tokens)) and not named:
         return _landmarks(AxisGeometry(landmarks=_marks(tokens)), cell, ruler, axis, longest)
     shown = range(named % every, len(tokens), every)
     labels = tuple(ruler.clip(literal(tokens[i]), longest, points) for i in shown)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -21,15 +21,11 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.errors import InputError, did_you_mean
+from attnviz.figures.claims import is_logarithmic
 from attnviz.figures.style import theme
+from attnviz.heads import Maps
 
-LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
-
-
-def is_logarithmic(keys: int) -> bool:
-    """Return whether weights of a number of keys have a logarithmic scale."""
-    return keys >= LOGARITHMIC_FROM
 
 
 def signed_norm(numbers: Iterable[float]) -> Normalize:
@@ -59,14 +55,6 @@ def weight_norm(weights: Tensor) -> Normalize:
 _ARGUMENTS = "annot", "cbar", "cbar_ax", "cmap", "heads", "norm", "title", "vmax", "vmin", "width"
 
 
-@cache
-def _mesh_settings() -> list[str]:
-    """Return the settings of drawn cells that matplotlib knows, with their short names."""
-    inspector = ArtistInspector(QuadMesh)
-    short = (name for names in inspector.aliasd.values() for name in names)
-    return [*inspector.get_setters(), *short]
-
-
 @dataclass(frozen=True, eq=False)
 class Look:
     """What the user set of the look of a map: see `attnviz.plot.heatmap`."""
@@ -90,7 +78,11 @@ class Look:
             raise InputError(
                 f"{self.cmap!r} is no colormap. {did_you_mean(self.cmap, list(mpl.colormaps))}"
             )
-        known = [*inspect.signature(Axes.pcolormesh).parameters, *_mesh_settings()]
+        if not self.mesh:
+            return
+        inspector = ArtistInspector(QuadMesh)
+        short = chain.from_iterable(inspector.aliasd.values())
+        known = [*inspect.signature(Axes.pcolormesh).parameters, *inspector.get_setters(), *short]
         for name in self.mesh:
             if name not in known:
                 hint = did_you_mean(name, [*_ARGUMENTS, *known])
@@ -100,21 +92,6 @@ class Look:
     def sets_colors(self) -> bool:
         """Whether the user chose the scale or its colors."""
         return any(one is not None for one in (self.vmin, self.vmax, self.norm, self.cmap))
-
-
-class Maps(Protocol):
-    """Maps whose cells differ in what they say: `AttentionMap` or `HeadMaps`."""
-
-    @property
-    def weights(self) -> Tensor: ...  # noqa: D102
-    @property
-    def masked(self) -> Tensor | None: ...  # noqa: D102
-    @property
-    def uninformative(self) -> Tensor: ...  # noqa: D102
-    @property
-    def uninformative_name(self) -> str: ...  # noqa: D102
-    @property
-    def signed(self) -> bool: ...  # noqa: D102
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,12 +119,11 @@ class WeightScale:
         weights : those of several maps on one scale, in place of the maps' own.
         """
         weights, uninformative = maps.weights if weights is None else weights, maps.uninformative
+        if maps.signed or uninformative.all() or is_logarithmic(weights.shape[-1]):
+            uninformative = torch.zeros_like(uninformative)
         if maps.signed:
             size = weights.float().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
-            nothing = torch.zeros_like(uninformative)
-            return cls(signed_norm([size]), None, nothing, maps.masked, theme().values)
-        if uninformative.all() or is_logarithmic(weights.shape[-1]):
-            uninformative = torch.zeros_like(uninformative)
+            return cls(signed_norm([size]), None, uninformative, maps.masked, theme().values)
         largest = weights.reshape(-1, *uninformative.shape).nan_to_num(0.0, 0.0, 0.0).amax(0)
         neutral = None
         if uninformative.any():
@@ -167,6 +143,14 @@ class WeightScale:
         colors = self.colors if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
         nothing = torch.zeros_like(self.uninformative)
         return WeightScale(norm, None, nothing, self.masked, colors)
+
+    def pooled(self, size: tuple[int, int]) -> WeightScale:
+        """Return the scale of maps that `pool_largest` pools to a size."""
+        cells = pool_largest(self.uninformative[None].float(), size)[0] > 0
+        masked = self.masked
+        if masked is not None:
+            masked = pool_largest((~masked)[None].float(), size)[0] == 0
+        return replace(self, uninformative=cells, masked=masked)
 
     @property
     def signed(self) -> bool:

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
-from attnviz.figures.scale import BELOW_EVEN, LOGARITHMIC_FROM
+from attnviz.figures.claims import LOGARITHMIC_FROM
+from attnviz.figures.scale import BELOW_EVEN
 from attnviz.interactive.page import compact_json
 from attnviz.results import (
     AttentionRecord,

@@ -20,7 +20,8 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import attnviz
-from attnviz.figures.scale import BELOW_EVEN, LOGARITHMIC_FROM
+from attnviz.figures.claims import LOGARITHMIC_FROM
+from attnviz.figures.scale import BELOW_EVEN
 from attnviz.interactive.page import make_page
 from attnviz.interactive.payload import Head
 from attnviz.interactive.view import view

@@ -7,9 +7,8 @@ import torch
 from fetched import load
 
 import attnviz
-from attnviz.analyses.maps.finding import head_families
 from attnviz.analyses.survey.aggregate import assign_roles
-from attnviz.heads import NAMES, RESTING_ROLES
+from attnviz.heads import NAMES, RESTING_ROLES, head_families
 
 pytestmark = pytest.mark.real
 TEXTS = (  # of words that are one token each and occur once: a survey has no roles of others there

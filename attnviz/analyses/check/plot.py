@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from attnviz.analyses.check.result import CheckResult
 from attnviz.figures import figure
 from attnviz.figures.cells import decimals, draw_cells, frame, write_numbers
+from attnviz.figures.claims import quoted
 from attnviz.figures.head_grid import number_axes
 from attnviz.figures.layout import CaptionLength, Page, color_bar, new_page
 from attnviz.figures.style import (
@@ -27,7 +28,7 @@ from attnviz.figures.style import (
     power,
     theme,
 )
-from attnviz.results.text import literal, source
+from attnviz.results.text import source
 
 _LARGEST_CELL = 0.36  # inches of a head
 _SMALL_CELL = 0.2  # if all agree
@@ -87,7 +88,7 @@ def _below_title(result: CheckResult) -> Iterator[str]:
     """Yield where the first head differs most, and what explains it."""
     if (first := result.first) is not None:
         yield (
-            f"From “{literal(first.query)}” to “{literal(first.key)}” it has {first.theirs:.4g} "
+            f"From {quoted(first.query)} to {quoted(first.key)} it has {first.theirs:.4g} "
             f"instead of {first.ours:.4g}; {int((~result.agree).sum())} of {len(result)} heads "
             "differ."
         )

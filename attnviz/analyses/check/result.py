@@ -11,6 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 from torch import Tensor
 
+from attnviz.figures.claims import quoted
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.base import (
@@ -24,7 +25,7 @@ from attnviz.results.base import (
     fits,
     proof,
 )
-from attnviz.results.text import dim, literal, ranges
+from attnviz.results.text import dim, ranges
 from attnviz.runtime import text_as_html
 
 
@@ -124,8 +125,8 @@ class CheckResult(Result):
         where = self.first
         failed = len(self) - int(self.agree.sum())
         return (
-            f"DIFFERS first in head {self._name}, from “{literal(where.query)}” to "
-            f"“{literal(where.key)}”: {where.theirs:.4g} instead of {where.ours:.4g}; "
+            f"DIFFERS first in head {self._name}, from {quoted(where.query)} to "
+            f"{quoted(where.key)}: {where.theirs:.4g} instead of {where.ours:.4g}; "
             f"{failed} of {len(self)} heads differ"
         )
 

@@ -23,6 +23,7 @@ from attnviz.analyses.maps.result import (
     HeadScore,
 )
 from attnviz.errors import InputError, true_or_false, whole_number, whole_numbers
+from attnviz.heads import resting_heads
 from attnviz.results import (
     AttentionRecord,
     AttentionResult,
@@ -113,7 +114,6 @@ def attention_map(
     >>> drawn.weights.sum(dim=-1).round(decimals=4)
     tensor([1., 1., 1., 1., 1.])
     """
-    result, words = one_result(result, streamed=True), true_or_false(words, "words")
     layers, heads = whole_numbers(layer, "layer"), whole_numbers(head, "head")
     for one in layers:
         for number in heads:
@@ -650,9 +650,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
 
 
 def _resting(result: AttentionResult, layer: int) -> list[bool]:
-    """Return which heads of a layer rest; `finding` draws on matplotlib, so it is read late."""
-    from attnviz.analyses.maps.finding import resting_heads
-
+    """Return which heads of a layer rest."""
     return resting_heads(head_maps(result.at([layer]), layer=layer))  # its digests alone
 
 

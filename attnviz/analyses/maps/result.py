@@ -17,8 +17,9 @@ from torch import Tensor
 
 import attnviz
 from attnviz.errors import true_or_false, whole_number
+from attnviz.figures.claims import were_read
+from attnviz.heads import Maps, OneMap
 from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special
-from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import attributes_of
 from attnviz.results.base import (
     Columns,
@@ -48,61 +49,10 @@ _COLUMNS = ("layer", "head", "score")  # of a ranking
 _BEST, _LISTED = 6, 10  # heads that are printed of a ranking, and with their ranks
 
 
-class _LabeledMaps(Result):
-    """One map, or the maps of all heads, with labeled rows and columns."""
+class _LabeledMaps(Maps, Result):
+    """One map, or the maps of all heads, as a result."""
 
-    weights: Tensor
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    sides: tuple[AxisGeometry, AxisGeometry]
     agreement: AgreementReport
-    special_rows: tuple[bool, ...]
-    special_columns: tuple[bool, ...]
-    masked: Tensor | None
-    starts_with_sink: bool
-    stack: str
-
-    @property
-    def signed(self) -> bool:
-        """Whether weights may be negative and rows need not sum to 1, as in linear attention."""
-        return self.stack == LINEAR
-
-    @property
-    def is_word(self) -> tuple[Tensor, Tensor]:
-        """Which queries (m,) and which keys (n,) are words that the model read.
-
-        These are no special tokens, and none that stands for what the vocabulary lacks.
-        """
-        special = self.special_rows, self.special_columns
-        rows, columns = (
-            torch.tensor(flags or (False,), device="cpu").expand(count)
-            | torch.tensor([*map(bool, side.unknown or ("",))], device="cpu")
-            for count, flags, side in zip(self.weights.shape[-2:], special, self.sides, strict=True)
-        )
-        return ~rows, ~columns
-
-    @property
-    def uninformative(self) -> Tensor:
-        """Which cells say little about the text, (m, n).
-
-        Those of special and unknown tokens, the rows of queries that may attend to one key only,
-        and the first word of a causal model, on which heads rest.
-        """
-        rows, columns = self.is_word
-        if self.masked is not None and len(columns) > 1:
-            rows = rows & ((~self.masked).sum(1) != 1)
-        if self.starts_with_sink:
-            columns = columns.clone()
-            columns[0] = False
-        return ~(rows[:, None] & columns)
-
-    @property
-    def uninformative_name(self) -> str:
-        """What uninformative cells are, for a color bar."""
-        kinds = {"special tokens": self.special_columns, "[UNK]": self.sides[1].unknown}
-        if names := " and ".join(name for name, flags in kinds.items() if any(flags)):
-            return f"of {names}"
-        return "of the first word" if self.starts_with_sink else "of the only key"
 
     def _label_rules(self, *sizes: set[int]) -> Rules:
         m, n, masked = len(self.rows), len(self.columns), self.masked
@@ -163,7 +113,7 @@ class _LabeledMaps(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionMap(_LabeledMaps):
+class AttentionMap(_LabeledMaps, OneMap):
     """One map as it is drawn: weights, labels, and notes on how they were computed.
 
     Attributes
@@ -231,11 +181,6 @@ class AttentionMap(_LabeledMaps):
         return {**which, **self._places(), **proof(self)}
 
     @property
-    def layers(self) -> tuple[int, ...]:
-        """The layer, or the layers that were averaged."""
-        return (self.layer,) if isinstance(self.layer, int) else self.layer
-
-    @property
     def where(self) -> str:
         """Which layers and heads the map is of, in words."""
         return selection(self.stack, self.layers, self.heads)
@@ -261,7 +206,6 @@ class AttentionMap(_LabeledMaps):
         return cast("Axes", attnviz.plot.heatmap(self, **keywords))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         from attnviz.figures.scale import WeightScale
 
         weights = self.weights.float().nan_to_num()
@@ -288,7 +232,7 @@ class AttentionMap(_LabeledMaps):
         colors = scale.rgba(weights)[..., :3]
         plain = console.no_color or not console.is_terminal
         for number, label in enumerate(labels):
-            look = "dim italic" if any(self.sides[0].unknown[number : number + 1]) else ""
+            look = "" if were_read(self.sides[0], number) else "dim italic"
             line = Text(f"{number:>2} ").append(set_cell_size(label, indent - 3), look).append(" ")
             for shade, color in zip(shades[number].tolist(), colors[number].tolist(), strict=True):
                 mark = _RAMP[min(int(shade * len(_RAMP)), len(_RAMP) - 1)] if plain else " "
@@ -370,7 +314,6 @@ class HeadMaps(_LabeledMaps):
         return attnviz.plot.heads(self, **keywords)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         layers, heads, m, n = self.weights.shape
         size = f"{layers} × {heads} heads, {m} × {n} weights each"
         yield Text(f"{self.provenance.model}: {size}", "bold")
@@ -448,7 +391,6 @@ class HeadRanking(_RankedHeads):
         return replace(self, scores=tuple(s for s in self.scores if s.layer == layer))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         yield Text(f"{self.meaning}: {_names(self.scores[:_BEST], scores=True)}")
 
 
@@ -518,7 +460,6 @@ class HeadMatches(_RankedHeads):
         return tuple(head for head in self.heads if head.above.issuperset(self.others))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         table = Table("head", "weight", "rank among the words", box=None, header_style="dim")
         for head in self.heads[:_LISTED]:
             table.add_row(f"{head.layer}.{head.head}", f"{head.score:.3f}", str(head.rank))

@@ -126,24 +126,23 @@ def senses(
             )
     design = Design.of([labels[n] for n in kept], [words.sentence[n] for n in kept])
     vectors = words.vectors[:, kept]
-    outcomes = [classify(state, design, centered=not raw) for state in vectors]
-    both = zip(vectors, outcomes, strict=True)
-    scores = tuple(score(state, design, outcome) for state, outcome in both)
-    others = classify(words.context[kept], design, centered=not raw)
-    right = torch.full((len(scores) + 1, len(labels)), math.nan, device="cpu")
-    right[:, kept] = torch.stack([outcome.right for outcome in (*outcomes, others)])
+    kinds = [*vectors, words.context[kept]]  # the states, and the other words alone
+    outcomes = [classify(kind, design, centered=not raw) for kind in kinds]
+    right = torch.full((len(kinds), len(labels)), math.nan, device="cpu")
+    right[:, kept] = torch.stack([outcome.right for outcome in outcomes])
+    *scores, context = map(score, kinds, itertools.repeat(design), outcomes)
     best = max(range(len(scores)), key=lambda i: (round(scores[i].accuracy, 9), -i))
     planes, explained = zip(*map(main_plane, words.vectors), strict=True)
     occurrences, record = _occurrences(words, checked, max(best - 1, 0))
-    shuffled = torch.stack([outcome.shuffled for outcome in outcomes]).amax(0)
+    shuffled = torch.stack([outcome.shuffled for outcome in outcomes[:-1]]).amax(0)
     center = 0 if raw else vectors.mean(1, keepdim=True)
     return SensesResult(
         word=word,
         senses=names,
         occurrences=tuple(occurrences),
         vectors=words.vectors - center,
-        scores=scores,
-        context=score(words.context[kept], design, others),
+        scores=tuple(scores),
+        context=context,
         right=right[:-1],
         plane=align(torch.stack(planes), best),
         explained=explained,

@@ -15,6 +15,7 @@ from matplotlib.textpath import text_to_path
 
 from attnviz.analyses.senses.result import Occurrence, SensesResult
 from attnviz.figures import figure
+from attnviz.figures.claims import quoted
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
@@ -168,21 +169,19 @@ def _draw_planes(
     """Draw the occurrences in the plane of some states, in rows; return the lower edge."""
     columns = max(1, int((page.room + _GAP + 1e-9) / (size + _GAP)))
     shown, edge = shown_states(result), top
-    for number, state in enumerate(shown):
-        if number % columns == 0:
-            top = edge + (_BETWEEN if number else 0)
-            below = 0.0  # the tallest title of the row
-            for title, share in (_title_of(result, s) for s in shown[number : number + columns]):
-                tall = line_height(TEXT_SIZE) * len(page.ruler.wrap(title, size, TEXT_SIZE, "bold"))
-                lines = page.ruler.wrap(share, size, SMALL_SIZE)
-                below = max(below, tall + line_height(SMALL_SIZE) * len(lines))
-        x = page.left + number % columns * (size + _GAP)
-        title, share = _title_of(result, state)
-        page.paragraph(x, page.subtitle(x, top, title, size), share, size)
-        ax = page.axes(x, top + below + 0.03, size, size)
-        _draw_dots(ax, result, state, size, listed)
-        ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
-        edge = max(edge, top + below + 0.03 + size)
+    for start in range(0, len(shown), columns):
+        top = edge + (_BETWEEN if start else 0)
+        row = [(page.left + n * (size + _GAP), s) for n, s in enumerate(shown[start:][:columns])]
+        titles = [(left, *_title_of(result, state)) for left, state in row]
+        below = 0.03 + max(
+            page.paragraph(left, page.subtitle(left, top, title, size), share, size)
+            for left, title, share in titles
+        )
+        for left, state in row:
+            ax = page.axes(left, below, size, size)
+            _draw_dots(ax, result, state, size, listed)
+            ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
+        edge = below + size
     return edge
 
 
@@ -388,7 +387,7 @@ def _caption_parts(result: SensesResult) -> list[str]:
     senses = ", ".join(f"{literal(sense)} {result.counts[sense]}" for sense in result.senses)
     since = "" if result.since is None else "; from that layer on p ≤ 0.01 in each"
     return [
-        f"“{literal(result.word)}” {len(result.occurrences)} times in {result.sentences} sentences "
+        f"{quoted(result.word)} {len(result.occurrences)} times in {result.sentences} sentences "
         f"({senses}{' counted' if result.alike else ''}), read by {result.provenance.model_name}"
         f"{result.provenance.with_changes}",
         "right: nearest by cosine to the centroid of its own sense, computed without its sentence"

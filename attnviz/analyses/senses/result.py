@@ -15,6 +15,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.errors import joined
+from attnviz.figures.claims import quoted
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.base import (
@@ -224,7 +225,7 @@ class SensesResult(Result):
         word itself, if that differs before any context. Attention
         splits a word only where the word does better than the other words alone, without it.
         """
-        word, since = f"“{literal(self.word)}”", self.since
+        word, since = quoted(self.word), self.since
         senses = joined([literal(sense) for sense in self.senses])
         accuracy, others = self.scores[-1].accuracy, self.context.accuracy
         output = f"{accuracy:.0%} right, chance {self.chance:.0%}"
@@ -324,7 +325,7 @@ class SensesResult(Result):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         senses = ", ".join(map(literal, self.senses))
-        yield Text(f"“{literal(self.word)}”: {senses}; {self.provenance.model}", "bold")
+        yield Text(f"{quoted(self.word)}: {senses}; {self.provenance.model}", "bold")
         yield Text(" ".join([f"{self.headline}.", *self.details]))
         columns = ("layer", "accuracy", "interval", "p", "shuffled", "silhouette", "macro")
         names = (*columns, literal(self.minority, 12))

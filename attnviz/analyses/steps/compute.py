@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias, Unpack
 from torch import Tensor
 
 from attnviz.analyses.maps.compute import choose_head, choose_word
-from attnviz.analyses.maps.finding import SIGNED
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError, ModelError, whole_number
+from attnviz.figures.claims import SIGNED
 from attnviz.formula.attention import merge_heads, repeat_heads, scores
 from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended

@@ -29,6 +29,7 @@ from attnviz.figures.cells import (
     range_of,
     write_numbers,
 )
+from attnviz.figures.claims import quoted, were_read
 from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, new_page, range_bar
 from attnviz.figures.style import (
     BAR_GAP,
@@ -121,7 +122,7 @@ def steps(
                 top = _draw_row(page, result, [result[name] for name in names], top) + _BETWEEN
             else:
                 top = _draw_attention_vector(page, result, top) + _BETWEEN
-        framed = f"rows are tokens; framed is the row of “{literal(result.word)}”"
+        framed = f"rows are tokens; framed is the row of {quoted(result.word)}"
         if result.heads > 1:
             framed += f", and among the heads side by side what head {result.head} adds"
         parts = [
@@ -188,18 +189,16 @@ def _draw_heading(page: Page, result: StepsResult) -> float:
     """Write which key contributes most to the attention vector, and which head it is."""
     where = selection(result.stack, (result.layer,), (result.head,))
     shares = result.shares
-    if not shares.isfinite().all():
-        return page.heading(where) + 0.06
     key = int(shares.argmax())
-    row, unknown = result.row, (result.side("query").unknown, result.side("key").unknown)
-    if any(unknown[0][row : row + 1] + unknown[1][key : key + 1]):
+    are_known = were_read(result.side("query"), result.row) and were_read(result.side("key"), key)
+    if not shares.isfinite().all() or not are_known:
         return page.heading(where) + 0.06
     weights = result["weights"].values
     weight = float(weights[result.row, key])
     written = _signed_number(range_of(weights), weight) if result.signed else f"{weight:.2f}"
     top = page.heading(
-        f"“{literal(result.keys[key])}” contributes {float(shares[key]):.0%} of the attention "
-        f"vector of “{literal(result.word)}”, with a weight of {written}"
+        f"{quoted(result.keys[key])} contributes {float(shares[key]):.0%} of the attention vector "
+        f"of {quoted(result.word)}, with a weight of {written}"
     )
     return page.write(page.left, top, [where], points=TEXT_SIZE, color=theme().muted) + 0.06
 
@@ -213,7 +212,7 @@ def _signed_number(end: float, value: float) -> str:
     if value == 0:
         return "0"
     text = f"{value:.1f}" if end >= 1 else f"{value:.2f}" if end >= 0.1 else f"{value:.0e}"
-    return text.replace("-", "\N{MINUS SIGN}", int(value < 0))
+    return f"\N{MINUS SIGN}{text[1:]}" if value < 0 else text
 
 
 def _as_steps(
@@ -409,7 +408,7 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     room = right - left - indent - 2 * _NUMBER_ROOM - 3 * _BETWEEN - BAR_ROOM
     bars, strips = room * 0.2, room * 0.4
     top = page.write(left, top, ["Attention vector a"], points=TEXT_SIZE, weight="bold")
-    subtitle = f"of “{literal(result.word)}”: every value times its weight, added up"
+    subtitle = f"of {quoted(result.word)}: every value times its weight, added up"
     top = page.paragraph(left, top, subtitle, right - left) + 0.04
     at_bars = left + indent
     at_values = at_bars + bars + _NUMBER_ROOM + _BETWEEN

@@ -12,6 +12,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.errors import expect_names
+from attnviz.figures.claims import were_read
 from attnviz.formula.attention import HIDDEN
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
@@ -233,7 +234,7 @@ class StepsResult(Result):
             numbers = [_number(row[key]) for row in rows]
             share = f"{round(100 * shares[key])}%"
             cells = [Text(bar, "blue" if rows[-1][key] >= 0 else "red")] if bars else []
-            look = "dim italic" if any(self.side("key").unknown[key : key + 1]) else ""
+            look = "" if were_read(self.side("key"), key) else "dim italic"
             table.add_row(Text(literal(label), look), *numbers, *cells, share)
         return table
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.analyses.maps.finding import head_families, of_heads, of_map
-from attnviz.analyses.maps.heatmap import select_map
+from attnviz.analyses.maps.plot import select_map
+from attnviz.figures.claims import of_heads, of_map
+from attnviz.heads import head_families
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from attnviz.analyses.maps.compute import (
     head_maps,
     rank_heads,
 )
-from attnviz.analyses.maps.finding import head_families
 from attnviz.errors import InputError
+from attnviz.heads import head_families
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
 from attnviz.results.axis import content_words, token_groups
 

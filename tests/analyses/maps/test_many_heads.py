@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.analyses.maps.finding import OTHER_WORDS, where_heads_look
 from attnviz.figures.head_grid import HeadGrid
+from attnviz.heads import OTHER_WORDS, where_heads_look
 
 WORDS = ("He", "walked", "to", "the", "river", "and", "sat", "down")
 LLAMA = 80, 64  # layers and heads of Llama-70B

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import attnviz
-from attnviz.analyses.maps.finding import of_heads, of_map
+from attnviz.figures.claims import of_heads, of_map
 
 TEXTS = {"火车准时离开了车站": "车准时离开了站", "I love 🍕 and 🐈, but not 🚗!": "🍕🐈🚗"}
 pytestmark = pytest.mark.filterwarnings("ignore:No installed font")

@@ -44,7 +44,7 @@ _MODULES = (
     "attnviz.analyses.senses.compute", "attnviz.interactive.payload",
     "pydantic", "PIL.JpegImagePlugin", "PIL.GifImagePlugin",
     "attnviz.analyses.example.compute", "attnviz.app", "calling",
-    "attnviz.analyses.maps.heatmap", "attnviz.interactive.serve.app",
+    "attnviz.analyses.maps.plot", "attnviz.interactive.serve.app",
 )  # fmt: skip
 
 

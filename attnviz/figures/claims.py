@@ -1,4 +1,9 @@
-"""What maps show, in a sentence: the family of a head, or the words that it relates most."""
+"""Sentences about numbers: titles, and parts of captions, headlines and lines of a terminal.
+
+What would make a sentence untrue is asked here, once for all that say it: did the model read the
+word, or an unknown token in its place? Do the rows sum to 1? Are special tokens left out? Is it one
+head, or the mean of several? Does it stand out from even weights?
+"""
 
 from __future__ import annotations
 
@@ -9,25 +14,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.errors import InputError
-from attnviz.figures.scale import is_logarithmic
-from attnviz.heads import (
-    FIRST,
-    SEPARATORS,
-    STATISTICS,
-    Pairs,
-    Positions,
-    Statistic,
-    followed_rules,
-)
-from attnviz.results import AxisGeometry, row_shares
+from attnviz.heads import FAMILIES, Maps, OneMap, family_keys, head_families
+from attnviz.results import AxisGeometry
 from attnviz.results.axis import TokenGroups, content_words, locate
 from attnviz.results.text import counted, literal, with_minus
 
+LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
+SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
+ON_LOGARITHMIC_SCALE = "colors on a logarithmic scale"
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
 _FEWEST_ROWS = 3
-_MOST_OF_A_ROW = 1.01  # what the weights of a query sum to, with rounding
 _AS_EVEN = 0.75  # of the reach of even weights, from which on a head is not called local
 _FEW = 0.05  # of the words
 _MUCH = 5 * _FEW  # of the attention, from which on a few words say what a head does
@@ -35,9 +32,22 @@ _CLEAR = 0.1  # of a query's attention, from which on one key says something of 
 _EXAMPLES, _NAMED = 4, 3  # cells and words that stand for all
 
 
-FAMILIES = [one for one in STATISTICS if one.family]
-SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
-OTHER_WORDS = "other words"  # what heads without a family attend to
+def is_logarithmic(keys: int) -> bool:
+    """Return whether weights of a number of keys have a logarithmic scale."""
+    return keys >= LOGARITHMIC_FROM
+
+
+def quoted(word: str, longest: int = 24) -> str:
+    """Return a word of a text in quotation marks, as it can be drawn."""
+    return f"“{literal(word, longest)}”"
+
+
+def were_read(side: AxisGeometry, *places: int) -> bool:
+    """Return whether the model read these words, and no unknown tokens in their place."""
+    return not any(any(side.unknown[place : place + 1]) for place in places)
+
+
+# --- what a map shows
 
 
 @dataclass(frozen=True)
@@ -55,84 +65,7 @@ class Finding:
     examples: tuple[tuple[int, int], ...] = ()
 
 
-def head_families(maps: HeadMaps | AttentionMap) -> list[tuple[Statistic, float] | None]:
-    """Return the rule that each map follows, by `followed_rules`; None without any.
-
-    With it comes the mean weight that its keys get.
-    """
-    weights = _shares(maps).reshape(-1, *maps.weights.shape[-2:])
-    words, _ = maps.is_word
-    if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
-        return [None] * len(weights)
-    even = _even_weights(maps)
-    shares = torch.full((len(weights), len(FAMILIES)), torch.nan, device="cpu")
-    excess = shares.clone()
-    for n, (family, keys) in enumerate(zip(FAMILIES, _family_keys(maps), strict=True)):
-        rows = words & keys.any(-1)
-        if rows.sum() >= family.fewest:
-            shares[:, n] = (weights * keys).sum(-1)[..., rows].mean(-1)
-            excess[:, n] = shares[:, n] - (even * keys).sum(-1)[rows].mean()
-    followed = followed_rules(excess.double().numpy(), FAMILIES)
-    if any(maps.special_columns[:1]):  # a head that rests on this first token rests on special ones
-        first, special = FAMILIES.index(FIRST), FAMILIES.index(SEPARATORS)
-        followed = [special if n == first else n for n in followed]
-    named = zip(followed, shares.tolist(), strict=True)
-    return [None if n < 0 else (FAMILIES[n], of[n]) for n, of in named]
-
-
-def resting_heads(maps: HeadMaps) -> list[bool]:
-    """Return which heads rest: as titles name them, and of images and sounds on special tokens."""
-    if _is_text(maps):
-        return [found is not None and found[0].resting for found in head_families(maps)]
-    rows, columns = maps.is_word
-    excess = ((_shares(maps) - _even_weights(maps)) * ~columns).sum(-1)[..., rows].mean(-1)
-    return [n == 0 for n in followed_rules(excess.reshape(-1, 1).double().numpy(), [SEPARATORS])]
-
-
-def _family_keys(maps: HeadMaps | AttentionMap) -> list[Tensor]:
-    """Return the keys (T, T) of each family."""
-    words, _ = maps.is_word
-    special = torch.tensor(maps.special_columns or (False,), device="cpu").expand(len(words))
-    numbers: dict[str, int] = {}
-    spelled = [numbers.setdefault(word.lower(), n) for n, word in enumerate(maps.rows)]
-    ids = torch.tensor(spelled, device="cpu").masked_fill(~words, -1)
-    of_text = Positions(*(one[None] for one in (ids, words | special, special, ids < -1)))
-    pairs = Pairs(of_text, of_text, slice(None))
-    shape = 1, len(words), len(words)
-    return [family.keys(pairs).expand(shape)[0] for family in FAMILIES if family.keys]
-
-
-def where_heads_look(maps: HeadMaps) -> list[tuple[str, float]] | None:
-    """Return what each head attends to, with its mean weight: its family, or other words.
-
-    Other words are those of no family. None if the maps are not of the words of a text.
-    """
-    words, _ = maps.is_word
-    weights = _shares(maps).flatten(0, 1).float()
-    families = head_families(maps)
-    if not _is_text(maps) or words.sum() < 2 or not weights.isfinite().all():
-        return None
-    others = words & ~torch.stack(_family_keys(maps)).any(0)
-    share = (weights * others).sum(-1)[:, words].mean(-1).tolist()
-    return [
-        (OTHER_WORDS, share[n]) if found is None else (found[0].family, found[1])
-        for n, found in enumerate(families)
-    ]
-
-
-def _shares(maps: HeadMaps | AttentionMap) -> Tensor:
-    """Return the weights, or their shares in the sizes of their rows if these are not 1."""
-    is_more = bool(maps.weights.sum(-1).max() > _MOST_OF_A_ROW)
-    return row_shares(maps.weights) if maps.signed or is_more else maps.weights
-
-
-def _is_text(maps: HeadMaps | AttentionMap) -> bool:
-    """Whether the maps are of the words of a text that attends to itself, one in each cell."""
-    plain = all(not (side.patches or side.seconds) and side.cell == 1 for side in maps.sides)
-    return plain and maps.stack != "cross" and maps.rows == maps.columns
-
-
-def cell_of(drawn: AttentionMap, query: str, key: str) -> tuple[int, int] | None:
+def cell_of(drawn: OneMap, query: str, key: str) -> tuple[int, int] | None:
     """Return the cell of two words, as `locate` finds them; None if the map does not show them."""
     rows, columns = drawn.is_word
     try:
@@ -141,7 +74,7 @@ def cell_of(drawn: AttentionMap, query: str, key: str) -> tuple[int, int] | None
         return None
 
 
-def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding | None:
+def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | None:
     """Return what the map of a text shows; None for images, audio and pooled maps of two texts.
 
     asked : the cell of the words that were asked for.
@@ -154,18 +87,17 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     if any(side.cell > 1 for side in drawn.sides):
         return _of_pooled(drawn)
     weights = drawn.weights.float()
-    if (sums := weights.sum(-1)).max() > _MOST_OF_A_ROW:
-        least, most = (f"{float(end):.3g}" for end in sums[sums > 0].aminmax())
-        return Finding(f"The rows sum to {least}{f' to {most}' * (most != least)}, not to 1", asked)
+    if sums := drawn.sums:
+        return Finding(f"The rows sum to {sums}, not to 1", asked)
     if asked is not None:
         return _of_cell(drawn, *asked)
     rows, columns = drawn.is_word
     if (found := head_families(drawn)[0]) is not None:
         family, share = found
-        title = f"{family.words} {family.rule}: {share:.0%} of their attention{_aside(drawn)}"
+        title = f"{family.words} {family.rule}: {_share(drawn, share)}"
         if family.family != "same":
             return Finding(title)
-        keys = _family_keys(drawn)[FAMILIES.index(family)]
+        keys = family_keys(drawn)[FAMILIES.index(family)]
         return Finding(title, examples=_largest_cells(drawn, keys))
     related = content_words(_words(drawn.rows, rows))[:, None]
     related = related & content_words(_words(drawn.columns, columns))
@@ -181,12 +113,10 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
         return read
     if is_logarithmic(n) and drawn.rows == drawn.columns:
         reach = _reach(drawn.weights, rows)
-        if reach >= _AS_EVEN * _reach(_even_weights(drawn), rows):
+        if reach >= _AS_EVEN * _reach(drawn.even_weights, rows):
             return _concentration(drawn, related)
-        this = _whose(drawn)
-        words = f"{reach} word{'s' * (reach != 1)}"
-        title = f"Half of {this} attention between words stays within {words}"
-        return Finding(title, reach=reach)
+        this, words = _whose(drawn), counted(reach, "word")
+        return Finding(f"Half of {this} attention between words stays within {words}", reach=reach)
     row, column = divmod(int(weights.masked_fill(~related, -1).argmax()), n)
     if weights[row, column] < 2 / n:
         return Finding(
@@ -196,7 +126,7 @@ def of_map(drawn: AttentionMap, asked: tuple[int, int] | None = None) -> Finding
     return _of_cell(drawn, row, column)
 
 
-def _largest_cells(drawn: AttentionMap, among: Tensor) -> tuple[tuple[int, int], ...]:
+def _largest_cells(drawn: OneMap, among: Tensor) -> tuple[tuple[int, int], ...]:
     """Return the largest weights of a long map among some cells, one for each key."""
     if not is_logarithmic(len(drawn.columns)):
         return ()
@@ -211,35 +141,42 @@ def _largest_cells(drawn: AttentionMap, among: Tensor) -> tuple[tuple[int, int],
     return tuple(cells.values())
 
 
-def _of_signed(drawn: AttentionMap, asked: tuple[int, int] | None) -> Finding | None:
+def _of_signed(drawn: OneMap, asked: tuple[int, int] | None) -> Finding | None:
     """Return the largest weight of linear attention between two positions, of either sign."""
-    unread = [torch.tensor([*map(bool, side.unknown or ("",))]) for side in drawn.sides]
-    sizes = drawn.weights.float().abs().masked_fill(unread[0][:, None] | unread[1], 0.0)
+    rows, columns = (
+        torch.tensor([were_read(side, place) for place in range(count)], device="cpu")
+        for side, count in zip(drawn.sides, drawn.weights.shape, strict=True)
+    )
+    sizes = drawn.weights.float().abs().masked_fill(~(rows[:, None] & columns), 0.0)
     if drawn.rows == drawn.columns:
         sizes = sizes.masked_fill(torch.eye(len(sizes), dtype=torch.bool, device="cpu"), 0.0)
     if not sizes.isfinite().all() or not sizes.any() or any(s.cell > 1 for s in drawn.sides):
         return None
     row, column = divmod(int(sizes.argmax()), sizes.shape[1]) if asked is None else asked
-    query, key = literal(drawn.rows[row]), literal(drawn.columns[column])
+    query, key = quoted(drawn.rows[row]), quoted(drawn.columns[column])
     weight = with_minus(f"{float(drawn.weights[row, column]):+.2g}")
     largest = "" if asked is not None else ", the largest weight between two words"
-    return Finding(f"“{query}” reads “{key}” with {weight}{largest}", (row, column))
+    return Finding(f"{query} reads {key} with {weight}{largest}", (row, column))
 
 
-def _of_cell(drawn: AttentionMap, row: int, column: int) -> Finding:
-    query, key = literal(drawn.rows[row]), literal(drawn.columns[column])
-    weight = float(drawn.weights[row, column])
+def _share(drawn: OneMap, share: float, whose: str = "their") -> str:
+    aside = ", special tokens aside" if drawn.special == "remove" else ""
+    return f"{share:.0%} of {whose} attention{aside}"
+
+
+def _whose(drawn: OneMap) -> str:
+    return "this head's" if len(drawn.layers) * len(drawn.heads) == 1 else "these heads'"
+
+
+def _of_cell(drawn: OneMap, row: int, column: int) -> Finding:
+    query, key = quoted(drawn.rows[row]), quoted(drawn.columns[column])
     of_itself = drawn.rows == drawn.columns
     another = "another " if of_itself and row != column and query == key else ""
-    title = f"“{query}” gives {another}“{key}” {weight:.0%} of its attention{_aside(drawn)}"
-    return Finding(title, (row, column))
+    share = _share(drawn, float(drawn.weights[row, column]), "its")
+    return Finding(f"{query} gives {another}{key} {share}", (row, column))
 
 
-def _aside(drawn: AttentionMap) -> str:
-    return ", special tokens aside" if drawn.special == "remove" else ""
-
-
-def _most_read(drawn: AttentionMap) -> Finding | None:
+def _most_read(drawn: OneMap) -> Finding | None:
     """Return which word gets most of the attention of all words; None if there is none."""
     rows, columns = drawn.is_word
     received = drawn.weights.float()[rows].mean(0)
@@ -248,36 +185,30 @@ def _most_read(drawn: AttentionMap) -> Finding | None:
         return None
     if column == 0 and drawn.starts_with_sink:
         return None
-    key = literal(drawn.columns[column])
-    share = f"{float(received[column]):.0%} of their attention{_aside(drawn)}"
-    return Finding(f"Words attend mostly to “{key}”: {share}")
+    share = _share(drawn, float(received[column]))
+    return Finding(f"Words attend mostly to {quoted(drawn.columns[column])}: {share}")
 
 
-def _whose(drawn: AttentionMap) -> str:
-    return "this head's" if len(drawn.layers) * len(drawn.heads) == 1 else "these heads'"
-
-
-def _of_pooled(drawn: AttentionMap) -> Finding | None:
+def _of_pooled(drawn: OneMap) -> Finding | None:
     """Return where the attention of a long text to itself goes, in tokens."""
     weights, cell = drawn.weights.float(), drawn.sides[0].cell
     if drawn.stack == "cross" or drawn.sides[0] != drawn.sides[1] or not weights.isfinite().all():
         return None
+    these = _whose(drawn)
     at_start = float(weights[:, 0].mean())  # rows are means of equally many tokens, but the last
     if at_start >= _MOST_READ and len(weights) > _FEWEST_ROWS:
-        return Finding(
-            f"About {at_start:.0%} of {_whose(drawn)} attention goes to the first {cell} tokens"
-        )
+        return Finding(f"About {at_start:.0%} of {these} attention goes to the first {cell} tokens")
     # The last row may cover fewer tokens than the others and count too much, by 1 / rows at most.
     within = (_reach(weights, drawn.is_word[0], 0.5 + 1 / len(weights)) + 1) * cell
-    return Finding(f"At least half of {_whose(drawn)} attention stays within {within:,} tokens")
+    return Finding(f"At least half of {these} attention stays within {within:,} tokens")
 
 
-def _concentration(drawn: AttentionMap, related: Tensor) -> Finding:
+def _concentration(drawn: OneMap, related: Tensor) -> Finding:
     """Return how much of the attention between words a few of them get.
 
     related : the cells of two content words, whose largest weights are named if the few get little.
     """
-    words, _ = drawn.is_word
+    words, these = drawn.is_word[0], _whose(drawn)
     received = drawn.weights.double()[words][:, words].mean(0)
     count = max(1, round(_FEW * len(received)))
     most = received.topk(count)
@@ -287,24 +218,16 @@ def _concentration(drawn: AttentionMap, related: Tensor) -> Finding:
         title = f"{_of_cell(drawn, *examples[0]).title}, the most between content words"
         return Finding(title, examples=examples)
     if share < 2 * _FEW:
-        return Finding(f"{_whose(drawn).capitalize()} attention spreads evenly over the words")
+        return Finding(f"{these.capitalize()} attention spreads evenly over the words")
     labels = [label for label, is_word in zip(drawn.rows, words.tolist(), strict=True) if is_word]
-    names = list(dict.fromkeys(f"“{literal(labels[n])}”" for n in most.indices.tolist()))
+    names = list(dict.fromkeys(quoted(labels[n]) for n in most.indices.tolist()))
     listed = ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[: _NAMED - 1])} …"
     some = f"{count} of {len(received)} words ({listed})"
     keys = torch.zeros_like(words)
     keys[words.nonzero()[most.indices, 0]] = True
     among = words[:, None] & keys & ~torch.eye(len(words), dtype=torch.bool, device="cpu")
-    title = f"{some} get {share:.0%} of {_whose(drawn)} attention between words"
+    title = f"{some} get {share:.0%} of {these} attention between words"
     return Finding(title, examples=_largest_cells(drawn, among))
-
-
-def _even_weights(maps: HeadMaps | AttentionMap) -> Tensor:
-    """Return the weights (m, n) of queries that attend evenly to all keys that they may read."""
-    readable = torch.ones(maps.weights.shape[-2:], device="cpu")
-    if maps.masked is not None:
-        readable = (~maps.masked).float()
-    return readable / readable.sum(-1, keepdim=True).clamp(min=1)
 
 
 def _reach(weights: Tensor, words: Tensor, share: float = 0.5) -> int:
@@ -322,7 +245,7 @@ def _words(labels: Sequence[str], is_word: Tensor) -> TokenGroups:
     return TokenGroups((), tuple(labels), tuple((~is_word).tolist()), (), AxisGeometry())
 
 
-def of_heads(maps: HeadMaps) -> str:
+def of_heads(maps: Maps) -> str:
     """Return which families the heads belong to, the largest first."""
     layers, heads = maps.weights.shape[:2]
     one = f" of layer {maps.layers[0]}" if layers == 1 else ""
