@@ -17,7 +17,7 @@ from torch import Tensor
 from attnviz.errors import InputError, did_you_mean
 from attnviz.formula.attention import additive_mask
 from attnviz.inputs.image import image_axis
-from attnviz.inputs.multimodal import fill_placeholders, fills_placeholders
+from attnviz.inputs.multimodal import fill_placeholders, placeholders
 from attnviz.inputs.text import TextPair, continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.io.files import is_file, read_arrays, read_text
@@ -157,7 +157,7 @@ def encode_arguments(
     if tokenizer is not None and _are_ids(values.get("input_ids")):
         read = _text_axes(checkpoint, values)
         axes["text"], texts = tuple(axis for axis, _ in read), tuple(text for _, text in read)
-    if "pixel_values" in values and not (axes and fills_placeholders(checkpoint, "image")):
+    if "pixel_values" in values and not (axes and "image" in placeholders(checkpoint)):
         axis = image_axis(module, values)
         axes |= {"image": (axis,) * len(values["pixel_values"])} if axis is not None else {}
     elif "pixel_values" in values and len(axes["text"]) == 1:

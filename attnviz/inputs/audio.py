@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from attnviz.errors import InputError, ModelError
 from attnviz.io.files import is_file
 from attnviz.results import Axis, Waveform
+from attnviz.results.base import doc, documented
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
@@ -50,21 +51,16 @@ class Sound:
         return len(self.samples) / self.rate
 
 
-@dataclass(frozen=True)
+@documented
 class TimeSteps:
-    """The time steps of a sound as a model reads it, and which of them a frame is computed from.
+    """The time steps of a sound as a model reads it, and which of them a frame is computed from."""
 
-    argument, dim : the tensor of the model's inputs, and its dimension that is time. seconds : from
-    one step to the next. stride : steps from one frame to the next. before, size : how many steps
-    before its beginning a frame reads first, and how many it reads.
-    """
-
-    argument: str
-    dim: int
-    seconds: float
-    stride: int = 1
-    before: int = 0
-    size: int = 1
+    argument: str = doc("The tensor of the model's inputs.")
+    dim: int = doc("Its dimension that is time.")
+    seconds: float = doc("From one step to the next.")
+    stride: int = doc("Steps from one frame to the next.", default=1)
+    before: int = doc("How many steps before its beginning a frame reads first.", default=0)
+    size: int = doc("How many steps a frame reads.", default=1)
 
     @property
     def reach(self) -> int:

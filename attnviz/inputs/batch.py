@@ -38,7 +38,7 @@ from attnviz.inputs.image import (
     processed_image,
     read_image,
 )
-from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
+from attnviz.inputs.multimodal import encode_multimodal, placeholders
 from attnviz.inputs.text import (
     EncodingCheck,
     TextPair,
@@ -56,6 +56,7 @@ from attnviz.models.pretrained import (
     input_kinds,
 )
 from attnviz.results import Axis, InputCheck, Waveform
+from attnviz.results.base import doc, documented
 from attnviz.results.text import counted
 
 if TYPE_CHECKING:
@@ -232,45 +233,33 @@ def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
 # --- encoding
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Batch:
-    """N inputs as tensors; texts are padded to one length T.
+    """N inputs as tensors; texts are padded to one length T."""
 
-    Attributes
-    ----------
-    inputs : dict of str to Tensor
-        By the name of the model's argument; texts (N, T).
-    axes : dict of str to tuple of Axis
-        The positions of each of the N inputs, by kind: "text", "image", "audio" or "target" (the
-        decoder's text in an encoder–decoder).
-    cut_from : tuple of int or None
-        How many tokens a text had before it was cut, else None.
-    image : Tensor or None
-        (H, W, 3) uint8, the picture as the model saw it.
-    sound : str or None
-        The name of the sound.
-    waveform : Waveform or None
-        The outline of the sound.
-    steps : TimeSteps or None
-        Where the sound is in `inputs`.
-    notes : tuple of tuple of str
-        What a reader should know of each input: what was cut, assumed or not read.
-    input_check : tuple of EncodingCheck
-        How what reaches the model compares with the call of its own tokenizer or processor.
-    texts : tuple of (str, str or None)
-        What the ids of each input say, where they are arguments of the model.
-    """
-
-    inputs: dict[str, Any]
-    axes: dict[str, tuple[Axis, ...]]
-    cut_from: tuple[int | None, ...] = (None,)
-    image: Tensor | None = None
-    sound: str | None = None
-    waveform: Waveform | None = None
-    steps: TimeSteps | None = None
-    notes: tuple[tuple[str, ...], ...] = ((),)
-    input_check: tuple[EncodingCheck, ...] = (EncodingCheck(),)
-    texts: tuple[TextPair, ...] = ()
+    inputs: dict[str, Any] = doc("By the name of the model's argument; texts (N, T).")
+    axes: dict[str, tuple[Axis, ...]] = doc(
+        'The positions of each of the N inputs, by kind: "text", "image", "audio" or "target" (the '
+        "decoder's text in an encoder–decoder)."
+    )
+    cut_from: tuple[int | None, ...] = doc(
+        "How many tokens a text had before it was cut, else None.", default=(None,)
+    )
+    image: Tensor | None = doc("(H, W, 3) uint8, the picture as the model saw it.", default=None)
+    sound: str | None = doc("The name of the sound.", default=None)
+    waveform: Waveform | None = doc("The outline of the sound.", default=None)
+    steps: TimeSteps | None = doc("Where the sound is in `inputs`.", default=None)
+    notes: tuple[tuple[str, ...], ...] = doc(
+        "What a reader should know of each input: what was cut, assumed or not read.",
+        default=((),),
+    )
+    input_check: tuple[EncodingCheck, ...] = doc(
+        "How what reaches the model compares with the call of its own tokenizer or processor.",
+        default=(EncodingCheck(),),
+    )
+    texts: tuple[TextPair, ...] = doc(
+        "What the ids of each input say, where they are arguments of the model.", default=()
+    )
 
 
 def encode(
@@ -312,7 +301,7 @@ def encode(
     more = [note for media in (image, sound) if media is not None for note in media.notes]
     pixels = steps = None
     with translate(checkpoint):
-        filled = [k for k in kinds if k != "text" and fills_placeholders(checkpoint, k)]
+        filled = [kind for kind in kinds if kind in placeholders(checkpoint)]
         if filled and texts is not None:
             tensors, axis, check = encode_multimodal(checkpoint, str(texts[0]), image, sound)
             axes["text"], checks = (axis,), [check]
@@ -370,11 +359,8 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
     with translate(checkpoint):
         inputs, axes, texts = encode_arguments(checkpoint, arguments)
     inputs = _placed(checkpoint, inputs)
-    pixels, own = None, list[str]()
-    if "image" in axes and len(axes["image"]) == 1:
-        pixels = processed_image(checkpoint, None, inputs)
-    if "decoder_input_ids" not in inputs and "decoder_inputs_embeds" not in inputs:
-        axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
+    has_image = "image" in axes and len(axes["image"]) == 1
+    axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
     count = len(next(iter(axes.values()))) if axes else count_inputs(checkpoint.module, inputs)
     lost = sorted({"attention_mask", "token_type_ids"} & arguments.values.keys() - inputs.keys())
     read = f"read as arguments of the model: {Arguments(inputs).summary}"
@@ -385,7 +371,7 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
         inputs,
         axes,
         cut_from=(None,) * count,
-        image=pixels,
+        image=processed_image(checkpoint, None, inputs) if has_image else None,
         notes=((read, *differs, *own),) * count,
         input_check=(EncodingCheck(InputCheck(True, differs)),) * count,
         texts=texts,
@@ -412,7 +398,8 @@ def _own_target(
 ) -> tuple[dict[str, tuple[Axis, ...]], list[str]]:
     """Return the axes with that of a target that the model makes itself, and a note on it."""
     module, tokenizer = checkpoint.module, checkpoint.target_tokenizer
-    if "target" in axes or generating or not has_text_decoder(module, module.config):
+    is_given = "decoder_input_ids" in inputs or "decoder_inputs_embeds" in inputs
+    if is_given or generating or not has_text_decoder(module, module.config):
         return axes, []
     ids = own_decoder_ids(module, inputs)
     if ids is None or tokenizer is None:
@@ -463,7 +450,7 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
                 f"{needed}, not {_NAMES[kind]}. Leave it out, or choose a model that reads it."
             )
     for kind in readable:
-        is_optional = "text" in readable and fills_placeholders(checkpoint, kind)
+        is_optional = "text" in readable and kind in placeholders(checkpoint)
         if kind not in kinds and not is_optional and not (kind == "target" and makes_target):
             raise InputError(f"{needed}, but {_NAMES[kind]} is missing. {_OPTIONS[kind]}.")
 

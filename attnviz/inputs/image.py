@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -150,16 +150,7 @@ def image_axis(module: nn.Module, inputs: dict[str, Tensor]) -> Axis | None:
     None if the model cuts the image in an unknown way. The capture checks the number of positions.
     """
     grid = find_grid(module, inputs)
-    if grid is None:
-        return None
-    before, after = _specials(module)
-    rows, columns = grid
-    patches = [(row, column) for row in range(rows) for column in range(columns)]
-    return Axis.plain(
-        [*before, *map(patch_label, patches), *after],
-        special=[*[True] * len(before), *[False] * len(patches), *[True] * len(after)],
-        patches=[*[None] * len(before), *patches, *[None] * len(after)],
-    )
+    return None if grid is None else _grid_axis(grid, *_specials(module))
 
 
 def feature_map_axes(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, tuple[Axis]]:
@@ -185,10 +176,14 @@ def feature_map_axes(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, 
     return {f"image {rows}×{columns}": (_grid_axis((rows, columns)),) for rows, columns in grids}
 
 
-def _grid_axis(grid: Grid) -> Axis:
+def _grid_axis(grid: Grid, before: Sequence[str] = (), after: Sequence[str] = ()) -> Axis:
+    """Return the axis of patches row by row, between special tokens."""
     patches = [divmod(n, grid[1]) for n in range(grid[0] * grid[1])]
-    labels = [*map(patch_label, patches)]
-    return Axis.plain(labels, special=[False] * len(labels), patches=patches)
+    return Axis.plain(
+        [*before, *map(patch_label, patches), *after],
+        special=[*[True] * len(before), *[False] * len(patches), *[True] * len(after)],
+        patches=[*[None] * len(before), *patches, *[None] * len(after)],
+    )
 
 
 def patch_label(patch: Grid) -> str:

@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from attnviz.inputs.tokens import Chat, TokenIds, special_flags
 from attnviz.models.pretrained import forward_parameters, has_text_decoder
 from attnviz.results import Axis, InputCheck
 from attnviz.results.axis import Span, join_axes, make_axis
+from attnviz.results.base import doc, documented
 from attnviz.results.text import counted, literal
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import sought_tokens
@@ -64,20 +65,16 @@ def _tokenizer(checkpoint: Checkpoint, *, of_decoder: bool = False) -> PreTraine
     return tokenizer
 
 
-@dataclass(frozen=True)
+@documented
 class EncodingCheck:
-    """How what reaches the model compares with the call of its own tokenizer or processor.
+    """How what reaches the model compares with the call of its own tokenizer or processor."""
 
-    Attributes
-    ----------
-    result : the check as a verdict has it.
-    notes : what a reader should know: of the check, and the special tokens typed in the text.
-    doubt : why the labels may not be those of the tokens; None where they are.
-    """
-
-    result: InputCheck | None = None
-    notes: tuple[str, ...] = ()
-    doubt: str | None = None
+    result: InputCheck | None = doc("The check as a verdict has it.", default=None)
+    notes: tuple[str, ...] = doc(
+        "What a reader should know: of the check, and the special tokens typed in the text.",
+        default=(),
+    )
+    doubt: str | None = doc("Why the labels may not be those of the tokens, if so.", default=None)
 
     def __add__(self, other: EncodingCheck) -> EncodingCheck:
         """Return the check of two inputs of one run, such as a text and its target."""
@@ -85,25 +82,20 @@ class EncodingCheck:
         return EncodingCheck(result, self.notes + other.notes, self.doubt or other.doubt)
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Encoded:
-    """A text, or a pair, as its tokenizer encodes it.
+    """A text, or a pair, as its tokenizer encodes it."""
 
-    Attributes
-    ----------
-    fields : the entries of each token by name, such as input_ids and special_tokens_mask, and what
-        else the tokenizer gives.
-    segments : 0, or 1 for the second text of a pair.
-    spans : where each token stands in its text; (0, 0) for a special one. Empty if not known.
-    texts : the text, and the second one of a pair.
-    cut_from : how many tokens there were before the text was cut; None where it was not.
-    """
-
-    fields: dict[str, list[int]]
-    segments: list[int]
-    spans: list[Span]
-    texts: TextPair
-    cut_from: int | None = None
+    fields: dict[str, list[int]] = doc(
+        "The entries of each token by name, such as input_ids and special_tokens_mask, and what "
+        "else the tokenizer gives."
+    )
+    segments: list[int] = doc("0, or 1 for the second text of a pair.")
+    spans: list[Span] = doc(
+        "Where each token stands in its text; (0, 0) for a special one. Empty if not known."
+    )
+    texts: TextPair = doc("The text, and the second one of a pair.")
+    cut_from: int | None = doc("How many tokens there were before it was cut, if so.", default=None)
 
     def until(self, end: int, *, cut_from: int) -> Encoded:
         """Return the tokens before `end`."""
@@ -544,11 +536,10 @@ def encode_target(
     labels, axes, _, checks = encode_texts(
         checkpoint, [(text, None) for text in targets], truncate=truncate, of_decoder=True
     )
-    ids, mask = labels["input_ids"], labels["attention_mask"]
-    shifted = _shift(module, ids)
+    mask, shifted = labels["attention_mask"], _shift(module, labels["input_ids"])
     axes = tuple(axis.at(range(len(axis) - 1)) for axis in axes)
-    if torch.equal(shifted, ids):  # the tokenizer itself writes the decoder's first token
-        shifted, mask = ids[:, :-1], mask[:, :-1]
+    if shifted.shape[1] < mask.shape[1]:  # the tokenizer itself writes the decoder's first token
+        mask = mask[:, :-1]
     else:
         start = Axis.plain(read_labels(shifted[0, :1].tolist(), tokenizer), special=[True])
         axes = tuple(join_axes(start, axis) for axis in axes)
@@ -559,12 +550,10 @@ def encode_target(
 def _read_by_decoder(checkpoint: Checkpoint, source: TokenIds) -> Tensor:
     """Return what the decoder reads of the ids of a target, (1, T)."""
     ids = torch.tensor([source.ids], device=checkpoint.device)
-    shifted = ids if source.shifted else _shift(checkpoint.module, ids)
-    if shifted is ids and not source.shifted:  # they hold the decoder's first token
-        shifted = ids[:, :-1]
-    if not shifted.numel():
+    read = ids if source.shifted else _shift(checkpoint.module, ids)
+    if not read.numel():
         raise InputError("The target has the decoder's first token only. Give at least one more.")
-    return shifted
+    return read
 
 
 def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
@@ -577,18 +566,19 @@ def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
     ids = encoded.ids[:-1] if is_added else encoded.ids
     # The shift drops the last label, whatever it is.
     labels = torch.tensor([[*ids, 0]], device=checkpoint.device)
-    shifted = _shift(checkpoint.module, labels)
-    read = labels[0, :-1] if torch.equal(shifted, labels) else shifted[0]
-    return TokenIds(tuple(read.tolist()), shifted=True)
+    return TokenIds(tuple(_shift(checkpoint.module, labels)[0].tolist()), shifted=True)
 
 
 def _shift(module: Any, ids: Tensor) -> Tensor:
-    """Return the decoder's input ids; unchanged if they already begin with the start token."""
+    """Return the ids that a decoder reads of labels (N, T): shifted to the right.
+
+    They are all but the last where the labels begin with the decoder's start token already.
+    """
     owners = (module.config, module, getattr(module.config, "text_config", None))
     starts = (getattr(owner, "decoder_start_token_id", None) for owner in owners)
     start = next((start for start in starts if start is not None), None)
     if start is not None and bool((ids[:, 0] == start).all()):
-        return ids
+        return ids[:, :-1]
     if hasattr(module, "prepare_decoder_input_ids_from_labels"):
         shifted: Tensor = module.prepare_decoder_input_ids_from_labels(ids)
         return shifted
@@ -598,10 +588,6 @@ def _shift(module: Any, ids: Tensor) -> Tensor:
             "which its decoder begins. Set it."
         )
     return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)
-
-
-class _DecoderCalledError(Exception):
-    """Ends a run where the decoder begins."""
 
 
 def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
@@ -614,7 +600,7 @@ def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
     def keep(_: Any, args: Any, kwargs: Any) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
         found.extend([ids] if isinstance(ids, Tensor) else [])
-        raise _DecoderCalledError
+        raise RuntimeError("The decoder begins here.")
 
     hook = module.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
     try:
