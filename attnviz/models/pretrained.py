@@ -53,8 +53,8 @@ VOCABULARY_FILES = (
     "*.tiktoken",
 )
 # Larger counts would fill the memory, or take forever, before a single weight is read.
-_LARGEST_COUNTS = {"num_hidden_layers": 1_000, "num_layers": 1_000, "n_layer": 1_000,
-                   "num_labels": 100_000}  # fmt: skip
+_LARGEST_COUNTS = dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer"), 1_000)
+_LARGEST_COUNTS["num_labels"] = 100_000
 _ARGUMENTS = {
     "text": ("input_ids",),
     "image": ("pixel_values",),
@@ -185,23 +185,16 @@ def _release_of(settings: dict[str, Any]) -> str:
     return "Check model_type in config.json, or run pip install --upgrade transformers."
 
 
-def layer_count(config: Any) -> int | None:
-    """Return the number of layers of a config; None if the config declares several such numbers.
+def counts(config: Any) -> dict[str, int | None]:
+    """Return the numbers of layers, and of heads in each, as "layer" and "head".
 
-    Encoder-decoders and models of text and images have one for each stack, and other models share
-    layers among groups or repeat them in blocks.
+    A number is None where a config declares several of its kind. Encoder-decoders and models of
+    text and images have one for each stack, other models share layers among groups or repeat them
+    in blocks, and hybrid models have heads for each kind of layer.
     """
-    return _only_count(config, "num_hidden_layers", ("layer", "group", "block"))
-
-
-def head_count(config: Any) -> int | None:
-    """Return the number of heads of each layer; None if the config declares several such numbers.
-
-    Hybrid models have one for each kind of layer.
-    """
-    if layer_count(config) is None:
-        return None
-    return _only_count(config, "num_attention_heads", ("heads",), also="num_key_value_heads")
+    layers = _only_count(config, "num_hidden_layers", ("layer", "group", "block"))
+    heads = _only_count(config, "num_attention_heads", ("heads",), also="num_key_value_heads")
+    return {"layer": layers, "head": None if layers is None else heads}
 
 
 def _only_count(config: Any, name: str, parts: Sequence[str], *, also: str = "") -> int | None:
