@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from attnviz.errors import InputError, ModelError
 from attnviz.io.files import is_file
 from attnviz.results import Axis
+from attnviz.results.base import doc, documented
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
@@ -37,17 +38,14 @@ _BEFORE = {
 _AFTER = {"detection_tokens": "[DET]"}
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Picture:
-    """The pixels of an image (RGB), and its name in captions; of a video, its first frame.
+    """An image or a video."""
 
-    notes : how an array was read, where its shape or its numbers leave a choice.
-    """
-
-    pixels: Image.Image
-    name: str
-    notes: tuple[str, ...] = ()
-    frames: tuple[Image.Image, ...] = ()
+    pixels: Image.Image = doc("RGB; of a video, its first frame.")
+    name: str = doc("The name in captions.")
+    notes: tuple[str, ...] = doc("How an array was read, if it leaves a choice.", default=())
+    frames: tuple[Image.Image, ...] = doc("Those of a video.", default=())
 
 
 def read_image(source: ImageSource) -> Picture:
@@ -166,13 +164,11 @@ def feature_map_axes(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, 
     def keep(_: nn.Module, __: Any, output: Tensor) -> None:
         grids[output.shape[-2], output.shape[-1]] = None
 
-    hooks = [layer.register_forward_hook(keep) for layer in layers]
-    try:
-        with torch.no_grad(), suppress(Exception):  # which the capture tells of
+    with ExitStack() as hooks, torch.no_grad():
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_hook(keep))
+        with suppress(Exception):  # which the capture tells of
             module(**inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return {f"image {rows}×{columns}": (_grid_axis((rows, columns)),) for rows, columns in grids}
 
 

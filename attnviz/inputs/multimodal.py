@@ -10,7 +10,7 @@ from torch import Tensor
 from attnviz.errors import InputError
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.image import Grid, Picture, find_grid, patch_label
-from attnviz.inputs.text import Encoded, EncodingCheck, max_tokens
+from attnviz.inputs.text import Encoded, EncodedInput, max_tokens
 from attnviz.results import Axis, InputCheck
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def placeholders(checkpoint: Checkpoint) -> dict[str, tuple[str, int]]:
 
 def encode_multimodal(
     checkpoint: Checkpoint, text: str, picture: Picture | None, sound: Sound | None
-) -> tuple[dict[str, Tensor], Axis, EncodingCheck]:
+) -> tuple[dict[str, Tensor], Axis, EncodedInput]:
     """Tokenize a text with an image or a sound in it.
 
     A placeholder that the text lacks is put in front of it. Such a text is a prompt: special tokens
@@ -80,7 +80,8 @@ def encode_multimodal(
     axis = _text_axis(checkpoint, prompt, ids, details)
     for kind in kinds:
         axis = fill_placeholders(checkpoint, axis, kind, inputs, sound)
-    return inputs, axis, EncodingCheck(InputCheck(not notes, tuple(notes)), tuple(notes))
+    check = InputCheck(not notes, tuple(notes))
+    return inputs, axis, EncodedInput(check, tuple(notes), texts=(text, None))
 
 
 def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[str, Any]) -> Axis:

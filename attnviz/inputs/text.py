@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,20 +66,30 @@ def _tokenizer(checkpoint: Checkpoint, *, of_decoder: bool = False) -> PreTraine
 
 
 @documented
-class EncodingCheck:
-    """How what reaches the model compares with the call of its own tokenizer or processor."""
+class EncodedInput:
+    """One input of a batch, such as a text with its target, beside its tensors."""
 
-    result: InputCheck | None = doc("The check as a verdict has it.", default=None)
+    check: InputCheck | None = doc(
+        "How what reaches the model compares with the call of its own tokenizer or processor.",
+        default=None,
+    )
     notes: tuple[str, ...] = doc(
-        "What a reader should know: of the check, and the special tokens typed in the text.",
+        "What a reader should know: what was cut, assumed or not read, and special tokens that are "
+        "typed in the text.",
         default=(),
     )
     doubt: str | None = doc("Why the labels may not be those of the tokens, if so.", default=None)
+    cut_from: int | None = doc("How many tokens a text had before it was cut, if so.", default=None)
+    texts: tuple[str | None, str | None] = doc(
+        "The text, and the second one of a pair, that were read or that ids say.",
+        default=(None, None),
+    )
 
-    def __add__(self, other: EncodingCheck) -> EncodingCheck:
-        """Return the check of two inputs of one run, such as a text and its target."""
-        result = self.result and other.result and InputCheck.joined([self.result, other.result])
-        return EncodingCheck(result, self.notes + other.notes, self.doubt or other.doubt)
+    def __add__(self, other: EncodedInput) -> EncodedInput:
+        """Return an input with its target."""
+        check = self.check and other.check and InputCheck.joined([self.check, other.check])
+        notes, doubt = self.notes + other.notes, self.doubt or other.doubt
+        return replace(self, check=check, notes=notes, doubt=doubt)
 
 
 @documented
@@ -96,12 +106,6 @@ class Encoded:
     )
     texts: TextPair = doc("The text, and the second one of a pair.")
     cut_from: int | None = doc("How many tokens there were before it was cut, if so.", default=None)
-
-    def until(self, end: int, *, cut_from: int) -> Encoded:
-        """Return the tokens before `end`."""
-        fields = {name: values[:end] for name, values in self.fields.items()}
-        segments, spans = self.segments[:end], self.spans[:end]
-        return replace(self, fields=fields, segments=segments, spans=spans, cut_from=cut_from)
 
     @property
     def ids(self) -> list[int]:
@@ -134,12 +138,11 @@ def encode_texts(
     *,
     truncate: bool,
     of_decoder: bool = False,
-) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...], tuple[EncodingCheck, ...]]:
+) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodedInput, ...]]:
     """Tokenize texts, or pairs of them, and pad them on the right.
 
-    Returns the tensors (N, T) by the name of the model's argument, the axis of each text, how many
-    tokens each text had before it was cut (None where it was not), and how the ids compare with
-    those of the tokenizer's own call.
+    Returns the tensors (N, T) by the name of the model's argument, the axis of each text, and how
+    the ids compare with those of the tokenizer's own call.
     """
     tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
@@ -157,11 +160,11 @@ def encode_texts(
     length = inputs["input_ids"].shape[1]
     axes = tuple(text.axis(tokenizer, length) for text in encoded)
     rows = inputs["input_ids"].tolist()
-    checks = tuple(
+    details = tuple(
         _check(checkpoint, pair, text, axis, row[: len(text.ids)], of_decoder=of_decoder)
         for pair, text, axis, row in zip(pairs, encoded, axes, rows, strict=True)
     )
-    return inputs, axes, tuple(text.cut_from for text in encoded), checks
+    return inputs, axes, details
 
 
 def tokenize(
@@ -211,7 +214,9 @@ def tokenize(
         )
     if isinstance(source, str):
         encoded = _encode(tokenizer, source, pair, cut=longest, **options)
-    return encoded.until(longest, cut_from=length)
+    fields = {name: values[:longest] for name, values in encoded.fields.items()}
+    segments, spans = encoded.segments[:longest], encoded.spans[:longest]
+    return Encoded(fields, segments, spans, encoded.texts, cut_from=length)
 
 
 def _call(
@@ -341,7 +346,7 @@ def _check(
     row: Sequence[int],
     *,
     of_decoder: bool,
-) -> EncodingCheck:
+) -> EncodedInput:
     """Compare the ids that the model reads with those of the tokenizer's own call."""
     tokenizer, (source, second) = _tokenizer(checkpoint, of_decoder=of_decoder), pair
     most = len(encoded.ids) if encoded.cut_from else None
@@ -360,7 +365,7 @@ def _check(
         if matters and not _reads_segments(checkpoint.module):
             differs.append("token_type_ids left out: the model has no table of segments")
         check = InputCheck(row == list(source.ids[:most]), (*differs,))
-        return EncodingCheck(check, (*differs, *notes))
+        return EncodedInput(check, (*differs, *notes), None, encoded.cut_from, encoded.texts)
     for number, text in enumerate(filter(None, encoded.texts)):
         places = [
             n
@@ -404,7 +409,8 @@ def _check(
     if not equal and not differs:
         differs.append("the ids are not those of the tokenizer's own call")
     check = InputCheck(equal, tuple(differs), unknown, tuple(uncovered), len(axis.word_labels))
-    return EncodingCheck(check, (*differs, *notes), next(iter(doubts), None))
+    doubt = next(iter(doubts), None)
+    return EncodedInput(check, (*differs, *notes), doubt, encoded.cut_from, encoded.texts)
 
 
 def _listed(what: str, parts: Collection[str], option: str = "") -> list[str]:
@@ -510,7 +516,7 @@ def _is_word_level(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 def encode_target(
     checkpoint: Checkpoint, targets: Sequence[str | TokenIds], *, truncate: bool
-) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodingCheck, ...]]:
+) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodedInput, ...]]:
     """Tokenize the decoder's targets and shift them right: each position predicts the next token.
 
     The tensors are (N, T), by the name of the model's argument; the axes are those of the targets,
@@ -527,13 +533,18 @@ def encode_target(
                 "The targets differ in length. Give one at a time, or the decoder's tokenizer "
                 "(target_tokenizer=)."
             )
-        ids = torch.cat([_read_by_decoder(checkpoint, one) for one in alone])
+        rows = [(torch.tensor([one.ids], device=checkpoint.device), one.shifted) for one in alone]
+        ids = torch.cat([row if shifted else _shift(module, row) for row, shifted in rows])
+        if not ids.numel():
+            raise InputError(
+                "The target has the decoder's first token only. Give at least one more."
+            )
         inputs = {"decoder_input_ids": ids, "decoder_attention_mask": torch.ones_like(ids)}
         axes = tuple(continue_axis(tokenizer, None, row) for row in ids)
         last = "the last id of the target is predicted, not read"
         notes = [() if one.shifted else (last,) for one in alone]
-        return inputs, axes, tuple(EncodingCheck(notes=note) for note in notes)
-    labels, axes, _, checks = encode_texts(
+        return inputs, axes, tuple(EncodedInput(notes=note) for note in notes)
+    labels, axes, details = encode_texts(
         checkpoint, [(text, None) for text in targets], truncate=truncate, of_decoder=True
     )
     mask, shifted = labels["attention_mask"], _shift(module, labels["input_ids"])
@@ -544,16 +555,7 @@ def encode_target(
         start = Axis.plain(read_labels(shifted[0, :1].tolist(), tokenizer), special=[True])
         axes = tuple(join_axes(start, axis) for axis in axes)
         mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
-    return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes, checks
-
-
-def _read_by_decoder(checkpoint: Checkpoint, source: TokenIds) -> Tensor:
-    """Return what the decoder reads of the ids of a target, (1, T)."""
-    ids = torch.tensor([source.ids], device=checkpoint.device)
-    read = ids if source.shifted else _shift(checkpoint.module, ids)
-    if not read.numel():
-        raise InputError("The target has the decoder's first token only. Give at least one more.")
-    return read
+    return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes, details
 
 
 def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
@@ -602,14 +604,9 @@ def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
         found.extend([ids] if isinstance(ids, Tensor) else [])
         raise RuntimeError("The decoder begins here.")
 
-    hook = module.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
-    try:
-        with torch.no_grad():
-            module(**inputs)
-    except Exception:
-        pass  # the model fails without them, or ended here
-    finally:
-        hook.remove()
+    keeping = module.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
+    with keeping, torch.no_grad(), suppress(Exception):  # fails without them, or ends in `keep`
+        module(**inputs)
     return found[0] if found else None
 
 
@@ -631,7 +628,7 @@ def continue_axis(
 def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None:
     """Raise InputError if the model cannot read `tokens` more after an input of this length."""
     module = checkpoint.module
-    of_decoder = has_text_decoder(module, module.config)
+    of_decoder = has_text_decoder(module)
     tokenizer = checkpoint.target_tokenizer if of_decoder else checkpoint.tokenizer
     if tokenizer is None:
         return

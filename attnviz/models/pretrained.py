@@ -19,7 +19,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from transformers.utils import logging as progress_bars
 
 from attnviz.errors import InputError, ModelError, did_you_mean, one_line, silence_rust
 from attnviz.models.devices import whole
+from attnviz.results.base import doc, documented
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import unset_attention_implementation
 from attnviz.runtime.libraries import MemoryBudget, debugging, silence_logs
@@ -451,19 +452,17 @@ def embedding_rows(module: PreTrainedModel) -> int | None:
 # --- inputs and their processors
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Processors:
-    """The processor of each kind of input; None where the model takes no such input.
+    """The processor of each kind of input; None where the model takes no such input."""
 
-    `multimodal` puts placeholders for an image or a sound into the text. `decoder` is the tokenizer
-    of the decoder's text, where it is another one.
-    """
-
-    tokenizer: PreTrainedTokenizerBase | None = None
-    decoder: PreTrainedTokenizerBase | None = None
-    image: BaseImageProcessor | None = None
-    audio: SequenceFeatureExtractor | None = None
-    multimodal: ProcessorMixin | None = None
+    tokenizer: PreTrainedTokenizerBase | None = doc("Of texts.", default=None)
+    decoder: PreTrainedTokenizerBase | None = doc("Of the decoder, if another.", default=None)
+    image: BaseImageProcessor | None = doc("Of images.", default=None)
+    audio: SequenceFeatureExtractor | None = doc("Of sounds.", default=None)
+    multimodal: ProcessorMixin | None = doc(
+        "Puts placeholders for an image or a sound into the text.", default=None
+    )
 
     @classmethod
     def of(cls, processor: Any) -> Processors:
@@ -522,8 +521,9 @@ def count_inputs(model: Any, inputs: Mapping[str, Any]) -> int:
     return 1
 
 
-def has_text_decoder(model: Any, config: Any) -> bool:
-    """Return whether the model has a decoder that takes a separate text."""
+def has_text_decoder(model: Any, config: Any = None) -> bool:
+    """Return whether a model has a decoder that takes a separate text; config : of a class."""
+    config = model.config if config is None else config
     has_decoder = getattr(config, "is_encoder_decoder", False) or hasattr(model, "text_decoder")
     return bool(has_decoder) and "decoder_input_ids" in forward_parameters(model)
 

@@ -27,6 +27,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 
 from attnviz.errors import InputError, ModelError
 from attnviz.models.pretrained import expect_finite, read_json, translate
+from attnviz.results.base import doc, documented
 
 _CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 _VIRTUAL_TOKENS = (
@@ -42,17 +43,14 @@ _HOPS = 2  # objects that are no modules, one inside the other: an object with a
 _MOST = 64  # items of a list or a dict; larger ones are data
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Unwrapped:
-    """What an object holds: a model, its tokenizer and processor where it has them.
+    """What an object holds."""
 
-    note : which model was taken and what is left out; None where the object was no wrapper.
-    """
-
-    source: Any
-    tokenizer: PreTrainedTokenizerBase | None = None
-    processor: Any = None
-    note: str | None = None
+    source: Any = doc("The model.")
+    tokenizer: PreTrainedTokenizerBase | None = doc("Its tokenizer, if any.", default=None)
+    processor: Any = doc("Its processor, if any.", default=None)
+    note: str | None = doc("Which model was taken, and what is left out, if any.", default=None)
 
 
 def unwrap(source: Any) -> Unwrapped:
@@ -87,11 +85,9 @@ def unwrap(source: Any) -> Unwrapped:
     if left_out := place.beside():
         note += f"; not shown: {', '.join(left_out)}"
     members = [member for owner in place.owners for member in owner.members()]
-    tokenizer, processor = (
-        next((member for member in members if isinstance(member, kind)), None)
-        for kind in (PreTrainedTokenizerBase, _PROCESSOR_TYPES)
-    )
-    return Unwrapped(place.value, tokenizer, processor, note)
+    tokenizers = (member for member in members if isinstance(member, PreTrainedTokenizerBase))
+    processors = (member for member in members if isinstance(member, _PROCESSOR_TYPES))
+    return Unwrapped(place.value, next(tokenizers, None), next(processors, None), note)
 
 
 @dataclass(frozen=True, eq=False)

@@ -123,7 +123,7 @@ def weights_by_layer(
         return _from_names(dict(weights.items())), ()
     if isinstance(weights, list | tuple):
         known = {layer: array for layer, array in enumerate(weights) if array is not None}
-        first = next(iter(known.values()), None)
+        first: Any = next(iter(known.values()), None)
         if isinstance(first, list | tuple) and any(len(getattr(a, "shape", ())) > 2 for a in first):
             steps = f"read as {len(known)} steps of a generation, of {len(first)} layers each"
             return _of_steps(list(known.values())), (steps,)

@@ -147,7 +147,7 @@ def explain(
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
     prefix, module = None, model.module
-    if input_kinds(module) == ("text",) and has_text_decoder(module, module.config):
+    if input_kinds(module) == ("text",) and has_text_decoder(module):
         prefix = _prefix(model, "" if decoder is None else decoder)
     elif decoder is not None:
         raise InputError(
