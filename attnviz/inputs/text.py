@@ -640,8 +640,3 @@ def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None
             f"most {max(longest - length + 1, 0)}, not {tokens}. Ask for fewer, or give a shorter "
             "text."
         )
-
-
-def generated_text(tokenizer: PreTrainedTokenizerBase, ids: Tensor) -> str:
-    """Return the text of generated tokens (T,)."""
-    return decode(tokenizer, ids.tolist(), skip_special_tokens=True).strip()

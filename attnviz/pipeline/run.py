@@ -39,8 +39,8 @@ from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
 from attnviz.inputs.arguments import Arguments, expect_labels_fit
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.batch import Batch, Inputs, encode
-from attnviz.inputs.spelling import read_labels
-from attnviz.inputs.text import continue_axis, expect_tokens_left, generated_text, spelled
+from attnviz.inputs.spelling import decode, read_labels
+from attnviz.inputs.text import continue_axis, expect_tokens_left, spelled
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.results import (
@@ -574,7 +574,8 @@ def _capture_generation(
         return {**batch.axes, kind: (continue_axis(tokenizer, prompt, ids),)}
 
     captured, written = capture_generation(module, batch.inputs, generate, axes_of, tokenizer)
-    return captured, generated_text(tokenizer, written.ids[prompt_length:])
+    ids = written.ids[prompt_length:].tolist()
+    return captured, decode(tokenizer, ids, skip_special_tokens=True).strip()
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

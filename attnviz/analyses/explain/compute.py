@@ -38,7 +38,8 @@ from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, expect_words, first_line, positive_number
 from attnviz.inputs.batch import Inputs, encode, expect_one_text, parse_inputs
-from attnviz.inputs.text import encode_prefix, expect_tokens_left, generated_text
+from attnviz.inputs.spelling import decode
+from attnviz.inputs.text import encode_prefix, expect_tokens_left
 from attnviz.inputs.tokens import TextSource, TokenIds, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
@@ -405,7 +406,9 @@ def _write(
             f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "
             "(generate=)."
         )
-    read, start = (generated_text(tokenizer, torch.tensor(some)) for some in (ids, before))
+    read, start = (
+        decode(tokenizer, some, skip_special_tokens=True).strip() for some in (ids, before)
+    )
     notes = f"the model wrote “{read[len(start) :].strip()}”", *written.notes
     if prefix is None:
         return Written(new, last, notes)
