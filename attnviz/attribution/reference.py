@@ -133,7 +133,7 @@ def encode_causal(
 def _notes_on(source: Inputs, batch: Batch) -> tuple[str, ...]:
     """Return what was cut from a text, and how it was read if it is no string."""
     others = [text for text in source.texts or () if not isinstance(text, str)]
-    return (*batch.notes[0], *(other.note for other in others))
+    return (*batch.details[0].notes, *(other.note for other in others))
 
 
 def _as_ids(

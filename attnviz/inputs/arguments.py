@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,12 +17,13 @@ from torch import Tensor
 from attnviz.errors import InputError, did_you_mean
 from attnviz.formula.attention import additive_mask
 from attnviz.inputs.image import image_axis
-from attnviz.inputs.multimodal import fill_placeholders, fills_placeholders
+from attnviz.inputs.multimodal import fill_placeholders, placeholders
 from attnviz.inputs.text import TextPair, continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.io.files import is_file, read_arrays, read_text
 from attnviz.models.pretrained import count_inputs, embedding_rows, forward_parameters, input_kinds
 from attnviz.results import Axis
+from attnviz.results.base import doc, documented
 from attnviz.results.text import counted
 from attnviz.runtime.compat import attention_implementation
 
@@ -43,16 +44,13 @@ _MADE = re.compile(
 )
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Arguments:
-    """Arguments of a model's forward, by name; "" stands for its main input.
+    """Arguments of a model's forward."""
 
-    queries, keys : the labels of the rows and columns of the maps; None where none were given.
-    """
-
-    values: dict[str, Any]
-    queries: tuple[str, ...] | None = None
-    keys: tuple[str, ...] | None = None
+    values: dict[str, Any] = doc('By name; "" stands for the main input.')
+    queries: tuple[str, ...] | None = doc("Labels of the rows of the maps, if any.", default=None)
+    keys: tuple[str, ...] | None = doc("Labels of the columns, if any.", default=None)
 
     @property
     def summary(self) -> str:
@@ -157,7 +155,7 @@ def encode_arguments(
     if tokenizer is not None and _are_ids(values.get("input_ids")):
         read = _text_axes(checkpoint, values)
         axes["text"], texts = tuple(axis for axis, _ in read), tuple(text for _, text in read)
-    if "pixel_values" in values and not (axes and fills_placeholders(checkpoint, "image")):
+    if "pixel_values" in values and not (axes and "image" in placeholders(checkpoint)):
         axis = image_axis(module, values)
         axes |= {"image": (axis,) * len(values["pixel_values"])} if axis is not None else {}
     elif "pixel_values" in values and len(axes["text"]) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from attnviz.errors import InputError, ModelError
 from attnviz.io.files import is_file
 from attnviz.results import Axis, Waveform
+from attnviz.results.base import doc, documented
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
@@ -32,17 +33,14 @@ _MOST_CHANNELS = 32
 _PROJECTIONS = ("q_proj", "query", "qkv", "linear_q", "q_lin")  # where attention begins
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Sound:
-    """One channel of samples between -1 and 1, the samples a second, and the name in captions.
+    """A sound of one channel."""
 
-    notes : how an array was read, where its shape leaves a choice.
-    """
-
-    samples: NDArray[np.float32]
-    rate: int
-    name: str
-    notes: tuple[str, ...] = ()
+    samples: NDArray[np.float32] = doc("Between -1 and 1.")
+    rate: int = doc("Samples a second.")
+    name: str = doc("The name in captions.")
+    notes: tuple[str, ...] = doc("How an array was read, if its shape leaves a choice.", default=())
 
     @property
     def seconds(self) -> float:
@@ -50,21 +48,16 @@ class Sound:
         return len(self.samples) / self.rate
 
 
-@dataclass(frozen=True)
+@documented
 class TimeSteps:
-    """The time steps of a sound as a model reads it, and which of them a frame is computed from.
+    """The time steps of a sound as a model reads it, and which of them a frame is computed from."""
 
-    argument, dim : the tensor of the model's inputs, and its dimension that is time. seconds : from
-    one step to the next. stride : steps from one frame to the next. before, size : how many steps
-    before its beginning a frame reads first, and how many it reads.
-    """
-
-    argument: str
-    dim: int
-    seconds: float
-    stride: int = 1
-    before: int = 0
-    size: int = 1
+    argument: str = doc("The tensor of the model's inputs.")
+    dim: int = doc("Its dimension that is time.")
+    seconds: float = doc("From one step to the next.")
+    stride: int = doc("Steps from one frame to the next.", default=1)
+    before: int = doc("How many steps before its beginning a frame reads first.", default=0)
+    size: int = doc("How many steps a frame reads.", default=1)
 
     @property
     def reach(self) -> int:
@@ -93,29 +86,33 @@ def read_sound(source: AudioSource, sampling_rate: int | None = None) -> Sound:
     -1 and 1, or integers that use their full range. It needs the sampling rate; a file holds it,
     and so does a mapping {"array": …, "sampling_rate": …}, as the package datasets gives it.
     """
+    own_rate = None  # of a mapping or a file
     if isinstance(source, Mapping) and {"array", "sampling_rate"} <= source.keys():
-        rate = source["sampling_rate"]
-        _expect_own_rate(rate, sampling_rate)
-        source, sampling_rate = source["array"], rate
+        own_rate, source = source["sampling_rate"], source["array"]
     if isinstance(source, Tensor):
         source = source.detach().cpu().numpy()
     notes: tuple[str, ...] = ()
     if isinstance(source, np.ndarray):
-        if isinstance(sampling_rate, bool) or not isinstance(sampling_rate, int | np.integer):
+        rate: Any = sampling_rate if own_rate is None else own_rate
+        if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
             raise InputError(
-                f"The sampling rate of the array is {sampling_rate!r}: give the samples a second, "
-                "such as sampling_rate=16000."
+                f"The sampling rate of the array is {rate!r}: give the samples a second, such as "
+                "sampling_rate=16000."
             )
         full_range = 1.0 if source.dtype.kind == "f" else -float(np.iinfo(source.dtype).min)
         samples, notes = _samples_first(source)
-        samples, rate, name = samples / full_range, int(sampling_rate), "sound"
+        samples, rate, name = samples / full_range, int(rate), "sound"
     elif isinstance(source, str | os.PathLike):
         samples, rate = _read_file(Path(source))
-        _expect_own_rate(rate, sampling_rate)
-        name = Path(source).name
+        own_rate, name = rate, Path(source).name
     else:
         raise InputError(
             f"{type(source).__name__} is not a sound: give an audio file or an array of samples."
+        )
+    if own_rate is not None and sampling_rate not in (None, own_rate):
+        raise InputError(
+            f"The sound has a sampling rate of {own_rate!r}, not {sampling_rate!r}. Leave "
+            "sampling_rate= out."
         )
     if not samples.size or not np.isfinite(samples).all():
         problem = "samples that are not finite" if samples.size else "no samples"
@@ -128,14 +125,6 @@ def read_sound(source: AudioSource, sampling_rate: int | None = None) -> Sound:
     samples = samples.reshape(len(samples), -1).mean(1)
     name = f"{name} ({len(samples) / rate:.2f} s at {rate:,} Hz)"
     return Sound(samples.astype(np.float32), rate, name, notes)
-
-
-def _expect_own_rate(rate: Any, asked: int | None) -> None:
-    """Raise InputError for another sampling rate than that of the sound."""
-    if asked not in (None, rate):
-        raise InputError(
-            f"The sound has a sampling rate of {rate!r}, not {asked!r}. Leave sampling_rate= out."
-        )
 
 
 def _samples_first(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -38,10 +38,9 @@ from attnviz.inputs.image import (
     processed_image,
     read_image,
 )
-from attnviz.inputs.multimodal import encode_multimodal, fills_placeholders
+from attnviz.inputs.multimodal import encode_multimodal, placeholders
 from attnviz.inputs.text import (
-    EncodingCheck,
-    TextPair,
+    EncodedInput,
     continue_axis,
     encode_target,
     encode_texts,
@@ -56,6 +55,7 @@ from attnviz.models.pretrained import (
     input_kinds,
 )
 from attnviz.results import Axis, InputCheck, Waveform
+from attnviz.results.base import doc, documented
 from attnviz.results.text import counted
 
 if TYPE_CHECKING:
@@ -76,28 +76,20 @@ _OPTIONS = {
 # --- parsing: one input, or a list of them
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Inputs:
-    """N inputs by kind; a kind that was not given is None.
+    """N inputs by kind; a kind that was not given is None."""
 
-    Attributes
-    ----------
-    several : bool
-        Whether the caller gave a list.
-    generate : int or None
-        The number of tokens that the model generates.
-    arguments : Arguments or None
-        Arguments of the model's forward; then no other kind is given.
-    """
-
-    texts: Sequence[str | TokenIds | Chat] | None = None
-    pairs: Many[str] | None = None
-    targets: Sequence[str | TokenIds] | None = None
-    pictures: list[Picture] | None = None
-    sounds: list[Sound] | None = None
-    several: bool = False
-    generate: int | None = None
-    arguments: Arguments | None = None
+    texts: Sequence[str | TokenIds | Chat] | None = doc("Texts, ids or chats.", default=None)
+    pairs: Many[str] | None = doc("The second texts of pairs.", default=None)
+    targets: Sequence[str | TokenIds] | None = doc("Texts of the decoder, or ids.", default=None)
+    pictures: list[Picture] | None = doc("Images or videos.", default=None)
+    sounds: list[Sound] | None = doc("Sounds.", default=None)
+    several: bool = doc("Whether the caller gave a list.", default=False)
+    generate: int | None = doc("The number of tokens that the model generates.", default=None)
+    arguments: Arguments | None = doc(
+        "Arguments of the model's forward; then no other kind is given.", default=None
+    )
 
     def batches(self) -> Iterator[Inputs]:
         """Yield the inputs that run at once: all texts, or one image or sound with its text.
@@ -169,22 +161,23 @@ def parse_inputs(
         several=several_texts or any(isinstance(value, list | tuple) for value in (image, audio)),
         generate=generate,
     )
-    main = {"text": parsed.texts, "image": parsed.pictures, "sound": parsed.sounds}
-    first = next((name for name, items in main.items() if items is not None), None)
+    kinds = {"text": parsed.texts, "image": parsed.pictures, "sound": parsed.sounds}
+    kinds |= {"pair": parsed.pairs, "target": parsed.targets}
+    counts = {name: len(items) for name, items in kinds.items() if items is not None}
+    first = next((name for name in ("text", "image", "sound") if name in counts), None)
     if first is None:
         raise InputError("There is nothing to read: give a text, an image or a sound.")
-    if not (count := len(main[first] or ())):
+    if not (count := counts[first]):
         raise InputError(f"The list has no {first}: give at least one.")
-    beside = {"pair": parsed.pairs, "target": parsed.targets}
-    for name, items in (main | beside).items():
-        if items is not None and len(items) != count:
+    for name, number in counts.items():
+        if number != count:
             raise InputError(
                 f"There {'is' if count == 1 else 'are'} {counted(count, first)} but "
-                f"{counted(len(items), name)}: give one for each."
+                f"{counted(number, name)}: give one for each."
             )
     if not all(isinstance(source, str) for source in texts or ()):
         for name in ("image", "sound", "pair"):
-            if (main | beside).get(name) is not None:
+            if name in counts:
                 raise InputError(
                     f"Ids and messages are read alone, without the {name}. Give a text, or leave "
                     f"the {name} out."
@@ -232,45 +225,20 @@ def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
 # --- encoding
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Batch:
-    """N inputs as tensors; texts are padded to one length T.
+    """N inputs as tensors; texts are padded to one length T."""
 
-    Attributes
-    ----------
-    inputs : dict of str to Tensor
-        By the name of the model's argument; texts (N, T).
-    axes : dict of str to tuple of Axis
-        The positions of each of the N inputs, by kind: "text", "image", "audio" or "target" (the
-        decoder's text in an encoder–decoder).
-    cut_from : tuple of int or None
-        How many tokens a text had before it was cut, else None.
-    image : Tensor or None
-        (H, W, 3) uint8, the picture as the model saw it.
-    sound : str or None
-        The name of the sound.
-    waveform : Waveform or None
-        The outline of the sound.
-    steps : TimeSteps or None
-        Where the sound is in `inputs`.
-    notes : tuple of tuple of str
-        What a reader should know of each input: what was cut, assumed or not read.
-    input_check : tuple of EncodingCheck
-        How what reaches the model compares with the call of its own tokenizer or processor.
-    texts : tuple of (str, str or None)
-        What the ids of each input say, where they are arguments of the model.
-    """
-
-    inputs: dict[str, Any]
-    axes: dict[str, tuple[Axis, ...]]
-    cut_from: tuple[int | None, ...] = (None,)
-    image: Tensor | None = None
-    sound: str | None = None
-    waveform: Waveform | None = None
-    steps: TimeSteps | None = None
-    notes: tuple[tuple[str, ...], ...] = ((),)
-    input_check: tuple[EncodingCheck, ...] = (EncodingCheck(),)
-    texts: tuple[TextPair, ...] = ()
+    inputs: dict[str, Any] = doc("By the name of the model's argument; texts (N, T).")
+    axes: dict[str, tuple[Axis, ...]] = doc(
+        'The positions of each of the N inputs, by kind: "text", "image", "audio" or "target" (the '
+        "decoder's text in an encoder–decoder)."
+    )
+    image: Tensor | None = doc("(H, W, 3) uint8, the picture as the model saw it.", default=None)
+    sound: str | None = doc("The name of the sound.", default=None)
+    waveform: Waveform | None = doc("The outline of the sound.", default=None)
+    steps: TimeSteps | None = doc("Where the sound is in `inputs`.", default=None)
+    details: tuple[EncodedInput, ...] = doc("What is known of each input.", default=())
 
 
 def encode(
@@ -307,21 +275,18 @@ def encode(
         sound = resample(sound, int(checkpoint.processors.audio.sampling_rate))
     tensors: dict[str, Tensor] = {}
     axes: dict[str, tuple[Axis, ...]] = {}
-    cut_from: tuple[int | None, ...] = (None,)
-    checks: Sequence[EncodingCheck] = [EncodingCheck()] * len(texts or (None,))
+    details: Sequence[EncodedInput] = [EncodedInput()] * len(texts or (None,))
     more = [note for media in (image, sound) if media is not None for note in media.notes]
     pixels = steps = None
     with translate(checkpoint):
-        filled = [k for k in kinds if k != "text" and fills_placeholders(checkpoint, k)]
+        filled = [kind for kind in kinds if kind in placeholders(checkpoint)]
         if filled and texts is not None:
-            tensors, axis, check = encode_multimodal(checkpoint, str(texts[0]), image, sound)
-            axes["text"], checks = (axis,), [check]
+            tensors, axis, detail = encode_multimodal(checkpoint, str(texts[0]), image, sound)
+            axes["text"], details = (axis,), [detail]
         elif texts is not None:
             seconds: Sequence[str | None] = inputs.pairs or [None] * len(texts)
             text_pairs = list(zip(texts, seconds, strict=True))
-            tensors, axes["text"], cut_from, checks = encode_texts(
-                checkpoint, text_pairs, truncate=truncate
-            )
+            tensors, axes["text"], details = encode_texts(checkpoint, text_pairs, truncate=truncate)
         if image is not None:
             if "image" not in filled:
                 tensors |= encode_image(checkpoint, image)
@@ -339,7 +304,7 @@ def encode(
                 checkpoint, targets, truncate=truncate
             )
             tensors |= encoded
-            checks = [one + other for one, other in zip(checks, of_target, strict=True)]
+            details = [one + other for one, other in zip(details, of_target, strict=True)]
         if image is not None:
             pixels = processed_image(checkpoint, image, tensors)
     if image is None and sound is None:  # their placeholders have no row in the embedding
@@ -350,18 +315,16 @@ def encode(
         axes |= feature_map_axes(module, tensors)
     axes, own = _own_target(checkpoint, tensors, axes, generating=generating)
     more += [*own, *unfilled_note(checkpoint, list(tensors))]
-    if reads_choices(module):
+    if any("ForMultipleChoice" in cls.__name__ for cls in type(module).__mro__):  # (N, choices, T)
         tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
     return Batch(
         tensors,
         axes,
-        cut_from,
         pixels,
         sound=None if sound is None else sound.name,
         waveform=None if sound is None else waveform(sound),
         steps=steps,
-        notes=tuple((*more, *check.notes) for check in checks),
-        input_check=tuple(checks),
+        details=tuple(replace(detail, notes=(*more, *detail.notes)) for detail in details),
     )
 
 
@@ -370,11 +333,8 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
     with translate(checkpoint):
         inputs, axes, texts = encode_arguments(checkpoint, arguments)
     inputs = _placed(checkpoint, inputs)
-    pixels, own = None, list[str]()
-    if "image" in axes and len(axes["image"]) == 1:
-        pixels = processed_image(checkpoint, None, inputs)
-    if "decoder_input_ids" not in inputs and "decoder_inputs_embeds" not in inputs:
-        axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
+    has_image = "image" in axes and len(axes["image"]) == 1
+    axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
     count = len(next(iter(axes.values()))) if axes else count_inputs(checkpoint.module, inputs)
     lost = sorted({"attention_mask", "token_type_ids"} & arguments.values.keys() - inputs.keys())
     read = f"read as arguments of the model: {Arguments(inputs).summary}"
@@ -384,11 +344,11 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
     return Batch(
         inputs,
         axes,
-        cut_from=(None,) * count,
-        image=pixels,
-        notes=((read, *differs, *own),) * count,
-        input_check=(EncodingCheck(InputCheck(True, differs)),) * count,
-        texts=texts,
+        image=processed_image(checkpoint, None, inputs) if has_image else None,
+        details=tuple(
+            EncodedInput(InputCheck(True, differs), (read, *differs, *own), texts=pair)
+            for pair in texts or [(None, None)] * count
+        ),
     )
 
 
@@ -412,7 +372,8 @@ def _own_target(
 ) -> tuple[dict[str, tuple[Axis, ...]], list[str]]:
     """Return the axes with that of a target that the model makes itself, and a note on it."""
     module, tokenizer = checkpoint.module, checkpoint.target_tokenizer
-    if "target" in axes or generating or not has_text_decoder(module, module.config):
+    is_given = "decoder_input_ids" in inputs or "decoder_inputs_embeds" in inputs
+    if is_given or generating or not has_text_decoder(module):
         return axes, []
     ids = own_decoder_ids(module, inputs)
     if ids is None or tokenizer is None:
@@ -422,11 +383,6 @@ def _own_target(
         )
     target = tuple(continue_axis(tokenizer, None, row) for row in ids)
     return {**axes, "target": target}, ["the model makes the text of its decoder itself"]
-
-
-def reads_choices(module: Any) -> bool:
-    """Return whether a model reads the choices of each question, (N, choices, T)."""
-    return any("ForMultipleChoice" in cls.__name__ for cls in type(module).__mro__)
 
 
 def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
@@ -453,7 +409,7 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
             f"{name} reads {module.main_input_name}. Give it by name: "
             f"inputs={{'{module.main_input_name}': …}}."
         )
-    if has_text_decoder(module, module.config) and not generating:
+    if has_text_decoder(module) and not generating:
         readable.append("target")
     makes_target = "target" in readable and not module.can_generate()
     needed = f"{name} reads {' and '.join(_NAMES[kind] for kind in readable)}"
@@ -463,7 +419,7 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
                 f"{needed}, not {_NAMES[kind]}. Leave it out, or choose a model that reads it."
             )
     for kind in readable:
-        is_optional = "text" in readable and fills_placeholders(checkpoint, kind)
+        is_optional = "text" in readable and kind in placeholders(checkpoint)
         if kind not in kinds and not is_optional and not (kind == "target" and makes_target):
             raise InputError(f"{needed}, but {_NAMES[kind]} is missing. {_OPTIONS[kind]}.")
 
@@ -471,7 +427,7 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
 def expect_one_text(checkpoint: Checkpoint) -> None:
     """Raise ModelError unless a model reads one text and nothing else."""
     module = checkpoint.module
-    if tuple(input_kinds(module)) != ("text",) or has_text_decoder(module, module.config):
+    if tuple(input_kinds(module)) != ("text",) or has_text_decoder(module):
         raise ModelError(
             f"{checkpoint.name} does not read one text and nothing else: choose an encoder (BERT) "
             "or a decoder (GPT-2, Llama)."

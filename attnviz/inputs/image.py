@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from attnviz.errors import InputError, ModelError
 from attnviz.io.files import is_file
 from attnviz.results import Axis
+from attnviz.results.base import doc, documented
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
@@ -37,17 +38,14 @@ _BEFORE = {
 _AFTER = {"detection_tokens": "[DET]"}
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Picture:
-    """The pixels of an image (RGB), and its name in captions; of a video, its first frame.
+    """An image or a video."""
 
-    notes : how an array was read, where its shape or its numbers leave a choice.
-    """
-
-    pixels: Image.Image
-    name: str
-    notes: tuple[str, ...] = ()
-    frames: tuple[Image.Image, ...] = ()
+    pixels: Image.Image = doc("RGB; of a video, its first frame.")
+    name: str = doc("The name in captions.")
+    notes: tuple[str, ...] = doc("How an array was read, if it leaves a choice.", default=())
+    frames: tuple[Image.Image, ...] = doc("Those of a video.", default=())
 
 
 def read_image(source: ImageSource) -> Picture:
@@ -150,16 +148,7 @@ def image_axis(module: nn.Module, inputs: dict[str, Tensor]) -> Axis | None:
     None if the model cuts the image in an unknown way. The capture checks the number of positions.
     """
     grid = find_grid(module, inputs)
-    if grid is None:
-        return None
-    before, after = _specials(module)
-    rows, columns = grid
-    patches = [(row, column) for row in range(rows) for column in range(columns)]
-    return Axis.plain(
-        [*before, *map(patch_label, patches), *after],
-        special=[*[True] * len(before), *[False] * len(patches), *[True] * len(after)],
-        patches=[*[None] * len(before), *patches, *[None] * len(after)],
-    )
+    return None if grid is None else _grid_axis(grid, *_specials(module))
 
 
 def feature_map_axes(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, tuple[Axis]]:
@@ -175,20 +164,22 @@ def feature_map_axes(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, 
     def keep(_: nn.Module, __: Any, output: Tensor) -> None:
         grids[output.shape[-2], output.shape[-1]] = None
 
-    hooks = [layer.register_forward_hook(keep) for layer in layers]
-    try:
-        with torch.no_grad(), suppress(Exception):  # which the capture tells of
+    with ExitStack() as hooks, torch.no_grad():
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_hook(keep))
+        with suppress(Exception):  # which the capture tells of
             module(**inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return {f"image {rows}×{columns}": (_grid_axis((rows, columns)),) for rows, columns in grids}
 
 
-def _grid_axis(grid: Grid) -> Axis:
+def _grid_axis(grid: Grid, before: Sequence[str] = (), after: Sequence[str] = ()) -> Axis:
+    """Return the axis of patches row by row, between special tokens."""
     patches = [divmod(n, grid[1]) for n in range(grid[0] * grid[1])]
-    labels = [*map(patch_label, patches)]
-    return Axis.plain(labels, special=[False] * len(labels), patches=patches)
+    return Axis.plain(
+        [*before, *map(patch_label, patches), *after],
+        special=[*[True] * len(before), *[False] * len(patches), *[True] * len(after)],
+        patches=[*[None] * len(before), *patches, *[None] * len(after)],
+    )
 
 
 def patch_label(patch: Grid) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnviz.errors import InputError
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.image import Grid, Picture, find_grid, patch_label
-from attnviz.inputs.text import Encoded, EncodingCheck, max_tokens
+from attnviz.inputs.text import Encoded, EncodedInput, max_tokens
 from attnviz.results import Axis, InputCheck
 
 if TYPE_CHECKING:
@@ -19,25 +19,23 @@ if TYPE_CHECKING:
 _KINDS = ("image", "audio")
 
 
-def fills_placeholders(checkpoint: Checkpoint, kind: str) -> bool:
-    """Return whether the model reads this kind of input within its text."""
-    return _token(checkpoint, kind) is not None
-
-
-def _token(checkpoint: Checkpoint, kind: str) -> tuple[str, int] | None:
-    """Return the placeholder that stands for an input of this kind, and its id."""
-    processor = checkpoint.processors.multimodal
-    token = getattr(processor, f"{kind}_token", None)
-    token_id = getattr(processor, f"{kind}_token_id", None)
-    for name in ("id", "index"):
-        token_id = getattr(checkpoint.module.config, f"{kind}_token_{name}", None) or token_id
-    token = getattr(token, "content", token)
-    return (token, token_id) if isinstance(token, str) and isinstance(token_id, int) else None
+def placeholders(checkpoint: Checkpoint) -> dict[str, tuple[str, int]]:
+    """Return the token, and its id, that stands in a text for each kind of input read within it."""
+    processor, found = checkpoint.processors.multimodal, dict[str, tuple[str, int]]()
+    for kind in _KINDS:
+        token = getattr(processor, f"{kind}_token", None)
+        token_id = getattr(processor, f"{kind}_token_id", None)
+        for name in ("id", "index"):
+            token_id = getattr(checkpoint.module.config, f"{kind}_token_{name}", None) or token_id
+        token = getattr(token, "content", token)
+        if isinstance(token, str) and isinstance(token_id, int):
+            found[kind] = token, token_id
+    return found
 
 
 def encode_multimodal(
     checkpoint: Checkpoint, text: str, picture: Picture | None, sound: Sound | None
-) -> tuple[dict[str, Tensor], Axis, EncodingCheck]:
+) -> tuple[dict[str, Tensor], Axis, EncodedInput]:
     """Tokenize a text with an image or a sound in it.
 
     A placeholder that the text lacks is put in front of it. Such a text is a prompt: special tokens
@@ -48,7 +46,7 @@ def encode_multimodal(
     kinds = [kind for kind in _KINDS if sources[kind] is not None]
     prompt, notes = text, list[str]()
     for kind in kinds:
-        token, _ = _placeholder(checkpoint, kind)
+        token, _ = placeholders(checkpoint)[kind]
         if (count := prompt.count(token)) > 1:
             raise InputError(f"The text has {count} {token}, but there is one {kind}: leave one.")
         if not count:
@@ -82,14 +80,8 @@ def encode_multimodal(
     axis = _text_axis(checkpoint, prompt, ids, details)
     for kind in kinds:
         axis = fill_placeholders(checkpoint, axis, kind, inputs, sound)
-    return inputs, axis, EncodingCheck(InputCheck(not notes, tuple(notes)), tuple(notes))
-
-
-def _placeholder(checkpoint: Checkpoint, kind: str) -> tuple[str, int]:
-    """Return the placeholder of a kind for which `fills_placeholders` holds."""
-    token = _token(checkpoint, kind)
-    assert token is not None
-    return token
+    check = InputCheck(not notes, tuple(notes))
+    return inputs, axis, EncodedInput(check, tuple(notes), texts=(text, None))
 
 
 def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[str, Any]) -> Axis:
@@ -102,11 +94,10 @@ def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[s
     special, offsets = details["special_tokens_mask"], details["offset_mapping"]
     # Some processors expand their placeholders in another way and do not report it.
     has_offsets = offsets is not None and int(offsets.max()) == len(expanded.rstrip())
-    placeholders = [_token(checkpoint, kind) for kind in _KINDS]
-    placeholder_ids = {placeholder[1] for placeholder in placeholders if placeholder is not None}
+    filled = {token_id for _, token_id in placeholders(checkpoint).values()}
     token_ids = ids.tolist()
     is_special = [
-        int(token_id in placeholder_ids or (special is not None and bool(special[0, n])))
+        int(token_id in filled or (special is not None and bool(special[0, n])))
         for n, token_id in enumerate(token_ids)
     ]
     fields = {"input_ids": token_ids, "special_tokens_mask": is_special}
@@ -118,7 +109,7 @@ def fill_placeholders(
     checkpoint: Checkpoint, axis: Axis, kind: str, inputs: dict[str, Tensor], sound: Sound | None
 ) -> Axis:
     """Label the placeholders by the patches or the frames that fill them."""
-    _, token_id = _placeholder(checkpoint, kind)
+    _, token_id = placeholders(checkpoint)[kind]
     positions = (inputs["input_ids"][0] == token_id).nonzero().flatten().tolist()
     labels = {position: f"{kind} {n}" for n, position in enumerate(positions)}
     patches = dict[int, Grid]()

@@ -203,23 +203,22 @@ def covered(
 
 def _places(
     tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], spans: Sequence[Span]
-) -> Iterator[tuple[Span, str, Sequence[int]]]:
-    """Yield places in a text, with the letters, if known, and the ids of the tokens of each."""
-    groups = list(_groups(tokenizer, ids))
-    start = 0
-    while start < len(groups):
-        end, (a, b) = start, spans[groups[start][0]]
-        while end < len(groups):
-            first = min(span[0] for span in spans[slice(*groups[end][:2])])
-            last = max(span[1] for span in spans[slice(*groups[end][:2])])
+) -> list[tuple[Span, str | None, list[int]]]:
+    """Return places in a text, with the letters, if known, and the ids of the tokens of each."""
+    places: list[tuple[Span, str | None, list[int]]] = []
+    for start, end, letters in _groups(tokenizer, ids):
+        first = min(span[0] for span in spans[start:end])
+        last = max(span[1] for span in spans[start:end])
+        part = list(ids[start:end])
+        if places:
+            (a, b), before, earlier = places[-1]
             is_within = (a <= first and last <= b) or (first <= a and b <= last)
-            if end > start and not (is_within and first < b and last > a):
-                break
-            a, b, end = min(a, first), max(b, last), end + 1
-        letters = [group[2] for group in groups[start:end]]
-        known = "" if None in letters else "".join(map(str, letters))
-        yield (a, b), known, ids[groups[start][0] : groups[end - 1][1]]
-        start = end
+            if is_within and first < b and last > a:
+                places.pop()
+                first, last, part = min(a, first), max(b, last), earlier + part
+                letters = None if before is None or letters is None else before + letters
+        places.append(((first, last), letters, part))
+    return places
 
 
 def pieces_in(spans: Sequence[Span], region: Span) -> tuple[int, ...]:

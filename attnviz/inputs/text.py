@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from attnviz.inputs.tokens import Chat, TokenIds, special_flags
 from attnviz.models.pretrained import forward_parameters, has_text_decoder
 from attnviz.results import Axis, InputCheck
 from attnviz.results.axis import Span, join_axes, make_axis
+from attnviz.results.base import doc, documented
 from attnviz.results.text import counted, literal
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import sought_tokens
@@ -64,52 +65,47 @@ def _tokenizer(checkpoint: Checkpoint, *, of_decoder: bool = False) -> PreTraine
     return tokenizer
 
 
-@dataclass(frozen=True)
-class EncodingCheck:
-    """How what reaches the model compares with the call of its own tokenizer or processor.
+@documented
+class EncodedInput:
+    """One input of a batch, such as a text with its target, beside its tensors."""
 
-    Attributes
-    ----------
-    result : the check as a verdict has it.
-    notes : what a reader should know: of the check, and the special tokens typed in the text.
-    doubt : why the labels may not be those of the tokens; None where they are.
-    """
+    check: InputCheck | None = doc(
+        "How what reaches the model compares with the call of its own tokenizer or processor.",
+        default=None,
+    )
+    notes: tuple[str, ...] = doc(
+        "What a reader should know: what was cut, assumed or not read, and special tokens that are "
+        "typed in the text.",
+        default=(),
+    )
+    doubt: str | None = doc("Why the labels may not be those of the tokens, if so.", default=None)
+    cut_from: int | None = doc("How many tokens a text had before it was cut, if so.", default=None)
+    texts: tuple[str | None, str | None] = doc(
+        "The text, and the second one of a pair, that were read or that ids say.",
+        default=(None, None),
+    )
 
-    result: InputCheck | None = None
-    notes: tuple[str, ...] = ()
-    doubt: str | None = None
-
-    def __add__(self, other: EncodingCheck) -> EncodingCheck:
-        """Return the check of two inputs of one run, such as a text and its target."""
-        result = self.result and other.result and InputCheck.joined([self.result, other.result])
-        return EncodingCheck(result, self.notes + other.notes, self.doubt or other.doubt)
+    def __add__(self, other: EncodedInput) -> EncodedInput:
+        """Return an input with its target."""
+        check = self.check and other.check and InputCheck.joined([self.check, other.check])
+        notes, doubt = self.notes + other.notes, self.doubt or other.doubt
+        return replace(self, check=check, notes=notes, doubt=doubt)
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Encoded:
-    """A text, or a pair, as its tokenizer encodes it.
+    """A text, or a pair, as its tokenizer encodes it."""
 
-    Attributes
-    ----------
-    fields : the entries of each token by name, such as input_ids and special_tokens_mask, and what
-        else the tokenizer gives.
-    segments : 0, or 1 for the second text of a pair.
-    spans : where each token stands in its text; (0, 0) for a special one. Empty if not known.
-    texts : the text, and the second one of a pair.
-    cut_from : how many tokens there were before the text was cut; None where it was not.
-    """
-
-    fields: dict[str, list[int]]
-    segments: list[int]
-    spans: list[Span]
-    texts: TextPair
-    cut_from: int | None = None
-
-    def until(self, end: int, *, cut_from: int) -> Encoded:
-        """Return the tokens before `end`."""
-        fields = {name: values[:end] for name, values in self.fields.items()}
-        segments, spans = self.segments[:end], self.spans[:end]
-        return replace(self, fields=fields, segments=segments, spans=spans, cut_from=cut_from)
+    fields: dict[str, list[int]] = doc(
+        "The entries of each token by name, such as input_ids and special_tokens_mask, and what "
+        "else the tokenizer gives."
+    )
+    segments: list[int] = doc("0, or 1 for the second text of a pair.")
+    spans: list[Span] = doc(
+        "Where each token stands in its text; (0, 0) for a special one. Empty if not known."
+    )
+    texts: TextPair = doc("The text, and the second one of a pair.")
+    cut_from: int | None = doc("How many tokens there were before it was cut, if so.", default=None)
 
     @property
     def ids(self) -> list[int]:
@@ -142,12 +138,11 @@ def encode_texts(
     *,
     truncate: bool,
     of_decoder: bool = False,
-) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[int | None, ...], tuple[EncodingCheck, ...]]:
+) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodedInput, ...]]:
     """Tokenize texts, or pairs of them, and pad them on the right.
 
-    Returns the tensors (N, T) by the name of the model's argument, the axis of each text, how many
-    tokens each text had before it was cut (None where it was not), and how the ids compare with
-    those of the tokenizer's own call.
+    Returns the tensors (N, T) by the name of the model's argument, the axis of each text, and how
+    the ids compare with those of the tokenizer's own call.
     """
     tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
@@ -165,11 +160,11 @@ def encode_texts(
     length = inputs["input_ids"].shape[1]
     axes = tuple(text.axis(tokenizer, length) for text in encoded)
     rows = inputs["input_ids"].tolist()
-    checks = tuple(
+    details = tuple(
         _check(checkpoint, pair, text, axis, row[: len(text.ids)], of_decoder=of_decoder)
         for pair, text, axis, row in zip(pairs, encoded, axes, rows, strict=True)
     )
-    return inputs, axes, tuple(text.cut_from for text in encoded), checks
+    return inputs, axes, details
 
 
 def tokenize(
@@ -219,7 +214,9 @@ def tokenize(
         )
     if isinstance(source, str):
         encoded = _encode(tokenizer, source, pair, cut=longest, **options)
-    return encoded.until(longest, cut_from=length)
+    fields = {name: values[:longest] for name, values in encoded.fields.items()}
+    segments, spans = encoded.segments[:longest], encoded.spans[:longest]
+    return Encoded(fields, segments, spans, encoded.texts, cut_from=length)
 
 
 def _call(
@@ -349,7 +346,7 @@ def _check(
     row: Sequence[int],
     *,
     of_decoder: bool,
-) -> EncodingCheck:
+) -> EncodedInput:
     """Compare the ids that the model reads with those of the tokenizer's own call."""
     tokenizer, (source, second) = _tokenizer(checkpoint, of_decoder=of_decoder), pair
     most = len(encoded.ids) if encoded.cut_from else None
@@ -368,7 +365,7 @@ def _check(
         if matters and not _reads_segments(checkpoint.module):
             differs.append("token_type_ids left out: the model has no table of segments")
         check = InputCheck(row == list(source.ids[:most]), (*differs,))
-        return EncodingCheck(check, (*differs, *notes))
+        return EncodedInput(check, (*differs, *notes), None, encoded.cut_from, encoded.texts)
     for number, text in enumerate(filter(None, encoded.texts)):
         places = [
             n
@@ -412,7 +409,8 @@ def _check(
     if not equal and not differs:
         differs.append("the ids are not those of the tokenizer's own call")
     check = InputCheck(equal, tuple(differs), unknown, tuple(uncovered), len(axis.word_labels))
-    return EncodingCheck(check, (*differs, *notes), next(iter(doubts), None))
+    doubt = next(iter(doubts), None)
+    return EncodedInput(check, (*differs, *notes), doubt, encoded.cut_from, encoded.texts)
 
 
 def _listed(what: str, parts: Collection[str], option: str = "") -> list[str]:
@@ -518,7 +516,7 @@ def _is_word_level(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 def encode_target(
     checkpoint: Checkpoint, targets: Sequence[str | TokenIds], *, truncate: bool
-) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodingCheck, ...]]:
+) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodedInput, ...]]:
     """Tokenize the decoder's targets and shift them right: each position predicts the next token.
 
     The tensors are (N, T), by the name of the model's argument; the axes are those of the targets,
@@ -535,36 +533,29 @@ def encode_target(
                 "The targets differ in length. Give one at a time, or the decoder's tokenizer "
                 "(target_tokenizer=)."
             )
-        ids = torch.cat([_read_by_decoder(checkpoint, one) for one in alone])
+        rows = [(torch.tensor([one.ids], device=checkpoint.device), one.shifted) for one in alone]
+        ids = torch.cat([row if shifted else _shift(module, row) for row, shifted in rows])
+        if not ids.numel():
+            raise InputError(
+                "The target has the decoder's first token only. Give at least one more."
+            )
         inputs = {"decoder_input_ids": ids, "decoder_attention_mask": torch.ones_like(ids)}
         axes = tuple(continue_axis(tokenizer, None, row) for row in ids)
         last = "the last id of the target is predicted, not read"
         notes = [() if one.shifted else (last,) for one in alone]
-        return inputs, axes, tuple(EncodingCheck(notes=note) for note in notes)
-    labels, axes, _, checks = encode_texts(
+        return inputs, axes, tuple(EncodedInput(notes=note) for note in notes)
+    labels, axes, details = encode_texts(
         checkpoint, [(text, None) for text in targets], truncate=truncate, of_decoder=True
     )
-    ids, mask = labels["input_ids"], labels["attention_mask"]
-    shifted = _shift(module, ids)
+    mask, shifted = labels["attention_mask"], _shift(module, labels["input_ids"])
     axes = tuple(axis.at(range(len(axis) - 1)) for axis in axes)
-    if torch.equal(shifted, ids):  # the tokenizer itself writes the decoder's first token
-        shifted, mask = ids[:, :-1], mask[:, :-1]
+    if shifted.shape[1] < mask.shape[1]:  # the tokenizer itself writes the decoder's first token
+        mask = mask[:, :-1]
     else:
         start = Axis.plain(read_labels(shifted[0, :1].tolist(), tokenizer), special=[True])
         axes = tuple(join_axes(start, axis) for axis in axes)
         mask = torch.cat([torch.ones_like(mask[:, :1]), mask[:, :-1]], dim=1)
-    return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes, checks
-
-
-def _read_by_decoder(checkpoint: Checkpoint, source: TokenIds) -> Tensor:
-    """Return what the decoder reads of the ids of a target, (1, T)."""
-    ids = torch.tensor([source.ids], device=checkpoint.device)
-    shifted = ids if source.shifted else _shift(checkpoint.module, ids)
-    if shifted is ids and not source.shifted:  # they hold the decoder's first token
-        shifted = ids[:, :-1]
-    if not shifted.numel():
-        raise InputError("The target has the decoder's first token only. Give at least one more.")
-    return shifted
+    return {"decoder_input_ids": shifted, "decoder_attention_mask": mask}, axes, details
 
 
 def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
@@ -577,18 +568,19 @@ def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
     ids = encoded.ids[:-1] if is_added else encoded.ids
     # The shift drops the last label, whatever it is.
     labels = torch.tensor([[*ids, 0]], device=checkpoint.device)
-    shifted = _shift(checkpoint.module, labels)
-    read = labels[0, :-1] if torch.equal(shifted, labels) else shifted[0]
-    return TokenIds(tuple(read.tolist()), shifted=True)
+    return TokenIds(tuple(_shift(checkpoint.module, labels)[0].tolist()), shifted=True)
 
 
 def _shift(module: Any, ids: Tensor) -> Tensor:
-    """Return the decoder's input ids; unchanged if they already begin with the start token."""
+    """Return the ids that a decoder reads of labels (N, T): shifted to the right.
+
+    They are all but the last where the labels begin with the decoder's start token already.
+    """
     owners = (module.config, module, getattr(module.config, "text_config", None))
     starts = (getattr(owner, "decoder_start_token_id", None) for owner in owners)
     start = next((start for start in starts if start is not None), None)
     if start is not None and bool((ids[:, 0] == start).all()):
-        return ids
+        return ids[:, :-1]
     if hasattr(module, "prepare_decoder_input_ids_from_labels"):
         shifted: Tensor = module.prepare_decoder_input_ids_from_labels(ids)
         return shifted
@@ -598,10 +590,6 @@ def _shift(module: Any, ids: Tensor) -> Tensor:
             "which its decoder begins. Set it."
         )
     return torch.cat([torch.full_like(ids[:, :1], start), ids[:, :-1]], dim=1)
-
-
-class _DecoderCalledError(Exception):
-    """Ends a run where the decoder begins."""
 
 
 def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
@@ -614,16 +602,11 @@ def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
     def keep(_: Any, args: Any, kwargs: Any) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
         found.extend([ids] if isinstance(ids, Tensor) else [])
-        raise _DecoderCalledError
+        raise RuntimeError("The decoder begins here.")
 
-    hook = module.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
-    try:
-        with torch.no_grad():
-            module(**inputs)
-    except Exception:
-        pass  # the model fails without them, or ended here
-    finally:
-        hook.remove()
+    keeping = module.get_decoder().register_forward_pre_hook(keep, with_kwargs=True)
+    with keeping, torch.no_grad(), suppress(Exception):  # fails without them, or ends in `keep`
+        module(**inputs)
     return found[0] if found else None
 
 
@@ -645,7 +628,7 @@ def continue_axis(
 def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None:
     """Raise InputError if the model cannot read `tokens` more after an input of this length."""
     module = checkpoint.module
-    of_decoder = has_text_decoder(module, module.config)
+    of_decoder = has_text_decoder(module)
     tokenizer = checkpoint.target_tokenizer if of_decoder else checkpoint.tokenizer
     if tokenizer is None:
         return
@@ -657,8 +640,3 @@ def expect_tokens_left(checkpoint: Checkpoint, length: int, tokens: int) -> None
             f"most {max(longest - length + 1, 0)}, not {tokens}. Ask for fewer, or give a shorter "
             "text."
         )
-
-
-def generated_text(tokenizer: PreTrainedTokenizerBase, ids: Tensor) -> str:
-    """Return the text of generated tokens (T,)."""
-    return decode(tokenizer, ids.tolist(), skip_special_tokens=True).strip()

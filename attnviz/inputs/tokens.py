@@ -173,8 +173,7 @@ def special_flags(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> lis
     unknown token, such as <|endoftext|>, has another purpose.
     """
     special = set(tokenizer.all_special_ids) - {tokenizer.mask_token_id}
-    ends = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id,
-            tokenizer.sep_token_id, tokenizer.pad_token_id)  # fmt: skip
+    ends = [getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos", "cls", "sep", "pad")]
     if (unknown := unknown_id(tokenizer)) not in ends:
         special.discard(unknown)
     return [token in special for token in ids]

@@ -137,16 +137,15 @@ class Checkpoint:
         """Return the same checkpoint with the tokenizer of its decoder; None: the same for both."""
         if tokenizer is None:
             return self
-        if not pretrained.has_text_decoder(self.module, self.module.config):
+        if not pretrained.has_text_decoder(self.module):
             raise InputError(
                 f"{self.name} has no decoder that reads another text than its encoder. Leave "
                 "target_tokenizer= out."
             )
-        if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            with pretrained.quiet():
-                tokenizer = pretrained.load_tokenizer(*_locate(tokenizer, _TOKENIZER_FILES))
-        _expect_vocabulary_fits(self.name, tokenizer, self.module.get_decoder())  # type: ignore[no-untyped-call]
-        return replace(self, processors=replace(self.processors, decoder=tokenizer))
+        with pretrained.quiet():
+            decoder = _read(tokenizer)
+        _expect_vocabulary_fits(self.name, decoder, self.module.get_decoder())  # type: ignore[no-untyped-call]
+        return replace(self, processors=replace(self.processors, decoder=decoder))
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -156,12 +155,9 @@ class Checkpoint:
     @property
     def target_tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The tokenizer of the decoder's text; None where its vocabulary is another, not given."""
-        module = self.module
-        if self.processors.decoder is not None or not pretrained.has_text_decoder(
-            module, module.config
-        ):
+        if self.processors.decoder is not None or not pretrained.has_text_decoder(self.module):
             return self.processors.decoder or self.tokenizer
-        sides: Any = module.get_encoder, module.get_decoder
+        sides: Any = self.module.get_encoder, self.module.get_decoder
         rows = [pretrained.embedding_rows(side()) for side in sides]
         is_shared = None in rows or rows[0] == rows[1]
         # Some classes hold both vocabularies, and switch between them.
@@ -252,13 +248,10 @@ def expect_heads(
         if (base := _base_of(name, folder)) is not None:
             name, folder = _locate(base, _MODEL_FILES)
         config = pretrained.load_config(name, folder)[0]
-    model = NAMED.get(name)
-    title = model.title if model is not None and model.folder == folder else name
-    for kind, numbers, count in (
-        ("layer", layers, pretrained.layer_count(config)),
-        ("head", heads, pretrained.head_count(config)),
-    ):
-        for number in numbers:
+    title = _title(name, folder)
+    asked = {"layer": layers, "head": heads}
+    for kind, count in pretrained.counts(config).items():
+        for number in asked[kind]:
             if count is not None and not 0 <= number < count:
                 raise InputError(
                     f"{kind} {number} is out of range: {title} has {kind}s 0–{count - 1}."
@@ -300,12 +293,12 @@ def _with_adapter(
     )
 
 
-def _title(name: str, folder: Path, sha256: str) -> str:
-    """Return how figures name a model: one with a short name has a title."""
+def _title(name: str, folder: Path, sha256: str | None = None) -> str:
+    """Return how figures name a model: one with a short name has a title, and known weights."""
     model = NAMED.get(name)
     if model is None or model.folder != folder:
         return name
-    if sha256 != model.sha256:
+    if sha256 not in (None, model.sha256):
         raise ModelError(
             f"{name}: the weights have SHA-256 {sha256}, not {model.sha256}: the file was "
             f"changed. Run 'python scripts/fetch_models.py --again {name}'."
@@ -340,36 +333,35 @@ def _processors(
 ) -> Processors:
     """Return the processors of a model (its class or itself, and its config)."""
     kinds, is_object = pretrained.input_kinds(model[0]), isinstance(model[0], PreTrainedModel)
+    processors = Processors()
     if isinstance(processor, str | os.PathLike):
         processors = pretrained.load_processors(*_locate(processor, _MODEL_FILES), kinds)
     elif processor is not None:
         processors = Processors.of(processor)
-    else:
-        processors = (
-            Processors() if folder is None else pretrained.load_processors(name, folder, kinds)
-        )
+    elif folder is not None:
+        processors = pretrained.load_processors(name, folder, kinds)
     for kind in kinds:
         if kind != "text" and getattr(processors, kind) is None:
             raise (InputError if is_object else ModelError)(
                 f"{name}: there is no processor that reads {kind}. Pass processor= "
                 "(a processor, image processor or feature extractor, its folder or its hub name)."
             )
+    reads_text = "text" in kinds or pretrained.has_text_decoder(*model)
+    if tokenizer is None and reads_text and processors.tokenizer is None:
+        if folder is None or (is_object and not pretrained.has_vocabulary(folder)):
+            raise InputError(
+                f"{name}: this model object comes without a tokenizer. "
+                "Pass tokenizer= (a tokenizer, its folder or its hub name)."
+            )
+        tokenizer = pretrained.load_tokenizer(name, folder)
+    return processors if tokenizer is None else replace(processors, tokenizer=_read(tokenizer))
+
+
+def _read(tokenizer: Location | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return a tokenizer, loaded where its folder or its hub name is given."""
     if isinstance(tokenizer, PreTrainedTokenizerBase):
-        return replace(processors, tokenizer=tokenizer)
-    if tokenizer is not None:
-        return replace(
-            processors, tokenizer=pretrained.load_tokenizer(*_locate(tokenizer, _TOKENIZER_FILES))
-        )
-    if processors.tokenizer is not None or not (
-        "text" in kinds or pretrained.has_text_decoder(*model)
-    ):
-        return processors
-    if folder is None or (is_object and not pretrained.has_vocabulary(folder)):
-        raise InputError(
-            f"{name}: this model object comes without a tokenizer. "
-            "Pass tokenizer= (a tokenizer, its folder or its hub name)."
-        )
-    return replace(processors, tokenizer=pretrained.load_tokenizer(name, folder))
+        return tokenizer
+    return pretrained.load_tokenizer(*_locate(tokenizer, _TOKENIZER_FILES))
 
 
 def _expect_vocabulary_fits(
@@ -521,7 +513,7 @@ def _sha256_of_file(file: Path, version: tuple[int, ...]) -> str:
 
 _SHORTEST = 4  # letters of a token that another one continues
 _LONGEST = 2  # letters of its ending
-_FEWEST, _MOST = 50, 2000  # pairs
+_FEWEST, _MOST = 50, 2000  # pairs, and tokens of a vocabulary
 _SURE = 5  # standard errors
 _SPREAD = 2  # times that of norms in an embedding that was drawn at random
 
@@ -548,19 +540,24 @@ def _fits_embeddings(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 
 
 def _spelled_alike(tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
-    """Return the ids of tokens of which one is the other with an ending of one or two letters."""
-    vocabulary = tokenizer.get_vocab()
-    pairs = [
-        (vocabulary[token[:-length]], number)
-        for token, number in vocabulary.items()
-        if len(token) > _SHORTEST
+    """Return the ids of tokens of which one is the other with an ending of one or two letters.
+
+    A sample of the tokens is read: a whole vocabulary takes ten times longer.
+    """
+    sample = range(0, len(tokenizer), 1 + len(tokenizer) // _MOST)
+    tokens = tokenizer.convert_ids_to_tokens(list(sample))
+    endings = [
+        (token[:-length], number)
+        for number, token in zip(sample, tokens, strict=True)
         for length in range(1, _LONGEST + 1)
-        if token[:-length] in vocabulary
-        and len(token) >= _SHORTEST + length
-        and token[-length:].isalpha()
+        if token and len(token) >= _SHORTEST + length and token[-length:].isalpha()
     ]
-    step = max(1, -(-len(pairs) // _MOST))
-    return sorted(pairs)[::step]
+    stems: Any = tokenizer.convert_tokens_to_ids([stem for stem, _ in endings])
+    return [
+        (stem, number)
+        for stem, (_, number) in zip(stems, endings, strict=True)
+        if stem not in (None, tokenizer.unk_token_id)
+    ]
 
 
 def _is_trained(vectors: Tensor) -> bool:

@@ -19,7 +19,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from transformers.utils import logging as progress_bars
 
 from attnviz.errors import InputError, ModelError, did_you_mean, one_line, silence_rust
 from attnviz.models.devices import whole
+from attnviz.results.base import doc, documented
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import unset_attention_implementation
 from attnviz.runtime.libraries import MemoryBudget, debugging, silence_logs
@@ -53,8 +54,8 @@ VOCABULARY_FILES = (
     "*.tiktoken",
 )
 # Larger counts would fill the memory, or take forever, before a single weight is read.
-_LARGEST_COUNTS = {"num_hidden_layers": 1_000, "num_layers": 1_000, "n_layer": 1_000,
-                   "num_labels": 100_000}  # fmt: skip
+_LARGEST_COUNTS = dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer"), 1_000)
+_LARGEST_COUNTS["num_labels"] = 100_000
 _ARGUMENTS = {
     "text": ("input_ids",),
     "image": ("pixel_values",),
@@ -185,23 +186,16 @@ def _release_of(settings: dict[str, Any]) -> str:
     return "Check model_type in config.json, or run pip install --upgrade transformers."
 
 
-def layer_count(config: Any) -> int | None:
-    """Return the number of layers of a config; None if the config declares several such numbers.
+def counts(config: Any) -> dict[str, int | None]:
+    """Return the numbers of layers, and of heads in each, as "layer" and "head".
 
-    Encoder-decoders and models of text and images have one for each stack, and other models share
-    layers among groups or repeat them in blocks.
+    A number is None where a config declares several of its kind. Encoder-decoders and models of
+    text and images have one for each stack, other models share layers among groups or repeat them
+    in blocks, and hybrid models have heads for each kind of layer.
     """
-    return _only_count(config, "num_hidden_layers", ("layer", "group", "block"))
-
-
-def head_count(config: Any) -> int | None:
-    """Return the number of heads of each layer; None if the config declares several such numbers.
-
-    Hybrid models have one for each kind of layer.
-    """
-    if layer_count(config) is None:
-        return None
-    return _only_count(config, "num_attention_heads", ("heads",), also="num_key_value_heads")
+    layers = _only_count(config, "num_hidden_layers", ("layer", "group", "block"))
+    heads = _only_count(config, "num_attention_heads", ("heads",), also="num_key_value_heads")
+    return {"layer": layers, "head": None if layers is None else heads}
 
 
 def _only_count(config: Any, name: str, parts: Sequence[str], *, also: str = "") -> int | None:
@@ -458,19 +452,17 @@ def embedding_rows(module: PreTrainedModel) -> int | None:
 # --- inputs and their processors
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Processors:
-    """The processor of each kind of input; None where the model takes no such input.
+    """The processor of each kind of input; None where the model takes no such input."""
 
-    `multimodal` puts placeholders for an image or a sound into the text. `decoder` is the tokenizer
-    of the decoder's text, where it is another one.
-    """
-
-    tokenizer: PreTrainedTokenizerBase | None = None
-    decoder: PreTrainedTokenizerBase | None = None
-    image: BaseImageProcessor | None = None
-    audio: SequenceFeatureExtractor | None = None
-    multimodal: ProcessorMixin | None = None
+    tokenizer: PreTrainedTokenizerBase | None = doc("Of texts.", default=None)
+    decoder: PreTrainedTokenizerBase | None = doc("Of the decoder, if another.", default=None)
+    image: BaseImageProcessor | None = doc("Of images.", default=None)
+    audio: SequenceFeatureExtractor | None = doc("Of sounds.", default=None)
+    multimodal: ProcessorMixin | None = doc(
+        "Puts placeholders for an image or a sound into the text.", default=None
+    )
 
     @classmethod
     def of(cls, processor: Any) -> Processors:
@@ -529,8 +521,9 @@ def count_inputs(model: Any, inputs: Mapping[str, Any]) -> int:
     return 1
 
 
-def has_text_decoder(model: Any, config: Any) -> bool:
-    """Return whether the model has a decoder that takes a separate text."""
+def has_text_decoder(model: Any, config: Any = None) -> bool:
+    """Return whether a model has a decoder that takes a separate text; config : of a class."""
+    config = model.config if config is None else config
     has_decoder = getattr(config, "is_encoder_decoder", False) or hasattr(model, "text_decoder")
     return bool(has_decoder) and "decoder_input_ids" in forward_parameters(model)
 

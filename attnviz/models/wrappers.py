@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
@@ -26,6 +27,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 
 from attnviz.errors import InputError, ModelError
 from attnviz.models.pretrained import expect_finite, read_json, translate
+from attnviz.results.base import doc, documented
 
 _CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 _VIRTUAL_TOKENS = (
@@ -41,17 +43,14 @@ _HOPS = 2  # objects that are no modules, one inside the other: an object with a
 _MOST = 64  # items of a list or a dict; larger ones are data
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Unwrapped:
-    """What an object holds: a model, its tokenizer and processor where it has them.
+    """What an object holds."""
 
-    note : which model was taken and what is left out; None where the object was no wrapper.
-    """
-
-    source: Any
-    tokenizer: PreTrainedTokenizerBase | None = None
-    processor: Any = None
-    note: str | None = None
+    source: Any = doc("The model.")
+    tokenizer: PreTrainedTokenizerBase | None = doc("Its tokenizer, if any.", default=None)
+    processor: Any = doc("Its processor, if any.", default=None)
+    note: str | None = doc("Which model was taken, and what is left out, if any.", default=None)
 
 
 def unwrap(source: Any) -> Unwrapped:
@@ -75,32 +74,29 @@ def unwrap(source: Any) -> Unwrapped:
             "with its tokenizer= or processor=."
         )
     (place,) = found
-    owners = [owner.value for owner in place.owners()]
-    for owner in owners:
-        if getattr(getattr(owner, "active_peft_config", None), "is_prompt_learning", False):
+    for owner in place.owners:
+        config = getattr(owner.value, "active_peft_config", None)
+        if getattr(config, "is_prompt_learning", False):
             raise InputError(
-                f"This {type(owner).__name__} puts trained vectors before every text, which the "
-                "model inside does not read. Pass the model without them: .get_base_model()."
+                f"This {type(owner.value).__name__} puts trained vectors before every text, which "
+                "the model inside does not read. Pass the model without them: .get_base_model()."
             )
-    members = [member for owner in owners for member in _members(owner)]
     note = f"the model is {name}{place.path}"
     if left_out := place.beside():
         note += f"; not shown: {', '.join(left_out)}"
-    tokenizer = _first(members, PreTrainedTokenizerBase)
-    return Unwrapped(place.value, tokenizer, _first(members, _PROCESSOR_TYPES), note)
+    members = [member for owner in place.owners for member in owner.members()]
+    tokenizers = (member for member in members if isinstance(member, PreTrainedTokenizerBase))
+    processors = (member for member in members if isinstance(member, _PROCESSOR_TYPES))
+    return Unwrapped(place.value, next(tokenizers, None), next(processors, None), note)
 
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """An object inside another one, and the path to it."""
+    """An object, the path to it, and the objects that it lies in, the innermost first."""
 
     value: Any
     path: str = ""
-    outer: _Place | None = None
-
-    def owners(self) -> list[_Place]:
-        """Return the objects that it lies in, the innermost first."""
-        return [] if self.outer is None else [self.outer, *self.outer.owners()]
+    owners: tuple[_Place, ...] = ()
 
     def children(self) -> Iterator[_Place]:
         """Return what it holds, short and public names first."""
@@ -113,7 +109,14 @@ class _Place:
         for name in sorted(members, key=lambda name: (str(name).startswith("_"), len(str(name)))):
             index = name if str(name).isdigit() else repr(name)
             path = f"{self.path}[{index}]" if is_indexed else f"{self.path}.{name}"
-            yield _Place(members[name], path, self)
+            yield _Place(members[name], path, (self, *self.owners))
+
+    def members(self) -> Iterator[Any]:
+        """Return what may be its tokenizer or processor: properties by their names come first."""
+        for name in _PROCESSORS:
+            with suppress(Exception):  # a property of another library
+                yield getattr(self.value, name, None)
+        yield from (child.value for child in self.children())
 
     def may_hold_a_model(self) -> bool:
         """Return whether the object is searched: it is no data, and not too deep inside others."""
@@ -121,16 +124,15 @@ class _Place:
             return True
         if isinstance(self.value, _CONTAINERS):
             return len(self.value) <= _MOST
-        kinds = [owner.value for owner in self.owners()]
-        hops = sum(not isinstance(kind, (nn.Module, *_CONTAINERS)) for kind in kinds)
-        return hops < _HOPS and not isinstance(self.value, _NOT_SEARCHED)
+        is_hop = (not isinstance(owner.value, (nn.Module, *_CONTAINERS)) for owner in self.owners)
+        return sum(is_hop) < _HOPS and not isinstance(self.value, _NOT_SEARCHED)
 
     def beside(self) -> list[str]:
         """Return the modules that the objects around a model hold beside it."""
         own = set(self.value.modules())
         return [
             f"{child.path} ({type(child.value).__name__})"
-            for owner in self.owners()
+            for owner in self.owners
             for child in owner.children()
             if isinstance(child.value, nn.Module) and own.isdisjoint(child.value.modules())
         ]
@@ -169,22 +171,6 @@ def _no_model_in(source: Any) -> str:
         f"{problem}: give a folder, a hub name, a model of transformers, or an object that holds "
         "one."
     )
-
-
-def _members(owner: Any) -> Iterator[Any]:
-    """Return the members of an object that may be tokenizers or processors."""
-    for name in _PROCESSORS:
-        try:
-            yield getattr(owner, name, None)
-        except Exception:  # a property of another library
-            continue
-    yield from getattr(owner, "__dict__", {}).values()
-    if isinstance(owner, dict | list | tuple):
-        yield from owner.values() if isinstance(owner, dict) else owner
-
-
-def _first(members: list[Any], kind: Any) -> Any:
-    return next((member for member in members if isinstance(member, kind)), None)
 
 
 # --- adapters of PEFT

@@ -79,21 +79,18 @@ class OneInput(_Options, total=False):
     target: TokensSource | None
 
 
-class SeveralInputs(_Options, total=False):
-    """The keywords of `attend` that give a list of results."""
-
-    image: Many[ImageSource] | None
-    audio: Many[AudioSource] | None
-    pair: Many[str] | None
-    target: Many[str] | Many[TokensSource] | None
-
-
 class Source(_Reading, total=False):
     """The inputs of `attend` in analyses, where `target` may be what is explained."""
 
     image: ImageSource | Many[ImageSource] | None
     audio: AudioSource | Many[AudioSource] | None
     pair: str | Many[str] | None
+
+
+class SeveralInputs(_Options, Source, total=False):
+    """The keywords of `attend` that may give a list of results."""
+
+    target: TokensSource | Many[str] | Many[TokensSource] | None
 
 
 def load(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,26 +82,15 @@ def from_weights(
     axes = Axis.of_labels(rows), Axis.of_labels(columns)
     stack = "self-attention" if keys is None else "cross"
     text, target = (" ".join(map(literal, axis.word_labels)) for axis in reversed(axes))
-    provenance = Provenance(
-        model=model,
-        weights_sha256="",
-        text=text,
-        pair=None,
-        dtype=str(next(iter(layers.values())).dtype).removeprefix("torch."),
-        device="cpu",
-        versions=package_versions(),
-        target=None if keys is None else target,
-    )
-    report = AgreementReport(
-        checks=(),
-        not_compared=(),
-        unproven=(),
-        dtype=provenance.dtype,
-        device="cpu",
-        versions=provenance.versions,
-        weights_sha256="",
-        given=True,
-    )
+    of_run: dict[str, Any] = {
+        "weights_sha256": "",
+        "dtype": str(next(iter(layers.values())).dtype).removeprefix("torch."),
+        "device": "cpu",
+        "versions": package_versions(),
+    }
+    target_text = None if keys is None else target
+    provenance = Provenance(model=model, text=text, pair=None, target=target_text, **of_run)
+    report = AgreementReport(checks=(), not_compared=(), unproven=(), given=True, **of_run)
     records = (GivenAttention.of(array, layer, stack, axes) for layer, array in layers.items())
     notes = (*how, *_notes_on_sums(list(layers.values())))
     return AttentionResult(tuple(records), report, provenance, notes=notes)
@@ -134,26 +123,22 @@ def weights_by_layer(
         return _from_names(dict(weights.items())), ()
     if isinstance(weights, list | tuple):
         known = {layer: array for layer, array in enumerate(weights) if array is not None}
-        if not known:
-            raise InputError(f"There are no weights. Give an array of shape {_SHAPES}.")
-        first = next(iter(known.values()))
+        first: Any = next(iter(known.values()), None)
         if isinstance(first, list | tuple) and any(len(getattr(a, "shape", ())) > 2 for a in first):
             steps = f"read as {len(known)} steps of a generation, of {len(first)} layers each"
             return _of_steps(list(known.values())), (steps,)
-        if len(np.shape(first) if not hasattr(first, "shape") else first.shape) > 2:
-            return {layer: _of_layer(array) for layer, array in known.items()}, ()
+        shape = first.shape if hasattr(first, "shape") else np.shape(first)
+        if first is None or len(shape) > 2:
+            return _from_names(known), ()
         if isinstance(first, Tensor):
             weights = torch.stack([_tensor(array) for array in weights])
     array = _tensor(weights)
-    shape = f"an array of shape {tuple(array.shape)} was read as"
-    if array.dim() in (2, 3):
-        return {0: _of_layer(array)}, (
-            (f"{shape} {len(array)} heads of one layer",) if array.dim() == 3 else ()
-        )
+    how = f"an array of shape {tuple(array.shape)} was read as"
     if array.dim() in (4, 5) and array.numel():
         layers = {layer: _of_layer(of_layer) for layer, of_layer in enumerate(array)}
-        return layers, (f"{shape} {len(array)} layers of {len(layers[0])} heads",)
-    _refuse_shape(array)
+        return layers, (f"{how} {len(array)} layers of {len(layers[0])} heads",)
+    heads = f"{how} {len(array)} heads of one layer" if array.dim() == 3 else ""
+    return {0: _of_layer(array)}, (heads,) if heads else ()
 
 
 def _of_steps(steps: Sequence[Sequence[Any]]) -> dict[int, Tensor]:
@@ -202,18 +187,14 @@ def _from_names(arrays: Mapping[Any, Any]) -> dict[int, Tensor]:
 def _of_layer(weights: Any) -> Tensor:
     """Return the weights of one layer, (H, m, n), without a batch dimension of 1."""
     array = _tensor(weights)
+    if array.dim() not in (2, 3, 4) or not array.numel():
+        raise InputError(f"Weights of shape {tuple(array.shape)} cannot be read. Give {_SHAPES}.")
     if array.dim() == 4 and len(array) > 1:
         raise InputError(
             f"The weights are of a batch of {len(array)} texts. Choose one in each layer: "
             "layer[:1]."
         )
-    if array.dim() == 4:
-        array = array[0]
-    if array.dim() == 2:
-        array = array[None]
-    if array.dim() != 3 or not array.numel():
-        _refuse_shape(array)
-    return array
+    return array.reshape(-1, *array.shape[-2:])
 
 
 def _tensor(values: Any) -> Tensor:
@@ -240,10 +221,6 @@ def _tensor(values: Any) -> Tensor:
         )
     dtype = tensor.dtype if tensor.is_floating_point() else torch.float32
     return tensor.to("cpu", dtype, copy=True)
-
-
-def _refuse_shape(array: Tensor) -> NoReturn:
-    raise InputError(f"Weights of shape {tuple(array.shape)} cannot be read. Give {_SHAPES}.")
 
 
 def _expect_labels(

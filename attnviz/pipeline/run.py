@@ -39,8 +39,8 @@ from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
 from attnviz.inputs.arguments import Arguments, expect_labels_fit
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.batch import Batch, Inputs, encode
-from attnviz.inputs.spelling import read_labels
-from attnviz.inputs.text import continue_axis, expect_tokens_left, generated_text, spelled
+from attnviz.inputs.spelling import decode, read_labels
+from attnviz.inputs.text import continue_axis, expect_tokens_left, spelled
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.results import (
@@ -144,7 +144,7 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
     others = (inputs.pictures, inputs.sounds, inputs.generate, inputs.arguments)
     is_text = all(other is None for other in others)
     reads_text_only = input_kinds(module) == ("text",)
-    can_stream = is_text and reads_text_only and not has_text_decoder(module, module.config)
+    can_stream = is_text and reads_text_only and not has_text_decoder(module)
     if all(source is None for source in (inputs.texts, inputs.targets, inputs.sounds)):
         refuse_given("an image or inputs= are never cut. Leave it out.", truncate=options.truncate)
     if options.mode == "streamed" and not can_stream:
@@ -197,7 +197,7 @@ def _lacks_transcript(checkpoint: Checkpoint, inputs: Inputs) -> bool:
         inputs.sounds is not None
         and all(other is None for other in others)
         and input_kinds(module) == ("audio",)
-        and has_text_decoder(module, module.config)
+        and has_text_decoder(module)
         and module.can_generate()
     )
 
@@ -275,7 +275,7 @@ class _Run:
                 in_one_pass=captured.in_one_pass,
                 output=output,
                 positions=positions,
-                input=batch.input_check[n].result,
+                input=batch.details[n].check,
                 versions=package_versions(),
                 weights_sha256=sha256,
             )
@@ -314,7 +314,7 @@ class _Run:
             records,
             references,
             output=output,
-            input=batch.input_check[0].result,
+            input=batch.details[0].check,
             versions=package_versions(),
             weights_sha256=checkpoint.current_sha256(),
         )
@@ -393,7 +393,7 @@ class _Run:
             weights_sha256=checkpoint.current_sha256(),
             rows=(len(rows), len(axis)),
             output=output,
-            input=batch.input_check[0].result,
+            input=batch.details[0].check,
             digests=digests_of(streamed),
         )
         notes = self._doubts(0) if known is None else (*self._doubts(0), *known.notes)
@@ -441,7 +441,7 @@ class _Run:
 
     def _doubts(self, n: int) -> tuple[str, ...]:
         """Return notes where the labels of text n may not be its tokens."""
-        doubts = [] if (doubt := self.batch.input_check[n].doubt) is None else [doubt]
+        doubts = [] if (doubt := self.batch.details[n].doubt) is None else [doubt]
         axis, ids = self.batch.axes.get("text"), self.batch.inputs.get("input_ids")
         media = "pixel_values" in self.batch.inputs or self.inputs.sounds is not None
         if axis is not None and ids is not None and not media:  # whose places have labels
@@ -469,23 +469,21 @@ class _Run:
     ) -> AttentionResult:
         """Return the result of input n with its provenance; what was recorded must fit together."""
         checkpoint, inputs, batch = self.checkpoint, self.inputs, self.batch
-        text, second = spelled(checkpoint, inputs.texts[n]) if inputs.texts else (None, None)
-        if batch.texts:
-            text, second = batch.texts[n]
+        known, (text, pair) = batch.details[n], batch.details[n].texts
         target = inputs.targets[n] if inputs.targets else ""
         provenance = Provenance(
             model=checkpoint.name, weights_sha256=report.weights_sha256, text=text,
-            pair=inputs.pairs[n] if inputs.pairs else second, dtype=report.dtype,
+            pair=pair, dtype=report.dtype,
             device=report.device, versions=report.versions,
             target=spelled(checkpoint, target, of_decoder=True)[0] or None,
-            cut_from=batch.cut_from[n],
+            cut_from=known.cut_from,
             image=inputs.pictures[0].name if inputs.pictures else None, audio=batch.sound,
             generated=generated, computation=computation,
             inputs=None if inputs.arguments is None else Arguments(batch.inputs).summary,
         )  # fmt: skip
         source = inputs.texts[n] if inputs.texts else ""
         how = () if isinstance(source, str) else (source.note,)
-        notes = (*batch.notes[n], *how, *checkpoint.notes, *notes)
+        notes = (*known.notes, *how, *checkpoint.notes, *notes)
         more |= {"notes": notes, "waveform": batch.waveform}
         try:
             return AttentionResult(records, report, provenance, batch.image, **more)
@@ -560,7 +558,7 @@ def _capture_generation(
 ) -> tuple[Capture, str | None]:
     """Capture one input and the tokens that the model generates after it; return their text too."""
     module = checkpoint.module
-    has_decoder = has_text_decoder(module, module.config)
+    has_decoder = has_text_decoder(module)
     tokenizer = checkpoint.target_tokenizer if has_decoder else checkpoint.tokenizer
     if tokenizer is None:
         raise ModelError(
@@ -576,7 +574,8 @@ def _capture_generation(
         return {**batch.axes, kind: (continue_axis(tokenizer, prompt, ids),)}
 
     captured, written = capture_generation(module, batch.inputs, generate, axes_of, tokenizer)
-    return captured, generated_text(tokenizer, written.ids[prompt_length:])
+    ids = written.ids[prompt_length:].tolist()
+    return captured, decode(tokenizer, ids, skip_special_tokens=True).strip()
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

@@ -32,7 +32,7 @@ def test_ids_are_those_of_the_tokenizers_own_call(family, kind, text):
     checkpoint = attnviz.load(tiny(family), tokenizer=tokenizer).checkpoint
     target = ["le train"] if family in TWO_SIDED else None
     batch = encode(checkpoint, [text], targets=target, truncate=True)
-    assert batch.input_check[0].result.equal
+    assert batch.details[0].check.equal
     own = tokenizer(text, return_tensors="pt")["input_ids"]
     length = batch.inputs["input_ids"].shape[1]
     assert torch.equal(batch.inputs["input_ids"][:, : length - 1], own[:, : length - 1])
@@ -69,8 +69,8 @@ def test_no_script_raises_a_false_alarm_and_labels_are_readable(kind, reading, t
     checkpoint = reading(tokenizer if kind == "bundled" else kind)
     for name, text in SCRIPTS.items():
         batch = encode(checkpoint, [text])
-        (check,), (axis,) = batch.input_check, batch.axes["text"]
-        assert (check.doubt, check.result.uncovered, check.result.equal) == (None, (), True), name
+        (detail,), (axis,) = batch.details, batch.axes["text"]
+        assert (detail.doubt, detail.check.uncovered, detail.check.equal) == (None, (), True), name
         assert not set("ÐĠĊæ").intersection("".join(axis.labels)), name
         assert [word is None for word in axis.words] == list(axis.special), name
 
@@ -99,8 +99,8 @@ def shifted(tokenizer, by):
 def test_shifted_offsets_are_named_in_every_script(kind, by, reading):
     checkpoint = reading(shifted(vocabulary(kind), by))
     for name, text in SCRIPTS.items():
-        (check,) = encode(checkpoint, [text]).input_check
-        assert "the tokenizer's offsets do not match its tokens" in (check.doubt or ""), name
+        (detail,) = encode(checkpoint, [text]).details
+        assert "the tokenizer's offsets do not match its tokens" in (detail.doubt or ""), name
 
 
 @pytest.mark.parametrize("kind", ["byt5", "perceiver", "canine", "unigram", "byte-fallback"])
@@ -181,20 +181,20 @@ def test_what_a_normalizer_drops_is_named(reading, tokenizer):
     dropped = normalizers.Replace("not ", "")
     backend.normalizer = normalizers.Sequence([backend.normalizer, dropped])
     batch = encode(reading(shorter), ["the film was not good at all"])
-    assert batch.input_check[0].result.uncovered == ("not",)
-    assert batch.notes == (("no token holds a part of the text: not",),)
+    assert batch.details[0].check.uncovered == ("not",)
+    assert batch.details[0].notes == ("no token holds a part of the text: not",)
 
 
 def test_what_differs_from_the_tokenizers_call_is_named(model):
     checkpoint = model.checkpoint
-    (check,) = encode(checkpoint.reading("split"), ["a [SEP] b"]).input_check
-    assert not check.result.equal
-    assert check.result.differs[0].startswith("read as plain text, not as special tokens: [SEP]")
-    (check,) = encode(checkpoint, ["a [SEP] b"]).input_check
-    assert check.result.equal
-    assert check.notes[0].startswith("read as special tokens, not as plain text: [SEP]")
-    (check,) = encode(checkpoint, ["the " * 600], truncate=True).input_check
-    assert check.result.differs == ("text cut from 602 to 512 tokens",)
+    (detail,) = encode(checkpoint.reading("split"), ["a [SEP] b"]).details
+    assert not detail.check.equal
+    assert detail.check.differs[0].startswith("read as plain text, not as special tokens: [SEP]")
+    (detail,) = encode(checkpoint, ["a [SEP] b"]).details
+    assert detail.check.equal
+    assert detail.notes[0].startswith("read as special tokens, not as plain text: [SEP]")
+    (detail,) = encode(checkpoint, ["the " * 600], truncate=True).details
+    assert detail.check.differs == ("text cut from 602 to 512 tokens",)
 
 
 def test_a_token_over_several_words_is_labeled_with_all_of_it(tokenizer, reading):

@@ -101,9 +101,9 @@ def test_every_token_has_its_word_and_every_word_its_tokens(readers, kind, text,
     encoded = value_or_refused(encode_texts, readers(kind), [(text, pair)], truncate=True)
     if encoded is REFUSED:
         return
-    inputs, (axis,), _, (check,) = encoded
-    assert check.result.equal
-    assert check.doubt is None
+    inputs, (axis,), (detail,) = encoded
+    assert detail.check.equal
+    assert detail.doubt is None
     assert len(axis) == inputs["input_ids"].shape[1]
     read = text, pair or ""
     for special, word, segment in zip(axis.special, axis.words, axis.segments, strict=True):

@@ -33,7 +33,7 @@ from transformers.models.bert.modeling_bert import BertEncoder
 import attnviz
 from attnviz.app import run
 from attnviz.errors import AttnvizWarning
-from attnviz.models.pretrained import head_count, layer_count
+from attnviz.models.pretrained import counts
 
 TEXT = "the train left the station"
 
@@ -153,13 +153,12 @@ def test_wrong_input_is_refused_before_weights_are_read(capsys, monkeypatch, arg
 
 def test_layers_and_heads_are_left_to_the_run_where_the_config_has_several_numbers():
     bert = BertConfig(num_hidden_layers=2)
-    assert layer_count(bert) == 2
-    assert layer_count(AlbertConfig(inner_group_num=2)) is None
-    assert layer_count(BartConfig()) is None
-    assert layer_count(CLIPConfig()) is None
-    assert head_count(bert) == bert.num_attention_heads
-    assert head_count(LlamaConfig(num_attention_heads=8, num_key_value_heads=2)) == 8
-    assert head_count(Qwen3NextConfig()) is None
+    assert counts(bert) == {"layer": 2, "head": bert.num_attention_heads}
+    assert counts(AlbertConfig(inner_group_num=2))["layer"] is None
+    assert counts(BartConfig())["layer"] is None
+    assert counts(CLIPConfig())["layer"] is None
+    assert counts(LlamaConfig(num_attention_heads=8, num_key_value_heads=2))["head"] == 8
+    assert counts(Qwen3NextConfig())["head"] is None
 
 
 def test_a_missing_device_exits_with_2(capsys, monkeypatch):

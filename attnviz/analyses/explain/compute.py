@@ -38,7 +38,8 @@ from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, expect_words, first_line, positive_number
 from attnviz.inputs.batch import Inputs, encode, expect_one_text, parse_inputs
-from attnviz.inputs.text import encode_prefix, expect_tokens_left, generated_text
+from attnviz.inputs.spelling import decode
+from attnviz.inputs.text import encode_prefix, expect_tokens_left
 from attnviz.inputs.tokens import TextSource, TokenIds, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
@@ -147,7 +148,7 @@ def explain(
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
     prefix, module = None, model.module
-    if input_kinds(module) == ("text",) and has_text_decoder(module, module.config):
+    if input_kinds(module) == ("text",) and has_text_decoder(module):
         prefix = _prefix(model, "" if decoder is None else decoder)
     elif decoder is not None:
         raise InputError(
@@ -401,7 +402,9 @@ def _write(
             f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "
             "(generate=)."
         )
-    read, start = (generated_text(tokenizer, torch.tensor(some)) for some in (ids, before))
+    read, start = (
+        decode(tokenizer, some, skip_special_tokens=True).strip() for some in (ids, before)
+    )
     notes = f"the model wrote “{read[len(start) :].strip()}”", *written.notes
     if prefix is None:
         return Written(new, last, notes)

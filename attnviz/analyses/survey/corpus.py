@@ -380,7 +380,7 @@ def load_reader(
     model = Model(model.checkpoint.shadow())
     reads = input_kinds(model.module)
     is_one = len(reads) == 1 and reads[0] in kinds
-    decodes = is_one and has_text_decoder(model.module, model.module.config)
+    decodes = is_one and has_text_decoder(model.module)
     if is_one and (reads == ("audio",) or not decodes):
         return model, reads[0]
     kind = "is an encoder–decoder" if is_one else f"reads {' and '.join(reads)}"
@@ -436,7 +436,7 @@ def _encoded(model: Model, text: Text, *, truncate: bool) -> TokenizedText:
     batch = encode(model.checkpoint, inputs_of([text]), truncate=truncate)
     encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}
     encoding["special_tokens_mask"] = list(map(int, batch.axes["text"][0].special))
-    words, cut = spelled(model.checkpoint, text.source)[0], batch.cut_from[0] is not None
+    words, cut = spelled(model.checkpoint, text.source)[0], batch.details[0].cut_from is not None
     return TokenizedText(text.number, words, None, text.source, encoding=encoding, cut=cut)
 
 

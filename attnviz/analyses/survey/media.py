@@ -181,7 +181,7 @@ class MediaCorpus:
             return Medium(number, name, source, encode(checkpoint, Inputs(pictures=[picture])))
         sound: Sound = read_sound(source)
         target = None
-        if has_text_decoder(self.model.module, self.model.module.config):
+        if has_text_decoder(self.model.module):
             if number not in self._targets:
                 self._targets[number], _ = transcript_of(checkpoint, sound, truncate=self.truncate)
             target = self._targets[number]

@@ -117,7 +117,7 @@ class Handlers:
         for text in texts:
             batch = encode(model.checkpoint, [text], truncate=True)
             readable = len(batch.axes["text"][0])
-            count, limit = batch.cut_from[0] or readable, min(self.max_tokens, readable)
+            count, limit = batch.details[0].cut_from or readable, min(self.max_tokens, readable)
             if count > limit:
                 raise InputError(
                     f"The text has {count} tokens, and at most {limit} are read here. Shorten it."
