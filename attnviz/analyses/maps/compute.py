@@ -753,4 +753,6 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> HeadMatches:
             score = row[j].item()
             heads.append(HeadMatch(record.layer, head, score, rank, above, resting=rests))
     heads.sort(key=lambda head: -head.score)
-    return HeadMatches(rows.labels[i], columns.labels[j], tuple(sorted(functional)), tuple(heads))
+    words = rows.labels[i], columns.labels[j]
+    meaning = f"weight from “{words[0]}” to “{words[1]}”"
+    return HeadMatches(tuple(heads), meaning, *words, tuple(sorted(functional)))

@@ -275,7 +275,7 @@ def select_map(
     weights are available only for layers that are named before a run.
     """
     matches = None if find is None else find_heads(result, query=find[0], key=find[1])
-    ranking = None if matches is None else matches.ranking
+    ranking: HeadRanking | None = matches
     layers = () if layer is None else whole_numbers(layer, "layer")
     if len(layers) > 1:
         reason: tuple[str, ...] = ()
