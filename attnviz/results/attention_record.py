@@ -93,9 +93,9 @@ class MaskRule(Savable):
         farthest = rows.stop - 1 + self.offset - columns.start
         if columns.stop > n:
             return True
-        read = self._read_before(columns.stop) - self._read_before(columns.start)
+        counts, width = self._counts, columns.stop - columns.start
         return (
-            read < columns.stop - columns.start
+            (counts is not None and counts[columns.stop] - counts[columns.start] < width)
             or (self.after is not None and nearest < -self.after)
             or (self.before is not None and farthest > self.before)
         )
@@ -112,10 +112,6 @@ class MaskRule(Savable):
     def _counts(self) -> list[int] | None:
         """How many of the first 0, 1, … keys are read; on the CPU, so that tiles ask no GPU."""
         return None if self.keys is None else [0, *self.keys.cpu().cumsum(0).tolist()]
-
-    def _read_before(self, key: int) -> int:
-        """Return how many of the keys before one are read."""
-        return key if self._counts is None else self._counts[key]
 
     def hidden(self, distance: Tensor, columns: slice, n: int) -> Tensor:
         """Return the hidden cells of a tile; `distance` is from each query back to each key."""
@@ -270,6 +266,11 @@ class AttentionRecord(Savable):
         return self.query.shape[0]
 
     @property
+    def kept(self) -> tuple[int, ...]:
+        """The numbers of the heads, as those of a long text that were kept."""
+        return tuple(range(self.heads))
+
+    @property
     def key_heads(self) -> int:
         """The number of key and value heads G; fewer than H with grouped queries."""
         return self.key.shape[0]
@@ -290,8 +291,7 @@ class AttentionRecord(Savable):
             return None if term is None else term[:, rows][..., columns]
 
         mask, sinks = cut(self.mask), self.sinks
-        if self.visible is not None:
-            hidden = self.visible.hidden_at(rows, self._keys[columns])
+        if (hidden := self._hidden(rows, columns)) is not None:
             low = torch.finfo(self.query.dtype).min
             mask = torch.zeros_like(hidden, dtype=self.query.dtype).masked_fill(hidden, low)[None]
         if sinks is not None and sinks.dim() == 2:
@@ -369,28 +369,30 @@ class AttentionRecord(Savable):
             scores = soft_cap(scores, self.soft_cap)
         add(self.bias)
         add(self.mask)
-        if self.visible is not None:
-            queries = torch.arange(len(self.query_axis), device=scores.device)
-            hidden = self.visible.hidden_at(queries[rows], self._keys[columns])
+        if (hidden := self._hidden(rows, columns)) is not None:
             scores.masked_fill_(hidden, torch.finfo(dtype).min)
         return scores
 
     def readable(self) -> Tensor | None:
         """Return which keys each query may read in any head, (m, n); None where it is all."""
         readable = None if self.mask is None else _visible(self.mask).any(0)
-        if self.visible is not None:
-            queries = torch.arange(len(self.query_axis), device=self.query.device)
-            shown = ~self.visible.hidden_at(queries, self._keys)
-            readable = shown if readable is None else readable & shown
+        if (hidden := self._hidden(_ALL, _ALL)) is not None:
+            readable = ~hidden if readable is None else readable & ~hidden
         return readable
+
+    def _hidden(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor | None:
+        """Return what the rule hides of some queries and keys, (R, C); None without a rule."""
+        if self.visible is None:
+            return None
+        queries, keys = (
+            torch.arange(len(axis), device=self.query.device)
+            for axis in (self.query_axis, self.key_axis)
+        )
+        return self.visible.hidden_at(queries[rows], keys[columns])
 
     def join_shared(self, rows: Tensor) -> Tensor:
         """Join the rows (H, m, …) of the heads that read the same keys: (G, H / G · m, …)."""
         return rows.reshape(self.key_heads, -1, rows.shape[-1])
-
-    @property
-    def _keys(self) -> Tensor:
-        return torch.arange(len(self.key_axis), device=self.query.device)
 
     def weights(
         self, head: int | None = None, rows: slice | None = None, dtype: torch.dtype | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -660,11 +659,7 @@ class AttentionResult(Savable):
     @property
     def heads(self) -> tuple[int, ...]:
         """The heads of the layers, counted from 0, or those that were kept of a long text."""
-        kept = (
-            attention.kept if isinstance(attention, StreamedAttention) else range(attention.heads)
-            for attention in self.stack()._all
-        )
-        return tuple(sorted(set(itertools.chain.from_iterable(kept))))
+        return tuple(sorted({head for attention in self.stack()._all for head in attention.kept}))
 
     @property
     def tokens(self) -> tuple[str, ...]:

@@ -275,14 +275,6 @@ def _shape(record: AttentionRecord) -> tuple[int, int, int]:
     return record.heads, len(record.query_axis), len(record.key_axis)
 
 
-def heads_of(result: AttentionResult, layer: int) -> tuple[int, ...]:
-    """Return the heads of a layer that the result has."""
-    attention = result.layer(layer)
-    return (
-        attention.kept if isinstance(attention, StreamedAttention) else (*range(attention.heads),)
-    )
-
-
 def _check_special(special: Special, *, streamed: bool = False) -> None:
     if special not in ("keep", "hide", "remove"):
         raise InputError(f"special must be keep, hide or remove, not {special!r}.")
