@@ -145,7 +145,29 @@ class MaskRule(Savable):
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionRecord(Savable):
+class Attention(Savable):
+    """One attention: a call of a module, and the positions of its queries and keys."""
+
+    path: str
+    call: int
+    layer: int
+    stack: str
+    query_axis: Axis
+    key_axis: Axis
+
+    @property
+    def place(self) -> str:
+        """Which layer of which stack, in words."""
+        return f"{self.stack} layer {self.layer}"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The number of queries m and of keys n."""
+        return len(self.query_axis), len(self.key_axis)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRecord(Attention):
     """One attention that a model executed: what its weights follow from, not the weights.
 
     Attributes
@@ -186,12 +208,6 @@ class AttentionRecord(Savable):
     torch.Size([12, 7, 7])
     """
 
-    path: str
-    call: int
-    layer: int
-    stack: str
-    query_axis: Axis
-    key_axis: Axis
     query: Tensor
     key: Tensor
     value: Tensor
@@ -215,10 +231,9 @@ class AttentionRecord(Savable):
     _stored: ClassVar[str | None] = None
 
     def __repr__(self) -> str:
-        return (
-            f"AttentionRecord({self.place}, {self.heads} heads, {len(self.query_axis)} queries × "
-            f"{len(self.key_axis)} keys, {self.path})"
-        )
+        m, n = self.size
+        size = f"{self.heads} heads, {m} queries × {n} keys"
+        return f"AttentionRecord({self.place}, {size}, {self.path})"
 
     def __post_init__(self) -> None:
         """Check nothing: a record may be incomplete until a result holds it, which checks it."""
@@ -227,7 +242,7 @@ class AttentionRecord(Savable):
         arrays = (self.query, self.key, self.value)
         are_full = all(x.dim() == 3 and x.numel() and x.is_floating_point() for x in arrays)
         yield "queries, keys and values of three dimensions, none of them empty", are_full
-        (H, G), m, n = (self.heads, self.key_heads), len(self.query_axis), len(self.key_axis)
+        (H, G), (m, n) = (self.heads, self.key_heads), self.size
         yield "a query for each label of its rows", self.query.shape[1] == m
         is_of_keys = self.key.shape[:2] == self.value.shape[:2] == (G, n)
         yield "a key and a value for each label of its columns", is_of_keys
@@ -242,7 +257,7 @@ class AttentionRecord(Savable):
 
     def _number_rules(self) -> Rules:
         # Checked with files only: a module may cut its input into blocks of other lengths.
-        m, n = len(self.query_axis), len(self.key_axis)
+        m, n = self.size
         yield "inputs of its shape", _has(self.input, m) and _has(self.key_input, n)
 
     @property
@@ -254,11 +269,6 @@ class AttentionRecord(Savable):
             bool(array[:, [not padding for padding in axis.padding]].isfinite().all())
             for array, axis in ((self.query, self.query_axis), (self.key, self.key_axis))
         )
-
-    @property
-    def place(self) -> str:
-        """Which layer of which stack, in words."""
-        return f"{self.stack} layer {self.layer}"
 
     @property
     def heads(self) -> int:
@@ -384,10 +394,7 @@ class AttentionRecord(Savable):
         """Return what the rule hides of some queries and keys, (R, C); None without a rule."""
         if self.visible is None:
             return None
-        queries, keys = (
-            torch.arange(len(axis), device=self.query.device)
-            for axis in (self.query_axis, self.key_axis)
-        )
+        queries, keys = (torch.arange(length, device=self.query.device) for length in self.size)
         return self.visible.hidden_at(queries[rows], keys[columns])
 
     def join_shared(self, rows: Tensor) -> Tensor:
@@ -484,7 +491,7 @@ class GivenAttention(AttentionRecord):
         return f"GivenAttention({self.place}, {H} heads, {m} queries × {n} keys)"
 
     def _rules(self) -> Rules:
-        H, m, n = self.heads, len(self.query_axis), len(self.key_axis)
+        H, (m, n) = self.heads, self.size
         yield "a weight for each pair of labels", H > 0 and fits(self.given, {H}, {m}, {n})
         yield "queries and keys without features", not self.query.numel() + self.key.numel()
 
@@ -541,7 +548,7 @@ class LinearAttention(AttentionRecord):
         return f"LinearAttention({self.place}, {H} heads, {m} × {n}, {self.function}, {self.path})"
 
     def _rules(self) -> Rules:
-        H, m, n = self.heads, len(self.query_axis), len(self.key_axis)
+        H, (m, n) = self.heads, self.size
         yield "a matrix for each head", H > 0 and fits(self.matrix, {H}, {m}, {n})
         are_values = self.value.dim() == 3 and self.value.shape[:2] == (H, n)
         yield "values for each head", are_values

@@ -15,7 +15,12 @@ from torch import Tensor
 import attnviz
 from attnviz.errors import InputError, true_or_false, whole_number
 from attnviz.results.agreement_report import AgreementReport
-from attnviz.results.attention_record import AttentionRecord, GivenAttention, LinearAttention
+from attnviz.results.attention_record import (
+    Attention,
+    AttentionRecord,
+    GivenAttention,
+    LinearAttention,
+)
 from attnviz.results.axis import Axis, merge, token_groups
 from attnviz.results.base import (
     Rules,
@@ -134,7 +139,7 @@ def cell_sizes(length: int, cell: int, device: torch.device | str = "cpu") -> Te
 
 
 @dataclass(frozen=True, eq=False)
-class StreamedAttention(Savable):
+class StreamedAttention(Attention):
     """An attention of a long text: its maps, reduced while the model ran.
 
     Attributes
@@ -155,12 +160,6 @@ class StreamedAttention(Savable):
     >>> axes = result.plot()
     """
 
-    path: str
-    call: int
-    layer: int
-    stack: str
-    query_axis: Axis
-    key_axis: Axis
     heads: int
     layers: int
     kept: tuple[int, ...]
@@ -168,25 +167,17 @@ class StreamedAttention(Savable):
     record: AttentionRecord | None = None
 
     def __repr__(self) -> str:
-        m, n = len(self.query_axis), len(self.key_axis)
-        return (
-            f"StreamedAttention({self.place}, {len(self.kept)} heads, {m:,} × {n:,}, {self.path})"
-        )
+        (m, n), heads = self.size, len(self.kept)
+        return f"StreamedAttention({self.place}, {heads} heads, {m:,} × {n:,}, {self.path})"
 
     def _rules(self) -> Rules:
-        size, heads = (len(self.query_axis), len(self.key_axis)), self.heads
+        size, heads, record = self.size, self.heads, self.record
         shape = (*self.summary.entropy.shape, self.summary.received.shape[-1])
         yield "a summary of its shape", shape == (len(self.kept), *size)
         yield "heads that it has", all(0 <= head < heads for head in self.kept)
-        if self.record is not None:
-            axes = len(self.record.query_axis), len(self.record.key_axis)
-            yield "a record of its shape", (self.record.heads, *axes) == (heads, *size)
-            self.record.check()
-
-    @property
-    def place(self) -> str:
-        """The stack and the layer, in words."""
-        return f"{self.stack} layer {self.layer}"
+        if record is not None:
+            yield "a record of its shape", (record.heads, record.size) == (heads, size)
+            record.check()
 
     def of_head(self, head: int) -> int:
         """Return where a head stands in the summary; InputError if it was not kept."""
@@ -230,7 +221,7 @@ class StreamedAttention(Savable):
 _WHOLE = "provenance and attentions"  # the name of a digest, which no attention has
 
 
-def digests_of(attentions: Sequence[AttentionRecord | StreamedAttention]) -> dict[str, str]:
+def digests_of(attentions: Sequence[Attention]) -> dict[str, str]:
     """Return a digest of each attention, by its module and call."""
     names = (f"{attention.path} {attention.call}" for attention in attentions)
     values = [
@@ -748,8 +739,7 @@ class AttentionResult(Savable):
         stack = one_result(self).stack()
         records = stack.records if layer is None else (stack.record(layer),)
         first = records[0]
-        sizes = {(r.heads, len(r.query_axis), len(r.key_axis)) for r in records}
-        if len(sizes) > 1:
+        if len({(record.heads, record.size) for record in records}) > 1:
             raise InputError(
                 "The layers differ in their heads or positions. Choose one: "
                 f"layer={first.layer}, for example."
