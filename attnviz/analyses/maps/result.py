@@ -33,7 +33,7 @@ from attnviz.results.base import (
     wide_table,
 )
 from attnviz.results.text import dim, literal, selection
-from attnviz.runtime import text_as_html
+from attnviz.runtime import Printed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -261,7 +261,6 @@ class AttentionMap(_LabeledMaps):
         return cast("Axes", attnviz.plot.heatmap(self, **keywords))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         from attnviz.figures.scale import WeightScale
 
         weights = self.weights.float().nan_to_num()
@@ -370,7 +369,6 @@ class HeadMaps(_LabeledMaps):
         return attnviz.plot.heads(self, **keywords)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         layers, heads, m, n = self.weights.shape
         size = f"{layers} × {heads} heads, {m} × {n} weights each"
         yield Text(f"{self.provenance.model}: {size}", "bold")
@@ -390,7 +388,7 @@ class HeadScore:
 
 
 @dataclass(frozen=True, repr=False)
-class HeadRanking:
+class HeadRanking(Printed):
     """Heads, best first, and what the score is, in words for a caption."""
 
     scores: tuple[HeadScore, ...]
@@ -432,12 +430,7 @@ class HeadRanking:
         return replace(self, scores=tuple(s for s in self.scores if s.layer == layer))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         yield Text(f"{self.meaning}: {_names(self.scores[:_BEST], scores=True)}")
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the text that the command line prints."""
-        return text_as_html(self)
 
 
 @dataclass(frozen=True)
@@ -502,7 +495,6 @@ class HeadMatches(HeadRanking):
         return tuple(head for head in self.heads if head.above.issuperset(self.others))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-
         table = Table("head", "weight", "rank among the words", box=None, header_style="dim")
         for head in self.heads[:_LISTED]:
             table.add_row(f"{head.layer}.{head.head}", f"{head.score:.3f}", str(head.rank))
