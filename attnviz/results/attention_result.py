@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -33,7 +34,6 @@ from attnviz.results.base import (
     labeled_array,
     proof,
     stacked,
-    to_numpy,
     wide_table,
 )
 from attnviz.results.digest import digests
@@ -41,7 +41,6 @@ from attnviz.results.projection import STAGES
 from attnviz.results.text import listed, literal
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
     import xarray as xr
     from matplotlib.axes import Axes
@@ -730,7 +729,7 @@ class AttentionResult(Savable):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return the weights of all layers, for numpy."""
-        return to_numpy(self.weights(), dtype, copy)
+        return np.array(self.weights().numpy(), dtype, copy=copy)
 
     def _labeled(
         self, layer: int | None, head: int | None, *, words: bool

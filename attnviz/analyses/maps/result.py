@@ -29,7 +29,6 @@ from attnviz.results.base import (
     labeled_array,
     proof,
     stacked,
-    to_numpy,
     wide_table,
 )
 from attnviz.results.text import dim, literal, selection
@@ -411,7 +410,7 @@ class HeadRanking(Printed):
         scores = torch.full((len(layers), width), torch.nan, dtype=torch.float64, device="cpu")
         for head in self:
             scores[layers.index(head.layer), head.head] = head.score
-        return to_numpy(scores, dtype, copy)
+        return np.array(scores.numpy(), dtype, copy=copy)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the heads as a table, best first: layer, head, score."""
