@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 _RAMP = " .:-=+*#%@"  # light to dark, where there are no colors
 _LABEL = 16  # cells of a row's label at most
 _NAME = 8  # cells of the name of a column at most
-_COLUMNS = ("layer", "head", "score")  # of a ranking
 _BEST, _LISTED = 6, 10  # heads that are printed of a ranking, and with their ranks
 
 
@@ -416,7 +415,7 @@ class HeadRanking(Printed):
         """Return the heads as a table, best first: layer, head, score."""
         import pandas as pd
 
-        return pd.DataFrame({name: [getattr(s, name) for s in self] for name in _COLUMNS})
+        return pd.DataFrame([*self.scores], columns=["layer", "head", "score"])
 
     @property
     def best(self) -> HeadScore:
@@ -473,15 +472,10 @@ class HeadMatches(HeadRanking):
         """
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "layer": [head.layer for head in self.heads],
-                "head": [head.head for head in self.heads],
-                "weight": [head.score for head in self.heads],
-                "rank": [head.rank for head in self.heads],
-                "above_function_words": [head in self.above_function_words for head in self.heads],
-            }
-        )
+        frame = pd.DataFrame([*self.scores], columns=["layer", "head", "score", "rank"])
+        best = set(self.above_function_words)
+        frame["above_function_words"] = [head in best for head in self.heads]
+        return frame.rename(columns={"score": "weight"})
 
     @property
     def first(self) -> tuple[HeadMatch, ...]:
