@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from attnviz.errors import InputError, OutputError, file_path, printable
+from attnviz.errors import AttnvizError, InputError, OutputError, file_path, printable
 
 GENERATOR = "attnviz"  # the program that files name as their writer
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
@@ -30,32 +30,50 @@ DATA_SUFFIXES = (".json", ".npz", ".safetensors", ".parquet")
 _PREFIX, _SUFFIX = ".attnviz-", ".tmp"
 
 
+@contextlib.contextmanager
+def translated(path: Path, what: str, advice: str = "Name another file.") -> Iterator[None]:
+    """Raise InputError where a file cannot be `what` = "read", OutputError if it is "written"."""
+    try:
+        yield
+    except AttnvizError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        if isinstance(error, FileNotFoundError) and what == "read":
+            reason = "there is no such file"
+        kind = InputError if what == "read" else OutputError
+        raise kind(f"{printable(str(path))} cannot be {what}: {reason}. {advice}") from error
+
+
+def _stat(path: Path) -> os.stat_result:
+    """Return the status of a file; OSError also for a name that no file can have."""
+    try:
+        return path.stat()
+    except ValueError as error:
+        raise OSError(0, str(error)) from None
+
+
 def read_text(path: Path, *, most: int) -> str:
     """Return the text of a UTF-8 file, or pipe, of at most `most` bytes; "-" is standard input."""
     path = Path("/dev/stdin") if str(path) == "-" else path
     try:
-        if stat.S_ISFIFO(path.stat().st_mode):
-            with path.open("rb") as pipe:
-                data = pipe.read(most + 1)
-            if len(data) <= most:
+        with translated(path, "read"):
+            status = _stat(path)
+            if stat.S_ISFIFO(status.st_mode):
+                with path.open("rb") as pipe:
+                    data = pipe.read(most + 1)
+                if len(data) > most:
+                    raise OSError(0, f"it has more than {most:,} bytes")
                 return data.decode("utf-8-sig")
-            raise OSError(0, f"it has more than {most:,} bytes")
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            reason = "it is a folder"
-        elif not stat.S_ISREG(status.st_mode):
-            reason = "it is not a plain file"
-        elif status.st_size > most:
-            reason = f"it has {status.st_size:,} bytes, and may have at most {most:,} bytes"
-        else:
+            if stat.S_ISDIR(status.st_mode):
+                raise OSError(0, "it is a folder")
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(0, "it is not a plain file")
+            if (size := status.st_size) > most:
+                raise OSError(0, f"it has {size:,} bytes, and may have at most {most:,} bytes")
             return path.read_text("utf-8-sig")
-    except FileNotFoundError:
-        reason = "there is no such file"
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-    raise InputError(f"{path} cannot be read: {reason}. Name another file.")
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
@@ -83,7 +101,8 @@ def read_weights(path: Path) -> Any:
     """Return the array of a file, or its arrays by name, for `attnviz.check`: see `read_arrays`."""
     check_weights_file(path)
     arrays = read_arrays(path)
-    return next(iter(arrays.values())) if len(arrays) == 1 and _is_of_model(arrays) else arrays
+    of_all_layers = [array for array in arrays.values() if len(array.shape) != 3]
+    return of_all_layers[0] if len(arrays) == len(of_all_layers) == 1 else arrays
 
 
 def read_arrays(path: Path) -> dict[str, Any]:
@@ -124,12 +143,6 @@ def read_arrays(path: Path) -> dict[str, Any]:
     return arrays
 
 
-def _is_of_model(arrays: dict[str, Any]) -> bool:
-    """Whether the only array is of all layers: (layers, heads, m, n)."""
-    (array,) = arrays.values()
-    return len(array.shape) != 3
-
-
 def check_output(
     path: str | os.PathLike[str],
     allowed: Sequence[str] = FIGURE_SUFFIXES + DATA_SUFFIXES,
@@ -150,7 +163,7 @@ def check_output(
     """
     path = Path(os.path.expanduser(file_path(path)))  # noqa: PTH111  leaves ~nobody as it is
     suffix = path.suffix.lower()
-    try:
+    with translated(path, "written"):
         if path.is_dir():
             raise OutputError(f"{path} is a folder. Add a file name.")
         if suffix not in allowed:
@@ -163,7 +176,7 @@ def check_output(
             )
         target = _link_target(path)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            target.stat()  # raises for a name that no file can have
+            _stat(target)
         if target.exists() and not target.is_file():
             raise OutputError(f"{path} is a device. Name a file.")
         if not target.parent.is_dir():
@@ -172,32 +185,20 @@ def check_output(
             raise OutputError(f"The folder {target.parent} is read-only. Use another.")
         if target.exists() and not force:
             _check_overwrite(path)
-    except (InputError, OutputError):
-        raise
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise OutputError(
-            f"{printable(str(path))} cannot be written: {reason}. Name another file."
-        ) from None
     return path
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
     """Raise OutputError unless files can be written in this folder; it may be missing as yet."""
     path = Path(path)
-    try:
+    with translated(path, "written", "Choose another folder."):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            path.stat()  # raises for a name that no folder can have
+            _stat(path)
         existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not existing.is_dir():
-            reason = f"{existing} is not a folder"
-        elif not os.access(existing, os.W_OK | os.X_OK):
-            reason = f"{existing} is read-only"
-        else:
-            return
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-    raise OutputError(f"{printable(str(path))} cannot be written: {reason}. Choose another folder.")
+            raise OSError(0, f"{existing} is not a folder")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise OSError(0, f"{existing} is read-only")
 
 
 def _check_overwrite(path: Path) -> None:
@@ -231,22 +232,18 @@ def atomic(path: Path) -> Iterator[Path]:
     path = _link_target(path)
     # The name is chosen before the file is made, so that an interrupt in between leaves nothing.
     temporary = path.parent / f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"
+    advice = "Nothing changed. Free some space, or name another file."
     try:
-        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
-        # Never readable for more users than the file will be.
-        temporary.touch(0o666 if mode is None else mode | stat.S_IWUSR, exist_ok=False)
-        yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        if mode is not None:
-            temporary.chmod(mode)
-        temporary.replace(path)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise OutputError(
-            f"{path} cannot be written: {reason}. Nothing changed. Free some space, or name another"
-            " file."
-        ) from error
+        with translated(path, "written", advice):
+            mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+            # Never readable for more users than the file will be.
+            temporary.touch(0o666 if mode is None else mode | stat.S_IWUSR, exist_ok=False)
+            yield temporary
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            if mode is not None:
+                temporary.chmod(mode)
+            temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):  # the first error is the one to report
             temporary.unlink()

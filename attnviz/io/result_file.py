@@ -14,12 +14,12 @@ The tree is JSON. A tuple is a list. Anything else that JSON lacks is an object 
 - a float that is not finite, by its bits: {"float": "7ff8000000000000"};
 - a record that is already in the tree, by the first path to it: {"same": "records.0.key_axis"}.
 
-Each record is built by the types of its fields. Nothing is called because a file says so.
+A record is built if its values are of the types of its fields. Nothing is called because a file
+says so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import json
@@ -33,8 +33,7 @@ from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 from safetensors.torch import load, save
@@ -42,6 +41,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError, file_path, printable
 from attnviz.results import AgreementReport, AttentionResult, digests_of
+from attnviz.results.arguments import fits
 from attnviz.results.base import SAVABLE, Savable
 from attnviz.results.digest import stored
 from attnviz.runtime import version_of
@@ -75,10 +75,6 @@ _DTYPES = {
     torch.float32, torch.float64, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.uint8, torch.bool,
 }  # fmt: skip
-
-
-class _MisfitError(Exception):
-    """A value does not have the type of its field."""
 
 
 def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: str) -> None:
@@ -190,39 +186,39 @@ def _encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dic
 
     def encode(value: Any, path: str) -> Any:
         match value:
-            case None | bool() | int() | str():
-                return value
             case float():
                 return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
             case Tensor():
+                _expect_dtype(value)
                 if (memory := _memory(value)) not in names:
                     while path in tensors:
                         path += "'"
                     names[memory], tensors[path] = path, value
                 return _named(names[memory], value)
-            case tuple():
+            case tuple() | list():
                 return [encode(entry, f"{path}.{index}") for index, entry in enumerate(value)]
             case Mapping():
                 return {"dict": {key: encode(value[key], f"{path}.{key}") for key in value}}
             case Savable():
                 if (place := places.setdefault(id(value), path)) != path:
                     return {"same": place}
-                values = {
+                _expect_types(type(value), fields := stored(value))
+                encoded = {
                     name: encode(item, f"{path}.{name}".lstrip("."))
-                    for name, item in stored(value).items()
+                    for name, item in fields.items()
                 }
-                return {type(value).__name__: values}
-        return {type(value).__name__: None}  # which _decode refuses
+                value.check(numbers=True)
+                return {type(value).__name__: encoded}
+        return value
 
-    tree = [encode(result, ""), *(_named(name, tensor) for name, tensor in shown.items())]
     try:
-        _decode(tree, tensors)
+        tree = [encode(result, ""), *(_named(name, tensor) for name, tensor in shown.items())]
     except ValueError as error:
         raise InputError(f"The result is not valid: {error}. Make it again.") from None
     return tree, tensors
 
 
-def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None = None) -> Savable:
+def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -> Savable:
     """Return the result that a tree describes; ValueError says what is wrong with it.
 
     saved : the day from which its agreement is, unless it was loaded from another file.
@@ -230,55 +226,33 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None = 
     records: dict[str, Savable] = {}
     restored: dict[str, Tensor] = {}
 
-    def decode(item: Any, hint: Any, path: str) -> Any:
-        origin, options = get_origin(hint), get_args(hint)
-        if origin in (Union, UnionType):
-            for option in options:
-                with contextlib.suppress(_MisfitError):
-                    return decode(item, option, path)
-            raise _MisfitError
-        if origin is tuple and isinstance(item, list):
-            hints = options[:1] * len(item) if options[-1] is Ellipsis else options
-            if len(hints) != len(item):
-                raise _MisfitError
-            return tuple(
-                decode(entry, hints[index], f"{path}.{index}") for index, entry in enumerate(item)
-            )
-        tag, inner = next(iter(item.items())) if isinstance(item, dict) else (None, item)
-        if isinstance(item, dict) and len(item) != 1:
+    def decode(item: Any, path: str) -> Any:
+        if isinstance(item, list):
+            return tuple(decode(entry, f"{path}.{index}") for index, entry in enumerate(item))
+        if not isinstance(item, dict):
+            return item
+        if len(item) != 1:
             raise ValueError(f"an object has {len(item)} keys")
-        if tag == "dict" and isinstance(origin, type) and issubclass(origin, Mapping):
-            return {
-                decode(key, options[0], path): decode(value, options[1], f"{path}.{key}")
-                for key, value in inner.items()
-            }
-        if tag == "tensor":
-            inner = tensor(*inner)
-        elif tag == "float":
-            inner = struct.unpack(">d", bytes.fromhex(inner))[0]
-        elif tag == "same":
-            inner = records[inner]
-        elif tag is not None:
-            is_record: bool = is_dataclass(hint)
-            if not is_record or _kind(tag) is not hint:
-                raise _MisfitError
-            return record(tag, inner, path)
-        if not (inner in options if origin is Literal else _is_of(inner, hint)):
-            raise _MisfitError
-        return inner
+        ((tag, inner),) = item.items()
+        match tag:
+            case "dict":
+                return {key: decode(value, f"{path}.{key}") for key, value in inner.items()}
+            case "float":
+                return struct.unpack(">d", bytes.fromhex(inner))[0]
+            case "same":
+                return records[inner]
+            case "tensor":
+                return tensor(*inner)
+        return record(tag, inner, path)
 
     def record(name: str, items: dict[str, Any], path: str) -> Savable:
         kind: Any = _kind(name)
-        hints, values = _hints(kind), {}
-        for key, item in items.items():
-            field = _FORMER_FIELDS.get(kind.__name__, {}).get(key, key)
-            if field not in hints:
-                raise ValueError(f"{kind.__name__} has no field {field!r:.60}")
-            try:
-                values[field] = decode(item, hints[field], f"{path}.{key}".lstrip("."))
-            except _MisfitError:
-                what = f"{kind.__name__}.{field} cannot hold this {_type_name(item)}"
-                raise ValueError(what) from None
+        former = _FORMER_FIELDS.get(kind.__name__, {})
+        values = {
+            former.get(key, key): decode(item, f"{path}.{key}".lstrip("."))
+            for key, item in items.items()
+        }
+        _expect_types(kind, values)
         if kind is AgreementReport:
             values |= {"saved": values.get("saved") or saved, "recomputed": ()}
         if isinstance(report := values.get("agreement"), AgreementReport):
@@ -293,20 +267,18 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None = 
     def tensor(name: str, *order: int) -> Tensor:
         if name not in tensors:
             raise ValueError(f"the tensor {name!r:.60} is missing")
-        if tensors[name].dtype not in _DTYPES:
-            raise ValueError(f"no tensor of a result is of {tensors[name].dtype}")
         if name not in restored:
+            _expect_dtype(tensors[name])
             inverse = sorted(range(len(order)), key=order.__getitem__)
             restored[name] = tensors[name].permute(order).contiguous().permute(inverse)
         return restored[name]
 
     root, *shown = tree
     if not isinstance(root, dict):
-        raise ValueError(f"it holds a {_type_name(root)}")
+        raise ValueError(f"it holds a {type(root).__name__}")
     ((name, items),) = root.items()
     result = record(name, items, "")
-    for item in shown:
-        decode(item, Tensor, "")
+    decode(shown, "")
     if unused := tensors.keys() - restored.keys():
         raise ValueError(f"the result has no tensor {min(unused)!r:.60}")
     return result
@@ -325,13 +297,18 @@ def _bound(
     return replace(report, digests=digests_of(attentions)) if has_records else report
 
 
-def _is_of(value: Any, kind: Any) -> bool:
-    """Return whether a value is of a type as it is: a bool is not a number."""
-    if not isinstance(kind, type):
-        return False
-    if isinstance(value, bool):
-        return kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)
+def _expect_types(kind: type, values: Mapping[str, Any]) -> None:
+    """Raise ValueError for the first value that is not of the type of its field."""
+    for name, value in values.items():
+        if name not in (hints := _hints(kind)):
+            raise ValueError(f"{kind.__name__} has no field {name!r:.60}")
+        if not fits(value, hints[name]):
+            raise ValueError(f"{kind.__name__}.{name} cannot hold this {type(value).__name__}")
+
+
+def _expect_dtype(tensor: Tensor) -> None:
+    if tensor.dtype not in _DTYPES:
+        raise ValueError(f"no tensor of a result is of {tensor.dtype}")
 
 
 def _kind(name: str) -> type[Savable]:
@@ -352,14 +329,6 @@ def _kind(name: str) -> type[Savable]:
 def _hints(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
-
-
-def _type_name(item: Any) -> str:
-    """Return the name of the type that an item of a tree describes."""
-    if isinstance(item, dict):
-        tag = next(iter(item), "object")
-        return "Tensor" if tag == "tensor" else tag
-    return "tuple" if isinstance(item, list) else type(item).__name__
 
 
 def _named(name: str, tensor: Tensor) -> dict[str, list[Any]]:

@@ -6,7 +6,7 @@ import inspect
 import numbers
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, wraps
 from types import NoneType, UnionType
@@ -49,16 +49,18 @@ def checked(function: Callable[P, R], *, scalars: bool = False) -> Callable[P, R
         hints, bound = _hints(function), signature.bind(*args, **keywords)
         for name, value in bound.arguments.items():
             hint = hints.get(name, Any)
-            if scalars and not {get_origin(one) or one for one in _options(hint)} <= _SCALARS:
+            options = _options(hint)
+            kinds = {get_origin(one) or one for one in options}
+            if scalars and not kinds <= _SCALARS:
                 continue
             if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
                 bound.arguments[name] = value = value.item()  # of numpy or torch
-            if not _fits(value, hint):
+            if Literal not in kinds and not fits(value, hint):
                 if name == next(iter(signature.parameters)):
-                    _refuse_result(value, hint, function.__name__)
-                listed = " or ".join(dict.fromkeys(map(_name, _options(hint))))
+                    _refuse_result(value, options, function.__name__)
+                listed = " or ".join(dict.fromkeys(map(_name, options)))
                 raise InputError(f"{name} must be {listed}, not {value!r:.60}.")
-            if os.PathLike[str] not in _options(hint):  # whose bytes may be anything
+            if os.PathLike not in kinds:  # whose bytes may be anything
                 for text in value if isinstance(value, list | tuple) else [value]:
                     if isinstance(text, str):
                         expect_unicode(text, name)
@@ -82,32 +84,34 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: hint for name, hint in hints.items() if not isinstance(hint, str)}
 
 
-def _fits(value: object, hint: Any) -> bool:
-    """Return whether a value is of a type; numbers of numpy are numbers."""
+def fits(value: object, hint: Any) -> bool:
+    """Return whether a value is of a type; numbers of numpy are numbers, flags are none."""
     origin, options = get_origin(hint), get_args(hint)
     if origin in _UNIONS:
-        return any(_fits(value, option) for option in options)
-    if hint is Any or origin is Literal:
-        return True
+        return any(fits(value, option) for option in options)
+    if origin is Literal:
+        return value in options
     is_bool = type(value).__name__ in ("bool", "bool_")  # the second: numpy
-    if hint is bool:
-        return is_bool
+    if hint in (bool, Any):
+        return is_bool or hint is Any
     if hint in (int, float):
         return not is_bool and isinstance(value, numbers.Integral if hint is int else numbers.Real)
-    if origin is tuple and isinstance(value, tuple | list):
-        return len(value) == len(options) and all(map(_fits, value, options))
+    if origin is tuple and options[-1] is not Ellipsis and isinstance(value, tuple | list):
+        return len(value) == len(options) and all(map(fits, value, options))
     if not isinstance(value, origin or hint):
         return False
+    if options and isinstance(value, Mapping):
+        return all(fits(key, options[0]) and fits(value[key], options[1]) for key in value)
     if not options or not isinstance(value, Sequence):
         return True
-    return str in options if isinstance(value, str) else all(_fits(v, options[0]) for v in value)
+    return str in options if isinstance(value, str) else all(fits(v, options[0]) for v in value)
 
 
-def _refuse_result(value: object, hint: Any, function: str) -> None:
+def _refuse_result(value: object, options: Sequence[Any], function: str) -> None:
     """Raise InputError for what is not the result that a function draws, if it draws one."""
-    if AttentionResult in _options(hint):
+    if AttentionResult in options:
         one_result(value, streamed=True)  # raises
-    if any(inspect.isclass(option) and issubclass(option, Savable) for option in _options(hint)):
+    if any(inspect.isclass(option) and issubclass(option, Savable) for option in options):
         raise InputError(
             f"{type(value).__name__} is not a result of {function}. Make one: "
             f"attnviz.{function}(…)."

@@ -93,9 +93,9 @@ class MaskRule(Savable):
         farthest = rows.stop - 1 + self.offset - columns.start
         if columns.stop > n:
             return True
-        read = self._read_before(columns.stop) - self._read_before(columns.start)
+        counts, width = self._counts, columns.stop - columns.start
         return (
-            read < columns.stop - columns.start
+            (counts is not None and counts[columns.stop] - counts[columns.start] < width)
             or (self.after is not None and nearest < -self.after)
             or (self.before is not None and farthest > self.before)
         )
@@ -112,10 +112,6 @@ class MaskRule(Savable):
     def _counts(self) -> list[int] | None:
         """How many of the first 0, 1, … keys are read; on the CPU, so that tiles ask no GPU."""
         return None if self.keys is None else [0, *self.keys.cpu().cumsum(0).tolist()]
-
-    def _read_before(self, key: int) -> int:
-        """Return how many of the keys before one are read."""
-        return key if self._counts is None else self._counts[key]
 
     def hidden(self, distance: Tensor, columns: slice, n: int) -> Tensor:
         """Return the hidden cells of a tile; `distance` is from each query back to each key."""
@@ -149,7 +145,29 @@ class MaskRule(Savable):
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionRecord(Savable):
+class Attention(Savable):
+    """One attention: a call of a module, and the positions of its queries and keys."""
+
+    path: str
+    call: int
+    layer: int
+    stack: str
+    query_axis: Axis
+    key_axis: Axis
+
+    @property
+    def place(self) -> str:
+        """Which layer of which stack, in words."""
+        return f"{self.stack} layer {self.layer}"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The number of queries m and of keys n."""
+        return len(self.query_axis), len(self.key_axis)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRecord(Attention):
     """One attention that a model executed: what its weights follow from, not the weights.
 
     Attributes
@@ -190,12 +208,6 @@ class AttentionRecord(Savable):
     torch.Size([12, 7, 7])
     """
 
-    path: str
-    call: int
-    layer: int
-    stack: str
-    query_axis: Axis
-    key_axis: Axis
     query: Tensor
     key: Tensor
     value: Tensor
@@ -219,10 +231,9 @@ class AttentionRecord(Savable):
     _stored: ClassVar[str | None] = None
 
     def __repr__(self) -> str:
-        return (
-            f"AttentionRecord({self.place}, {self.heads} heads, {len(self.query_axis)} queries × "
-            f"{len(self.key_axis)} keys, {self.path})"
-        )
+        m, n = self.size
+        size = f"{self.heads} heads, {m} queries × {n} keys"
+        return f"AttentionRecord({self.place}, {size}, {self.path})"
 
     def __post_init__(self) -> None:
         """Check nothing: a record may be incomplete until a result holds it, which checks it."""
@@ -231,7 +242,7 @@ class AttentionRecord(Savable):
         arrays = (self.query, self.key, self.value)
         are_full = all(x.dim() == 3 and x.numel() and x.is_floating_point() for x in arrays)
         yield "queries, keys and values of three dimensions, none of them empty", are_full
-        (H, G), m, n = (self.heads, self.key_heads), len(self.query_axis), len(self.key_axis)
+        (H, G), (m, n) = (self.heads, self.key_heads), self.size
         yield "a query for each label of its rows", self.query.shape[1] == m
         is_of_keys = self.key.shape[:2] == self.value.shape[:2] == (G, n)
         yield "a key and a value for each label of its columns", is_of_keys
@@ -246,7 +257,7 @@ class AttentionRecord(Savable):
 
     def _number_rules(self) -> Rules:
         # Checked with files only: a module may cut its input into blocks of other lengths.
-        m, n = len(self.query_axis), len(self.key_axis)
+        m, n = self.size
         yield "inputs of its shape", _has(self.input, m) and _has(self.key_input, n)
 
     @property
@@ -260,14 +271,14 @@ class AttentionRecord(Savable):
         )
 
     @property
-    def place(self) -> str:
-        """Which layer of which stack, in words."""
-        return f"{self.stack} layer {self.layer}"
-
-    @property
     def heads(self) -> int:
         """The number of query heads H."""
         return self.query.shape[0]
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The numbers of the heads, as those of a long text that were kept."""
+        return tuple(range(self.heads))
 
     @property
     def key_heads(self) -> int:
@@ -290,8 +301,7 @@ class AttentionRecord(Savable):
             return None if term is None else term[:, rows][..., columns]
 
         mask, sinks = cut(self.mask), self.sinks
-        if self.visible is not None:
-            hidden = self.visible.hidden_at(rows, self._keys[columns])
+        if (hidden := self._hidden(rows, columns)) is not None:
             low = torch.finfo(self.query.dtype).min
             mask = torch.zeros_like(hidden, dtype=self.query.dtype).masked_fill(hidden, low)[None]
         if sinks is not None and sinks.dim() == 2:
@@ -369,28 +379,27 @@ class AttentionRecord(Savable):
             scores = soft_cap(scores, self.soft_cap)
         add(self.bias)
         add(self.mask)
-        if self.visible is not None:
-            queries = torch.arange(len(self.query_axis), device=scores.device)
-            hidden = self.visible.hidden_at(queries[rows], self._keys[columns])
+        if (hidden := self._hidden(rows, columns)) is not None:
             scores.masked_fill_(hidden, torch.finfo(dtype).min)
         return scores
 
     def readable(self) -> Tensor | None:
         """Return which keys each query may read in any head, (m, n); None where it is all."""
         readable = None if self.mask is None else _visible(self.mask).any(0)
-        if self.visible is not None:
-            queries = torch.arange(len(self.query_axis), device=self.query.device)
-            shown = ~self.visible.hidden_at(queries, self._keys)
-            readable = shown if readable is None else readable & shown
+        if (hidden := self._hidden(_ALL, _ALL)) is not None:
+            readable = ~hidden if readable is None else readable & ~hidden
         return readable
+
+    def _hidden(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor | None:
+        """Return what the rule hides of some queries and keys, (R, C); None without a rule."""
+        if self.visible is None:
+            return None
+        queries, keys = (torch.arange(length, device=self.query.device) for length in self.size)
+        return self.visible.hidden_at(queries[rows], keys[columns])
 
     def join_shared(self, rows: Tensor) -> Tensor:
         """Join the rows (H, m, …) of the heads that read the same keys: (G, H / G · m, …)."""
         return rows.reshape(self.key_heads, -1, rows.shape[-1])
-
-    @property
-    def _keys(self) -> Tensor:
-        return torch.arange(len(self.key_axis), device=self.query.device)
 
     def weights(
         self, head: int | None = None, rows: slice | None = None, dtype: torch.dtype | None = None
@@ -482,7 +491,7 @@ class GivenAttention(AttentionRecord):
         return f"GivenAttention({self.place}, {H} heads, {m} queries × {n} keys)"
 
     def _rules(self) -> Rules:
-        H, m, n = self.heads, len(self.query_axis), len(self.key_axis)
+        H, (m, n) = self.heads, self.size
         yield "a weight for each pair of labels", H > 0 and fits(self.given, {H}, {m}, {n})
         yield "queries and keys without features", not self.query.numel() + self.key.numel()
 
@@ -539,7 +548,7 @@ class LinearAttention(AttentionRecord):
         return f"LinearAttention({self.place}, {H} heads, {m} × {n}, {self.function}, {self.path})"
 
     def _rules(self) -> Rules:
-        H, m, n = self.heads, len(self.query_axis), len(self.key_axis)
+        H, (m, n) = self.heads, self.size
         yield "a matrix for each head", H > 0 and fits(self.matrix, {H}, {m}, {n})
         are_values = self.value.dim() == 3 and self.value.shape[:2] == (H, n)
         yield "values for each head", are_values

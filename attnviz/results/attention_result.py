@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -16,7 +16,12 @@ from torch import Tensor
 import attnviz
 from attnviz.errors import InputError, true_or_false, whole_number
 from attnviz.results.agreement_report import AgreementReport
-from attnviz.results.attention_record import AttentionRecord, GivenAttention, LinearAttention
+from attnviz.results.attention_record import (
+    Attention,
+    AttentionRecord,
+    GivenAttention,
+    LinearAttention,
+)
 from attnviz.results.axis import Axis, merge, token_groups
 from attnviz.results.base import (
     Rules,
@@ -29,7 +34,6 @@ from attnviz.results.base import (
     labeled_array,
     proof,
     stacked,
-    to_numpy,
     wide_table,
 )
 from attnviz.results.digest import digests
@@ -37,7 +41,6 @@ from attnviz.results.projection import STAGES
 from attnviz.results.text import listed, literal
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
     import xarray as xr
     from matplotlib.axes import Axes
@@ -135,7 +138,7 @@ def cell_sizes(length: int, cell: int, device: torch.device | str = "cpu") -> Te
 
 
 @dataclass(frozen=True, eq=False)
-class StreamedAttention(Savable):
+class StreamedAttention(Attention):
     """An attention of a long text: its maps, reduced while the model ran.
 
     Attributes
@@ -156,12 +159,6 @@ class StreamedAttention(Savable):
     >>> axes = result.plot()
     """
 
-    path: str
-    call: int
-    layer: int
-    stack: str
-    query_axis: Axis
-    key_axis: Axis
     heads: int
     layers: int
     kept: tuple[int, ...]
@@ -169,25 +166,17 @@ class StreamedAttention(Savable):
     record: AttentionRecord | None = None
 
     def __repr__(self) -> str:
-        m, n = len(self.query_axis), len(self.key_axis)
-        return (
-            f"StreamedAttention({self.place}, {len(self.kept)} heads, {m:,} × {n:,}, {self.path})"
-        )
+        (m, n), heads = self.size, len(self.kept)
+        return f"StreamedAttention({self.place}, {heads} heads, {m:,} × {n:,}, {self.path})"
 
     def _rules(self) -> Rules:
-        size, heads = (len(self.query_axis), len(self.key_axis)), self.heads
+        size, heads, record = self.size, self.heads, self.record
         shape = (*self.summary.entropy.shape, self.summary.received.shape[-1])
         yield "a summary of its shape", shape == (len(self.kept), *size)
         yield "heads that it has", all(0 <= head < heads for head in self.kept)
-        if self.record is not None:
-            axes = len(self.record.query_axis), len(self.record.key_axis)
-            yield "a record of its shape", (self.record.heads, *axes) == (heads, *size)
-            self.record.check()
-
-    @property
-    def place(self) -> str:
-        """The stack and the layer, in words."""
-        return f"{self.stack} layer {self.layer}"
+        if record is not None:
+            yield "a record of its shape", (record.heads, record.size) == (heads, size)
+            record.check()
 
     def of_head(self, head: int) -> int:
         """Return where a head stands in the summary; InputError if it was not kept."""
@@ -231,7 +220,7 @@ class StreamedAttention(Savable):
 _WHOLE = "provenance and attentions"  # the name of a digest, which no attention has
 
 
-def digests_of(attentions: Sequence[AttentionRecord | StreamedAttention]) -> dict[str, str]:
+def digests_of(attentions: Sequence[Attention]) -> dict[str, str]:
     """Return a digest of each attention, by its module and call."""
     names = (f"{attention.path} {attention.call}" for attention in attentions)
     values = [
@@ -660,11 +649,7 @@ class AttentionResult(Savable):
     @property
     def heads(self) -> tuple[int, ...]:
         """The heads of the layers, counted from 0, or those that were kept of a long text."""
-        kept = (
-            attention.kept if isinstance(attention, StreamedAttention) else range(attention.heads)
-            for attention in self.stack()._all
-        )
-        return tuple(sorted(set(itertools.chain.from_iterable(kept))))
+        return tuple(sorted({head for attention in self.stack()._all for head in attention.kept}))
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -744,7 +729,7 @@ class AttentionResult(Savable):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return the weights of all layers, for numpy."""
-        return to_numpy(self.weights(), dtype, copy)
+        return np.array(self.weights().numpy(), dtype, copy=copy)
 
     def _labeled(
         self, layer: int | None, head: int | None, *, words: bool
@@ -753,8 +738,7 @@ class AttentionResult(Savable):
         stack = one_result(self).stack()
         records = stack.records if layer is None else (stack.record(layer),)
         first = records[0]
-        sizes = {(r.heads, len(r.query_axis), len(r.key_axis)) for r in records}
-        if len(sizes) > 1:
+        if len({(record.heads, record.size) for record in records}) > 1:
             raise InputError(
                 "The layers differ in their heads or positions. Choose one: "
                 f"layer={first.layer}, for example."

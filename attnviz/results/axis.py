@@ -425,11 +425,10 @@ def content_words(groups: TokenGroups) -> Tensor:
 def content_positions(axis: Axis) -> Tensor:
     """Return which positions belong to words that carry content, (T,)."""
     groups = token_groups(axis)
-    marked = [False] * len(axis)
-    for content, positions in zip(content_words(groups).tolist(), groups.positions, strict=True):
-        for position in positions:
-            marked[position] = content
-    return torch.tensor(marked, device="cpu")
+    marked = torch.zeros(len(axis), dtype=torch.bool, device="cpu")
+    for content, positions in zip(content_words(groups), groups.positions, strict=True):
+        marked[list(positions)] = content
+    return marked
 
 
 def locate(word: str, groups: TokenGroups) -> int:

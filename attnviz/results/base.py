@@ -167,7 +167,7 @@ class Result(Savable):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return the main array, for numpy."""
         arrays = self.to_arrays()
-        return to_numpy(arrays[self.main_array or next(iter(arrays))], dtype, copy)
+        return np.array(arrays[self.main_array or next(iter(arrays))].numpy(), dtype, copy=copy)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: a small figure with the verdict, and the printed text."""
@@ -223,13 +223,6 @@ def column(values: Tensor) -> list[float | None] | np.ndarray[Any, Any]:
     if numbers.isnan().any():
         return [None if value != value else value for value in numbers.tolist()]
     return numbers.double().numpy()
-
-
-def to_numpy(values: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-    """Return a tensor as `__array__` returns it: of another dtype or copied where asked."""
-    if copy is False and dtype not in (None, values.numpy().dtype):
-        raise ValueError(f"numbers of {values.dtype} are copied where they become {dtype}.")
-    return np.array(values.numpy(), dtype, copy=True if copy else None)
 
 
 def wide_table(values: Tensor, rows: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:

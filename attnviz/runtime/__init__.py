@@ -19,6 +19,13 @@ def version_of(package: str) -> str:
         return "(not installed)"
 
 
+class Printed:
+    """What a notebook shows as the text that the command line prints."""
+
+    def _repr_html_(self) -> str:
+        return text_as_html(self)
+
+
 def text_as_html(renderable: Any) -> str:
     """Return what rich prints, as HTML for a notebook."""
     from rich.console import Console

@@ -26,7 +26,7 @@ from attnviz.results.base import (
     proof,
 )
 from attnviz.results.text import dim, ranges
-from attnviz.runtime import text_as_html
+from attnviz.runtime import Printed
 
 
 def name_layers(layers: Sequence[int]) -> str:
@@ -53,7 +53,7 @@ class Mismatch(Savable):
 
 
 @documented
-class CheckResult(Result):
+class CheckResult(Printed, Result):
     """Another tool's weights beside those of attnviz, head by head.
 
     There are K heads, in the order of layers.
@@ -159,10 +159,6 @@ class CheckResult(Result):
             "tolerance": column(self.tolerances),
             "agrees": self.agree.tolist(),
         }
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the outcome and a table of layers."""
-        return text_as_html(self)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self.summary(), "green" if self.agrees else "bold red")

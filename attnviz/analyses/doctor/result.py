@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from attnviz.errors import printable
-from attnviz.runtime import text_as_html
+from attnviz.runtime import Printed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,14 +30,11 @@ class Finding:
 
     Attributes
     ----------
-    group : str
-        "packages", "device", "models", "fonts", "pages" or "extras".
-    state : "ok", "advice" or "broken"
-        "advice" if attnviz works without it, "broken" if it does not.
-    found : str
-        What is there, or what it is for.
-    remedy : str
-        How to get it, in one line; empty if there is nothing to do.
+    group : "packages", "device", "models", "fonts", "pages" or "extras".
+    name : what it is called.
+    state : "ok", "advice" if attnviz works without it, "broken" if it does not.
+    found : what is there, or what it is for.
+    remedy : how to get it, in one line; empty if there is nothing to do.
     """
 
     group: str
@@ -48,13 +45,12 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class DoctorResult:
+class DoctorResult(Printed):
     """What of attnviz works on this machine, what is missing, and how to install it.
 
     Attributes
     ----------
-    findings : tuple of Finding
-        In groups: packages, device, models, fonts, pages and extras.
+    findings : in groups: packages, device, models, fonts, pages and extras.
 
     Examples
     --------
@@ -113,7 +109,3 @@ class DoctorResult:
                 yield table
             yield Text()
         yield Text(self.headline, "bold green" if self.works else "bold red")
-
-    def _repr_html_(self) -> str:
-        """Show the findings in a notebook."""
-        return text_as_html(self)

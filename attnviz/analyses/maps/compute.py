@@ -226,7 +226,7 @@ def head_maps(
         maps = [pooled(attention, notes, _TILE) for attention in streamed]
     else:
         records = [record for record in layers if isinstance(record, AttentionRecord)]
-        if len({_shape(record) for record in records}) > 1:
+        if len({(record.heads, record.size) for record in records}) > 1:
             raise InputError(
                 "The layers differ in their heads or positions. Choose one layer at a time."
             )
@@ -265,22 +265,10 @@ def make_overview(
     if result.streamed:
         heads = {(layer.kept, layer.heads) for layer in result.stack().streamed}
         return head_maps(result) if len(heads) == 1 else None
-    shapes = [_shape(record) for record in result.stack()]
+    shapes = [(record.heads, *record.size) for record in result.stack()]
     if len(set(shapes)) > 1 or sum(map(math.prod, shapes)) > _MOST_WEIGHTS:
         return None
     return head_maps(result, words=words, special=special)
-
-
-def _shape(record: AttentionRecord) -> tuple[int, int, int]:
-    return record.heads, len(record.query_axis), len(record.key_axis)
-
-
-def heads_of(result: AttentionResult, layer: int) -> tuple[int, ...]:
-    """Return the heads of a layer that the result has."""
-    attention = result.layer(layer)
-    return (
-        attention.kept if isinstance(attention, StreamedAttention) else (*range(attention.heads),)
-    )
 
 
 def _check_special(special: Special, *, streamed: bool = False) -> None:
@@ -751,4 +739,6 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> HeadMatches:
             score = row[j].item()
             heads.append(HeadMatch(record.layer, head, score, rank, above, resting=rests))
     heads.sort(key=lambda head: -head.score)
-    return HeadMatches(rows.labels[i], columns.labels[j], tuple(sorted(functional)), tuple(heads))
+    words = rows.labels[i], columns.labels[j]
+    meaning = f"weight from “{words[0]}” to “{words[1]}”"
+    return HeadMatches(tuple(heads), meaning, *words, tuple(sorted(functional)))

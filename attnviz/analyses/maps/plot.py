@@ -32,7 +32,6 @@ from attnviz.analyses.maps.compute import (
     choose_head,
     find_heads,
     head_maps,
-    heads_of,
     make_overview,
     rank_heads,
 )
@@ -307,11 +306,11 @@ def select_map(
     weights are available only for layers that are named before a run.
     """
     matches = None if find is None else find_heads(result, query=find[0], key=find[1])
-    ranking = None if matches is None else matches.ranking
+    ranking: HeadRanking | None = matches
     layers = () if layer is None else whole_numbers(layer, "layer")
     if len(layers) > 1:
         reason: tuple[str, ...] = ()
-        heads = heads_of(result, layers[0]) if head is None else whole_numbers(head, "head")
+        heads = result.layer(layers[0]).kept if head is None else whole_numbers(head, "head")
     else:
         if ranking is None and (layer is None or head is None):
             ranking = rank_heads(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
@@ -30,11 +30,10 @@ from attnviz.results.base import (
     labeled_array,
     proof,
     stacked,
-    to_numpy,
     wide_table,
 )
 from attnviz.results.text import dim, literal, selection
-from attnviz.runtime import text_as_html
+from attnviz.runtime import Printed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 _RAMP = " .:-=+*#%@"  # light to dark, where there are no colors
 _LABEL = 16  # cells of a row's label at most
 _NAME = 8  # cells of the name of a column at most
-_COLUMNS = ("layer", "head", "score")  # of a ranking
 _BEST, _LISTED = 6, 10  # heads that are printed of a ranking, and with their ranks
 
 
@@ -332,35 +330,8 @@ class HeadScore:
     resting: bool = field(default=False, kw_only=True)
 
 
-class _RankedHeads:
-    """Heads with their scores: a table of heads, and for numpy a score for each layer and head."""
-
-    @property
-    def _heads(self) -> tuple[HeadScore, ...]:
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        return len(self._heads)
-
-    def __iter__(self) -> Iterator[HeadScore]:
-        return iter(self._heads)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return the scores by layer and head, NaN where a head is absent, for numpy."""
-        layers = sorted({head.layer for head in self._heads})
-        width = 1 + max((head.head for head in self._heads), default=-1)
-        scores = torch.full((len(layers), width), torch.nan, dtype=torch.float64, device="cpu")
-        for head in self._heads:
-            scores[layers.index(head.layer), head.head] = head.score
-        return to_numpy(scores, dtype, copy)
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: the text that the command line prints."""
-        return text_as_html(self)
-
-
 @dataclass(frozen=True, repr=False)
-class HeadRanking(_RankedHeads):
+class HeadRanking(Printed):
     """Heads, best first, and what the score is, in words for a caption."""
 
     scores: tuple[HeadScore, ...]
@@ -370,22 +341,33 @@ class HeadRanking(_RankedHeads):
         best = f", best {_names(self.scores[:1], scores=True)}" if self.scores else ""
         return f"HeadRanking({len(self)} heads by {self.meaning}{best})"
 
-    @property
-    def _heads(self) -> tuple[HeadScore, ...]:
-        return self.scores
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __iter__(self) -> Iterator[HeadScore]:
+        return iter(self.scores)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the scores by layer and head, NaN where a head is absent, for numpy."""
+        layers = sorted({head.layer for head in self})
+        width = 1 + max((head.head for head in self), default=-1)
+        scores = torch.full((len(layers), width), torch.nan, dtype=torch.float64, device="cpu")
+        for head in self:
+            scores[layers.index(head.layer), head.head] = head.score
+        return np.array(scores.numpy(), dtype, copy=copy)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the heads as a table, best first: layer, head, score."""
         import pandas as pd
 
-        return pd.DataFrame({name: [getattr(s, name) for s in self] for name in _COLUMNS})
+        return pd.DataFrame([*self.scores], columns=["layer", "head", "score"])
 
     @property
     def best(self) -> HeadScore:
         """The head that ranks first."""
         return self.scores[0]
 
-    def of_layer(self, layer: int) -> HeadRanking:
+    def of_layer(self, layer: int) -> Self:
         """Return the ranking of the heads of one layer."""
         layer = whole_number(layer, "a layer")
         return replace(self, scores=tuple(s for s in self.scores if s.layer == layer))
@@ -407,24 +389,25 @@ class HeadMatch(HeadScore):
 
 
 @dataclass(frozen=True, repr=False)
-class HeadMatches(_RankedHeads):
+class HeadMatches(HeadRanking):
     """Every head's weight from one word to another, the largest first.
 
-    query, key : the two words. others : the function words to compare with. heads : the heads.
+    query, key : the two words. others : the function words to compare with.
     """
 
+    scores: tuple[HeadMatch, ...]
     query: str
     key: str
     others: tuple[str, ...]
-    heads: tuple[HeadMatch, ...]
 
     def __repr__(self) -> str:
         best = _names(self.heads[:1], scores=True)
         return f"HeadMatches({self.query!r} to {self.key!r}, {len(self)} heads, best {best})"
 
     @property
-    def _heads(self) -> tuple[HeadMatch, ...]:
-        return self.heads
+    def heads(self) -> tuple[HeadMatch, ...]:
+        """The heads."""
+        return self.scores
 
     def to_frame(self) -> pd.DataFrame:
         """Return the heads as a table, the largest weight first.
@@ -434,20 +417,10 @@ class HeadMatches(_RankedHeads):
         """
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "layer": [head.layer for head in self.heads],
-                "head": [head.head for head in self.heads],
-                "weight": [head.score for head in self.heads],
-                "rank": [head.rank for head in self.heads],
-                "above_function_words": [head in self.above_function_words for head in self.heads],
-            }
-        )
-
-    @property
-    def ranking(self) -> HeadRanking:
-        """The heads as a ranking, for `choose_head`."""
-        return HeadRanking(self.heads, f"weight from “{self.query}” to “{self.key}”")
+        frame = pd.DataFrame([*self.scores], columns=["layer", "head", "score", "rank"])
+        best = set(self.above_function_words)
+        frame["above_function_words"] = [head in best for head in self.heads]
+        return frame.rename(columns={"score": "weight"})
 
     @property
     def first(self) -> tuple[HeadMatch, ...]:
@@ -463,7 +436,7 @@ class HeadMatches(_RankedHeads):
         table = Table("head", "weight", "rank among the words", box=None, header_style="dim")
         for head in self.heads[:_LISTED]:
             table.add_row(f"{head.layer}.{head.head}", f"{head.score:.3f}", str(head.rank))
-        yield Text(f"weight from “{self.query}” to “{self.key}”, largest first", "bold")
+        yield Text(f"{self.meaning}, largest first", "bold")
         yield table
         yield Text(self._count(f"above every word but “{self.query}” itself", self.first))
         if self.others:

@@ -26,7 +26,6 @@ from attnviz.results.base import (
     documented,
     proof,
     table_of_matrices,
-    to_numpy,
 )
 from attnviz.results.text import dim, literal, plain_table, selection
 
@@ -65,7 +64,7 @@ class Stage(Savable):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return the values, for numpy."""
-        return to_numpy(self.values, dtype, copy)
+        return np.array(self.values.numpy(), dtype, copy=copy)
 
     @property
     def size(self) -> str:

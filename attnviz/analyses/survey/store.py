@@ -22,8 +22,8 @@ import torch
 from attnviz.analyses.survey.corpus import TokenizedText
 from attnviz.analyses.survey.measure import TextStatistics
 from attnviz.analyses.survey.result import HeadName
-from attnviz.errors import InputError, OutputError
-from attnviz.io.files import atomic
+from attnviz.errors import InputError
+from attnviz.io.files import atomic, translated
 
 _VALUES = ("value", "even", "shuffled", "shuffled_keys")
 _SCHEMA = pa.schema(
@@ -59,12 +59,8 @@ class Folder:
     def open(self, *, resume: bool, force: bool) -> None:
         """Create the folder, or continue or replace its survey; raise InputError otherwise."""
         manifest, parts = self.path / _MANIFEST, self.path / "parts"
-        try:
+        with translated(self.path, "written", "Choose another folder."):
             parts.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(
-                f"{self.path} cannot be written: {error.strerror}. Choose another folder."
-            ) from None
         if manifest.exists() and force and not resume:
             for path in [*parts.glob("*.parquet"), manifest]:
                 path.unlink()

@@ -254,7 +254,7 @@ def test_find_heads_ranks_by_the_weight_between_two_words():
     # A tie does not count: in the head "far", "the" weighs as much as "station".
     assert found.above_function_words == found.heads[:2]
     assert found.first == found.heads[:2]
-    assert found.ranking.best.score == pytest.approx(0.8)
+    assert found.best.score == pytest.approx(0.8)
 
 
 def test_special_tokens_and_the_query_itself_do_not_compete():
