@@ -229,7 +229,7 @@ class _RowBlock:
         S = self.workspace[: shape[0] * shape[1] * shape[2]].view(shape)
         torch.bmm(self.group.keys[:, columns], self.Q.mT, out=S)
         if plan.has_terms:
-            plan.spec.add_terms(S.mT, heads, rows, columns)
+            plan.spec.add_terms(S.mT, rows, columns, heads, LOG2_E)
         if rule.hides(rows, columns, plan.n):
             row_key = rows.start + rule.offset
             plan.kernels.hide(S.numpy(), columns.start, row_key, plan.before, plan.after, plan.read)
