@@ -22,7 +22,7 @@ class MapBuffers:
 
     Each engine fills them: `mean` and `received` with sums, `entropy` in bits.
 
-    cells, top, marked : as in `attnviz.streaming.summarise`. On a GPU the size of a cell is rounded
+    cells, top, marked : as in `attnviz.streaming.attend`. On a GPU the size of a cell is rounded
     up to a power of two or a multiple of 128, so that the tiles of the kernels hold whole cells.
     value : (G, n, d_v), to compute the attention vectors too; None without them.
     """
