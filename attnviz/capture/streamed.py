@@ -66,7 +66,7 @@ class ReductionOptions:
 
     layers: Collection[int] | None = None  # None for all
     heads: Sequence[int] | None = None
-    cells: int = 512  # as in `attnviz.streaming.summarise`, with top and marked
+    cells: int = 512  # as in `attnviz.streaming.attend`, with top and marked
     top: int = 0
     marked: Tensor | None = None
     exact: Collection[int] = ()  # the layers whose records are stored too, for exact weights

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache, partial
-from threading import Barrier, Event, Lock, local
+from threading import Barrier, Event, Lock
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,7 +29,6 @@ ROWS = 128, 512  # of a block, at least and at most: enough for a fast product
 _FEWEST_ROWS = 64  # of a block on a text so long that more would take too much memory
 _FAR = 2**40  # more than any distance
 _TIMEOUT = 60.0  # seconds for threads to start
-_workspaces = local()
 _pool_lock = Lock()
 
 
@@ -183,7 +182,7 @@ class _RowBlock:
     def __init__(self, group: _HeadGroup, height: int) -> None:
         self.group, self.plan, self.height = group, group.plan, height
         buffers, h = self.plan.buffers, group.h
-        self.workspace = _workspace(h * self.plan.n * height)
+        self.memory = torch.empty(h * self.plan.n * height, device="cpu")  # of scores
         self.Q = torch.empty(h, height, group.keys.shape[2], device="cpu")
         self.A = torch.empty(h, buffers.attended.shape[2], height, device="cpu")
         self.shift, self.total = np.empty((2, h, height), np.float32)
@@ -226,10 +225,10 @@ class _RowBlock:
         """Return the scores · log₂e of a block, (h, keys, rows), NEVER where they are hidden."""
         plan, heads, rule = self.plan, self.group.heads, self.plan.spec.visible
         shape = self.group.h, columns.stop - columns.start, self.height
-        S = self.workspace[: shape[0] * shape[1] * shape[2]].view(shape)
+        S = self.memory[: shape[0] * shape[1] * shape[2]].view(shape)
         torch.bmm(self.group.keys[:, columns], self.Q.mT, out=S)
         if plan.has_terms:
-            plan.spec.add_terms(S.mT, heads, rows, columns)
+            plan.spec.add_terms(S.mT, rows, columns, heads, LOG2_E)
         if rule.hides(rows, columns, plan.n):
             row_key = rows.start + rule.offset
             plan.kernels.hide(S.numpy(), columns.start, row_key, plan.before, plan.after, plan.read)
@@ -251,17 +250,6 @@ class _RowBlock:
     def _divide(self, sinks: Any, empty: Any) -> bool:
         """Compute the sum of each row; return whether it is precise enough to divide by."""
         return bool(self.plan.kernels.divide(self.sums, sinks, self.shift, empty, self.total))
-
-
-def _workspace(numbers: int) -> Tensor:
-    """Return memory for scores. Each thread reuses it up to a limit, as fresh memory is slow."""
-    if numbers > MOST_SCORES:
-        return torch.empty(numbers, device="cpu")
-    workspace: Tensor | None = getattr(_workspaces, "scores", None)
-    if workspace is None or len(workspace) < numbers:
-        with torch.inference_mode(False):  # otherwise it could be used in that mode only
-            workspace = _workspaces.scores = torch.empty(numbers, device="cpu")
-    return workspace[:numbers]
 
 
 def on_threads(tasks: Sequence[Callable[[Event], T]]) -> list[T]:

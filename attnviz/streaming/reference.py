@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isqrt, log, prod
 
 import torch
@@ -21,7 +22,7 @@ class MapBuffers:
 
     Each engine fills them: `mean` and `received` with sums, `entropy` in bits.
 
-    cells, top, marked : as in `attnviz.streaming.summarise`. On a GPU the size of a cell is rounded
+    cells, top, marked : as in `attnviz.streaming.attend`. On a GPU the size of a cell is rounded
     up to a power of two or a multiple of 128, so that the tiles of the kernels hold whole cells.
     value : (G, n, d_v), to compute the attention vectors too; None without them.
     """
@@ -89,29 +90,30 @@ def attend(spec: ScoreSpec, value: Tensor, lse: Tensor) -> Tensor:
     """Return the attention vectors (H, m, d_v), from the log-sum-exp (H, m) of each row."""
     H, m, _ = spec.shape
     output = torch.zeros(m, H, value.shape[-1], device=lse.device).transpose(0, 1)
-    level = lse.masked_fill(lse == -torch.inf, 0)[..., None]
-    groups, blocks, work = _blocks(spec)
-    for heads in track(groups):
-        index = range(heads.start, heads.stop)
-        selected, V = spec.select_heads(index), spec.of_heads(value, index).float()
-        for rows in blocks:
-            columns, S = _scores(selected, rows, work)
-            output[heads, rows] = S.sub_(level[heads, rows]).exp_() @ V[:, columns]
+    for heads, rows, columns, log_P in _log_weights(spec, lse):
+        V = spec.of_heads(value, range(heads.start, heads.stop)).float()
+        output[heads, rows] = log_P.exp_() @ V[:, columns]
     return output
 
 
 def find_top(spec: ScoreSpec, buffers: MapBuffers) -> None:
     """Fill the top keys of each row and their weights, from the log-sum-exp in the buffers."""
-    level = buffers.lse.masked_fill(buffers.lse == -torch.inf, 0)[..., None]
+    for heads, rows, columns, log_P in _log_weights(spec, buffers.lse):
+        found, keys = log_P.topk(k := min(buffers.top, log_P.shape[-1]))
+        keys = (keys + columns.start).masked_fill_(found <= NEVER / 2, -1)
+        buffers.top_keys[heads, rows, :k] = keys.int()
+        buffers.top_weights[heads, rows, :k] = found.exp_()
+
+
+def _log_weights(spec: ScoreSpec, lse: Tensor) -> Iterator[tuple[slice, slice, slice, Tensor]]:
+    """Yield the heads, rows and keys of each block, and the logarithms of its weights."""
+    level = lse.masked_fill(lse == -torch.inf, 0)[..., None]
     groups, blocks, work = _blocks(spec)
     for heads in track(groups):
         selected = spec.select_heads(range(heads.start, heads.stop))
         for rows in blocks:
             columns, S = _scores(selected, rows, work)
-            scores, keys = S.topk(k := min(buffers.top, S.shape[-1]))
-            keys = (keys + columns.start).masked_fill_(scores <= NEVER / 2, -1)
-            buffers.top_keys[heads, rows, :k] = keys.int()
-            buffers.top_weights[heads, rows, :k] = scores.sub_(level[heads, rows]).exp_()
+            yield heads, rows, columns, S.sub_(level[heads, rows])
 
 
 def _blocks(spec: ScoreSpec, cell: int = 1) -> tuple[list[slice], list[slice], Tensor]:

@@ -13,6 +13,7 @@ from attnviz.results import AttentionRecord, MaskRule
 
 NEVER = -1e30  # used for -∞ where 0 · -∞ would be NaN
 LOG2_E = 1.4426950408889634
+ALL = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,10 +109,12 @@ class ScoreSpec:
             return tensor[heads[0] // shared :][:1]  # a view
         return tensor[[head // shared for head in heads]]
 
-    def add_terms(self, products: Tensor, heads: slice, rows: slice, columns: slice) -> None:
-        """Turn a tile of q · scale · kᵀ, (heads, rows, columns), into scores · log₂e in place.
+    def add_terms(
+        self, products: Tensor, rows: slice, columns: slice, heads: slice = ALL, unit: float = 1
+    ) -> None:
+        """Turn a tile of q · scale · kᵀ, (heads, rows, columns), into scores · unit in place.
 
-        If the spec is `plain`, the products contain the factor log₂e already.
+        If the spec is `plain`, the products contain the factor `unit` already.
         """
 
         def add(term: Tensor | None, factor: float) -> None:
@@ -121,8 +124,10 @@ class ScoreSpec:
 
         if not self.plain:
             add(self.capped_bias, 1)
-            self.cap(products).mul_(LOG2_E)
-        add(self.bias, LOG2_E)
+            self.cap(products)
+            if unit != 1:
+                products.mul_(unit)
+        add(self.bias, unit)
 
     def cap(self, scores: Tensor) -> Tensor:
         """Bound scores by the soft cap, in place, and return them."""
@@ -135,11 +140,8 @@ class ScoreSpec:
         heads, _, n = self.shape
         K = repeat_heads(self.key[:, columns].float(), heads)
         torch.matmul(self.query[:, rows].float() * self.scale, K.mT, out=out)
-        if self.capped_bias is not None:
-            out += self.capped_bias[:, rows, columns]
-        self.cap(out)
+        self.add_terms(out, rows, columns)
         if self.bias is not None:
-            out += self.bias[:, rows, columns]
             out.clamp_(min=NEVER)
         rule, start = self.visible, columns.start
         if rule.before is None and rule.keys is None and rule.after is not None:

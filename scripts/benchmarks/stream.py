@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnviz.results.attention_record import MaskRule
-from attnviz.streaming import ScoreSpec, summarise
+from attnviz.streaming import ScoreSpec, attend
 from benchmarks.measuring import alternate, console, grown, peak, show, show_setting
 
 _FUSED = "fused attention"
@@ -45,6 +45,6 @@ def _variants(T: int) -> dict[str, Callable[[], object]]:
     spec = ScoreSpec(Q, K, 64**-0.5, MaskRule(after=0))
     return {
         _FUSED: partial(scaled_dot_product_attention, Q[None], K[None], V[None], is_causal=True),
-        "summary": partial(summarise, spec),
-        "summary and top 8": partial(summarise, spec, top=8),
+        "summary": partial(attend, spec),
+        "summary and top 8": partial(attend, spec, top=8),
     }

@@ -13,7 +13,7 @@ from attnviz.capture import streamed
 from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
 from attnviz.pipeline import run as pipeline
 from attnviz.results.attention_record import MaskRule
-from attnviz.streaming import ScoreSpec, numba_kernels, reference, summarise
+from attnviz.streaming import ScoreSpec, attend, numba_kernels, reference
 from attnviz.streaming.cpu import _RowBlock
 
 LONG = "the train left the station on time and nobody noticed that it was early. " * 6
@@ -254,12 +254,12 @@ def test_a_fault_in_the_reduction_is_detected(tally):
     ):
         tally.fault("in streamed maps")
         with pytest.raises(AssertionError):
-            check(summarise(fault, cells=7), P)
+            check(attend(fault, cells=7)[1], P)
 
 
 def compare(scoring):
     """Reduce a map in the current tiling; raise if it differs from the full map."""
-    check(summarise(scoring, cells=7, top=3), whole(scoring))
+    check(attend(scoring, cells=7, top=3)[1], whole(scoring))
 
 
 def expect_detected(monkeypatch, owner, name, fault, scoring):

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import attnviz
 from attnviz.errors import InputError
 from attnviz.results.attention_record import MaskRule
-from attnviz.streaming import ScoreSpec, attend, cpu, summarise
+from attnviz.streaming import ScoreSpec, attend, cpu
 
 SIZES = [(use_reference, (scores,)) for scores in (1, 100, 3000, 2**18)]
 LOOPS = [(1, 1), (4, 500), (7, 3000), (128, 2**18)]
@@ -75,12 +75,12 @@ def test_every_number_matches_the_full_map(scoring, engine, cells, data):
         V = V.double().repeat_interleave(scoring.shape[0] // len(V), dim=0)
         assert attended.dtype == torch.float32
         assert_close(attended.double(), P @ V, **NEAR)
-        alone = summarise(scoring, cells=cells, top=k, marked=marks)
+        alone = attend(scoring, cells=cells, top=k, marked=marks)[1]
         for name, number in vars(alone).items():
             assert_close(number, getattr(summary, name), **NEAR)
         assert_close(summary.lse.double(), log_sum_exp(scoring), **NEAR)
         heads = data.draw(st.permutations(range(scoring.shape[0])))[: scoring.shape[0] - 1 or 1]
-        some = summarise(scoring.select_heads(heads), cells=cells, top=k)
+        some = attend(scoring.select_heads(heads), cells=cells, top=k)[1]
         assert_close(some.mean, summary.mean[heads], **NEAR)
         assert_close(some.top_weights, summary.top_weights[heads], **NEAR)
 
@@ -100,7 +100,7 @@ def test_records_of_real_families(family, records, small):
     for record in records(family):
         scoring = ScoreSpec.of(record)
         P = record.weights(dtype=torch.float64)
-        check(summarise(scoring, cells=5, top=3), P)
+        check(attend(scoring, cells=5, top=3)[1], P)
         if record.mask is not None:
             assert scoring.visible.after == 0  # the mask became a rule
             assert scoring.bias is record.bias
@@ -108,7 +108,7 @@ def test_records_of_real_families(family, records, small):
 
 def test_the_bundled_model_with_padding(train, small):
     for record in train:
-        check(summarise(ScoreSpec.of(record), top=9), record.weights(dtype=torch.float64))
+        check(attend(ScoreSpec.of(record), top=9)[1], record.weights(dtype=torch.float64))
 
 
 @pytest.mark.parametrize("least", [cpu.LEAST, 2**62], ids=["loops", "torch"])
@@ -165,4 +165,4 @@ def test_masks_without_a_rule_stay_masks():
 def test_invalid_numbers(wrong, message):
     scoring = ScoreSpec(torch.randn(1, 3, 4), torch.randn(1, 3, 4), 0.5)
     with pytest.raises(InputError, match=message):
-        summarise(scoring, **wrong)
+        attend(scoring, **wrong)

@@ -584,7 +584,8 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     model, others to the word at a fixed distance, or from everywhere to one word. This ranking
     finds the rest: from each weight, the mean weight of all other pairs of words at the same
     distance is subtracted, or that of all other queries to the same key, if it is larger. Heads
-    with at least half of their weight on sinks rank last.
+    with at least half of their weight on sinks rank last. The summaries of a streamed text do not
+    tell which heads rest: none of these ranks last for it.
 
     Parameters
     ----------

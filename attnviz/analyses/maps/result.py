@@ -321,7 +321,8 @@ class HeadMaps(_LabeledMaps):
 class HeadScore:
     """One head and its score.
 
-    resting : whether it rests on the first or on special tokens, by the rule of titles and surveys.
+    resting : whether it rests on the first or on special tokens, by the rule of titles and surveys;
+        False in a streamed text, where it is not known.
     """
 
     layer: int
