@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution.decomposition import decompose
+from attnviz.attribution.heads import patch_heads
 from attnviz.attribution.interventions import (
     ALL,
     Target,
@@ -18,7 +19,6 @@ from attnviz.attribution.interventions import (
     delete,
     intervene,
     knock_out,
-    patch_heads,
     substitute,
 )
 from attnviz.attribution.reference import gate_of
@@ -38,6 +38,12 @@ def tokens(tokenizer, *texts):
 def plain(model, row=ROW, **inputs):
     with torch.no_grad():
         return model.module(**inputs).last_hidden_state[:, row]
+
+
+def at(model, row, inputs):
+    """Return the vector at a position."""
+    special = (False,) * inputs["input_ids"].shape[1]
+    return Target(model, inputs, special, Readout.word(model.module, (row,)))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +155,7 @@ def test_patched_heads(model):
     """Compare with hooks before W^O: patching all heads, and patching one head."""
     pair = tokens(model.tokenizer, "The bank was full of mud.", "The bank was full of cash.")
     with restoring(model.module):
-        effects = patch_heads(Readout.word(model.module, [ROW]), pair, effect="direct")
+        effects = patch_heads(at(model, ROW, pair), pair, effect="direct")
     assert effects.shape == (6, 12, 384)
     with Dense(model.module) as watched:
         plain(model, **pair)
@@ -226,8 +232,9 @@ def test_total_effects_are_those_of_plain_hooks(tokenizer, reference):
     T = pair["input_ids"].shape[1]
     gate = gate_of((True, *[False] * (T - 2), True)) if is_gate else None
     module, runs = tiny("bert").bert, singly(pair)
+    model = attnviz.load(module, tokenizer=tokenizer)
     with restoring(module):
-        effects = patch_heads(Readout.word(module, [ROW]), pair, gate=gate, effect="total")
+        effects = patch_heads(at(model, ROW, pair), pair, gate=gate, effect="total")
         projections = [layer.attention.output.dense for layer in module.encoder.layer]
         runs = gated(runs, gate) if is_gate else runs
         expected = patched_everywhere(module, projections, runs, ROW)
@@ -239,9 +246,9 @@ def test_total_effects_are_those_of_plain_hooks(tokenizer, reference):
 def test_total_effects_in_a_decoder_are_those_of_plain_hooks(tokenizer):
     module = tiny("llama")
     pair = tokens(tokenizer, "the bank was full of mud", "the bank was full of cash")
-    row = pair["input_ids"].shape[1] - 1
+    model, row = attnviz.load(module, tokenizer=tokenizer), pair["input_ids"].shape[1] - 1
     with restoring(module):
-        effects = patch_heads(Readout.word(module, [row]), pair, effect="total")
+        effects = patch_heads(at(model, row, pair), pair, effect="total")
         projections = [layer.self_attn.o_proj for layer in module.model.layers]
         expected = patched_everywhere(module.model, projections, singly(pair), row)
     assert expected.norm(dim=-1).min() > 1e-3
@@ -295,7 +302,7 @@ def test_other_models(family, tokenizer):
     with restoring(module):
         split = decompose(Readout.word(module, [T - 2]), twice, gate=gate)
         patched = (
-            patch_heads(Readout.word(module, [T - 2]), twice, gate=gate, effect="direct").double()
+            patch_heads(at(model, T - 2, text), twice, gate=gate, effect="direct").double()
             @ split.direction.double()
         )
         target = Target(model, text, special, Readout.word(model.module, (T - 2,)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnviz.analyses.shift.compute import tracing
-from attnviz.analyses.survey.corpus import TokenizedText
+from attnviz.analyses.survey.corpus import TextCorpus, TokenizedText
 from attnviz.analyses.survey.probes import Probe, ProbeText
 from attnviz.analyses.survey.result import Confirmation, HeadName
 from attnviz.attribution.heads import Head, measure_without, outputs_of
@@ -71,25 +71,25 @@ class Answers:
         return cls(tuple(rows), tuple(tokens), tuple(wrong), tuple(holds))
 
 
-def with_answers(
-    model: Model, texts: Iterable[TokenizedText], probe_texts: Sequence[ProbeText]
-) -> Iterator[TokenizedText]:
-    """Yield texts with what each token asks for and what it holds, as in `Tokens`.
+@dataclass(eq=False, kw_only=True)
+class ProbeCorpus(TextCorpus):
+    """The texts of probes, with what each token asks for and what it holds, as in `Positions`."""
 
-    probe_texts : by the number of a text.
-    """
-    for text in texts:
-        probe_text, encoding = probe_texts[text.number], text.encoding
-        if not probe_text.copied:
-            yield text
-            continue
-        ids, special = encoding["input_ids"], encoding["special_tokens_mask"]
-        answers = Answers.find(model, probe_text, ids, special)
-        asks = [0] * len(ids)
-        for number, row in enumerate(answers.rows, start=1):
-            asks[row] = number
-        more: Mapping[str, Sequence[int]] = {"asks": asks, "holds": answers.holds}
-        yield replace(text, encoding={**encoding, **more})
+    texts: Sequence[ProbeText]
+
+    def __iter__(self) -> Iterator[TokenizedText]:
+        for text in super().__iter__():
+            probe_text, encoding = self.texts[text.number], text.encoding
+            if not probe_text.copied:
+                yield text
+                continue
+            ids, special = encoding["input_ids"], encoding["special_tokens_mask"]
+            answers = Answers.find(self.model, probe_text, ids, special)
+            asks = [0] * len(ids)
+            for number, row in enumerate(answers.rows, start=1):
+                asks[row] = number
+            more: Mapping[str, Sequence[int]] = {"asks": asks, "holds": answers.holds}
+            yield replace(text, encoding={**encoding, **more})
 
 
 # Where the answers of each text are predicted, and the outputs of its heads.

@@ -9,10 +9,11 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeAlias, TypeVar, cast
 
+from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, first_line, refuse_given, true_or_false
 from attnviz.inputs.batch import Inputs, encode, read_texts
 from attnviz.inputs.text import max_tokens, spelled, tokenize, translate
@@ -28,9 +29,10 @@ from attnviz.runtime.libraries import silence_logs
 if TYPE_CHECKING:
     from attnviz.pipeline.attend import Loadable
 
+Kind: TypeAlias = Literal["text", "image", "audio"]
 Corpus: TypeAlias = "str | Path | Iterable[TextSource]"
 Encoding: TypeAlias = "Mapping[str, Sequence[int]]"
-Bad: TypeAlias = Callable[[str], str]
+Row: TypeAlias = "str | InputError"  # a text, or why it cannot be read
 OnBad: TypeAlias = Callable[[int, str], None]
 T = TypeVar("T")
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
@@ -70,6 +72,11 @@ class TokenizedText(Text):
     def __len__(self) -> int:
         return len(self.encoding["input_ids"])
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids of the tokens."""
+        return tuple(self.encoding["input_ids"])
+
 
 @dataclass
 class CorpusChanges:
@@ -89,21 +96,6 @@ class CorpusChanges:
         """Add a text that cannot be read."""
         self.left_out.append(number)
         self.first_error = self.first_error or error
-
-    def count_cut(self, texts: Iterable[TokenizedText]) -> Iterator[TokenizedText]:
-        """Yield the texts, and count those that were cut."""
-        for text in texts:
-            if text.cut:
-                self.cut, self.cut_to = self.cut + 1, max(self.cut_to, len(text))
-            yield text
-
-    def empty_corpus(self) -> InputError:
-        """Return the error of a corpus without any readable text."""
-        message = "The corpus has no text. Choose one with at least one text."
-        if self.left_out:
-            count = len(self.left_out)
-            message = f"No text of the corpus could be read ({count:,}): {self.first_error}"
-        return InputError(message)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -167,20 +159,13 @@ def read_corpus(
     the number, from 1, and the error of each line or row that cannot be read, which is then left
     out; by default the first such error is raised.
     """
-    errors: list[str] = []
-
-    def bad(error: str) -> str:
-        """Report a text that cannot be read; return an empty one, which is left out."""
-        if on_bad is None:
-            raise InputError(f"{error} Fix it, or leave such lines out with --skip-bad.")
-        errors.append(error)
-        return ""
-
-    for number, text in enumerate(_rows(source, column, bad)):
-        if errors and on_bad is not None:
-            on_bad(number + 1, errors.pop())
+    for number, text in enumerate(_rows(source, column)):
         second = None if pairs is None else pairs[number]
-        if not isinstance(text, str):
+        if isinstance(text, InputError):
+            if on_bad is None:
+                raise InputError(f"{text} Fix it, or leave such lines out with --skip-bad.")
+            on_bad(number + 1, str(text))
+        elif not isinstance(text, str):
             yield Text(number, "", second, text)
         elif text.strip():
             yield Text(number, text, second)
@@ -226,28 +211,27 @@ def count_rows(source: Corpus) -> int | None:
         return 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
 
-def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[Any]:
-    """Yield the text of each row, also an empty one, or ids or messages."""
+def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
+    """Yield the text of each row, also an empty one, or ids or messages, or its error."""
     if not isinstance(source, str | Path):
         check_corpus(source)
         several = parse_text(source, "The corpus", prompted=False)
         for number, item in enumerate(source if several is None else several, start=1):
             if not isinstance(item, str):
-                item = _no_string(item, number, bad)
-            elif not item.strip():
-                item = bad(f"Text {number} is empty.")
-            yield item
+                yield _no_string(item, number)
+            else:
+                yield item if item.strip() else InputError(f"Text {number} is empty.")
         return
     if str(source) == "-":
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(**_UTF_8)
-        yield from _lines(sys.stdin, "standard input", bad)
+        yield from _lines(sys.stdin, "standard input")
         return
     check_corpus_name(source)
     path = Path(source)
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        yield from _parquet(path, column, bad)
+        yield from _parquet(path, column)
         return
     is_table = suffix in (".csv", ".tsv")
     try:
@@ -256,17 +240,17 @@ def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[Any]:
                 raise InputError(f"{path} is UTF-16 text. Save it as UTF-8.")
         with path.open(newline="" if is_table else None, **_UTF_8) as file:
             if is_table:
-                yield from _csv(file, path.name, column, "\t" if suffix == ".tsv" else ",", bad)
+                yield from _csv(file, path.name, column, "\t" if suffix == ".tsv" else ",")
             elif suffix == ".jsonl":
-                yield from _json_lines(file, path.name, column, bad)
+                yield from _json_lines(file, path.name, column)
             else:
-                yield from _lines(file, path.name, bad)
+                yield from _lines(file, path.name)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}. Name another file.") from None
 
 
-def _no_string(item: Any, number: int, bad: Bad) -> TokenIds | Chat | str:
-    """Return the ids or the messages that an item is, or report that it is none."""
+def _no_string(item: Any, number: int) -> TokenIds | Chat | InputError:
+    """Return the ids or the messages that an item is, or the error that it is none."""
     if isinstance(item, TokenIds | Chat):
         return item
     try:
@@ -274,38 +258,38 @@ def _no_string(item: Any, number: int, bad: Bad) -> TokenIds | Chat | str:
             case [one]:
                 return one
     except InputError as error:
-        return bad(str(error))
-    return bad(f"Text {number} is {item!r:.60}, not a string.")
+        return error
+    return InputError(f"Text {number} is {item!r:.60}, not a string.")
 
 
-def _lines(file: TextIO, name: str, bad: Bad) -> Iterator[str]:
+def _lines(file: TextIO, name: str) -> Iterator[Row]:
     for number in count(1):
         line = file.readline(_LONGEST)
         if not line:
             return
         if len(line) == _LONGEST:
             raise InputError(f"Line {number} of {name} is too long. Put each text on its own line.")
-        yield _check_utf_8(line.rstrip("\r\n"), number, name, bad)
+        yield _check_utf_8(line.rstrip("\r\n"), number, name)
 
 
-def _check_utf_8(text: str, line: int, name: str, bad: Bad) -> str:
-    """Return the text, or report bytes that are not UTF-8, read as surrogates."""
+def _check_utf_8(text: str, line: int, name: str) -> Row:
+    """Return the text, or the error of bytes that are not UTF-8, read as surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return bad(f"Line {line} of {name} is not valid UTF-8.")
+        return InputError(f"Line {line} of {name} is not valid UTF-8.")
     return text
 
 
-def _json_lines(file: TextIO, name: str, column: str, bad: Bad) -> Iterator[str]:
-    for number, line in enumerate(_lines(file, name, bad), start=1):
-        if not line.strip():
+def _json_lines(file: TextIO, name: str, column: str) -> Iterator[Row]:
+    for number, line in enumerate(_lines(file, name), start=1):
+        if isinstance(line, InputError) or not line.strip():
             yield line
             continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield bad(f"Line {number} of {name} is not valid JSON: {error}.")
+            yield InputError(f"Line {number} of {name} is not valid JSON: {error}.")
             continue
         text = record.get(column) if isinstance(record, dict) else record
         if isinstance(text, str):
@@ -313,10 +297,11 @@ def _json_lines(file: TextIO, name: str, column: str, bad: Bad) -> Iterator[str]
         else:
             missing = isinstance(record, dict) and column not in record
             content = f"keys {', '.join(map(repr, record))}" if missing else repr(text)
-            yield bad(f"Line {number} of {name} has no text under {column!r}: {content[:60]}.")
+            why = f"has no text under {column!r}: {content[:60]}"
+            yield InputError(f"Line {number} of {name} {why}.")
 
 
-def _csv(file: Any, name: str, column: str, delimiter: str, bad: Bad) -> Iterator[str]:
+def _csv(file: Any, name: str, column: str, delimiter: str) -> Iterator[Row]:
     rows = csv.reader(file, delimiter=delimiter, strict=True)
     limit = csv.field_size_limit(_LONGEST)
     try:
@@ -324,9 +309,9 @@ def _csv(file: Any, name: str, column: str, delimiter: str, bad: Bad) -> Iterato
         index = _column_index(header, column, name)
         for row in rows:
             if len(row) == len(header):
-                yield _check_utf_8(row[index], rows.line_num, name, bad)
+                yield _check_utf_8(row[index], rows.line_num, name)
             elif row:
-                yield bad(
+                yield InputError(
                     f"Line {rows.line_num} of {name} has {len(row)} columns, but the header has "
                     f"{len(header)}."
                 )
@@ -336,7 +321,7 @@ def _csv(file: Any, name: str, column: str, delimiter: str, bad: Bad) -> Iterato
         csv.field_size_limit(limit)
 
 
-def _parquet(path: Path, column: str, bad: Bad) -> Iterator[str]:
+def _parquet(path: Path, column: str) -> Iterator[Row]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -354,7 +339,7 @@ def _parquet(path: Path, column: str, bad: Bad) -> Iterator[str]:
                     row += 1
                     if not isinstance(text, str):
                         message = f"Row {row} of {path.name} has no text under {column!r}"
-                        text = bad(f"{message}: {text!r:.60}.")
+                        text = InputError(f"{message}: {text!r:.60}.")
                     yield text
     except (pa.ArrowException, OSError) as error:
         raise InputError(
@@ -373,16 +358,20 @@ def _column_index(names: list[str], column: str, file_name: str) -> int:
 
 
 def load_reader(
-    model: Model | Loadable | None, kinds: Sequence[str] = ("text",), what: str = "one text"
-) -> tuple[Model, str]:
-    """Return a model, and which of some kinds it reads, alone; InputError for any other model."""
+    model: Model | Loadable | None, special_tokens: SpecialTokens | None, *, media: bool = False
+) -> tuple[Model, Kind]:
+    """Return a model and what it reads: texts, or images or sounds; InputError for any other.
+
+    media : whether images and sounds may be read.
+    """
     model = model if isinstance(model, Model) else load(model)
     reads = input_kinds(model.module)
-    is_one = len(reads) == 1 and reads[0] in kinds
+    is_one = len(reads) == 1 and reads[0] in (NOUNS if media else ("text",))
     decodes = is_one and has_text_decoder(model.module, model.module.config)
     if is_one and (reads == ("audio",) or not decodes):
-        return model, reads[0]
+        return Model(model.checkpoint.reading(special_tokens)), cast("Kind", reads[0])
     kind = "is an encoder–decoder" if is_one else f"reads {' and '.join(reads)}"
+    what = "texts, images or sounds" if media else "one text"
     raise InputError(f"{model.name} {kind}. Choose a model that reads {what}.")
 
 
@@ -439,7 +428,7 @@ def _encoded(model: Model, text: Text, *, truncate: bool) -> TokenizedText:
     return TokenizedText(text.number, words, None, text.source, encoding=encoding, cut=cut)
 
 
-def sample_of(texts: Sequence[TokenizedText]) -> list[TokenizedText]:
+def _sample_of(texts: Sequence[TokenizedText]) -> list[TokenizedText]:
     """Return a few texts, evenly chosen among those of moderate length."""
     short = [text for text in texts if len(text) <= _SAMPLE_TOKENS] or [min(texts, key=len)]
     return short[:: -(-len(short) // _SAMPLE_TEXTS)]
@@ -452,16 +441,72 @@ def softmax_only(result: AttentionResult) -> AttentionResult:
 
 def verify_sample(
     model: Model,
-    texts: Sequence[TokenizedText],
+    sample: Sequence[TokenizedText],
     truncate: bool,
     select: Callable[[AttentionResult], AttentionResult] = softmax_only,
 ) -> list[AttentionResult]:
     """Return verified results of a few texts, with the attentions that are selected."""
     with silence_logs():
-        options = AttendOptions(truncate=truncate)
-        several = run(model.checkpoint, inputs_of(sample_of(texts)), options)
+        several = run(model.checkpoint, inputs_of(sample), AttendOptions(truncate=truncate))
     results = [select(result) for result in several]
     return [replace(result, provenance=replace(result.provenance, text=None)) for result in results]
+
+
+@dataclass(eq=False)
+class TextCorpus:
+    """The texts of a corpus, with the tokens of a model. It is read again in each iteration.
+
+    source, column, pairs : as in `read_corpus`. truncate : whether long texts are cut. skip_bad :
+    whether texts that cannot be read are left out; by default the first is an error. select :
+    returns a result with the attentions to measure. changes : how the texts that were read last
+    differ from the corpus.
+    """
+
+    model: Model
+    source: Corpus
+    column: str = "text"
+    pairs: Sequence[str] | None = None
+    truncate: bool = False
+    skip_bad: bool = False
+    select: Callable[[AttentionResult], AttentionResult] = softmax_only
+    changes: CorpusChanges = field(default_factory=CorpusChanges)
+    kind: ClassVar[Kind] = "text"
+
+    def __iter__(self) -> Iterator[TokenizedText]:
+        changes = self.changes = CorpusChanges()
+        on_bad = changes.leave_out if self.skip_bad else None
+        texts = read_corpus(self.source, column=self.column, on_bad=on_bad, pairs=self.pairs)
+        for text in tokenize_corpus(self.model, texts, truncate=self.truncate, on_bad=on_bad):
+            if text.cut:
+                changes.cut, changes.cut_to = changes.cut + 1, max(changes.cut_to, len(text))
+            yield text
+
+    @property
+    def rows(self) -> int | None:
+        """About how many rows the corpus has; None if only reading it can tell."""
+        return count_rows(self.source)
+
+    def parts(self) -> Iterator[list[TokenizedText]]:
+        """Yield the texts in parts."""
+        return parts(self, PART)
+
+    def open(
+        self,
+    ) -> tuple[list[TokenizedText], list[AttentionResult], Iterator[list[TokenizedText]]]:
+        """Return a sample, its verified results, and all texts in parts.
+
+        InputError if there is no text.
+        """
+        rest = self.parts()
+        if (first := next(rest, None)) is None:
+            message = "The corpus has no text. Choose one with at least one text."
+            if left_out := len(self.changes.left_out):
+                why = self.changes.first_error
+                message = f"No text of the corpus could be read ({left_out:,}): {why}"
+            raise InputError(message)
+        sample = _sample_of(first)
+        results = verify_sample(self.model, sample, self.truncate, self.select)
+        return sample, results, chain([first], rest)
 
 
 def parts(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from attnviz.analyses.survey.corpus import Encoding, batches, softmax_only
-from attnviz.analyses.survey.media import MediaCorpus
-from attnviz.analyses.survey.result import HeadName
+from attnviz.analyses.survey.result import NOUNS, HeadName
 from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
-from attnviz.errors import InputError
+from attnviz.errors import InputError, ModelError
 from attnviz.heads import (
     STATISTICS,
     STATISTICS_OF,
@@ -158,7 +157,7 @@ class HeadStatistics:
     """Measures the heads of one model on texts.
 
     records : the attentions of any one text. seed : of the shuffles. statistics : what is measured.
-    only_on : the numbers of the texts that a statistic is measured on, by name; by default all.
+    only_on : the numbers of the texts on which the statistic of a role is measured; else on all.
     """
 
     checkpoint: Checkpoint
@@ -192,7 +191,7 @@ class HeadStatistics:
         *statistics, differences = zip(*measured, strict=True)
         value, shuffled, even, keys = (torch.cat(batch)[positions] for batch in statistics)
         for column, statistic in enumerate(self.statistics):
-            numbers = self.only_on.get(statistic.name)
+            numbers = self.only_on.get(statistic.role)
             if numbers is not None:
                 rows = [row for row, text in enumerate(texts) if text.number not in numbers]
                 value[rows, :, column] = torch.nan
@@ -207,10 +206,14 @@ class HeadStatistics:
             compared=len(order),
         )
 
-    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Return which texts are measured together."""
-        tokens = batch_tokens(self.checkpoint.device) // 2  # each text is read twice
-        return list(batches(lengths, tokens))
+    def _batches(self, lengths: Sequence[int], copies: int = 2) -> list[list[int]]:
+        """Return which texts are run together, so many times each."""
+        return list(batches(lengths, batch_tokens(self.checkpoint.device) // copies))
+
+    def batched(self, texts: Sequence[Any]) -> list[list[Any]]:
+        """Return texts as they are run together, once each."""
+        lengths = [*map(self._length, texts)]
+        return [[texts[index] for index in batch] for batch in self._batches(lengths, 1)]
 
     def _length(self, text: Any) -> int:
         """Return how many positions a text has."""
@@ -387,7 +390,7 @@ class SignedHeadStatistics(HeadStatistics):
         """Measure every head on each text; those of a text with one token are NaN."""
         return replace(super().measure(texts), compared=0)
 
-    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
+    def _batches(self, lengths: Sequence[int], copies: int = 2) -> list[list[int]]:
         return [[index] for index in range(len(lengths))]  # without padding
 
     def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
@@ -410,13 +413,10 @@ class SignedHeadStatistics(HeadStatistics):
 # --- images and sounds
 
 
-@dataclass(frozen=True, eq=False)
 class MediaHeads(HeadStatistics):
     """Measures the heads of a model on images or sounds, one after the other."""
 
-    corpus: MediaCorpus = field(kw_only=True)
-
-    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
+    def _batches(self, lengths: Sequence[int], copies: int = 2) -> list[list[int]]:
         return [[index] for index in range(len(lengths))]
 
     def _length(self, text: Any) -> int:
@@ -427,13 +427,22 @@ class MediaHeads(HeadStatistics):
         self, texts: Sequence[Any], on_attention: OnAttention, *, shuffled: bool = False
     ) -> None:
         """Run the model on one medium; see `HeadStatistics.run`."""
+        (medium,) = texts
         known: dict[Axis, Positions] = {}
 
-        def pass_on(attention: BatchedAttention, *axes: Axis) -> None:
+        def pass_on(attention: BatchedAttention) -> None:
+            axes = medium.axes(attention.known)
+            sizes = attention.query.shape[2], attention.key.shape[2]
+            if tuple(map(len, axes)) != sizes:
+                raise ModelError(
+                    f"{attention.known.path} reads {sizes[1]} positions of {medium.name}, not "
+                    f"{len(axes[1])}. Choose a model whose {NOUNS[medium.kind]} all have the same "
+                    "size."
+                )
             for axis in axes:
                 if axis not in known:
                     known[axis] = Positions.of(axis, attention.query.device)
             queries, keys = (known[axis] for axis in axes)
             on_attention(attention, queries, None if queries is keys else keys)
 
-        self.corpus.capture(texts[0], self.records, pass_on)
+        capture_batch(self.checkpoint.module, medium.batch.inputs, self.records, pass_on)

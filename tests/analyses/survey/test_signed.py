@@ -88,7 +88,7 @@ def test_a_survey_says_that_weights_are_signed_and_what_is_not_measured(mixed, m
 
 
 def test_a_survey_of_linear_attention_is_resumed(mixed, measured, tmp_path, monkeypatch, once):
-    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 3)
+    monkeypatch.setattr("attnviz.analyses.survey.corpus.PART", 3)
     options = {"model": mixed, "stack": "linear", "out": tmp_path / "out"}
     whole = attnviz.survey(TEXTS, **options)
     parts = sorted((tmp_path / "out" / "parts").iterdir())
