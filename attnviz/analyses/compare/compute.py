@@ -39,7 +39,6 @@ from attnviz.analyses.survey.corpus import (
     TokenizedText,
     check_corpus,
     check_corpus_name,
-    check_seed,
     load_reader,
     parse_corpus,
     tokenize_corpus,
@@ -114,9 +113,8 @@ def compare(
     >>> list(result.to_frame().columns[:6])
     ['stack', 'layer', 'head', 'statistic', 'first', 'second']
     """
-    check_seed(seed)
     check_corpus(texts, column)
-    texts, pairs, truncate, special_tokens = parse_corpus("compare", texts, inputs)
+    texts, pairs, truncate, special_tokens = parse_corpus("compare", texts, inputs, seed)
     labels = tuple(map(str, models)) if isinstance(models, Mapping) else ()
     if isinstance(texts, str | Path):
         check_corpus_name(texts)

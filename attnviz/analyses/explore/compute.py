@@ -117,7 +117,7 @@ def explore(
     >>> result = attnviz.explore(texts)
     >>> page = result.page()  # page.save("heads.html")
     """
-    texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs)
+    texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs, seed)
     if isinstance(texts, str) and texts == "-":
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
     if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):

@@ -29,7 +29,6 @@ from attnviz.analyses.survey.confirm import ProbeCorpus, confirm
 from attnviz.analyses.survey.corpus import (
     Corpus,
     TextCorpus,
-    check_seed,
     load_reader,
     parse_corpus,
 )
@@ -163,9 +162,8 @@ def survey(
     >>> table.query("layer == 5 and head == 3 and statistic == 'entropy'")["mean"].round(2).item()
     1.22
     """
-    check_seed(seed)
     check_options(out, engine, address)
-    texts, pairs, truncate, special_tokens = parse_corpus("survey", texts, inputs)
+    texts, pairs, truncate, special_tokens = parse_corpus("survey", texts, inputs, seed)
     if (texts is None) == (probe is None):
         raise InputError("Give either texts or a probe.")
     if texts is not None:

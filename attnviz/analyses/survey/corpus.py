@@ -115,13 +115,15 @@ class CorpusChanges:
 
 
 def parse_corpus(
-    reader: str, source: Any, inputs: Source
+    reader: str, source: Any, inputs: Source, seed: int
 ) -> tuple[Any, list[str] | None, bool, SpecialTokens | None]:
     """Return the source of a corpus, the second text of each, whether to cut, and special tokens.
 
     reader : the function that takes these keywords, by its name. Images and sounds may have the
-    name of their kind.
+    name of their kind. seed : one that the random generators take.
     """
+    if not 0 <= seed < 2**63:
+        raise InputError(f"The seed must be 0 to 2^63 - 1, not {seed}.")
     given: dict[str, Any] = {name: one for name, one in inputs.items() if one is not None}
     truncate = true_or_false(given.pop("truncate", False), "truncate")
     special_tokens, pairs = given.pop("special_tokens", None), given.pop("pair", None)
@@ -373,12 +375,6 @@ def load_reader(
     kind = "is an encoder–decoder" if is_one else f"reads {' and '.join(reads)}"
     what = "texts, images or sounds" if media else "one text"
     raise InputError(f"{model.name} {kind}. Choose a model that reads {what}.")
-
-
-def check_seed(seed: int) -> None:
-    """Raise InputError for a seed that the random generators do not take."""
-    if not 0 <= seed < 2**63:
-        raise InputError(f"The seed must be 0 to 2^63 - 1, not {seed}.")
 
 
 def tokenize_corpus(

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -165,6 +165,7 @@ class HeadStatistics:
     seed: int = 0
     statistics: Sequence[Statistic] = STATISTICS
     only_on: Mapping[str, range] = field(default_factory=dict)
+    one_by_one: ClassVar[bool] = False  # whether texts run alone
 
     @cached_property
     def heads(self) -> tuple[HeadName, ...]:
@@ -208,12 +209,14 @@ class HeadStatistics:
 
     def _batches(self, lengths: Sequence[int], copies: int = 2) -> list[list[int]]:
         """Return which texts are run together, so many times each."""
+        if self.one_by_one:
+            return [[index] for index in range(len(lengths))]
         return list(batches(lengths, batch_tokens(self.checkpoint.device) // copies))
 
     def batched(self, texts: Sequence[Any]) -> list[list[Any]]:
         """Return texts as they are run together, once each."""
-        lengths = [*map(self._length, texts)]
-        return [[texts[index] for index in batch] for batch in self._batches(lengths, 1)]
+        order = self._batches([*map(self._length, texts)], 1)
+        return [[texts[index] for index in batch] for batch in order]
 
     def _length(self, text: Any) -> int:
         """Return how many positions a text has."""
@@ -385,13 +388,11 @@ class SignedHeadStatistics(HeadStatistics):
     """
 
     statistics: Sequence[Statistic] = STATISTICS_OF["linear"]
+    one_by_one: ClassVar[bool] = True  # without padding
 
     def measure(self, texts: Sequence[Any]) -> TextStatistics:
         """Measure every head on each text; those of a text with one token are NaN."""
         return replace(super().measure(texts), compared=0)
-
-    def _batches(self, lengths: Sequence[int], copies: int = 2) -> list[list[int]]:
-        return [[index] for index in range(len(lengths))]  # without padding
 
     def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
         if len(texts[0]) > 1:
@@ -416,8 +417,7 @@ class SignedHeadStatistics(HeadStatistics):
 class MediaHeads(HeadStatistics):
     """Measures the heads of a model on images or sounds, one after the other."""
 
-    def _batches(self, lengths: Sequence[int], copies: int = 2) -> list[list[int]]:
-        return [[index] for index in range(len(lengths))]
+    one_by_one: ClassVar[bool] = True
 
     def _length(self, text: Any) -> int:
         known = [len(axes[0]) for axes in text.batch.axes.values()]
