@@ -38,8 +38,8 @@ def intervene(target: Target, words: Words, interventions: Sequence[str]) -> dic
     if not words:
         return {name: unchanged[:0].double().cpu() for name in interventions}
     functions: dict[str, Callable[[], Tensor]] = {
-        "mask": lambda: substitute(target, words, [mask_token(target.model)]),
-        "replace": lambda: substitute(target, words, common_words(target.model)),
+        "mask": lambda: substitute_each(target, words, [mask_token(target.model)]).mean(1),
+        "replace": lambda: substitute_each(target, words, common_words(target.model)).mean(1),
         "knock-out": lambda: knock_out(target, words),
         "delete": lambda: delete(target, words),
     }
@@ -54,11 +54,6 @@ def available_interventions(model: Model) -> tuple[str, ...]:
     """Return the interventions that a model allows, the default first."""
     has_mask = getattr(model.tokenizer, "mask_token_id", None) is not None
     return ALL if has_mask else ("knock-out", "replace", "delete")
-
-
-def substitute(target: Target, words: Words, tokens: Sequence[int]) -> Tensor:
-    """Replace each word by other tokens and return the mean vectors of the target, (W, d)."""
-    return substitute_each(target, words, tokens).mean(1)
 
 
 def substitute_each(target: Target, words: Words, tokens: Sequence[int]) -> Tensor:

@@ -19,7 +19,7 @@ from attnviz.attribution.interventions import (
     delete,
     intervene,
     knock_out,
-    substitute,
+    substitute_each,
 )
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.target import Readout
@@ -68,7 +68,7 @@ def test_an_effect_is_the_unchanged_vector_minus_the_changed_one(model, site, wo
     with restoring(model.module):
         effects = intervene(site, words, ALL)
     assert list(effects) == list(ALL)
-    masked = substitute(site, words, [model.tokenizer.mask_token_id])
+    masked = substitute_each(site, words, [model.tokenizer.mask_token_id]).mean(1)
     expected = plain(model, **site.inputs) - masked
     assert_close(effects["mask"], expected.double(), **NEAR)
     deleted = plain(model, **site.inputs) - delete(site, words)
@@ -77,7 +77,7 @@ def test_an_effect_is_the_unchanged_vector_minus_the_changed_one(model, site, wo
 
 def test_masked_and_replaced(model, site, words):
     stand_ins = [model.tokenizer.mask_token_id, *common_words(model)]
-    effects = substitute(site, words, stand_ins)
+    effects = substitute_each(site, words, stand_ins).mean(1)
     assert effects.shape == (2, 384)
     for word, vector in zip(words, effects, strict=True):
         ends = []

@@ -49,9 +49,9 @@ from attnviz.analyses.survey.ray import (
     measure_here,
     ray_cluster,
 )
-from attnviz.analyses.survey.result import NOUNS, SurveyResult
+from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
 from attnviz.errors import InputError, refuse_given
-from attnviz.heads import STATISTICS_OF, Statistic, statistics_for
+from attnviz.heads import STATISTICS_OF, statistics_for
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
@@ -258,37 +258,37 @@ def survey_corpus(
             in_order = _in_folder(folder, measured, enumerate(in_parts))
         totals = aggregate(in_order, len(heads.heads), seed=seed, statistics=statistics)
         result = _result(totals, heads, results, corpus)
-        for number, group in enumerate(groups):
-            with part(number, len(groups), "confirming roles"):
-                roles = _roles_in(group, groups, totals, statistics)
-                result = _with_confirmations(corpus.model, result, group, roles, seed)
+        if groups:
+            result = _with_confirmations(corpus.model, result, groups, totals, heads)
         for path in summaries:
             save_result(result, path, force=force or resume)
     return Surveyed(result, heads, sample, results)
 
 
-def _roles_in(
-    group: ProbeGroup,
+def _with_confirmations(
+    model: Model,
+    result: SurveyResult,
     groups: Sequence[ProbeGroup],
     totals: CorpusStatistics,
-    statistics: Sequence[Statistic],
-) -> list[str]:
-    """Return the role of each head on the texts of some probes: not those of other probes."""
-    others = [one.role for other in groups if other is not group for one in other.probes]
-    left_out = np.array([one.role in others for one in statistics])
-    excess = np.where(left_out, np.nan, totals.excess)
-    return assign_roles(excess, totals.p_held_out, statistics)
-
-
-def _with_confirmations(
-    model: Model, result: SurveyResult, group: ProbeGroup, roles: Sequence[str], seed: int
+    heads: HeadStatistics,
 ) -> SurveyResult:
-    """Return the result with confirmations, whose answers have a check of their own."""
-    confirmations, check = confirm(model, group.probes, group.texts, result.heads, roles, seed=seed)
-    report = replace(result.agreement, digest=None)  # the result binds it anew
-    if check is not None:
-        report = replace(report, analysis=(*report.analysis, check))
-    return replace(result, confirmations=(*result.confirmations, *confirmations), agreement=report)
+    """Return the result with confirmations, whose answers have checks of their own."""
+    confirmations: list[Confirmation] = []
+    checks = list(result.agreement.analysis)
+    for number, group in enumerate(groups):
+        # The texts of other probes do not count.
+        others = {one.role for other in groups if other is not group for one in other.probes}
+        left_out = [one.role in others for one in heads.statistics]
+        excess = np.where(left_out, np.nan, totals.excess)
+        roles = assign_roles(excess, totals.p_held_out, heads.statistics)
+        with part(number, len(groups), "confirming roles"):
+            confirmed, check = confirm(
+                model, group.probes, group.texts, result.heads, roles, seed=heads.seed
+            )
+        confirmations += confirmed
+        checks += [] if check is None else [check]
+    report = replace(result.agreement, digest=None, analysis=tuple(checks))  # it is bound anew
+    return replace(result, confirmations=tuple(confirmations), agreement=report)
 
 
 def check_options(out: str | os.PathLike[str] | None, engine: Engine, address: str | None) -> None:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from attnviz.analyses.shift.compute import tracing
 from attnviz.analyses.survey.corpus import TextCorpus, TokenizedText
-from attnviz.analyses.survey.probes import Probe, ProbeText
+from attnviz.analyses.survey.probes import Probe, ProbeText, predicts_next
 from attnviz.analyses.survey.result import Confirmation, HeadName
 from attnviz.attribution.heads import Head, measure_without, outputs_of
-from attnviz.attribution.interventions import token_of, whole_words
+from attnviz.attribution.interventions import token_of
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
-from attnviz.attribution.reference import is_causal, read
+from attnviz.attribution.reference import read
 from attnviz.attribution.target import Target, unembedding_of
 from attnviz.capture.watch import restoring
 from attnviz.errors import ModelError
@@ -121,7 +121,11 @@ def confirm(
 
     heads, roles : of the survey.
     """
-    reason = _why_not(model, texts)
+    reason = ""
+    if unembedding_of(model.module) is None:
+        reason = "the model predicts no tokens"
+    elif not texts[0].copied and not predicts_next(model):  # the answers of others may be masks
+        reason = "the model does not predict next tokens"
     confirmed, checks = [], []
     answers: _Answers | None = None  # the same for all probes
     for number, probe in enumerate(probes):
@@ -148,16 +152,6 @@ def confirm(
             confirmed.append(measured[0])
             checks.append(measured[1])
     return tuple(confirmed), max(checks, key=lambda check: check.difference, default=None)
-
-
-def _why_not(model: Model, texts: Sequence[ProbeText]) -> str:
-    """Return why a model cannot show the behavior of a probe, or ""."""
-    if unembedding_of(model.module) is None:
-        return "the model predicts no tokens"
-    if texts[0].copied:  # with masks if it predicts masked tokens
-        return ""
-    inputs = read(model, whole_words(model)[:5]).inputs
-    return "" if is_causal(model, inputs) else "the model does not predict next tokens"
 
 
 def _draw_sets(

@@ -45,11 +45,6 @@ _KEY_ORDER = [0, 0, 0, 1]  # where the random numbers of key orders start, apart
 _MOST_HEADS = 2048  # of linear attention, of which the flips and the distances fit in memory
 
 
-def batch_tokens(device: torch.device) -> int:
-    """Return the most positions of a batch on a device, with padding."""
-    return _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cuda"])
-
-
 Attention: TypeAlias = "BatchedAttention | _SignedWeights"
 OnAttention: TypeAlias = "Callable[[Attention, Positions, Positions | None], None]"
 
@@ -211,7 +206,8 @@ class HeadStatistics:
         """Return which texts are run together, so many times each."""
         if self.one_by_one:
             return [[index] for index in range(len(lengths))]
-        return list(batches(lengths, batch_tokens(self.checkpoint.device) // copies))
+        most = _BATCH_TOKENS.get(self.checkpoint.device.type, _BATCH_TOKENS["cuda"])
+        return list(batches(lengths, most // copies))
 
     def batched(self, texts: Sequence[Any]) -> list[list[Any]]:
         """Return texts as they are run together, once each."""
