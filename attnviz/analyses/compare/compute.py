@@ -38,7 +38,6 @@ from attnviz.analyses.survey.corpus import (
     TextCorpus,
     TokenizedText,
     check_corpus,
-    check_corpus_name,
     load_reader,
     parse_corpus,
     tokenize_corpus,
@@ -116,8 +115,6 @@ def compare(
     check_corpus(texts, column)
     texts, pairs, truncate, special_tokens = parse_corpus("compare", texts, inputs, seed)
     labels = tuple(map(str, models)) if isinstance(models, Mapping) else ()
-    if isinstance(texts, str | Path):
-        check_corpus_name(texts)
     checkpoints = list(models.values() if isinstance(models, Mapping) else models)
     if len(checkpoints) < 2:
         raise InputError("There is nothing to compare. Name two models or more.")

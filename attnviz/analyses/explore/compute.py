@@ -31,12 +31,14 @@ from attnviz.analyses.survey.corpus import (
     Kind,
     TextCorpus,
     TokenizedText,
+    check_corpus,
     inputs_of,
+    is_of_media,
     load_reader,
     parse_corpus,
 )
 from attnviz.analyses.survey.measure import Attention, HeadStatistics
-from attnviz.analyses.survey.media import MediaCorpus, expect_corpus, is_of_media
+from attnviz.analyses.survey.media import MediaCorpus
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.attribution.heads import measure_without, outputs_of
 from attnviz.attribution.lens import StoredRun
@@ -122,7 +124,7 @@ def explore(
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
     if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
         raise InputError(f"There is no file or folder {texts}. Check the name of the corpus.")
-    expect_corpus(texts, column)
+    check_corpus(texts, column, media=True)
     model, kind = load_reader(model, special_tokens, media=True)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":

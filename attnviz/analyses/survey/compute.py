@@ -29,6 +29,7 @@ from attnviz.analyses.survey.confirm import ProbeCorpus, confirm
 from attnviz.analyses.survey.corpus import (
     Corpus,
     TextCorpus,
+    check_corpus,
     load_reader,
     parse_corpus,
 )
@@ -40,7 +41,7 @@ from attnviz.analyses.survey.measure import (
     check_head_count,
     select_stack,
 )
-from attnviz.analyses.survey.media import MediaCorpus, expect_corpus
+from attnviz.analyses.survey.media import MediaCorpus
 from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
 from attnviz.analyses.survey.ray import (
     Engine,
@@ -167,7 +168,7 @@ def survey(
     if (texts is None) == (probe is None):
         raise InputError("Give either texts or a probe.")
     if texts is not None:
-        expect_corpus(texts, column)
+        check_corpus(texts, column, media=True)
     else:
         refuse_given("a probe has texts of its own. Leave it out.", column=column != "text")
     if out is None:

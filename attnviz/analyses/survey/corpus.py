@@ -6,9 +6,11 @@ import codecs
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
+from glob import has_magic
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeAlias, TypeVar, cast
@@ -35,6 +37,10 @@ Encoding: TypeAlias = "Mapping[str, Sequence[int]]"
 Row: TypeAlias = "str | InputError"  # a text, or why it cannot be read
 OnBad: TypeAlias = Callable[[int, str], None]
 T = TypeVar("T")
+MEDIA_SUFFIXES = {
+    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
+    "audio": (".wav", ".flac", ".ogg", ".mp3"),
+}
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 _LONGEST = 2**24  # characters of a line or a field: a file without ends must not fill the memory
 PART = 512  # texts that are sorted by length and written together
@@ -173,15 +179,33 @@ def read_corpus(
             yield Text(number, text, second)
 
 
-def check_corpus(source: object, column: str = "text") -> None:
-    """Raise InputError for what is neither the name of a file nor a list, or has no columns."""
+def is_of_media(source: object) -> bool:
+    """Whether a corpus is a folder, a pattern of names, or an image or a sound."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    is_file = any(ending(source) in endings for endings in MEDIA_SUFFIXES.values())
+    return is_file or Path(source).is_dir() or has_magic(str(source))
+
+
+def ending(path: Any) -> str:
+    """Return the suffix of a name, in lower case."""
+    return Path(path).suffix.lower()
+
+
+def check_corpus(source: object, column: str = "text", *, media: bool = False) -> None:
+    """Raise InputError for what is no corpus, as far as its name tells, or has no such column.
+
+    media : whether it may be one of images or sounds.
+    """
     if hasattr(source, "columns"):  # iterated, a table yields their names
         raise InputError("A table is not a list of texts. Give one column, such as table['text'].")
     if not isinstance(source, str | Path | Iterable):
         raise InputError(f"A corpus is a file or a list of texts, not {source!r:.60}.")
-    if not isinstance(source, str | Path) or Path(source).suffix.lower() not in SUFFIXES[1:]:
+    if not isinstance(source, str | Path) or ending(source) not in SUFFIXES[1:]:
         why = f"only {', '.join(SUFFIXES[1:])} have columns. Leave it out."
         refuse_given(why, column=column != "text")
+    if isinstance(source, str | Path) and not (media and is_of_media(source)):
+        check_corpus_name(source)
 
 
 def check_corpus_name(source: str | Path) -> None:
@@ -215,8 +239,8 @@ def count_rows(source: Corpus) -> int | None:
 
 def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
     """Yield the text of each row, also an empty one, or ids or messages, or its error."""
+    check_corpus(source)
     if not isinstance(source, str | Path):
-        check_corpus(source)
         several = parse_text(source, "The corpus", prompted=False)
         for number, item in enumerate(source if several is None else several, start=1):
             if not isinstance(item, str):
@@ -229,7 +253,6 @@ def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
             sys.stdin.reconfigure(**_UTF_8)
         yield from _lines(sys.stdin, "standard input")
         return
-    check_corpus_name(source)
     path = Path(source)
     suffix = path.suffix.lower()
     if suffix == ".parquet":

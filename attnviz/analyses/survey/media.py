@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from attnviz.analyses.survey.corpus import (
-    Corpus,
+    MEDIA_SUFFIXES,
     CorpusChanges,
     Kind,
-    check_corpus,
-    check_corpus_name,
+    ending,
 )
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, refuse_given
@@ -28,31 +27,8 @@ from attnviz.pipeline.attend import Model, attend
 from attnviz.pipeline.run import transcript_of
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 
-FILES = {
-    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
-    "audio": (".wav", ".flac", ".ogg", ".mp3"),
-}
 POSITIONS = {"text": "tokens", "image": "patches and special tokens", "audio": "frames and tokens"}
 _SAMPLE = {"image": 8, "audio": 2}  # on which all stages are verified; a sound has many frames
-
-
-def is_of_media(source: Corpus) -> bool:
-    """Whether a corpus is a folder, a pattern of names, or an image or a sound."""
-    if not isinstance(source, str | os.PathLike):
-        return False
-    endings = tuple(ending for endings in FILES.values() for ending in endings)
-    return Path(source).is_dir() or glob.has_magic(str(source)) or _ending(source) in endings
-
-
-def expect_corpus(source: object, column: str) -> None:
-    """Raise InputError for what is no corpus, as far as its name tells."""
-    check_corpus(source, column)
-    if isinstance(source, str | Path) and not is_of_media(source):
-        check_corpus_name(source)
-
-
-def _ending(path: Any) -> str:
-    return Path(path).suffix.lower()
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,10 +97,10 @@ class MediaCorpus:
         noun, source = NOUNS[self.kind], self.source
         if not isinstance(source, str | os.PathLike):
             return list(source)
-        path, endings = Path(source), FILES[self.kind]
+        path, endings = Path(source), MEDIA_SUFFIXES[self.kind]
         if path.is_dir() or glob.has_magic(str(source)):
             names = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(source)))  # noqa: PTH207
-            if files := sorted(name for name in names if _ending(name) in endings):
+            if files := sorted(name for name in names if ending(name) in endings):
                 return files
             raise InputError(
                 f"{source} has no {noun[:-1]} for {self.model.name}: name a folder of {noun} "
@@ -132,9 +108,9 @@ class MediaCorpus:
             )
         if not path.is_file():
             raise InputError(f"There is no folder or file {path}. Check the name of the corpus.")
-        if _ending(path) in endings:
+        if ending(path) in endings:
             return [path]
-        if _ending(path) == ".txt":
+        if ending(path) == ".txt":
             lines = path.read_text("utf-8", errors="replace").splitlines()
             named = [line.strip() for line in lines if line.strip()]
             if named and (path.parent / named[0]).is_file():
