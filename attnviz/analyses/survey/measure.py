@@ -249,8 +249,9 @@ class HeadStatistics:
         shuffled : whether their tokens in another order follow.
         """
         encodings = [text.encoding for text in texts]
-        mixed = [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]
-        inputs, tokens = self.batch([*encodings, *mixed] if shuffled else encodings)
+        if shuffled:
+            encodings += [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]
+        inputs, tokens = self.batch(encodings)
         self._capture(inputs, lambda attention: on_attention(attention, tokens, None))
 
     def _capture(
