@@ -40,7 +40,6 @@ from attnviz.analyses.survey.corpus import (
     check_corpus,
     load_reader,
     parse_corpus,
-    tokenize_corpus,
     verify_sample,
 )
 from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics
@@ -158,7 +157,7 @@ class _Verified:
         self, other: Model, texts: Sequence[TokenizedText], truncate: bool
     ) -> None:
         """Raise InputError if another model reads texts with other tokens."""
-        again = tokenize_corpus(other, texts, truncate=truncate, on_bad=None)
+        again = TextCorpus(other, (), truncate=truncate).tokenized(texts)
         for text, read in zip(texts, again, strict=True):
             if list(text.encoding["input_ids"]) != list(read.encoding["input_ids"]):
                 raise InputError(

@@ -189,7 +189,7 @@ def survey(
     options = column, pairs, truncate, skip_bad, partial(select_stack, stack=stack)
     if texts is None:
         named = [one.text for one in probe_texts]
-        corpus: TextCorpus = ProbeCorpus(model, named, *options, texts=probe_texts)
+        corpus: TextCorpus = ProbeCorpus(model, named, *options, probe_texts=probe_texts)
     else:
         corpus = TextCorpus(model, texts, *options)
     return survey_corpus(

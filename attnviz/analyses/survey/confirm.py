@@ -75,11 +75,11 @@ class Answers:
 class ProbeCorpus(TextCorpus):
     """The texts of probes, with what each token asks for and what it holds, as in `Positions`."""
 
-    texts: Sequence[ProbeText]
+    probe_texts: Sequence[ProbeText]
 
     def __iter__(self) -> Iterator[TokenizedText]:
         for text in super().__iter__():
-            probe_text, encoding = self.texts[text.number], text.encoding
+            probe_text, encoding = self.probe_texts[text.number], text.encoding
             if not probe_text.copied:
                 yield text
                 continue

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from glob import has_magic
 from itertools import chain, count, islice
 from pathlib import Path
@@ -35,7 +36,6 @@ Kind: TypeAlias = Literal["text", "image", "audio"]
 Corpus: TypeAlias = "str | Path | Iterable[TextSource]"
 Encoding: TypeAlias = "Mapping[str, Sequence[int]]"
 Row: TypeAlias = "str | InputError"  # a text, or why it cannot be read
-OnBad: TypeAlias = Callable[[int, str], None]
 T = TypeVar("T")
 MEDIA_SUFFIXES = {
     "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
@@ -148,35 +148,6 @@ def parse_corpus(
                 "pair is the second text of each: give a list of texts, and as many second ones."
             )
     return source, pairs, truncate, special_tokens
-
-
-def read_corpus(
-    source: Corpus,
-    *,
-    column: str = "text",
-    on_bad: OnBad | None = None,
-    pairs: Sequence[str] | None = None,
-) -> Iterator[Text]:
-    """Yield the texts of a corpus, without the empty ones.
-
-    A file has texts in lines (.txt), in JSON objects or strings in lines (.jsonl), or in a column
-    (.csv, .tsv, .parquet); "-" is standard input, read as .txt. Texts from Python may be ids or
-    messages.
-
-    column : the column, or key, of the text. pairs : the second text of each. on_bad : called with
-    the number, from 1, and the error of each line or row that cannot be read, which is then left
-    out; by default the first such error is raised.
-    """
-    for number, text in enumerate(_rows(source, column)):
-        second = None if pairs is None else pairs[number]
-        if isinstance(text, InputError):
-            if on_bad is None:
-                raise InputError(f"{text} Fix it, or leave such lines out with --skip-bad.")
-            on_bad(number + 1, str(text))
-        elif not isinstance(text, str):
-            yield Text(number, "", second, text)
-        elif text.strip():
-            yield Text(number, text, second)
 
 
 def is_of_media(source: object) -> bool:
@@ -400,51 +371,11 @@ def load_reader(
     raise InputError(f"{model.name} {kind}. Choose a model that reads {what}.")
 
 
-def tokenize_corpus(
-    model: Model, texts: Iterable[Text], *, truncate: bool, on_bad: OnBad | None
-) -> Iterator[TokenizedText]:
-    """Yield the texts with their tokens.
-
-    on_bad : called with the number, from 1, and the error of each text that the model cannot read;
-    if None, the error is raised.
-    """
-    checkpoint = model.checkpoint
-    assert checkpoint.tokenizer is not None  # the model reads text
-    longest = max_tokens(checkpoint.module, checkpoint.tokenizer)
-    for text in texts:
-        try:
-            if text.source is not None:
-                read = _encoded(model, text, truncate=truncate)
-            else:
-                with translate(checkpoint):
-                    one = tokenize(checkpoint, text.text, text.pair, longest, truncate=truncate)
-                names = text.number, text.text, text.pair
-                read = TokenizedText(*names, encoding=one.fields, cut=one.cut_from is not None)
-        except InputError as error:
-            if on_bad is None:
-                raise InputError(
-                    f"In text {text.number + 1}: {error} Or leave such texts out (--skip-bad)."
-                ) from None
-            on_bad(text.number + 1, f"text {text.number + 1}: {error}")
-        else:
-            yield read
-
-
 def inputs_of(texts: Sequence[Text]) -> Inputs:
     """Return texts as `attend` reads them."""
     pairs = [one.pair for one in texts if one.pair is not None]
     sources = [one.text if one.source is None else one.source for one in texts]
     return Inputs(sources, pairs or None, None, None, None, several=len(texts) > 1)
-
-
-def _encoded(model: Model, text: Text, *, truncate: bool) -> TokenizedText:
-    """Return ids or messages with their tokens."""
-    assert text.source is not None
-    batch = encode(model.checkpoint, inputs_of([text]), truncate=truncate)
-    encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}
-    encoding["special_tokens_mask"] = list(map(int, batch.axes["text"][0].special))
-    words, cut = spelled(model.checkpoint, text.source)[0], batch.cut_from[0] is not None
-    return TokenizedText(text.number, words, None, text.source, encoding=encoding, cut=cut)
 
 
 def _sample_of(texts: Sequence[TokenizedText]) -> list[TokenizedText]:
@@ -475,10 +406,14 @@ def verify_sample(
 class TextCorpus:
     """The texts of a corpus, with the tokens of a model. It is read again in each iteration.
 
-    source, column, pairs : as in `read_corpus`. truncate : whether long texts are cut. skip_bad :
-    whether texts that cannot be read are left out; by default the first is an error. select :
-    returns a result with the attentions to measure. changes : how the texts that were read last
-    differ from the corpus.
+    A file has texts in lines (.txt), in JSON objects or strings in lines (.jsonl), or in a column
+    (.csv, .tsv, .parquet); "-" is standard input, read as .txt. Texts from Python may be ids or
+    messages.
+
+    column : the column, or key, of the text. pairs : the second text of each. truncate : whether
+    long texts are cut. skip_bad : whether texts that cannot be read are left out; by default the
+    first is an error. select : returns a result with the attentions to measure. changes : how the
+    texts that were read last differ from the corpus.
     """
 
     model: Model
@@ -492,13 +427,60 @@ class TextCorpus:
     kind: ClassVar[Kind] = "text"
 
     def __iter__(self) -> Iterator[TokenizedText]:
-        changes = self.changes = CorpusChanges()
-        on_bad = changes.leave_out if self.skip_bad else None
-        texts = read_corpus(self.source, column=self.column, on_bad=on_bad, pairs=self.pairs)
-        for text in tokenize_corpus(self.model, texts, truncate=self.truncate, on_bad=on_bad):
-            if text.cut:
-                changes.cut, changes.cut_to = changes.cut + 1, max(changes.cut_to, len(text))
-            yield text
+        self.changes = CorpusChanges()
+        return self.tokenized(self.texts())
+
+    def texts(self) -> Iterator[Text]:
+        """Yield the texts, without the empty ones."""
+        for number, text in enumerate(_rows(self.source, self.column)):
+            second = None if self.pairs is None else self.pairs[number]
+            if isinstance(text, InputError):
+                if not self.skip_bad:
+                    raise InputError(f"{text} Fix it, or leave such lines out with --skip-bad.")
+                self.changes.leave_out(number + 1, str(text))
+            elif not isinstance(text, str):
+                yield Text(number, "", second, text)
+            elif text.strip():
+                yield Text(number, text, second)
+
+    def tokenized(self, texts: Iterable[Text]) -> Iterator[TokenizedText]:
+        """Yield texts with their tokens."""
+        changes = self.changes
+        for text in texts:
+            try:
+                read = self._encode(text)
+            except InputError as error:
+                number = text.number + 1
+                if not self.skip_bad:
+                    raise InputError(
+                        f"In text {number}: {error} Or leave such texts out (--skip-bad)."
+                    ) from None
+                changes.leave_out(number, f"text {number}: {error}")
+                continue
+            if read.cut:
+                changes.cut, changes.cut_to = changes.cut + 1, max(changes.cut_to, len(read))
+            yield read
+
+    def _encode(self, text: Text) -> TokenizedText:
+        """Return a text with its tokens; raise InputError if the model cannot read it."""
+        checkpoint, names = self.model.checkpoint, (text.number, text.text, text.pair)
+        if text.source is None:
+            with translate(checkpoint):
+                one = tokenize(
+                    checkpoint, text.text, text.pair, self._longest, truncate=self.truncate
+                )
+            return TokenizedText(*names, encoding=one.fields, cut=one.cut_from is not None)
+        batch = encode(checkpoint, inputs_of([text]), truncate=self.truncate)
+        encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}
+        encoding["special_tokens_mask"] = list(map(int, batch.axes["text"][0].special))
+        words, cut = spelled(checkpoint, text.source)[0], batch.cut_from[0] is not None
+        return TokenizedText(text.number, words, None, text.source, encoding=encoding, cut=cut)
+
+    @cached_property
+    def _longest(self) -> int | None:
+        """The most tokens that the model can read."""
+        assert self.model.tokenizer is not None  # the model reads text
+        return max_tokens(self.model.module, self.model.tokenizer)
 
     @property
     def rows(self) -> int | None:

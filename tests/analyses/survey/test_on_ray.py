@@ -24,7 +24,7 @@ from simulated_cuda import SimulatedCuda
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
+from attnviz.analyses.survey.corpus import TextCorpus
 from attnviz.analyses.survey.measure import HeadStatistics
 from attnviz.analyses.survey.ray import pack, ray_cluster, unpack
 from attnviz.errors import InputError
@@ -200,8 +200,7 @@ def test_an_address_of_another_service_is_refused(tmp_path):
 
 def measured(model, heads=None):
     """Return the statistics of a few texts, and the heads that measured them."""
-    corpus = read_corpus(["one two three", "the train left the station"])
-    texts = list(tokenize_corpus(model, corpus, truncate=False, on_bad=None))
+    texts = list(TextCorpus(model, ["one two three", "the train left the station"]))
     heads = heads or HeadStatistics(model.checkpoint, model.attend("one two").records)
     return heads.measure(texts), heads
 
