@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeAlias
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -92,8 +91,6 @@ class ProbeCorpus(TextCorpus):
             yield replace(text, encoding={**encoding, **more})
 
 
-# Where the answers of each text are predicted, and the outputs of its heads.
-_Answers: TypeAlias = tuple[list[Target], list[list[Tensor]]]
 RANDOM_SETS = 20
 _TEXTS = 20  # of a probe
 _LEAST = 0.1  # the share of answers beyond chance that a model has to give to show the behavior
@@ -127,7 +124,7 @@ def confirm(
     elif not texts[0].copied and not predicts_next(model):  # the answers of others may be masks
         reason = "the model does not predict next tokens"
     confirmed, checks = [], []
-    answers: _Answers | None = None  # the same for all probes
+    answers = cache(partial(_find_answers, model, texts[:_TEXTS]))  # the same for all probes
     for number, probe in enumerate(probes):
         with_roles = zip(heads, roles, strict=True)
         named = [(head.layer, head.head) for head, role in with_roles if role == probe.role]
@@ -138,19 +135,12 @@ def confirm(
             few = "too few other heads to compare with" if named else "no head has the role"
             confirmed.append(replace(result, reason=reason or few))
             continue
-        if answers is None:
-            answers, reason = attempt(partial(_find_answers, model, texts[:_TEXTS]))
-            if answers is None:
-                confirmed.append(replace(result, reason=reason))
-                continue
         with part(number, len(probes), f"ablating “{probe.role}” heads"):
             measure = partial(_measure, model, probe, answers, [ablated, *sets], result)
             measured, failure = attempt(measure)
-        if measured is None:
-            confirmed.append(replace(result, reason=failure))
-        else:
-            confirmed.append(measured[0])
-            checks.append(measured[1])
+        done, check = measured or (replace(result, reason=failure), None)
+        confirmed.append(done)
+        checks += [] if check is None else [check]
     return tuple(confirmed), max(checks, key=lambda check: check.difference, default=None)
 
 
@@ -185,12 +175,12 @@ def _draw_sets(
 def _measure(
     model: Model,
     probe: Probe,
-    answers: _Answers,
+    find_answers: Callable[[], tuple[list[Target], list[list[Tensor]]]],
     sets: Sequence[Sequence[Head]],
     result: Confirmation,
 ) -> tuple[Confirmation, AnalysisCheck]:
     """Return the answers' log-probability and accuracy before, and without each set of heads."""
-    targets, outputs = answers
+    targets, outputs = find_answers()
     hidden = (0,) if probe.hides_sink else ()
     with tracing(model):
         before, after = measure_without(
@@ -219,7 +209,9 @@ def _measure(
     return confirmation, check
 
 
-def _find_answers(model: Model, texts: Sequence[ProbeText]) -> _Answers:
+def _find_answers(
+    model: Model, texts: Sequence[ProbeText]
+) -> tuple[list[Target], list[list[Tensor]]]:
     """Read the texts, where their answers are predicted, and the outputs of the heads in each."""
     targets = []
     for text in texts:
