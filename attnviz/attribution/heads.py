@@ -279,7 +279,6 @@ class HeadRun:
 
 def measure_without(
     targets: Sequence[Target],
-    outputs: Sequence[Outputs],
     sets: Sequence[Sequence[Head]] | None = None,
     *,
     measure: Callable[[Tensor], Tensor],
@@ -289,9 +288,9 @@ def measure_without(
 
     Heads have their mean output over all texts instead.
 
-    outputs : of the heads in each text, from `outputs_of`. sets : by default each head alone.
-    measure, hidden : as in `HeadRun.without`.
+    sets : by default each head alone. measure, hidden : as in `HeadRun.without`.
     """
+    outputs = [outputs_of(target) for target in targets]
     before, after = [], []
     for number, target in enumerate(targets):
         run = HeadRun.of(target)

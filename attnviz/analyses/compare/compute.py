@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, TypeAlias, Unpack, cast
+from typing import Any, TypeAlias, Unpack, cast
 
 import numpy as np
 import torch
@@ -290,14 +290,6 @@ def _distance(
 # --- three or more
 
 
-class _Measured(NamedTuple):
-    """A checkpoint after it was released, and the sums of its changes from the one before."""
-
-    model: _Verified
-    totals: CorpusStatistics
-    change: _Change
-
-
 @dataclass(eq=False)
 class _Series:
     """Checkpoints that are measured in turn; only one is in memory at a time.
@@ -312,7 +304,9 @@ class _Series:
     texts: int = 0
     sample: Sequence[TokenizedText] = ()
     changes: CorpusChanges = field(default_factory=CorpusChanges)
-    measured: list[_Measured] = field(default_factory=list)
+    models: list[_Verified] = field(default_factory=list)
+    totals: list[CorpusStatistics] = field(default_factory=list)
+    steps: list[_Change] = field(default_factory=list)
 
     def _written(self, parts: Iterable[list[TokenizedText]]) -> Iterator[list[TokenizedText]]:
         """Yield the parts of the corpus, and write them."""
@@ -338,7 +332,7 @@ class _Series:
         else:
             self.sample, results, unwritten = corpus.open()
             in_parts, self.changes = self._written(unwritten), corpus.changes
-        number, first = len(self.measured), self.measured[0].model if self.measured else None
+        number, first = len(self.models), self.models[0] if self.models else None
         heads, verified = _verify(model, results, self.seed, first)
         change = _Change(heads.heads, self.seed)
         mine, last = (self.folder / f"{one}.npy" for one in (number, max(0, number - 1)))
@@ -359,25 +353,27 @@ class _Series:
                     yield of_part
 
         totals = aggregate(statistics(), len(heads.heads), seed=self.seed)
-        verified = replace(verified, agreement=add_statistics(verified.agreement, heads, totals))
-        self.measured.append(_Measured(verified, totals, change))
+        agreement = add_statistics(verified.agreement, heads, totals)
+        self.models.append(replace(verified, agreement=agreement))
+        self.totals.append(totals)
+        if first is not None:
+            self.steps.append(change)
 
     def result(self, labels: tuple[str, ...]) -> CheckpointsResult:
         """Return the estimates over all texts."""
-        models, totals, (_, *changes) = zip(*self.measured, strict=True)
-        values = [one.value for one in totals]
-        steps = [one.moments.estimates() for one in changes]
+        values = [one.value for one in self.totals]
+        steps = [one.moments.estimates() for one in self.steps]
         # Each step is corrected for all heads and statistics, and all steps by Bonferroni's method.
-        p_values = [np.minimum(one.signs.p_values() * len(steps), 1) for one in changes]
-        provenances = tuple(one.provenance for one in models)
-        first = totals[0]
+        p_values = [np.minimum(one.signs.p_values() * len(steps), 1) for one in self.steps]
+        provenances = tuple(one.provenance for one in self.models)
+        first = self.totals[0]
         smallest = len(steps) / min(FLIPS, 2 ** max(0, first.texts - 1))
         unsure = (
             f"{first.texts:,} texts in {len(steps)} steps are too few texts or too many steps for "
             "any significant change"
         )
         return CheckpointsResult(
-            heads=models[0].heads,
+            heads=self.models[0].heads,
             statistics=NAMES,
             checkpoints=labels or _short_names(provenances),
             mean=_by_head([one.mean for one in values]),
@@ -387,11 +383,11 @@ class _Series:
             change_low=_by_head([one.low for one in steps]),
             change_high=_by_head([one.high for one in steps]),
             p_value=_by_head(p_values),
-            roles=tuple(tuple(assign_roles(one.excess, one.p_held_out)) for one in totals),
+            roles=tuple(tuple(assign_roles(one.excess, one.p_held_out)) for one in self.totals),
             texts=first.texts,
             tokens=first.tokens,
             notes=(*self.changes.notes, *first.notes, *([unsure] if smallest >= SURE else [])),
-            agreements=tuple(one.agreement for one in models),
+            agreements=tuple(one.agreement for one in self.models),
             provenances=provenances,
             left_out=tuple(self.changes.left_out),
         )

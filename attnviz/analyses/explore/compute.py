@@ -40,7 +40,7 @@ from attnviz.analyses.survey.corpus import (
 from attnviz.analyses.survey.measure import Attention, HeadStatistics
 from attnviz.analyses.survey.media import MediaCorpus
 from attnviz.analyses.survey.result import NOUNS
-from attnviz.attribution.heads import measure_without, outputs_of
+from attnviz.attribution.heads import measure_without
 from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
@@ -350,7 +350,7 @@ def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int]
 
 def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
     """Return how much log-probability next tokens lose if a head has its mean output, (K,)."""
-    sites, outputs = [], []
+    sites = []
     for text in texts:
         reading, _ = attempt(partial(read, model, inputs_of([text])))
         if reading is None or reading.inputs["input_ids"].shape[1] < 2:
@@ -360,10 +360,9 @@ def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
             raise ModelError("it does not predict next tokens")
         readout = NextTokens(model.module, tuple(range(len(ids) - 1)), tuple(ids[1:]))
         sites.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
-        outputs.append(outputs_of(sites[-1]))
     if not sites:
         raise ModelError("no text of the sample can be read whole and has a next token")
-    before, after = measure_without(sites, outputs, measure=NextTokens.means)
+    before, after = measure_without(sites, measure=NextTokens.means)
     return (before - after)[..., 0].mean(0)
 
 

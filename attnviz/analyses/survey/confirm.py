@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
-from torch import Tensor
 
 from attnviz.analyses.shift.compute import tracing
 from attnviz.analyses.survey.corpus import TextCorpus, TokenizedText
 from attnviz.analyses.survey.probes import Probe, ProbeText, predicts_next
 from attnviz.analyses.survey.result import Confirmation, HeadName
-from attnviz.attribution.heads import Head, measure_without, outputs_of
+from attnviz.attribution.heads import Head, measure_without
 from attnviz.attribution.interventions import token_of
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
@@ -175,17 +174,14 @@ def _draw_sets(
 def _measure(
     model: Model,
     probe: Probe,
-    find_answers: Callable[[], tuple[list[Target], list[list[Tensor]]]],
+    find_answers: Callable[[], list[Target]],
     sets: Sequence[Sequence[Head]],
     result: Confirmation,
 ) -> tuple[Confirmation, AnalysisCheck]:
     """Return the answers' log-probability and accuracy before, and without each set of heads."""
-    targets, outputs = find_answers()
-    hidden = (0,) if probe.hides_sink else ()
+    targets, hidden = find_answers(), (0,) if probe.hides_sink else ()
     with tracing(model):
-        before, after = measure_without(
-            targets, outputs, sets, measure=NextTokens.means, hidden=hidden
-        )
+        before, after = measure_without(targets, sets, measure=NextTokens.means, hidden=hidden)
     with restoring(model.module, None, seed=2):
         loaded = [NextTokens.means(one.readout.run(one.inputs)) for one in targets]
     errors = (before - torch.stack(loaded))[..., 0].abs()
@@ -209,10 +205,8 @@ def _measure(
     return confirmation, check
 
 
-def _find_answers(
-    model: Model, texts: Sequence[ProbeText]
-) -> tuple[list[Target], list[list[Tensor]]]:
-    """Read the texts, where their answers are predicted, and the outputs of the heads in each."""
+def _find_answers(model: Model, texts: Sequence[ProbeText]) -> list[Target]:
+    """Read the texts, and where their answers are predicted."""
     targets = []
     for text in texts:
         reading = read(model, text.text)
@@ -220,5 +214,4 @@ def _find_answers(
         answers = Answers.find(model, text, ids, reading.special)
         readout = NextTokens(model.module, answers.rows, answers.tokens, answers.wrong)
         targets.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
-    with tracing(model):
-        return targets, [outputs_of(target) for target in targets]
+    return targets
