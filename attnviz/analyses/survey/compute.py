@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -181,7 +181,7 @@ def survey(
         why += "attnviz explore."
         refuse_given(why, probe=probe, out=out, engine=engine != "local", stack=stack)
         media = MediaCorpus(model, kind, texts, column, truncate, skip_bad)
-        return survey_corpus(media, seed=seed).result
+        return survey_corpus(media, seed=seed)[0]
     if probes:
         model = Model(model.checkpoint.reading("parse"))  # texts of probes may have masks
     groups = make_groups(probes, model, seed)
@@ -192,7 +192,7 @@ def survey(
         corpus: TextCorpus = ProbeCorpus(model, named, *options, probe_texts=probe_texts)
     else:
         corpus = TextCorpus(model, texts, *options)
-    return survey_corpus(
+    result, *_ = survey_corpus(
         corpus,
         seed=seed,
         groups=groups,
@@ -201,16 +201,8 @@ def survey(
         force=force,
         engine=engine,
         address=address,
-    ).result
-
-
-class Surveyed(NamedTuple):
-    """A survey, what measured it, and the sample that was verified."""
-
-    result: SurveyResult
-    heads: HeadStatistics
-    sample: Sequence[Any]  # of texts or media
-    results: Sequence[AttentionResult]  # of the sample
+    )
+    return result
 
 
 def survey_corpus(
@@ -223,10 +215,10 @@ def survey_corpus(
     force: bool = False,
     engine: Engine = "local",
     address: str | None = None,
-) -> Surveyed:
-    """Survey a corpus; see `survey`.
+) -> tuple[SurveyResult, HeadStatistics, Sequence[Any], Sequence[AttentionResult]]:
+    """Return the survey of a corpus, what measured it, a sample of it, and its verified results.
 
-    groups : the probes whose texts it has.
+    groups : the probes whose texts it has. The others are as in `survey`.
     """
     in_parts: Iterator[list[Any]]
     sample, results, in_parts = corpus.open()
@@ -263,7 +255,7 @@ def survey_corpus(
             result = _with_confirmations(corpus.model, result, groups, totals, heads)
         for path in summaries:
             save_result(result, path, force=force or resume)
-    return Surveyed(result, heads, sample, results)
+    return result, heads, sample, results
 
 
 def _with_confirmations(

@@ -14,7 +14,7 @@ from functools import cached_property
 from glob import has_magic
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, first_line, refuse_given, true_or_false
@@ -36,7 +36,6 @@ Kind: TypeAlias = Literal["text", "image", "audio"]
 Corpus: TypeAlias = "str | Path | Iterable[TextSource]"
 Encoding: TypeAlias = "Mapping[str, Sequence[int]]"
 Row: TypeAlias = "str | InputError"  # a text, or why it cannot be read
-T = TypeVar("T")
 MEDIA_SUFFIXES = {
     "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
     "audio": (".wav", ".flac", ".ogg", ".mp3"),
@@ -191,21 +190,6 @@ def check_corpus_name(source: str | Path) -> None:
         )
     if not path.is_file():
         raise InputError(f"There is no file {path}. Check the name of the corpus.")
-
-
-def count_rows(source: Corpus) -> int | None:
-    """Return about how many lines or rows a corpus has; None if only reading it can tell."""
-    if not isinstance(source, str | Path):
-        return len(source) if isinstance(source, Sized) else None
-    path = Path(source)
-    if not path.is_file():
-        return None
-    if path.suffix.lower() == ".parquet":
-        import pyarrow.parquet as pq
-
-        return int(pq.read_metadata(path).num_rows)
-    with path.open("rb") as file:
-        return 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
 
 def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
@@ -378,12 +362,6 @@ def inputs_of(texts: Sequence[Text]) -> Inputs:
     return Inputs(sources, pairs or None, None, None, None, several=len(texts) > 1)
 
 
-def _sample_of(texts: Sequence[TokenizedText]) -> list[TokenizedText]:
-    """Return a few texts, evenly chosen among those of moderate length."""
-    short = [text for text in texts if len(text) <= _SAMPLE_TOKENS] or [min(texts, key=len)]
-    return short[:: -(-len(short) // _SAMPLE_TEXTS)]
-
-
 def softmax_only(result: AttentionResult) -> AttentionResult:
     """Return a result without linear attention; InputError if there is nothing else."""
     return result.without_linear("statistics of heads need")
@@ -485,18 +463,30 @@ class TextCorpus:
     @property
     def rows(self) -> int | None:
         """About how many rows the corpus has; None if only reading it can tell."""
-        return count_rows(self.source)
+        if not isinstance(self.source, str | Path):
+            return len(self.source) if isinstance(self.source, Sized) else None
+        path = Path(self.source)
+        if not path.is_file():
+            return None
+        if ending(path) == ".parquet":
+            import pyarrow.parquet as pq
+
+            return int(pq.read_metadata(path).num_rows)
+        with path.open("rb") as file:
+            return 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
     def parts(self) -> Iterator[list[TokenizedText]]:
         """Yield the texts in parts."""
-        return parts(self, PART)
+        rest = iter(self)
+        while part := list(islice(rest, PART)):
+            yield part
 
     def open(
         self,
     ) -> tuple[list[TokenizedText], list[AttentionResult], Iterator[list[TokenizedText]]]:
-        """Return a sample, its verified results, and all texts in parts.
+        """Return a few texts, their verified results, and all texts in parts.
 
-        InputError if there is no text.
+        The few are evenly chosen among those of moderate length. InputError if there is no text.
         """
         rest = self.parts()
         if (first := next(rest, None)) is None:
@@ -505,20 +495,10 @@ class TextCorpus:
                 why = self.changes.first_error
                 message = f"No text of the corpus could be read ({left_out:,}): {why}"
             raise InputError(message)
-        sample = _sample_of(first)
+        short = [text for text in first if len(text) <= _SAMPLE_TOKENS] or [min(first, key=len)]
+        sample = short[:: -(-len(short) // _SAMPLE_TEXTS)]
         results = verify_sample(self.model, sample, self.truncate, self.select)
         return sample, results, chain([first], rest)
-
-
-def parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the items in lists of `size`; the last may be shorter.
-
-    >>> list(parts("abcde", 2))
-    [['a', 'b'], ['c', 'd'], ['e']]
-    """
-    rest = iter(items)
-    while part := list(islice(rest, size)):
-        yield part
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
