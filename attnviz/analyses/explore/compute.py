@@ -375,12 +375,12 @@ def _axes(
     """Return the different axes, and which the queries and the keys of each head have."""
     axes: dict[HeadAxis, int] = {}
     reads: list[tuple[int, int]] = []
-
-    def index_of(axis: Axis) -> int:
-        return axes.setdefault(_shown_axis(axis), len(axes))
-
     for record in records:
-        reads += [(index_of(record.query_axis), index_of(record.key_axis))] * record.heads
+        queries, keys = (
+            axes.setdefault(_shown_axis(axis), len(axes))
+            for axis in (record.query_axis, record.key_axis)
+        )
+        reads += [(queries, keys)] * record.heads
     return tuple(axes), tuple(reads)
 
 

@@ -374,7 +374,7 @@ def _result(
     sample: Sequence[AttentionResult],
     corpus: TextCorpus | MediaCorpus,
 ) -> SurveyResult:
-    names = tuple(statistic.name for statistic in heads.statistics)
+    names = heads.names
 
     def by_head(values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(values.reshape(len(heads.heads), len(names)))

@@ -73,17 +73,6 @@ class TextStatistics:
     compared: int
 
 
-def _largest_difference(ours: Tensor, theirs: Tensor | None, largest: Tensor) -> Tensor:
-    """Return the largest difference of each head (H, S), as a share of the largest values, (H,).
-
-    NaN if there is nothing to compare with.
-    """
-    if theirs is None:
-        return torch.full(ours.shape[:1], torch.nan, device="cpu")
-    shares = ((ours - theirs).abs() / largest).nan_to_num(0.0)
-    return shares.masked_fill(ours.isnan() != theirs.isnan(), torch.inf).amax(-1)
-
-
 class _Measure:
     """Measures attentions of N texts or of one medium, and what chance gives in their place.
 
@@ -111,7 +100,8 @@ class _Measure:
     def __call__(self, attention: Attention) -> tuple[Tensor, ...]:
         """Return the statistics (N, H, S) of weights, of even weights and of shuffled keys.
 
-        Last come the differences from the statistics of the model's own weights, (H,).
+        Last come the largest differences of each head from the statistics of the model's own
+        weights, as shares of the largest values, (H,); NaN if it does not return them.
         """
         real = self._of_texts.keys.real
         sum_to_1 = attention.sinks is None and not self._signed
@@ -142,9 +132,12 @@ class _Measure:
 
         values, of_keys = self._of_all(attention.weights).cpu(), self._of_texts(shuffled_keys).cpu()
         even = self._of_texts(even_weights).expand_as(of_keys).cpu()
-        of_model = attention.model_weights
-        theirs = None if of_model is None else self._of_first(of_model).cpu()[0]
-        return values, even, of_keys, _largest_difference(values[0], theirs, self._limits)
+        differences = torch.full(values.shape[1:2], torch.nan, device="cpu")
+        if attention.model_weights is not None:
+            ours, theirs = values[0], self._of_first(attention.model_weights).cpu()[0]
+            shares = ((ours - theirs).abs() / self._limits).nan_to_num(0.0)
+            differences = shares.masked_fill(ours.isnan() != theirs.isnan(), torch.inf).amax(-1)
+        return values, even, of_keys, differences
 
 
 @dataclass(frozen=True, eq=False)
