@@ -386,11 +386,6 @@ OWN_ROLES = {one.role for one in _DECLARED if one.name == "self"}
 RESTING_ROLES = {one.role for one in _DECLARED if one.resting}
 
 
-def statistics_of_roles(kind: str) -> dict[str, str]:
-    """Return each role that heads get on a kind of corpus, and its statistic, by name."""
-    return {one.role: one.name for one in STATISTICS_OF[kind] if one.role}
-
-
 def largest(keys: Positions, statistics: Sequence[Statistic] = STATISTICS) -> Tensor:
     """Return the largest possible value of each statistic of weights for some keys, (S,)."""
     limits = [max(1.0, one.limit(keys)) if one.limit else 1.0 for one in statistics]

@@ -1,16 +1,20 @@
-"""How much every head matters for a score: the gradient's estimate and the exact effect."""
+"""Change heads of a run, and measure the effect: ablate them, patch them, or hide tokens from them.
+
+`HeadRun.without` is the experiment. What replaces the outputs of heads, in which sets, and what is
+measured of the output is left to its callers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from attnviz.attribution.interventions import HeadPatching, batch_size
+from attnviz.attribution.interventions import AttentionKnockout, HeadPatching, batch_size
 from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.target import Score, Target, base_of
 from attnviz.attribution.tracing import AttentionTracer, by_head, expect_gradients, trace_run
@@ -49,82 +53,97 @@ class HeadEffects(Savable):
         return torch.where(self.is_exact, self.exact, self.estimate)
 
 
-def head_effects(
-    score: Score, *, how: Ablation = "zero", others: Sequence[Target] = (), exact: int = EXACT
-) -> HeadEffects:
-    """Return the estimated effect of ablating each head, and the exact one of the largest.
+def head_effects(score: Score, *, exact: int = EXACT) -> HeadEffects:
+    """Return the estimated effect of setting each head to zero, and the exact one of the largest.
 
     The estimate is gradient × (output of the head - its replacement), summed over positions: the
     effect to first order. The heads with the largest estimates are ablated as in `ablate_each`.
 
-    how, others : as in `replace_outputs`. exact : the number of heads to ablate.
+    exact : the number of heads to ablate.
 
     Source: attribution patching (Syed et al. 2023, arXiv:2310.10348).
     """
     if exact < 0:
         raise InputError(f"exact should be 0 or more heads, not {exact}.")
     run = HeadRun.of(score)
-    replacement = replace_outputs(run, how, [outputs_of(other) for other in others])
+    zeros = replace_outputs(run, "zero")
     with torch.enable_grad():
         number = score.project(run.numbers)
-    estimate = estimate_effects(score, run, number, replacement)
+    estimate = run.estimate(number, zeros)
     order = estimate.abs().flatten().argsort(descending=True, stable=True)[:exact]
     largest = [divmod(int(index), estimate.shape[1]) for index in order]
     table = torch.full_like(estimate, torch.nan)
-    table.view(-1)[order] = ablate_each(score, run, largest, replacement)
+    table.view(-1)[order] = ablate_each(score, run, largest, zeros)
     return HeadEffects(estimate, table)
 
 
-def estimate_effects(target: Target, run: HeadRun, number: Tensor, replacement: Outputs) -> Tensor:
-    """Return what a number () of the run loses without each head to first order, (L, H)."""
-    mixed = [mix for _, mix in run.mixes]
-    expect_gradients(number)
-    gradients = torch.autograd.grad(number, mixed, allow_unused=True)
-    effects = []
-    for mix, gradient, other in zip(mixed, gradients, replacement, strict=True):
-        slope = torch.zeros_like(mix) if gradient is None else gradient
-        difference = by_head(mix.detach(), 1)[0] - other
-        terms = by_head(slope, 1)[0][:, run.rows] * difference[:, run.rows]
-        effects.append(terms.double().sum((-2, -1)).cpu())
-    estimate = torch.stack(effects)
-    if not estimate.isfinite().all():
-        raise ModelError(f"the gradient of {target.model.name} is nan or infinite")
-    return estimate
-
-
 def ablate_each(score: Score, run: HeadRun, heads: Sequence[Head], replacement: Outputs) -> Tensor:
-    """Ablate each head by itself and return what the score loses, (N,), in float64.
-
-    The output of the head, before W^O, is replaced at all positions but the attention sink, and
-    everything after it is recomputed. The sink is the first token of a causal model if it is
-    special or `score.sink`.
-    """
+    """Ablate each head by itself and return what the score loses, (N,), in float64."""
     direction = score.direction.double().cpu()
-    unchanged = run.numbers.detach().double().cpu() @ direction
-    left = run_without(
-        score,
-        run,
-        [[head] for head in heads],
-        replacement,
-        measure=lambda numbers: numbers.double().cpu() @ direction,
+
+    def measure(numbers: Tensor) -> Tensor:
+        return numbers.double().cpu() @ direction
+
+    left = run.without([[head] for head in heads], replacement, measure=measure)
+    return measure(run.numbers.detach()) - left
+
+
+def patch_heads(
+    target: Target,
+    inputs: Mapping[str, Tensor],
+    *,
+    gate: Tensor | None = None,
+    effect: Literal["direct", "total"],
+) -> Tensor:
+    """Patch each head between two runs and return its effect on what is read, (L, H, d).
+
+    Direct effect: the head is patched at the word, and all other attention is fixed, so that only
+    the path through the later norms and MLPs of the word's own position is open. Total effect: the
+    head is patched at all positions, and everything after it is recomputed. An effect depends on
+    the other heads. Each head is therefore patched in both runs, and the mean is returned.
+
+    inputs : of the two runs, (2, T) each. gate : which keys each query may attend to in the first,
+    (T, T).
+
+    Sources: path patching (Goldowsky-Dill et al. 2023, arXiv:2304.05969); direct and total effects
+    (Vig et al. 2020, arXiv:2004.12265).
+    """
+    first, second = (
+        HeadRun.of(
+            replace(target, inputs={name: both[n : n + 1] for name, both in inputs.items()}),
+            keep_sink=False,
+            gate=None if n else gate,
+        )
+        for n in range(2)
     )
-    return unchanged - left
+    effects = []
+    for run, other, sign in ((second, first, 1), (first, second, -1)):
+        fixed = run.outputs if effect == "direct" else None
+        patched = run.without(
+            run.every_head, other.outputs, measure=lambda numbers: numbers, fixed=fixed
+        )
+        effects.append((run.numbers.detach() - patched) * sign)
+    mean = (effects[0] + effects[1]) / 2
+    return mean.reshape(len(first.mixes), first.heads, -1)
 
 
 @dataclass(frozen=True, eq=False)
 class HeadRun:
-    """One run of the text, with everything that ablations start from."""
+    """One run of the text, with everything that changes of its heads start from."""
 
+    target: Target
     stored: StoredRun
     mixes: list[tuple[int | None, Tensor]]  # by attention: its block, and the output of its heads
     numbers: Tensor  # what is read, (1, d)
-    rows: list[int]  # the positions at which heads are ablated
+    rows: list[int]  # the positions at which heads are changed
+    gate: Tensor | None  # the keys that each query may attend to, (T, T); None for all
 
     @classmethod
-    def of(cls, target: Target, *, keep_sink: bool = True) -> HeadRun:
+    def of(cls, target: Target, *, keep_sink: bool = True, gate: Tensor | None = None) -> HeadRun:
         """Run the text once, with the graph of gradients.
 
-        keep_sink : whether no head is ablated at the attention sink.
+        keep_sink : whether no head is changed at the attention sink. This is the first token of a
+        causal model if it is special or `target.sink`.
         """
         if target.readout.stacks:
             raise ModelError(
@@ -133,7 +152,7 @@ class HeadRun:
             )
         stored = StoredRun(base_of(target.readout.module))
         tracer = _HeadTracer(lambda: stored.running)
-        with stored.record():
+        with stored.record(), _gated(gate):
             _, numbers = trace_run(target.readout, target.inputs, tracer)
         if not tracer.mixes:
             raise ModelError(
@@ -151,7 +170,8 @@ class HeadRun:
         sink = None
         if keep_sink:
             sink = 0 if target.special[0] and tracer.causal else target.sink
-        return cls(stored, tracer.mixes, numbers, [row for row in range(T) if row != sink])
+        rows = [row for row in range(T) if row != sink]
+        return cls(target, stored, tracer.mixes, numbers, rows, gate)
 
     @property
     def outputs(self) -> list[Tensor]:
@@ -164,18 +184,127 @@ class HeadRun:
         return by_head(self.mixes[0][1], 1).shape[1]
 
     @property
+    def every_head(self) -> list[tuple[Head]]:
+        """Each head alone, by layer."""
+        return [((m, n),) for m in range(len(self.mixes)) for n in range(self.heads)]
+
+    @property
     def can_start(self) -> bool:
         """Whether every attention is inside one of the blocks, which run in a row."""
         return self.stored.in_a_row and all(block is not None for block, _ in self.mixes)
 
-    def expect(self, heads: Iterable[Head]) -> None:
-        """Raise InputError for a head that the model does not have."""
-        for layer, head in heads:
+    def estimate(self, number: Tensor, replacement: Outputs) -> Tensor:
+        """Return what a number () of the run loses without each head to first order, (L, H)."""
+        mixed = [mix for _, mix in self.mixes]
+        expect_gradients(number)
+        gradients = torch.autograd.grad(number, mixed, allow_unused=True)
+        effects = []
+        for mix, gradient, other in zip(mixed, gradients, replacement, strict=True):
+            slope = torch.zeros_like(mix) if gradient is None else gradient
+            difference = by_head(mix.detach(), 1)[0] - other
+            terms = by_head(slope, 1)[0][:, self.rows] * difference[:, self.rows]
+            effects.append(terms.double().sum((-2, -1)).cpu())
+        estimate = torch.stack(effects)
+        if not estimate.isfinite().all():
+            raise ModelError(f"the gradient of {self.target.model.name} is nan or infinite")
+        return estimate
+
+    def without(
+        self,
+        sets: Sequence[Sequence[Head]],
+        replacement: Outputs,
+        *,
+        measure: Callable[[Tensor], Tensor],
+        hidden: Sequence[int] = (),
+        fixed: Outputs | None = None,
+    ) -> Tensor:
+        """Change each set of heads and return what is measured of the output, (N, …).
+
+        The outputs of the heads, before W^O, are replaced at `rows`, and everything after them is
+        recomputed. Runs start at the block of the first changed head, from the stored residual
+        stream.
+
+        measure : from what is read in some runs, (n, d), to their numbers, (n, …). hidden : keys
+        that the heads may not read, in place of a replacement of their outputs. fixed : the outputs
+        of all other heads, (H, T, d_v) in each layer; by default they are computed. Heads are then
+        changed only where the output is read.
+        """
+        target, rows = self.target, self.rows
+        for layer, head in (head for heads in sets for head in heads):
             if not (0 <= layer < len(self.mixes) and 0 <= head < self.heads):
                 raise InputError(
                     f"There is no head {head} in layer {layer}: the model has layers "
                     f"0–{len(self.mixes) - 1} and heads 0–{self.heads - 1}."
                 )
+        order = sorted(range(len(sets)), key=lambda index: min(sets[index]))
+        can_start = self.can_start and self._same_from_the_last_block()
+        size = min(batch_size(target.ids), _LAYERS_AT_ONCE * self.heads)
+        if fixed is not None:
+            rows = [row for row in target.readout.rows if row in rows]
+        if not rows:
+            raise InputError(
+                "The heads can be ablated at no token: the text has only the attention sink, or "
+                "the output is read there. Choose a longer text."
+            )
+        parts = []
+        for start in track(range(0, len(order), size)):
+            batch = [sets[index] for index in order[start : start + size]]
+            block = self.mixes[min(batch[0])[0]][0] if can_start else None
+            first = (
+                sum(index is not None and index < block for index, _ in self.mixes) if block else 0
+            )
+            patching = HeadPatching(
+                batch, replacement, rows, fixed, self.gate, layer=first, hidden=hidden
+            )
+            skipping = self.stored.skip(block or 0, len(batch)) if can_start else nullcontext()
+            with skipping, patching:
+                parts.append(measure(target.outputs(len(batch))))
+            if hidden and not patching.hides:
+                raise ModelError(
+                    f"The attention of {target.model.name} has no score for each pair of tokens, "
+                    "so no token can be hidden from one head."
+                )
+        if not parts:
+            return torch.empty(0, dtype=torch.float64, device="cpu")
+        measured = torch.cat(parts)
+        return measured[torch.tensor(order, device="cpu").argsort().to(measured.device)]
+
+    def _same_from_the_last_block(self) -> bool:
+        """Return whether the last block alone gives what the whole model gives."""
+        with self.stored.skip(len(self.stored.blocks) - 1, 1), _gated(self.gate):
+            numbers = self.target.outputs(1)
+        error = (numbers - self.numbers.detach()).norm()
+        return bool((error <= _SAME * self.numbers.detach().norm()).item())
+
+
+def measure_without(
+    targets: Sequence[Target],
+    sets: Sequence[Sequence[Head]] | None = None,
+    *,
+    measure: Callable[[Tensor], Tensor],
+    hidden: Sequence[int] = (),
+) -> tuple[Tensor, Tensor]:
+    """Measure several texts, (N, 1, …), and each without each set of heads, (N, S, …).
+
+    Heads have their mean output over all texts instead.
+
+    sets : by default each head alone. measure, hidden : as in `HeadRun.without`.
+    """
+    outputs = [outputs_of(target) for target in targets]
+    before, after = [], []
+    for number, target in enumerate(targets):
+        run = HeadRun.of(target)
+        means = replace_outputs(run, "mean", outputs)
+        chosen = run.every_head if sets is None else sets
+        with part(number, len(targets), "ablating heads"):
+            after.append(run.without(chosen, means, measure=measure, hidden=hidden))
+        before.append(measure(run.numbers.detach()))
+    return torch.stack(before), torch.stack(after)
+
+
+def _gated(gate: Tensor | None) -> AbstractContextManager[Any]:
+    """Return a context in which each query attends only to the keys that a gate (T, T) allows."""
+    return nullcontext() if gate is None else AttentionKnockout(gate[None, None])
 
 
 class _HeadTracer(AttentionTracer):
@@ -217,7 +346,12 @@ def replace_outputs(run: HeadRun, how: Ablation, others: Sequence[Outputs] = ())
     first = min(run.rows)  # after the sink
     texts = others or [outputs]
     if how == "mean":
-        return mean_of_outputs(texts, first, like=outputs)
+        return [
+            torch.cat([text[layer][:, first:] for text in texts], dim=1)
+            .mean(1, keepdim=True)
+            .expand_as(output)
+            for layer, output in enumerate(outputs)
+        ]
     resampled = []
     for layer, output in enumerate(outputs):
         other = texts[0][layer][:, first:]
@@ -225,19 +359,6 @@ def replace_outputs(run: HeadRun, how: Ablation, others: Sequence[Outputs] = ())
         places = [(start + row) % other.shape[1] for row in range(output.shape[1] - first)]
         resampled.append(torch.cat([output[:, :first], other[:, places]], dim=1))
     return resampled
-
-
-def mean_of_outputs(texts: Sequence[Outputs], first: int, *, like: Outputs) -> list[Tensor]:
-    """Return the mean outputs over the positions of some texts, from the `first` on.
-
-    like : tensors (H, T, d_v) of the shapes that are returned, one for each layer.
-    """
-    return [
-        torch.cat([text[layer][:, first:] for text in texts], dim=1)
-        .mean(1, keepdim=True)
-        .expand_as(output)
-        for layer, output in enumerate(like)
-    ]
 
 
 def outputs_of(target: Target, inputs: Mapping[str, Tensor] | None = None) -> list[Tensor]:
@@ -249,86 +370,3 @@ def outputs_of(target: Target, inputs: Mapping[str, Tensor] | None = None) -> li
     with torch.no_grad(), tracer:
         base_of(target.readout.module)(**(target.inputs if inputs is None else inputs))
     return [by_head(mix, 1)[0] for _, mix in tracer.mixes]
-
-
-def run_without(
-    target: Target,
-    run: HeadRun,
-    sets: Sequence[Sequence[Head]],
-    replacement: Outputs,
-    *,
-    measure: Callable[[Tensor], Tensor],
-    hidden: Sequence[int] = (),
-    fixed: Outputs | None = None,
-) -> Tensor:
-    """Ablate each set of heads and return what is measured of the output, (N, …).
-
-    Runs start at the block of the first ablated head, from the stored residual stream.
-
-    measure : from what is read in some runs, (n, d), to their numbers, (n, …). hidden : keys that
-    the heads may not read, in place of a replacement of their outputs. fixed : the outputs of all
-    other heads, (H, T, d_v) in each layer; by default they are computed.
-    """
-    order = sorted(range(len(sets)), key=lambda index: min(sets[index]))
-    can_start = run.can_start and _same_from_the_last_block(target, run)
-    size = min(batch_size(target.ids), _LAYERS_AT_ONCE * run.heads)
-    rows = run.rows if fixed is None else [row for row in target.readout.rows if row in run.rows]
-    if not rows:
-        raise InputError(
-            "The heads can be ablated at no token: the text has only the attention sink, or the "
-            "output is read there. Choose a longer text."
-        )
-    parts = []
-    for start in track(range(0, len(order), size)):
-        batch = [sets[index] for index in order[start : start + size]]
-        block = run.mixes[min(batch[0])[0]][0] if can_start else None
-        first = sum(index is not None and index < block for index, _ in run.mixes) if block else 0
-        patching = HeadPatching(batch, replacement, rows, fixed, None, layer=first, hidden=hidden)
-        skipping = run.stored.skip(block or 0, len(batch)) if can_start else nullcontext()
-        with skipping, patching:
-            parts.append(measure(target.outputs(len(batch))))
-        if hidden and not patching.hides:
-            raise ModelError(
-                f"The attention of {target.model.name} has no score for each pair of tokens, so no "
-                "token can be hidden from one head."
-            )
-    if not parts:
-        return torch.empty(0, dtype=torch.float64, device="cpu")
-    measured = torch.cat(parts)
-    return measured[torch.tensor(order, device="cpu").argsort().to(measured.device)]
-
-
-def measure_without(
-    targets: Sequence[Target],
-    outputs: Sequence[Outputs],
-    sets: Sequence[Sequence[Head]] | None = None,
-    *,
-    measure: Callable[[Tensor], Tensor],
-    hidden: Sequence[int] = (),
-) -> tuple[Tensor, Tensor]:
-    """Measure several texts, (N, 1, …), and each without each set of heads, (N, S, …).
-
-    Heads have their mean output over all texts instead.
-
-    outputs : of the heads in each text, from `outputs_of`. sets : by default each head alone.
-    measure, hidden : as in `run_without`.
-    """
-    before, after = [], []
-    for number, target in enumerate(targets):
-        run = HeadRun.of(target)
-        every = [[(m, n)] for m in range(len(run.mixes)) for n in range(run.heads)]
-        replacement = mean_of_outputs(outputs, min(run.rows), like=run.outputs)
-        chosen = every if sets is None else sets
-        with part(number, len(targets), "ablating heads"):
-            lost = run_without(target, run, chosen, replacement, measure=measure, hidden=hidden)
-        after.append(lost)
-        before.append(measure(run.numbers.detach()))
-    return torch.stack(before), torch.stack(after)
-
-
-def _same_from_the_last_block(target: Target, run: HeadRun) -> bool:
-    """Return whether the last block alone gives what the whole model gives."""
-    with run.stored.skip(len(run.stored.blocks) - 1, 1):
-        numbers = target.outputs(1)
-    error = (numbers - run.numbers.detach()).norm()
-    return bool((error <= _SAME * run.numbers.detach().norm()).item())

@@ -1,18 +1,17 @@
-"""Change one word of a text, or one head, and measure the effect on another word's vector."""
+"""Change one word of a text, or what heads read and write, and measure the effect."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from attnviz.attribution.deeplift import DeepLift
-from attnviz.attribution.target import Places, Readout, Target, copies_of, mask_token
-from attnviz.attribution.tracing import AttentionTracer, Elementwise, by_head, trace_run
+from attnviz.attribution.target import Places, Target, mask_token
+from attnviz.attribution.tracing import AttentionTracer, Elementwise, by_head
 from attnviz.errors import ModelError
 from attnviz.pipeline.attend import Model
 from attnviz.runtime.progress import part, track
@@ -39,8 +38,8 @@ def intervene(target: Target, words: Words, interventions: Sequence[str]) -> dic
     if not words:
         return {name: unchanged[:0].double().cpu() for name in interventions}
     functions: dict[str, Callable[[], Tensor]] = {
-        "mask": lambda: substitute(target, words, [mask_token(target.model)]),
-        "replace": lambda: substitute(target, words, common_words(target.model)),
+        "mask": lambda: substitute_each(target, words, [mask_token(target.model)]).mean(1),
+        "replace": lambda: substitute_each(target, words, common_words(target.model)).mean(1),
         "knock-out": lambda: knock_out(target, words),
         "delete": lambda: delete(target, words),
     }
@@ -55,11 +54,6 @@ def available_interventions(model: Model) -> tuple[str, ...]:
     """Return the interventions that a model allows, the default first."""
     has_mask = getattr(model.tokenizer, "mask_token_id", None) is not None
     return ALL if has_mask else ("knock-out", "replace", "delete")
-
-
-def substitute(target: Target, words: Words, tokens: Sequence[int]) -> Tensor:
-    """Replace each word by other tokens and return the mean vectors of the target, (W, d)."""
-    return substitute_each(target, words, tokens).mean(1)
 
 
 def substitute_each(target: Target, words: Words, tokens: Sequence[int]) -> Tensor:
@@ -191,48 +185,6 @@ def token_of(model: Model, word: str) -> int:
     raise ModelError(f"“{word}” is not one token of {model.name}. Choose another word.")
 
 
-def patch_heads(
-    readout: Readout,
-    inputs: Mapping[str, Tensor],
-    *,
-    gate: Tensor | None = None,
-    effect: Literal["direct", "total"],
-) -> Tensor:
-    """Patch each head between two runs and return its effect on a word, (L, H, d).
-
-    Direct effect: the head is patched at the word, and all other attention is fixed, so that only
-    the path through the later norms and MLPs of the word's own position is open. Total effect: the
-    head is patched at all positions, and everything after it is recomputed. An effect depends on
-    the other heads. Each head is therefore patched in both runs, and the mean is returned. The
-    other arguments are those of `decompose`.
-
-    Sources: path patching (Goldowsky-Dill et al. 2023, arXiv:2304.05969); direct and total effects
-    (Vig et al. 2020, arXiv:2004.12265).
-    """
-    trace = DeepLift(cut=False, gate=gate)
-    trace_run(readout, inputs, trace)
-    outputs = [(mix.weights @ mix.values).detach() for mix in trace.mixes]
-    heads = [(layer, head) for layer, mix in enumerate(outputs) for head in range(mix.shape[1])]
-    size = batch_size(inputs["input_ids"])
-    effects = []
-    for run, other, sign in track(((1, 0, 1), (0, 1, -1))):
-        text = {name: tensor[run : run + 1] for name, tensor in inputs.items()}
-        original, replacement = [mix[run] for mix in outputs], [mix[other] for mix in outputs]
-        fixed = original if effect == "direct" else None
-        patched_rows = list(readout.rows) if effect == "direct" else slice(None)
-        run_gate = gate if run == 0 else None
-        with HeadPatching([heads[:1]], original, patched_rows, fixed, run_gate):
-            unchanged = readout.run(text)
-        patched = []
-        for start in track(range(0, len(heads), size)):
-            batch = [[head] for head in heads[start : start + size]]
-            with HeadPatching(batch, replacement, patched_rows, fixed, run_gate):
-                patched.append(readout.run(copies_of(text, len(batch))))
-        effects.append((unchanged - torch.cat(patched)) * sign)
-    mean = (effects[0] + effects[1]) / 2
-    return mean.reshape(len(outputs), -1, mean.shape[-1])
-
-
 class HeadPatching(AttentionKnockout):
     """Replaces the outputs of some heads in each copy of a text while the copies run.
 
@@ -247,7 +199,7 @@ class HeadPatching(AttentionKnockout):
         self,
         heads: Sequence[Sequence[tuple[int, int]]],
         replacement: Sequence[Tensor],
-        rows: list[int] | slice,
+        rows: list[int],
         fixed: Sequence[Tensor] | None,
         gate: Tensor | None,
         layer: int = 0,

@@ -14,12 +14,7 @@ import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.analyses.survey.corpus import (
-    Encoding,
-    TokenizedText,
-    read_corpus,
-    tokenize_corpus,
-)
+from attnviz.analyses.survey.corpus import Encoding, TextCorpus, TokenizedText
 from attnviz.analyses.survey.measure import HeadStatistics, shuffle
 from attnviz.heads import Positions, largest
 from attnviz.results import Axis
@@ -32,8 +27,8 @@ _PATIENCE = 1800.0  # seconds
 def measure(corpus: Path, sentences: int, rounds: int) -> None:
     """Print the time of each variant, and how the memory of a survey grows with its corpus."""
     model = attnviz.load()
-    texts = _texts(corpus, sentences)
-    reads = list(tokenize_corpus(model, read_corpus(texts), truncate=True, on_bad=None))
+    texts = _texts(model, corpus, sentences)
+    reads = list(TextCorpus(model, texts, truncate=True))
     heads = HeadStatistics(model.checkpoint, model.attend(texts[0]).records)
     _print_difference(model, heads, reads[:50])
     variants = {
@@ -64,13 +59,13 @@ def memory(variant: str, corpus: str, sentences: str) -> float:
 
     model = attnviz.load()
     model.attend("one two")
-    texts = _texts(Path(corpus), int(sentences))
+    texts = _texts(model, Path(corpus), int(sentences))
     return grown(lambda: attnviz.survey(texts, model=model, truncate=True))
 
 
-def _texts(corpus: Path, count: int) -> list[str]:
+def _texts(model: attnviz.Model, corpus: Path, count: int) -> list[str]:
     """Return this number of texts from a corpus, repeating it if it is too short."""
-    texts = [text.text for text in read_corpus(corpus)]
+    texts = [text.text for text in TextCorpus(model, corpus).texts()]
     return (texts * (1 + count // len(texts)))[:count]
 
 

@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution.decomposition import decompose
+from attnviz.attribution.heads import patch_heads
 from attnviz.attribution.interventions import (
     ALL,
     Target,
@@ -18,8 +19,7 @@ from attnviz.attribution.interventions import (
     delete,
     intervene,
     knock_out,
-    patch_heads,
-    substitute,
+    substitute_each,
 )
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.target import Readout
@@ -38,6 +38,12 @@ def tokens(tokenizer, *texts):
 def plain(model, row=ROW, **inputs):
     with torch.no_grad():
         return model.module(**inputs).last_hidden_state[:, row]
+
+
+def at(model, row, inputs):
+    """Return the vector at a position."""
+    special = (False,) * inputs["input_ids"].shape[1]
+    return Target(model, inputs, special, Readout.word(model.module, (row,)))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +68,7 @@ def test_an_effect_is_the_unchanged_vector_minus_the_changed_one(model, site, wo
     with restoring(model.module):
         effects = intervene(site, words, ALL)
     assert list(effects) == list(ALL)
-    masked = substitute(site, words, [model.tokenizer.mask_token_id])
+    masked = substitute_each(site, words, [model.tokenizer.mask_token_id]).mean(1)
     expected = plain(model, **site.inputs) - masked
     assert_close(effects["mask"], expected.double(), **NEAR)
     deleted = plain(model, **site.inputs) - delete(site, words)
@@ -71,7 +77,7 @@ def test_an_effect_is_the_unchanged_vector_minus_the_changed_one(model, site, wo
 
 def test_masked_and_replaced(model, site, words):
     stand_ins = [model.tokenizer.mask_token_id, *common_words(model)]
-    effects = substitute(site, words, stand_ins)
+    effects = substitute_each(site, words, stand_ins).mean(1)
     assert effects.shape == (2, 384)
     for word, vector in zip(words, effects, strict=True):
         ends = []
@@ -149,7 +155,7 @@ def test_patched_heads(model):
     """Compare with hooks before W^O: patching all heads, and patching one head."""
     pair = tokens(model.tokenizer, "The bank was full of mud.", "The bank was full of cash.")
     with restoring(model.module):
-        effects = patch_heads(Readout.word(model.module, [ROW]), pair, effect="direct")
+        effects = patch_heads(at(model, ROW, pair), pair, effect="direct")
     assert effects.shape == (6, 12, 384)
     with Dense(model.module) as watched:
         plain(model, **pair)
@@ -226,8 +232,9 @@ def test_total_effects_are_those_of_plain_hooks(tokenizer, reference):
     T = pair["input_ids"].shape[1]
     gate = gate_of((True, *[False] * (T - 2), True)) if is_gate else None
     module, runs = tiny("bert").bert, singly(pair)
+    model = attnviz.load(module, tokenizer=tokenizer)
     with restoring(module):
-        effects = patch_heads(Readout.word(module, [ROW]), pair, gate=gate, effect="total")
+        effects = patch_heads(at(model, ROW, pair), pair, gate=gate, effect="total")
         projections = [layer.attention.output.dense for layer in module.encoder.layer]
         runs = gated(runs, gate) if is_gate else runs
         expected = patched_everywhere(module, projections, runs, ROW)
@@ -239,9 +246,9 @@ def test_total_effects_are_those_of_plain_hooks(tokenizer, reference):
 def test_total_effects_in_a_decoder_are_those_of_plain_hooks(tokenizer):
     module = tiny("llama")
     pair = tokens(tokenizer, "the bank was full of mud", "the bank was full of cash")
-    row = pair["input_ids"].shape[1] - 1
+    model, row = attnviz.load(module, tokenizer=tokenizer), pair["input_ids"].shape[1] - 1
     with restoring(module):
-        effects = patch_heads(Readout.word(module, [row]), pair, effect="total")
+        effects = patch_heads(at(model, row, pair), pair, effect="total")
         projections = [layer.self_attn.o_proj for layer in module.model.layers]
         expected = patched_everywhere(module.model, projections, singly(pair), row)
     assert expected.norm(dim=-1).min() > 1e-3
@@ -295,7 +302,7 @@ def test_other_models(family, tokenizer):
     with restoring(module):
         split = decompose(Readout.word(module, [T - 2]), twice, gate=gate)
         patched = (
-            patch_heads(Readout.word(module, [T - 2]), twice, gate=gate, effect="direct").double()
+            patch_heads(at(model, T - 2, text), twice, gate=gate, effect="direct").double()
             @ split.direction.double()
         )
         target = Target(model, text, special, Readout.word(model.module, (T - 2,)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from operator import index
 from typing import Literal, Unpack
 
@@ -26,10 +25,8 @@ from attnviz.attribution.heads import (
     Head,
     HeadRun,
     Outputs,
-    estimate_effects,
     outputs_of,
     replace_outputs,
-    run_without,
 )
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import Prediction, logits_at
@@ -329,28 +326,24 @@ def _ablate_text(
     )
     with tracing(target.model):
         run = HeadRun.of(target, keep_sink=keep_sink)
-        layers, heads = len(run.mixes), run.heads
-        every = [((layer, head),) for layer, head in product(range(layers), range(heads))]
-        chosen = tuple(every if sets is None else sets)
-        run.expect(head for one in chosen for head in one)
+        chosen = tuple(run.every_head if sets is None else sets)
         replacement = replace_outputs(run, how, others)
         unchanged = run.numbers.detach()
         measure, fixed = site.measure(unchanged), run.outputs if effect == "direct" else None
-        effects = run_without(
-            target, run, chosen, replacement, measure=measure, hidden=hidden, fixed=fixed
-        )
+        effects = run.without(chosen, replacement, measure=measure, hidden=hidden, fixed=fixed)
         estimate = torch.full((len(chosen),), torch.nan, dtype=torch.float64, device="cpu")
         if site.number is not None and not hidden and effect == "total":
             with torch.enable_grad():
                 number = site.number(run.numbers).sum()
-            table, _ = attempt(lambda: estimate_effects(target, run, number, replacement))
+            table, _ = attempt(lambda: run.estimate(number, replacement))
             if table is not None:  # the model has gradients
                 estimate = torch.stack([sum(table[head] for head in one) for one in chosen])  # type: ignore[misc]
     ours, theirs = unchanged.double().cpu(), target.as_loaded()
     kept = len(run.rows) < target.ids.shape[1]
     where = "" if effect == "direct" or hidden else " at all positions"
     where += " but the attention sink" if where and kept else ""
-    return _OneText(site, chosen, layers, heads, effects, estimate, where, ours, theirs)
+    size = len(run.mixes), run.heads
+    return _OneText(site, chosen, *size, effects, estimate, where, ours, theirs)
 
 
 def _outputs_in(site: _Site, patch: TextSource) -> list[Tensor]:

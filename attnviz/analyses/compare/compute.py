@@ -9,10 +9,9 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, TypeAlias, Unpack, cast
+from typing import Any, TypeAlias, Unpack, cast
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from attnviz.analyses.compare.result import CheckpointsResult, CompareResult
 from attnviz.analyses.survey.aggregate import (
     FLIPS,
     CorpusStatistics,
+    Floats,
     Moments,
     SignFlips,
     aggregate,
@@ -33,30 +33,23 @@ from attnviz.analyses.survey.aggregate import (
 )
 from attnviz.analyses.survey.compute import add_statistics
 from attnviz.analyses.survey.corpus import (
-    PART,
     Corpus,
     CorpusChanges,
+    TextCorpus,
     TokenizedText,
-    batches,
     check_corpus,
-    check_corpus_name,
-    check_seed,
-    count_rows,
     load_reader,
     parse_corpus,
-    parts,
-    read_corpus,
-    tokenize_corpus,
     verify_sample,
 )
-from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics, batch_tokens
+from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics
 from attnviz.analyses.survey.result import SURE, HeadName
 from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError
 from attnviz.heads import NAMES, WeightStatistics
 from attnviz.models.checkpoint import SpecialTokens, expect_heads
 from attnviz.pipeline.attend import Loadable, Model, Source
-from attnviz.results import AgreementReport
+from attnviz.results import AgreementReport, AttentionResult
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.attention_result import Provenance
 from attnviz.runtime.libraries import release_unused
@@ -118,57 +111,37 @@ def compare(
     >>> list(result.to_frame().columns[:6])
     ['stack', 'layer', 'head', 'statistic', 'first', 'second']
     """
-    check_seed(seed)
     check_corpus(texts, column)
-    texts, pairs, truncate, special_tokens = parse_corpus("compare", texts, inputs)
+    texts, pairs, truncate, special_tokens = parse_corpus("compare", texts, inputs, seed)
     labels = tuple(map(str, models)) if isinstance(models, Mapping) else ()
-    if isinstance(texts, str | Path):
-        check_corpus_name(texts)
     checkpoints = list(models.values() if isinstance(models, Mapping) else models)
     if len(checkpoints) < 2:
         raise InputError("There is nothing to compare. Name two models or more.")
     for checkpoint in checkpoints:
         if isinstance(checkpoint, str | os.PathLike):
             expect_heads(checkpoint)  # a wrong name is an error before the others are read
-    changes = CorpusChanges()
-    on_bad = changes.leave_out if skip_bad else None
-    corpus = read_corpus(texts, column=column, on_bad=on_bad, pairs=pairs)
-
-    def parts_of(model: Model) -> Iterator[list[TokenizedText]]:
-        """Yield the texts with the tokens of a model, in parts."""
-        encoded = tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad)
-        return parts(changes.count_cut(encoded), PART)
-
     opened = [partial(_open, checkpoint, special_tokens) for checkpoint in checkpoints]
-    if len(opened) > 2:
-        with TemporaryDirectory(prefix="attnviz-") as folder:
-            series = _Series(Path(folder), truncate, seed, changes)
-            for number, load in enumerate(opened):
-                with part(number, len(opened)):
-                    model = load()
-                    in_parts = series.read() if number else series.written(parts_of(model))
-                    series.measure(model, in_parts)
-                del model
-                gc.collect()
-                release_unused()
-        return series.result(labels)
-    first, second = (load() for load in opened)
-    rest = parts_of(first)
-    if (start := next(rest, None)) is None:
-        raise changes.empty_corpus()
-    pair, count = _ModelPair(first, second, start, truncate, seed), count_rows(texts)
-    for texts_of_part in chain([start], rest):
-        pair.read(texts_of_part)
-        say(f"{pair.texts:,} texts", count and (texts_of_part[-1].number + 1) / count)
-    return pair.result(changes, labels)
+    options = texts, column, pairs, truncate, skip_bad
+    if len(opened) == 2:
+        first, second = (load() for load in opened)
+        return _compare_two(TextCorpus(first, *options), second, seed, labels)
+    with TemporaryDirectory(prefix="attnviz-") as folder:
+        series = _Series(Path(folder), truncate, seed)
+        for number, load in enumerate(opened):
+            with part(number, len(opened)):
+                model = load()
+                series.measure(model, None if number else TextCorpus(model, *options))
+            del model
+            gc.collect()
+            release_unused()
+    return series.result(labels)
 
 
 def _open(checkpoint: Checkpoint, special_tokens: SpecialTokens | None) -> Model:
     """Return a model that reads text; call the function that loads it, if it is one."""
     if isinstance(checkpoint, partial) or inspect.isroutine(checkpoint):
         checkpoint = checkpoint()
-    model, _ = load_reader(cast("Model | Loadable", checkpoint))
-    return Model(model.checkpoint.reading(special_tokens))
+    return load_reader(cast("Model | Loadable", checkpoint), special_tokens)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +157,7 @@ class _Verified:
         self, other: Model, texts: Sequence[TokenizedText], truncate: bool
     ) -> None:
         """Raise InputError if another model reads texts with other tokens."""
-        again = tokenize_corpus(other, texts, truncate=truncate, on_bad=None)
+        again = TextCorpus(other, (), truncate=truncate).tokenized(texts)
         for text, read in zip(texts, again, strict=True):
             if list(text.encoding["input_ids"]) != list(read.encoding["input_ids"]):
                 raise InputError(
@@ -194,10 +167,12 @@ class _Verified:
 
 
 def _verify(
-    model: Model, texts: Sequence[TokenizedText], truncate: bool, seed: int, like: _Verified | None
+    model: Model, sample: Sequence[AttentionResult], seed: int, like: _Verified | None = None
 ) -> tuple[HeadStatistics, _Verified]:
-    """Verify a model on a sample of texts; raise InputError unless it has the heads of `like`."""
-    sample = verify_sample(model, texts, truncate)
+    """Return what measures a model; raise InputError unless it has the heads of `like`.
+
+    sample : its results of a sample of the texts.
+    """
     statistics = HeadStatistics(model.checkpoint, sample[0].records, seed)
     heads = statistics.heads
     counted = f"{model.name} ({type(model.module).__name__}) has {len(heads)}"
@@ -210,6 +185,19 @@ def _verify(
     return statistics, _Verified(heads, counted, agreement, sample[0].provenance)
 
 
+class _Change:
+    """Sums over texts of the changes of statistics from one model to another."""
+
+    def __init__(self, heads: Sequence[HeadName], seed: int) -> None:
+        self.width, self._seed = len(heads) * len(NAMES), seed
+        self.moments, self.signs = Moments(self.width), SignFlips(self.width)
+
+    def add(self, texts: Sequence[int], before: Floats, after: Floats) -> None:
+        """Add the statistics of texts with these numbers, (N, K · S) each."""
+        self.moments.add(after - before)
+        self.signs.add(draw_signs(np.array(texts), self._seed), difference(after, before))
+
+
 def _by_head(values: NDArray[Any] | Sequence[NDArray[Any]]) -> Tensor:
     """Return numbers (…, K · S) as a tensor, (…, K, S)."""
     numbers = np.array(values)
@@ -219,88 +207,73 @@ def _by_head(values: NDArray[Any] | Sequence[NDArray[Any]]) -> Tensor:
 # --- two models
 
 
-class _ModelPair:
-    """Two models, and sums over the texts that both have processed."""
-
-    def __init__(
-        self, first: Model, second: Model, texts: Sequence[TokenizedText], truncate: bool, seed: int
-    ) -> None:
-        """Verify both models on a sample of the texts."""
-        one, like = _verify(first, texts, truncate, seed, None)
-        other, verified = _verify(second, texts, truncate, seed, like)
-        self.second, self.heads, self.verified = second, (one, other), (like, verified)
-        self.truncate, self.seed = truncate, seed
-        width = len(like.heads) * len(NAMES)
-        self.means = Moments(width), Moments(width)
-        self.change, self.signs = Moments(width), SignFlips(width)
-        self.distance = Moments(len(like.heads))
-        self.texts = self.tokens = 0
-
-    def read(self, texts: Sequence[TokenizedText]) -> None:
-        """Run both models on texts, and add their statistics."""
-        self.verified[0].expect_same_tokens(self.second, texts, self.truncate)
-        lengths = [len(text) for text in texts]
-        for indices in batches(lengths, batch_tokens(self.heads[0].checkpoint.device)):
-            batch = [texts[index] for index in indices]
-            numbers = np.array([text.number for text in batch])
-            first, second, distance = self._measure(batch)
-            for mean, values in zip(self.means, (first, second), strict=True):
+def _compare_two(
+    corpus: TextCorpus, second: Model, seed: int, labels: tuple[str, ...]
+) -> CompareResult:
+    """Compare the model of a corpus with a second one, on the same batches."""
+    sample, results, in_parts = corpus.open()
+    one, first = _verify(corpus.model, results, seed)
+    results = verify_sample(second, sample, corpus.truncate)
+    other, verified = _verify(second, results, seed, first)
+    change, apart = _Change(first.heads, seed), Moments(len(first.heads))
+    means = [Moments(change.width) for _ in range(2)]
+    texts, tokens, count = 0, 0, corpus.rows
+    for texts_of_part in in_parts:
+        first.expect_same_tokens(second, texts_of_part, corpus.truncate)
+        for batch in one.batched(texts_of_part):
+            *both, distances = _measure_both(one, other, batch)
+            for mean, values in zip(means, both, strict=True):
                 mean.add(values)
-            self.change.add(second - first)
-            self.signs.add(draw_signs(numbers, self.seed), difference(second, first))
-            self.distance.add(distance)
-        self.texts += len(texts)
-        self.tokens += sum(lengths)
+            change.add([text.number for text in batch], *both)
+            apart.add(distances)
+        texts += len(texts_of_part)
+        tokens += sum(map(len, texts_of_part))
+        say(f"{texts:,} texts", count and (texts_of_part[-1].number + 1) / count)
+    changes, distance = change.moments.estimates(), apart.estimates()
+    return CompareResult(
+        heads=first.heads,
+        statistics=NAMES,
+        first=_by_head(means[0].mean()),
+        second=_by_head(means[1].mean()),
+        change=_by_head(changes.mean),
+        low=_by_head(changes.low),
+        high=_by_head(changes.high),
+        p_value=_by_head(change.signs.p_values()),
+        apart=torch.from_numpy(distance.mean),
+        apart_low=torch.from_numpy(distance.low).clamp(0, 1),
+        apart_high=torch.from_numpy(distance.high).clamp(0, 1),
+        texts=texts,
+        tokens=tokens,
+        notes=corpus.changes.notes,
+        agreements=(first.agreement, verified.agreement),
+        provenances=(first.provenance, verified.provenance),
+        left_out=tuple(corpus.changes.left_out),
+        checkpoints=labels,
+    )
 
-    def _measure(self, texts: Sequence[TokenizedText]) -> list[NDArray[np.float64]]:
-        """Return the statistics (N, K · S) of both models, and the distances of heads, (N, K)."""
-        encodings = [text.encoding for text in texts]
-        attentions: list[BatchedAttention] = []  # of the first model: queries and keys only
-        values: tuple[list[Tensor], list[Tensor]] = [], []
-        distances: list[Tensor] = []
-        batches_of = [heads.batch(encodings) for heads in self.heads]
-        first, second = (WeightStatistics(tokens) for _, tokens in batches_of)
 
-        def add_first(attention: BatchedAttention) -> None:
-            attentions.append(attention)
-            values[0].append(first(attention.weights).cpu())
+def _measure_both(
+    one: HeadStatistics, other: HeadStatistics, texts: Sequence[TokenizedText]
+) -> list[Floats]:
+    """Return the statistics (N, K · S) of both models, and the distances of heads, (N, K)."""
+    attentions: list[BatchedAttention] = []  # of the first model: queries and keys only
+    values: tuple[list[Tensor], list[Tensor]] = [], []
+    distances: list[Tensor] = []
+    models = [(heads, *heads.batch([text.encoding for text in texts])) for heads in (one, other)]
+    first, second = (WeightStatistics(tokens) for *_, tokens in models)
 
-        def add_second(attention: BatchedAttention) -> None:
-            distances.append(_distance(attentions[len(values[1])], attention, second))
-            values[1].append(second(attention.weights).cpu())
+    def add_first(attention: BatchedAttention) -> None:
+        attentions.append(attention)
+        values[0].append(first(attention.weights).cpu())
 
-        for heads, (inputs, _), add in zip(
-            self.heads, batches_of, (add_first, add_second), strict=True
-        ):
-            capture_batch(heads.checkpoint.module, inputs, heads.records, add)
-        both = [torch.cat(layers, dim=1).flatten(1) for layers in values]
-        return [numbers.double().numpy() for numbers in (*both, torch.cat(distances, dim=1))]
+    def add_second(attention: BatchedAttention) -> None:
+        distances.append(_distance(attentions[len(values[1])], attention, second))
+        values[1].append(second(attention.weights).cpu())
 
-    def result(self, changes: CorpusChanges, labels: tuple[str, ...]) -> CompareResult:
-        """Return the estimates over all texts."""
-        one, other = self.verified
-        first, second = (_by_head(mean.mean()) for mean in self.means)
-        change, distance = self.change.estimates(), self.distance.estimates()
-        return CompareResult(
-            heads=one.heads,
-            statistics=NAMES,
-            first=first,
-            second=second,
-            change=_by_head(change.mean),
-            low=_by_head(change.low),
-            high=_by_head(change.high),
-            p_value=_by_head(self.signs.p_values()),
-            apart=torch.from_numpy(distance.mean),
-            apart_low=torch.from_numpy(distance.low).clamp(0, 1),
-            apart_high=torch.from_numpy(distance.high).clamp(0, 1),
-            texts=self.texts,
-            tokens=self.tokens,
-            notes=changes.notes,
-            agreements=(one.agreement, other.agreement),
-            provenances=(one.provenance, other.provenance),
-            left_out=tuple(changes.left_out),
-            checkpoints=labels,
-        )
+    for (heads, inputs, _), add in zip(models, (add_first, add_second), strict=True):
+        capture_batch(heads.checkpoint.module, inputs, heads.records, add)
+    both = [torch.cat(layers, dim=1).flatten(1) for layers in values]
+    return [numbers.double().numpy() for numbers in (*both, torch.cat(distances, dim=1))]
 
 
 def _distance(
@@ -317,15 +290,6 @@ def _distance(
 # --- three or more
 
 
-class _Measured(NamedTuple):
-    """A checkpoint after it was released, and the sums of its differences from the one before."""
-
-    model: _Verified
-    totals: CorpusStatistics
-    change: Moments
-    signs: SignFlips
-
-
 @dataclass(eq=False)
 class _Series:
     """Checkpoints that are measured in turn; only one is in memory at a time.
@@ -337,11 +301,14 @@ class _Series:
     folder: Path
     truncate: bool
     seed: int
-    changes: CorpusChanges
     texts: int = 0
-    measured: list[_Measured] = field(default_factory=list)
+    sample: Sequence[TokenizedText] = ()
+    changes: CorpusChanges = field(default_factory=CorpusChanges)
+    models: list[_Verified] = field(default_factory=list)
+    totals: list[CorpusStatistics] = field(default_factory=list)
+    steps: list[_Change] = field(default_factory=list)
 
-    def written(self, parts: Iterable[list[TokenizedText]]) -> Iterator[list[TokenizedText]]:
+    def _written(self, parts: Iterable[list[TokenizedText]]) -> Iterator[list[TokenizedText]]:
         """Yield the parts of the corpus, and write them."""
         with (self.folder / "texts").open("wb") as file:
             for texts in parts:
@@ -349,61 +316,64 @@ class _Series:
                 pickle.dump(texts, file)
                 yield texts
 
-    def read(self) -> Iterator[list[TokenizedText]]:
+    def _read(self) -> Iterator[list[TokenizedText]]:
         """Yield the parts that were written."""
         with (self.folder / "texts").open("rb") as file:
             while file.peek(1):
                 yield pickle.load(file)
 
-    def measure(self, model: Model, parts: Iterable[list[TokenizedText]]) -> None:
-        """Measure a checkpoint on all texts, and its changes from the checkpoint before."""
-        rest = iter(parts)
-        if (start := next(rest, None)) is None:
-            raise self.changes.empty_corpus()
-        number, first = len(self.measured), self.measured[0].model if self.measured else None
-        heads, verified = _verify(model, start, self.truncate, self.seed, first)
-        width = len(heads.heads) * len(NAMES)
-        change, signs = Moments(width), SignFlips(width)
+    def measure(self, model: Model, corpus: TextCorpus | None) -> None:
+        """Measure a checkpoint on all texts, and its changes from the checkpoint before.
+
+        corpus : for the first checkpoint.
+        """
+        if corpus is None:
+            results, in_parts = verify_sample(model, self.sample, self.truncate), self._read()
+        else:
+            self.sample, results, unwritten = corpus.open()
+            in_parts, self.changes = self._written(unwritten), corpus.changes
+        number, first = len(self.models), self.models[0] if self.models else None
+        heads, verified = _verify(model, results, self.seed, first)
+        change = _Change(heads.heads, self.seed)
         mine, last = (self.folder / f"{one}.npy" for one in (number, max(0, number - 1)))
 
         def statistics() -> Iterator[TextStatistics]:
             texts = 0
             with mine.open("wb") as file, last.open("rb") as before:
-                for texts_of_part in chain([start], rest):
+                for texts_of_part in in_parts:
                     if first is not None:
                         first.expect_same_tokens(model, texts_of_part, self.truncate)
                     of_part = heads.measure(texts_of_part)
                     values = of_part.value.flatten(1).numpy()
                     np.save(file, values)
                     if first is not None:
-                        earlier = np.load(before).astype(np.float64)
-                        numbers = np.array(of_part.numbers)
-                        change.add(values - earlier)
-                        signs.add(draw_signs(numbers, self.seed), difference(values, earlier))
+                        change.add(of_part.numbers, np.load(before).astype(np.float64), values)
                     texts += len(texts_of_part)
                     say(f"{model.name}: {texts:,} texts", texts / max(texts, self.texts))
                     yield of_part
 
         totals = aggregate(statistics(), len(heads.heads), seed=self.seed)
-        verified = replace(verified, agreement=add_statistics(verified.agreement, heads, totals))
-        self.measured.append(_Measured(verified, totals, change, signs))
+        agreement = add_statistics(verified.agreement, heads, totals)
+        self.models.append(replace(verified, agreement=agreement))
+        self.totals.append(totals)
+        if first is not None:
+            self.steps.append(change)
 
     def result(self, labels: tuple[str, ...]) -> CheckpointsResult:
         """Return the estimates over all texts."""
-        models, totals, _, _ = zip(*self.measured, strict=True)
-        values = [one.value for one in totals]
-        steps = [one.change.estimates() for one in self.measured[1:]]
+        values = [one.value for one in self.totals]
+        steps = [one.moments.estimates() for one in self.steps]
         # Each step is corrected for all heads and statistics, and all steps by Bonferroni's method.
-        p_values = [np.minimum(one.signs.p_values() * len(steps), 1) for one in self.measured[1:]]
-        provenances = tuple(one.provenance for one in models)
-        first = totals[0]
+        p_values = [np.minimum(one.signs.p_values() * len(steps), 1) for one in self.steps]
+        provenances = tuple(one.provenance for one in self.models)
+        first = self.totals[0]
         smallest = len(steps) / min(FLIPS, 2 ** max(0, first.texts - 1))
         unsure = (
             f"{first.texts:,} texts in {len(steps)} steps are too few texts or too many steps for "
             "any significant change"
         )
         return CheckpointsResult(
-            heads=models[0].heads,
+            heads=self.models[0].heads,
             statistics=NAMES,
             checkpoints=labels or _short_names(provenances),
             mean=_by_head([one.mean for one in values]),
@@ -413,11 +383,11 @@ class _Series:
             change_low=_by_head([one.low for one in steps]),
             change_high=_by_head([one.high for one in steps]),
             p_value=_by_head(p_values),
-            roles=tuple(tuple(assign_roles(one.excess, one.p_held_out)) for one in totals),
+            roles=tuple(tuple(assign_roles(one.excess, one.p_held_out)) for one in self.totals),
             texts=first.texts,
             tokens=first.tokens,
             notes=(*self.changes.notes, *first.notes, *([unsure] if smallest >= SURE else [])),
-            agreements=tuple(one.agreement for one in models),
+            agreements=tuple(one.agreement for one in self.models),
             provenances=provenances,
             left_out=tuple(self.changes.left_out),
         )

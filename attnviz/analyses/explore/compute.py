@@ -25,34 +25,22 @@ from attnviz.analyses.explore.result import (
     WrittenTokens,
 )
 from attnviz.analyses.shift.compute import tracing
-from attnviz.analyses.survey.compute import survey, survey_media
+from attnviz.analyses.survey.compute import survey_corpus
 from attnviz.analyses.survey.corpus import (
-    PART,
     Corpus,
-    CorpusChanges,
+    Kind,
+    TextCorpus,
     TokenizedText,
-    batches,
+    check_corpus,
     inputs_of,
-    parse_corpus,
-    parts,
-    read_corpus,
-    sample_of,
-    tokenize_corpus,
-    verify_sample,
-)
-from attnviz.analyses.survey.measure import (
-    Attention,
-    HeadStatistics,
-    batch_tokens,
-)
-from attnviz.analyses.survey.media import (
-    MediaCorpus,
-    expect_corpus,
     is_of_media,
-    load_corpus_model,
+    load_reader,
+    parse_corpus,
 )
+from attnviz.analyses.survey.measure import Attention, HeadStatistics
+from attnviz.analyses.survey.media import MediaCorpus
 from attnviz.analyses.survey.result import NOUNS
-from attnviz.attribution.heads import measure_without, outputs_of
+from attnviz.attribution.heads import measure_without
 from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
@@ -131,81 +119,83 @@ def explore(
     >>> result = attnviz.explore(texts)
     >>> page = result.page()  # page.save("heads.html")
     """
-    texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs)
+    texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs, seed)
     if isinstance(texts, str) and texts == "-":
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
     if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
         raise InputError(f"There is no file or folder {texts}. Check the name of the corpus.")
-    expect_corpus(texts, column)
-    model, kind = load_corpus_model(model, special_tokens)
+    check_corpus(texts, column, media=True)
+    model, kind = load_reader(model, special_tokens, media=True)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
-        corpus_of_media = MediaCorpus.of(model, kind, source, truncate, column)
-        return _explore_media(corpus_of_media, skip_bad=skip_bad, seed=seed)
-    if is_of_media(source):
+        corpus: TextCorpus | MediaCorpus
+        corpus = MediaCorpus(model, kind, source, column, truncate, skip_bad)
+    elif is_of_media(source):
         raise InputError(
             f"{str(source)!r:.200} is no corpus of texts, which {model.name} reads. Name a file of "
             "texts, or a model that reads images or sounds (--model dinov2-small, --model "
             "whisper-tiny.en)."
         )
+    else:
+        corpus = TextCorpus(model, source, column, pairs, truncate, skip_bad)
     with part(0, 3, "survey"):
-        surveyed = survey(
-            source,
-            model=model,
-            column=column,
-            truncate=truncate,
-            pair=pairs,
-            skip_bad=skip_bad,
-            seed=seed,
-        )
-    on_bad = CorpusChanges().leave_out if skip_bad else None
-
-    def encoded() -> Iterator[TokenizedText]:
-        corpus = read_corpus(source, column=column, on_bad=on_bad, pairs=pairs)
-        return tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad)
-
-    tokenized = parts(encoded(), PART)
-    first = next(tokenized)
-    sample = verify_sample(model, first, truncate)
-    heads = HeadStatistics(model.checkpoint, sample[0].records, seed)
+        surveyed, heads, sample, results = survey_corpus(corpus, seed=seed)
     examples = Examples(surveyed.roles, seed)
     ids: dict[int, tuple[int, ...]] = {}
+    done, count = 0, corpus.rows
     with part(1, 3, "examples"):
-        for texts_of_part in (first, *tokenized):
-            _add_texts(examples, heads, texts_of_part)
-            ids |= {text.number: tuple(text.encoding["input_ids"]) for text in texts_of_part}
-            used = examples.texts
-            ids = {number: ids[number] for number in ids if number in used}
-    with part(2, 3, "each head"):
-        written, effects, notes = _of_predictions(model, sample_of(first), sample)
-    kept, causal = (examples.strongest, examples.deciles), _reads_earlier_only(sample)
-    every_text = (text.encoding["input_ids"] for text in encoded())
+        for texts_of_part in corpus.parts():
+            for batch in heads.batched(texts_of_part):
+                _add_batch(examples, heads, batch)
+                done += len(batch)
+                say(f"{done:,} {NOUNS[kind]}", count and min(1, done / count))
+            ids |= {one.number: one.ids for one in texts_of_part}
+            if kind == "text":  # the others are few, and counted below
+                used = examples.texts
+                ids = {number: ids[number] for number in ids if number in used}
+    every_text = (one.ids for one in corpus) if isinstance(corpus, TextCorpus) else ids.values()
+    kept, causal = (examples.strongest, examples.deciles), _reads_earlier_only(results, kind)
     strongest, deciles = with_counts(kept, every_text, ids, causal)
     shown = {one.text for several in (*strongest, *deciles) for one in several}
+    with part(2, 3, "each head"):
+        numbers: list[int] = []
+        media: dict[str, ShownMedium] = {}
+        axes: tuple[HeadAxis, ...] = ()
+        reads: tuple[tuple[int, int], ...] = ()
+        if isinstance(corpus, TextCorpus):
+            written, effects, notes = _of_predictions(model, sample, results)
+            tokens = {
+                str(number): _decoded(model, ids[number]) for number in ids if number in shown
+            }
+        else:
+            written, effects = (), None
+            notes = (
+                "what heads write, and what is lost without them, is shown for models of texts",
+            )
+            numbers = [medium.number for medium in sample]
+            drawn = sorted({*shown, *(numbers if kind == "image" else [])})
+            media, tokens = _shown_media(corpus, drawn)
+            axes, reads = _axes(heads.records)
+        planes = [
+            plane
+            for records in _by_record(results)
+            for plane in QueryKeyPlane.of_heads(records, numbers)
+        ]
     return ExploreResult(
         survey=surveyed,
-        tokens={str(number): _decoded(model, ids[number]) for number in ids if number in shown},
+        tokens=tokens,
         examples=strongest,
         deciles=deciles,
-        planes=tuple(
-            plane for record in _by_record(sample) for plane in QueryKeyPlane.of_heads(record)
-        ),
+        planes=tuple(planes),
         written=written,
         effects=effects,
         notes=notes,
         agreement=replace(surveyed.agreement, digest=None),
         provenance=surveyed.provenance,
+        media=media,
+        axes=axes,
+        reads=reads,
     )
-
-
-def _add_texts(examples: Examples, heads: HeadStatistics, texts: Sequence[TokenizedText]) -> None:
-    """Read some texts, and add what every head attends to in them."""
-    lengths = [len(text) for text in texts]
-    done = 0
-    for batch in batches(lengths, batch_tokens(heads.checkpoint.device)):
-        _add_batch(examples, heads, [texts[index] for index in batch])
-        done += len(batch)
-        say(f"{done:,} texts", done / len(texts))
 
 
 def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[Any]) -> None:
@@ -230,12 +220,17 @@ def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
     )
 
 
-def _reads_earlier_only(sample: Sequence[AttentionResult]) -> list[bool]:
-    """Return of each head whether no query of the sample reads a later key."""
-    causal = []
+def _reads_earlier_only(sample: Sequence[AttentionResult], kind: Kind) -> list[bool | None]:
+    """Return of each head whether no query reads a later key; None where it reads no tokens."""
+    causal: list[bool | None] = []
     for records in _by_record(sample):
-        later = any(bool(record.weights().triu(1).any()) for record in records)
-        causal += [not later] * records[0].heads
+        queries, keys = records[0].query_axis, records[0].key_axis
+        is_causal: bool | None = None
+        if kind == "text":
+            is_causal = not any(bool(record.weights().triu(1).any()) for record in records)
+        elif kind == "audio" and queries == keys and keys.seconds is None:
+            is_causal = True  # a decoder writes from left to right
+        causal += [is_causal] * records[0].heads
     return causal
 
 
@@ -355,7 +350,7 @@ def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int]
 
 def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
     """Return how much log-probability next tokens lose if a head has its mean output, (K,)."""
-    sites, outputs = [], []
+    sites = []
     for text in texts:
         reading, _ = attempt(partial(read, model, inputs_of([text])))
         if reading is None or reading.inputs["input_ids"].shape[1] < 2:
@@ -365,57 +360,13 @@ def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
             raise ModelError("it does not predict next tokens")
         readout = NextTokens(model.module, tuple(range(len(ids) - 1)), tuple(ids[1:]))
         sites.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
-        outputs.append(outputs_of(sites[-1]))
     if not sites:
         raise ModelError("no text of the sample can be read whole and has a next token")
-    before, after = measure_without(sites, outputs, measure=NextTokens.means)
+    before, after = measure_without(sites, measure=NextTokens.means)
     return (before - after)[..., 0].mean(0)
 
 
 # --- images and sounds
-
-
-def _explore_media(corpus: MediaCorpus, *, skip_bad: bool, seed: int) -> ExploreResult:
-    """Return the heads of a model, explored on images or sounds."""
-    with part(0, 3, "survey"):
-        surveyed, heads, numbers, sample = survey_media(corpus, skip_bad=skip_bad, seed=seed)
-    examples = Examples(surveyed.roles, seed)
-    ids: dict[int, tuple[int, ...]] = {}
-    with part(1, 3, "examples"):
-        for done, medium in enumerate(corpus, start=1):
-            _add_batch(examples, heads, [medium])
-            ids[medium.number] = medium.ids
-            say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
-    causal = [  # a decoder writes from left to right
-        True if corpus.kind == "audio" and queries == keys and keys.seconds is None else None
-        for record in heads.records
-        for queries, keys in [(record.query_axis, record.key_axis)] * record.heads
-    ]
-    kept = examples.strongest, examples.deciles
-    strongest, deciles = with_counts(kept, ids.values(), ids, causal)
-    shown = {one.text for several in (*strongest, *deciles) for one in several}
-    with part(2, 3, "each head"):
-        planes: list[QueryKeyPlane] = []
-        for several in _by_record(sample):
-            planes += QueryKeyPlane.of_heads(several, numbers)
-        drawn = sorted({*shown, *(numbers if corpus.kind == "image" else [])})
-        media, tokens = _shown_media(corpus, drawn)
-    axes, reads = _axes(heads.records)
-    return ExploreResult(
-        survey=surveyed,
-        tokens=tokens,
-        examples=strongest,
-        deciles=deciles,
-        planes=tuple(planes),
-        written=(),
-        effects=None,
-        notes=("what heads write, and what is lost without them, is shown for models of texts",),
-        agreement=replace(surveyed.agreement, digest=None),
-        provenance=surveyed.provenance,
-        media=media,
-        axes=axes,
-        reads=reads,
-    )
 
 
 def _axes(
@@ -424,12 +375,12 @@ def _axes(
     """Return the different axes, and which the queries and the keys of each head have."""
     axes: dict[HeadAxis, int] = {}
     reads: list[tuple[int, int]] = []
-
-    def index_of(axis: Axis) -> int:
-        return axes.setdefault(_shown_axis(axis), len(axes))
-
     for record in records:
-        reads += [(index_of(record.query_axis), index_of(record.key_axis))] * record.heads
+        queries, keys = (
+            axes.setdefault(_shown_axis(axis), len(axes))
+            for axis in (record.query_axis, record.key_axis)
+        )
+        reads += [(queries, keys)] * record.heads
     return tuple(axes), tuple(reads)
 
 

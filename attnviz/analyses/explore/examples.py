@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -87,19 +87,24 @@ class Examples:
             priorities = generator.random(len(self._sample))
             drawn = generator.choice(rows, len(self._sample))
             for head, k in enumerate(range(heads.start, heads.stop)):
-
-                def example(row: int, n: int = n, head: int = head) -> HeadExample:
-                    return HeadExample(
-                        text=numbers[n],
+                best = int(strongest[n, head])
+                strength = float(strengths[n, head, best])
+                for kept, most, priority, row in (
+                    (self._strongest[k], STRONGEST, strength, best),
+                    (self._sample[k], _SAMPLE, float(priorities[k]), int(drawn[k])),
+                ):
+                    if len(kept) == most and priority <= kept[-1][0]:
+                        continue
+                    example = HeadExample(
+                        text=number,
                         row=row,
                         key=int(keys[n, head, row]),
                         weight=float(strengths[n, head, row]),
                         weights=tuple(on_cpu[n, head, row, : lengths[n]].tolist()),
                     )
-
-                best = int(strongest[n, head])
-                _keep(self._strongest[k], STRONGEST, float(strengths[n, head, best]), example, best)
-                _keep(self._sample[k], _SAMPLE, float(priorities[k]), example, int(drawn[k]))
+                    kept.append((priority, example))
+                    kept.sort(key=lambda pair: -pair[0])
+                    del kept[most:]
 
     @property
     def texts(self) -> set[int]:
@@ -116,16 +121,6 @@ class Examples:
         """Examples of each head at the 90, 80, …, 10 % quantiles of a random sample of queries."""
         samples = ([one for _, one in sample] for sample in self._sample)
         return tuple(tuple(at_deciles(sample)) if sample else () for sample in samples)
-
-
-def _keep(
-    kept: _Kept, most: int, priority: float, example: Callable[[int], HeadExample], row: int
-) -> None:
-    """Add an example if its priority is among the largest."""
-    if len(kept) < most or priority > kept[-1][0]:
-        kept.append((priority, example(row)))
-        kept.sort(key=lambda pair: -pair[0])
-        del kept[most:]
 
 
 Pair: TypeAlias = tuple[int, int, bool, bool]  # token ids, whether causal, whether one token

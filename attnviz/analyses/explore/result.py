@@ -264,21 +264,18 @@ class ExploreResult(Result):
 
     def payload(self) -> dict[str, Any]:
         """Return the data of the page."""
-        survey = self.survey
+        survey, report = self.survey, self.checked_agreement
         columns = survey.count.any(0).nonzero()[:, 0].tolist()
         shown = [survey.statistics[column] for column in columns]
-        report = self.checked_agreement
         read = f"{survey.read}, {survey.tokens:,} {POSITIONS[survey.kind]}"
-
-        def numbers(table: Tensor, head: int) -> list[float | None]:
-            values = table[head, columns].double().tolist()
-            return [None if value != value else round(value, 4) for value in values]
-
+        tables = {"values": survey.mean, "low": survey.low, "high": survey.high}
+        tables["even"] = survey.even
         names, stacks = self.head_names, {head.stack for head in survey.heads}
         heads = []
         for k, head in enumerate(survey.heads):
             role = survey.roles[k]
             similar = [n for n in survey.distances[k].argsort().tolist() if n != k]
+            numbers = {name: of[k, columns].tolist() for name, of in tables.items()}
             heads.append(
                 {
                     "name": names[k],
@@ -287,10 +284,7 @@ class ExploreResult(Result):
                     "head": head.head,
                     "role": role,
                     "looks": survey.name_of(role) if role else "",
-                    "values": numbers(survey.mean, k),
-                    "low": numbers(survey.low, k),
-                    "high": numbers(survey.high, k),
-                    "even": numbers(survey.even, k),
+                    **_rounded(numbers, 4),
                     "similar": similar[:_SIMILAR],
                     "axes": list(self.reads[k]) if self.axes else None,
                     "examples": [self._example_data(k, one) for one in self.examples[k]],
@@ -299,7 +293,7 @@ class ExploreResult(Result):
                         for decile, one in self._different_deciles(k)
                     ],
                     "plane": _plane_data(self.planes[k]),
-                    "writes": None if not self.written else _rounded(self.written[k]),
+                    "writes": _rounded(asdict(self.written[k]), 3) if self.written else None,
                     "effect": None if self.effects is None else round(float(self.effects[k]), 4),
                 }
             )
@@ -329,9 +323,9 @@ class ExploreResult(Result):
 
         Frames after the sound are left out, with the sum of their weights in `rest`.
         """
-        data = {**asdict(example), "weight": round(example.weight, 3)}
+        data: dict[str, Any] = _rounded(asdict(example), 3)
         if not self.axes:
-            return {**data, "weights": [round(weight, 3) for weight in example.weights]}
+            return data
         axis, weights = self.axes[self.reads[head][1]], example.weights
         if axis.kind == "frames":
             end = math.ceil(self.media[str(example.text)].seconds / axis.step - 1e-6)
@@ -363,27 +357,25 @@ class ExploreResult(Result):
 
 def _plane_data(plane: QueryKeyPlane) -> dict[str, Any]:
     """Return the places of queries and keys, rounded."""
-
-    def places(
-        points: Tensor, tokens: Sequence[str], of_images: Sequence[tuple[int, int]]
-    ) -> list[list[Any]]:
-        rounded = torch.round(points, decimals=3).tolist()
-        return [
+    query_side = plane.queries, plane.tokens, plane.query_places
+    key_side = (
+        plane.keys,
+        plane.key_tokens or plane.tokens,
+        plane.key_places or plane.query_places,
+    )
+    data: dict[str, Any] = {}
+    for name, (points, tokens, of_images) in {"queries": query_side, "keys": key_side}.items():
+        data[name] = [
             [token, *place, *(of_images[n] if of_images else ())]
-            for n, (token, place) in enumerate(zip(tokens, rounded, strict=True))
+            for n, (token, place) in enumerate(zip(tokens, points.tolist(), strict=True))
         ]
-
-    of_keys = plane.key_tokens or plane.tokens, plane.key_places or plane.query_places
-    return {
-        "queries": places(plane.queries, plane.tokens, plane.query_places),
-        "keys": places(plane.keys, *of_keys),
-        "explained": round(plane.explained, 3),
-    }
+    return dict(_rounded(data | {"explained": plane.explained}, 3))
 
 
-def _rounded(written: WrittenTokens) -> dict[str, Any]:
-    """Return written tokens with rounded changes."""
-    return {
-        name: [[token, round(change, 3), count] for token, change, count in tokens]
-        for name, tokens in asdict(written).items()
-    }
+def _rounded(data: Any, digits: int) -> Any:
+    """Return data of JSON types with rounded numbers, and None in place of NaN."""
+    if isinstance(data, float):
+        return None if data != data else round(data, digits)
+    if isinstance(data, dict):
+        return {name: _rounded(value, digits) for name, value in data.items()}
+    return [_rounded(one, digits) for one in data] if isinstance(data, list | tuple) else data

@@ -23,12 +23,8 @@ from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.sentences import find_word
 from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
 from attnviz.attribution.decomposition import Decomposition, decompose
-from attnviz.attribution.interventions import (
-    AttentionKnockout,
-    available_interventions,
-    intervene,
-    patch_heads,
-)
+from attnviz.attribution.heads import patch_heads
+from attnviz.attribution.interventions import AttentionKnockout, available_interventions, intervene
 from attnviz.attribution.methods import check_methods, compute_methods
 from attnviz.attribution.methods.weights import raw_attention, rollout
 from attnviz.attribution.ranking import spread, sum_pieces
@@ -186,7 +182,7 @@ def shift(
         effects: dict[str, Tensor] = {}
         for number, effect in enumerate(_EFFECTS if verify_causally else (), start=1):
             with part(number, 3, f"each head: {effect} effect"):
-                patched = patch_heads(readout, compared.inputs, gate=gate, effect=effect)
+                patched = patch_heads(target, compared.inputs, gate=gate, effect=effect)
                 effects[effect] = patched.double().cpu() @ along
         score = Score.of(target, split, result, gate)
         attributions, left_out = compute_methods(method_names, score)

@@ -9,7 +9,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -26,18 +25,13 @@ from attnviz.analyses.survey.aggregate import (
     cluster,
     head_distances,
 )
-from attnviz.analyses.survey.confirm import confirm, with_answers
+from attnviz.analyses.survey.confirm import ProbeCorpus, confirm
 from attnviz.analyses.survey.corpus import (
-    PART,
     Corpus,
-    CorpusChanges,
-    check_seed,
-    count_rows,
+    TextCorpus,
+    check_corpus,
+    load_reader,
     parse_corpus,
-    parts,
-    read_corpus,
-    tokenize_corpus,
-    verify_sample,
 )
 from attnviz.analyses.survey.measure import (
     HeadStatistics,
@@ -47,12 +41,18 @@ from attnviz.analyses.survey.measure import (
     check_head_count,
     select_stack,
 )
-from attnviz.analyses.survey.media import Kind, MediaCorpus, expect_corpus, load_corpus_model
+from attnviz.analyses.survey.media import MediaCorpus
 from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
-from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
-from attnviz.analyses.survey.result import NOUNS, SurveyResult
+from attnviz.analyses.survey.ray import (
+    Engine,
+    MeasuredPart,
+    Part,
+    measure_here,
+    ray_cluster,
+)
+from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
 from attnviz.errors import InputError, refuse_given
-from attnviz.heads import STATISTICS_OF, Statistic, statistics_for, statistics_of_roles
+from attnviz.heads import STATISTICS_OF, statistics_for
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Model
@@ -163,127 +163,129 @@ def survey(
     >>> table.query("layer == 5 and head == 3 and statistic == 'entropy'")["mean"].round(2).item()
     1.22
     """
-    check_seed(seed)
     check_options(out, engine, address)
-    texts, pairs, truncate, special_tokens = parse_corpus("survey", texts, inputs)
+    texts, pairs, truncate, special_tokens = parse_corpus("survey", texts, inputs, seed)
     if (texts is None) == (probe is None):
         raise InputError("Give either texts or a probe.")
     if texts is not None:
-        expect_corpus(texts, column)
+        check_corpus(texts, column, media=True)
     else:
         refuse_given("a probe has texts of its own. Leave it out.", column=column != "text")
     if out is None:
         why = "a survey without a folder writes nothing. Name one (out=), or leave this out."
         refuse_given(why, resume=resume, force=force)
     probes = [] if probe is None else find_probes(probe)
-    model, kind = load_corpus_model(model, special_tokens)
+    model, kind = load_reader(model, special_tokens, media=True)
     if kind != "text":
         why = f"{model.name} reads {NOUNS[kind]}, and it is for texts. Leave it out, or run "
         why += "attnviz explore."
         refuse_given(why, probe=probe, out=out, engine=engine != "local", stack=stack)
-        corpus_of_media = MediaCorpus.of(model, kind, texts, truncate, column)
-        return survey_media(corpus_of_media, skip_bad=skip_bad, seed=seed)[0]
+        media = MediaCorpus(model, kind, texts, column, truncate, skip_bad)
+        return survey_corpus(media, seed=seed)[0]
     if probes:
         model = Model(model.checkpoint.reading("parse"))  # texts of probes may have masks
     groups = make_groups(probes, model, seed)
     probe_texts = [text for group in groups for text in group.texts]
+    options = column, pairs, truncate, skip_bad, partial(select_stack, stack=stack)
     if texts is None:
-        texts = [one.text for one in probe_texts]
-    changes = CorpusChanges()
-    on_bad = changes.leave_out if skip_bad else None
-    corpus = read_corpus(texts, column=column, on_bad=on_bad, pairs=pairs)
-    encoded = tokenize_corpus(model, corpus, truncate=truncate, on_bad=on_bad)
-    if probes:
-        encoded = with_answers(model, encoded, probe_texts)
-    tokenized = parts(changes.count_cut(encoded), PART)
-    if (first := next(tokenized, None)) is None:
-        raise changes.empty_corpus()
-    sample = verify_sample(model, first, truncate, partial(select_stack, stack=stack))
-    records = sample[0].records
+        named = [one.text for one in probe_texts]
+        corpus: TextCorpus = ProbeCorpus(model, named, *options, probe_texts=probe_texts)
+    else:
+        corpus = TextCorpus(model, texts, *options)
+    result, *_ = survey_corpus(
+        corpus,
+        seed=seed,
+        groups=groups,
+        out=out,
+        resume=resume,
+        force=force,
+        engine=engine,
+        address=address,
+    )
+    return result
+
+
+def survey_corpus(
+    corpus: TextCorpus | MediaCorpus,
+    *,
+    seed: int,
+    groups: Sequence[ProbeGroup] = (),
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    engine: Engine = "local",
+    address: str | None = None,
+) -> tuple[SurveyResult, HeadStatistics, Sequence[Any], Sequence[AttentionResult]]:
+    """Return the survey of a corpus, what measured it, a sample of it, and its verified results.
+
+    groups : the probes whose texts it has. The others are as in `survey`.
+    """
+    in_parts: Iterator[list[Any]]
+    sample, results, in_parts = corpus.open()
+    records = results[0].records
     check_head_count(records)
-    signed = records[0].signed
-    if signed and probes:
+    kind = "linear" if records[0].signed else corpus.kind
+    if kind == "linear" and groups:
         raise InputError(
             "Probes confirm roles by ablation of softmax attention, but this is linear attention. "
             "Give texts in place of the probe."
         )
-    statistics = STATISTICS_OF["linear"] if signed else statistics_for([one.role for one in probes])
-    on_ray = engine == "ray"
-    with ray_cluster(address, model.module) if on_ray else nullcontext(measure_here) as measure:
-        measured_by = SignedHeadStatistics if signed else HeadStatistics
-        names = statistics_of_roles("text")
-        only_on = {names[one.role]: group.numbers for group in groups for one in group.probes}
-        # Each worker of Ray has a copy of the model for itself.
-        checkpoint = model.checkpoint.original() if on_ray else model.checkpoint
-        heads = measured_by(checkpoint, records, seed, statistics, only_on)
-        numbered, count = enumerate(chain([first], tokenized)), count_rows(texts)
+    only_on = {one.role: group.numbers for group in groups for one in group.probes}
+    statistics = statistics_for(only_on) if kind == "text" else STATISTICS_OF[kind]
+    measured_by = {"text": HeadStatistics, "linear": SignedHeadStatistics}.get(kind, MediaHeads)
+    # Each worker of Ray has a copy of the model for itself.
+    on_ray, checkpoint = engine == "ray", corpus.model.checkpoint
+    checkpoint = checkpoint.original() if on_ray else checkpoint
+    heads = measured_by(checkpoint, records, seed, statistics, only_on)
+    with (
+        ray_cluster(address, checkpoint.module) if on_ray else nullcontext(measure_here) as measure
+    ):
         summaries: list[Path] = []
+
+        def measured(parts: Iterable[Part]) -> Iterator[MeasuredPart]:
+            return _with_progress(measure(heads, parts), NOUNS[corpus.kind], corpus.rows)
+
         if out is None:
-            measured = _in_order(_with_progress(measure(heads, numbered), count))
+            in_order = _in_order(measured(enumerate(in_parts)))
         else:
-            folder = _open_folder(Path(out), model, truncate, heads, resume, force)
+            folder = _open_folder(Path(out), corpus, heads, resume=resume, force=force)
             summaries = [folder.path / name for name in _SUMMARIES]
             for path in summaries:
                 check_output(path, force=force or resume)
-            measured = _in_folder(folder, partial(measure, heads), numbered, count)
-        totals = aggregate(measured, len(heads.heads), seed=seed, statistics=statistics)
-        result = _result(totals, heads, sample, changes)
-        for number, group in enumerate(groups):
-            with part(number, len(groups), "confirming roles"):
-                roles = _roles_in(group, groups, totals, statistics)
-                result = _with_confirmations(model, result, group, roles, seed)
+            in_order = _in_folder(folder, measured, enumerate(in_parts))
+        totals = aggregate(in_order, len(heads.heads), seed=seed, statistics=statistics)
+        result = _result(totals, heads, results, corpus)
+        if groups:
+            result = _with_confirmations(corpus.model, result, groups, totals, heads)
         for path in summaries:
             save_result(result, path, force=force or resume)
-    return result
-
-
-def _roles_in(
-    group: ProbeGroup,
-    groups: Sequence[ProbeGroup],
-    totals: CorpusStatistics,
-    statistics: Sequence[Statistic],
-) -> list[str]:
-    """Return the role of each head on the texts of some probes: not those of other probes."""
-    others = [one.role for other in groups if other is not group for one in other.probes]
-    left_out = np.array([one.role in others for one in statistics])
-    excess = np.where(left_out, np.nan, totals.excess)
-    return assign_roles(excess, totals.p_held_out, statistics)
-
-
-def survey_media(
-    corpus: MediaCorpus, *, skip_bad: bool, seed: int
-) -> tuple[SurveyResult, MediaHeads, list[int], list[AttentionResult]]:
-    """Return the survey of images or sounds, and what measured it.
-
-    Then come the numbers of a sample, and its verified results.
-    """
-    changes = CorpusChanges(noun=corpus.kind)
-    corpus.on_bad = changes.leave_out if skip_bad else None
-    media, sample = corpus.verified_sample()
-    changes.left_out.clear()  # they are read again
-    statistics = STATISTICS_OF[corpus.kind]
-    records, checkpoint = sample[0].records, corpus.model.checkpoint
-    heads = MediaHeads(checkpoint, records, seed, statistics, corpus=corpus)
-
-    def measured() -> Iterator[TextStatistics]:
-        for done, medium in enumerate(corpus, start=1):
-            yield heads.measure([medium])
-            say(f"{done:,} {NOUNS[corpus.kind]}", done / len(corpus))
-
-    totals = aggregate(measured(), len(heads.heads), seed=seed, statistics=statistics)
-    result = _result(totals, heads, sample, changes, corpus.kind)
-    return result, heads, [medium.number for medium in media], sample
+    return result, heads, sample, results
 
 
 def _with_confirmations(
-    model: Model, result: SurveyResult, group: ProbeGroup, roles: Sequence[str], seed: int
+    model: Model,
+    result: SurveyResult,
+    groups: Sequence[ProbeGroup],
+    totals: CorpusStatistics,
+    heads: HeadStatistics,
 ) -> SurveyResult:
-    """Return the result with confirmations, whose answers have a check of their own."""
-    confirmations, check = confirm(model, group.probes, group.texts, result.heads, roles, seed=seed)
-    report = replace(result.agreement, digest=None)  # the result binds it anew
-    if check is not None:
-        report = replace(report, analysis=(*report.analysis, check))
-    return replace(result, confirmations=(*result.confirmations, *confirmations), agreement=report)
+    """Return the result with confirmations, whose answers have checks of their own."""
+    confirmations: list[Confirmation] = []
+    checks = list(result.agreement.analysis)
+    for number, group in enumerate(groups):
+        # The texts of other probes do not count.
+        others = {one.role for other in groups if other is not group for one in other.probes}
+        left_out = [one.role in others for one in heads.statistics]
+        excess = np.where(left_out, np.nan, totals.excess)
+        roles = assign_roles(excess, totals.p_held_out, heads.statistics)
+        with part(number, len(groups), "confirming roles"):
+            confirmed, check = confirm(
+                model, group.probes, group.texts, result.heads, roles, seed=heads.seed
+            )
+        confirmations += confirmed
+        checks += [] if check is None else [check]
+    report = replace(result.agreement, digest=None, analysis=tuple(checks))  # it is bound anew
+    return replace(result, confirmations=tuple(confirmations), agreement=report)
 
 
 def check_options(out: str | os.PathLike[str] | None, engine: Engine, address: str | None) -> None:
@@ -307,38 +309,36 @@ def check_options(out: str | os.PathLike[str] | None, engine: Engine, address: s
 
 
 def _open_folder(
-    path: Path,
-    model: Model,
-    truncate: bool,
-    heads: HeadStatistics,
-    resume: bool,
-    force: bool,
+    path: Path, corpus: TextCorpus | MediaCorpus, heads: HeadStatistics, **how: bool
 ) -> Folder:
     """Open the folder of a survey with these options, which change its numbers."""
     from attnviz.analyses.survey.store import Folder
 
+    model = corpus.model
     about = {
         "model": model.name,
         "weights": model.checkpoint.current_sha256(),
         "dtype": str(model.module.dtype).removeprefix("torch."),
-        "truncate": truncate,
+        "truncate": corpus.truncate,
         "seed": heads.seed,
         "attnviz": version_of("attnviz"),
         "statistics": [*heads.names],
     }
     folder = Folder(path, about, heads.heads, heads.names)
-    folder.open(resume=resume, force=force)
+    folder.open(**how)
     return folder
 
 
-def _with_progress(parts: Iterable[MeasuredPart], count: int | None) -> Iterator[MeasuredPart]:
+def _with_progress(
+    parts: Iterable[MeasuredPart], noun: str, count: int | None
+) -> Iterator[MeasuredPart]:
     """Report how many texts have been measured, at which rate, of how many."""
     texts, start = 0, time.monotonic()
     for one in parts:
         texts += len(one[1])
         rate = texts / max(1e-9, time.monotonic() - start)
         last = max(text.number for text in one[1]) + 1
-        say(f"{texts:,} texts, {rate:,.0f} a second", None if count is None else last / count)
+        say(f"{texts:,} {noun}, {rate:,.0f} a second", None if count is None else last / count)
         yield one
 
 
@@ -346,7 +346,6 @@ def _in_folder(
     folder: Folder,
     measure: Callable[[Iterable[Part]], Iterator[MeasuredPart]],
     parts: Iterable[Part],
-    count: int | None,
 ) -> Iterator[TextStatistics]:
     """Measure and write the parts that the folder lacks, then yield all of them."""
     numbers: list[int] = []
@@ -357,7 +356,7 @@ def _in_folder(
             if not folder.has(number, texts):
                 yield number, texts
 
-    for number, texts, statistics in _with_progress(measure(missing()), count):
+    for number, texts, statistics in measure(missing()):
         folder.write(number, texts, statistics)
     yield from folder.read(len(numbers))
 
@@ -377,16 +376,15 @@ def _result(
     totals: CorpusStatistics,
     heads: HeadStatistics,
     sample: Sequence[AttentionResult],
-    changes: CorpusChanges,
-    kind: Kind = "text",
+    corpus: TextCorpus | MediaCorpus,
 ) -> SurveyResult:
-    names = tuple(statistic.name for statistic in heads.statistics)
+    names = heads.names
 
     def by_head(values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(values.reshape(len(heads.heads), len(names)))
 
     distances = head_distances([result.records for result in sample])
-    notes = tuple(note.replace("texts", NOUNS[kind]) for note in totals.notes)
+    notes = tuple(note.replace("texts", NOUNS[corpus.kind]) for note in totals.notes)
     notes = (*_notes_on_layers(sample[0]), *notes)
     verified = AgreementReport.joined(result.agreement for result in sample)
     return SurveyResult(
@@ -402,12 +400,12 @@ def _result(
         compared=totals.compared,
         texts=totals.texts,
         tokens=totals.tokens,
-        notes=(*changes.notes, *notes),
+        notes=(*corpus.changes.notes, *notes),
         agreement=add_statistics(verified, heads, totals),
         provenance=sample[0].provenance,
-        left_out=tuple(changes.left_out),
+        left_out=tuple(corpus.changes.left_out),
         confirmations=(),  # follow
-        kind=kind,
+        kind=corpus.kind,
     )
 
 

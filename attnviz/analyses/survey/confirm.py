@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeAlias
+from functools import cache, partial
 
 import torch
-from torch import Tensor
 
 from attnviz.analyses.shift.compute import tracing
-from attnviz.analyses.survey.corpus import TokenizedText
-from attnviz.analyses.survey.probes import Probe, ProbeText
+from attnviz.analyses.survey.corpus import TextCorpus, TokenizedText
+from attnviz.analyses.survey.probes import Probe, ProbeText, predicts_next
 from attnviz.analyses.survey.result import Confirmation, HeadName
-from attnviz.attribution.heads import Head, measure_without, outputs_of
-from attnviz.attribution.interventions import token_of, whole_words
+from attnviz.attribution.heads import Head, measure_without
+from attnviz.attribution.interventions import token_of
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
-from attnviz.attribution.reference import is_causal, read
+from attnviz.attribution.reference import read
 from attnviz.attribution.target import Target, unembedding_of
 from attnviz.capture.watch import restoring
 from attnviz.errors import ModelError
@@ -71,29 +69,27 @@ class Answers:
         return cls(tuple(rows), tuple(tokens), tuple(wrong), tuple(holds))
 
 
-def with_answers(
-    model: Model, texts: Iterable[TokenizedText], probe_texts: Sequence[ProbeText]
-) -> Iterator[TokenizedText]:
-    """Yield texts with what each token asks for and what it holds, as in `Tokens`.
+@dataclass(eq=False, kw_only=True)
+class ProbeCorpus(TextCorpus):
+    """The texts of probes, with what each token asks for and what it holds, as in `Positions`."""
 
-    probe_texts : by the number of a text.
-    """
-    for text in texts:
-        probe_text, encoding = probe_texts[text.number], text.encoding
-        if not probe_text.copied:
-            yield text
-            continue
-        ids, special = encoding["input_ids"], encoding["special_tokens_mask"]
-        answers = Answers.find(model, probe_text, ids, special)
-        asks = [0] * len(ids)
-        for number, row in enumerate(answers.rows, start=1):
-            asks[row] = number
-        more: Mapping[str, Sequence[int]] = {"asks": asks, "holds": answers.holds}
-        yield replace(text, encoding={**encoding, **more})
+    probe_texts: Sequence[ProbeText]
+
+    def __iter__(self) -> Iterator[TokenizedText]:
+        for text in super().__iter__():
+            probe_text, encoding = self.probe_texts[text.number], text.encoding
+            if not probe_text.copied:
+                yield text
+                continue
+            ids, special = encoding["input_ids"], encoding["special_tokens_mask"]
+            answers = Answers.find(self.model, probe_text, ids, special)
+            asks = [0] * len(ids)
+            for number, row in enumerate(answers.rows, start=1):
+                asks[row] = number
+            more: Mapping[str, Sequence[int]] = {"asks": asks, "holds": answers.holds}
+            yield replace(text, encoding={**encoding, **more})
 
 
-# Where the answers of each text are predicted, and the outputs of its heads.
-_Answers: TypeAlias = tuple[list[Target], list[list[Tensor]]]
 RANDOM_SETS = 20
 _TEXTS = 20  # of a probe
 _LEAST = 0.1  # the share of answers beyond chance that a model has to give to show the behavior
@@ -121,9 +117,13 @@ def confirm(
 
     heads, roles : of the survey.
     """
-    reason = _why_not(model, texts)
+    reason = ""
+    if unembedding_of(model.module) is None:
+        reason = "the model predicts no tokens"
+    elif not texts[0].copied and not predicts_next(model):  # the answers of others may be masks
+        reason = "the model does not predict next tokens"
     confirmed, checks = [], []
-    answers: _Answers | None = None  # the same for all probes
+    answers = cache(partial(_find_answers, model, texts[:_TEXTS]))  # the same for all probes
     for number, probe in enumerate(probes):
         with_roles = zip(heads, roles, strict=True)
         named = [(head.layer, head.head) for head, role in with_roles if role == probe.role]
@@ -134,30 +134,13 @@ def confirm(
             few = "too few other heads to compare with" if named else "no head has the role"
             confirmed.append(replace(result, reason=reason or few))
             continue
-        if answers is None:
-            answers, reason = attempt(partial(_find_answers, model, texts[:_TEXTS]))
-            if answers is None:
-                confirmed.append(replace(result, reason=reason))
-                continue
         with part(number, len(probes), f"ablating “{probe.role}” heads"):
             measure = partial(_measure, model, probe, answers, [ablated, *sets], result)
             measured, failure = attempt(measure)
-        if measured is None:
-            confirmed.append(replace(result, reason=failure))
-        else:
-            confirmed.append(measured[0])
-            checks.append(measured[1])
+        done, check = measured or (replace(result, reason=failure), None)
+        confirmed.append(done)
+        checks += [] if check is None else [check]
     return tuple(confirmed), max(checks, key=lambda check: check.difference, default=None)
-
-
-def _why_not(model: Model, texts: Sequence[ProbeText]) -> str:
-    """Return why a model cannot show the behavior of a probe, or ""."""
-    if unembedding_of(model.module) is None:
-        return "the model predicts no tokens"
-    if texts[0].copied:  # with masks if it predicts masked tokens
-        return ""
-    inputs = read(model, whole_words(model)[:5]).inputs
-    return "" if is_causal(model, inputs) else "the model does not predict next tokens"
 
 
 def _draw_sets(
@@ -191,17 +174,14 @@ def _draw_sets(
 def _measure(
     model: Model,
     probe: Probe,
-    answers: _Answers,
+    find_answers: Callable[[], list[Target]],
     sets: Sequence[Sequence[Head]],
     result: Confirmation,
 ) -> tuple[Confirmation, AnalysisCheck]:
     """Return the answers' log-probability and accuracy before, and without each set of heads."""
-    targets, outputs = answers
-    hidden = (0,) if probe.hides_sink else ()
+    targets, hidden = find_answers(), (0,) if probe.hides_sink else ()
     with tracing(model):
-        before, after = measure_without(
-            targets, outputs, sets, measure=NextTokens.means, hidden=hidden
-        )
+        before, after = measure_without(targets, sets, measure=NextTokens.means, hidden=hidden)
     with restoring(model.module, None, seed=2):
         loaded = [NextTokens.means(one.readout.run(one.inputs)) for one in targets]
     errors = (before - torch.stack(loaded))[..., 0].abs()
@@ -225,8 +205,8 @@ def _measure(
     return confirmation, check
 
 
-def _find_answers(model: Model, texts: Sequence[ProbeText]) -> _Answers:
-    """Read the texts, where their answers are predicted, and the outputs of the heads in each."""
+def _find_answers(model: Model, texts: Sequence[ProbeText]) -> list[Target]:
+    """Read the texts, and where their answers are predicted."""
     targets = []
     for text in texts:
         reading = read(model, text.text)
@@ -234,5 +214,4 @@ def _find_answers(model: Model, texts: Sequence[ProbeText]) -> _Answers:
         answers = Answers.find(model, text, ids, reading.special)
         readout = NextTokens(model.module, answers.rows, answers.tokens, answers.wrong)
         targets.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
-    with tracing(model):
-        return targets, [outputs_of(target) for target in targets]
+    return targets

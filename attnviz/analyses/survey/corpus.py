@@ -6,13 +6,17 @@ import codecs
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
+from functools import cached_property
+from glob import has_magic
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
+from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, first_line, refuse_given, true_or_false
 from attnviz.inputs.batch import Inputs, encode, read_texts
 from attnviz.inputs.text import max_tokens, spelled, tokenize, translate
@@ -28,11 +32,14 @@ from attnviz.runtime.libraries import silence_logs
 if TYPE_CHECKING:
     from attnviz.pipeline.attend import Loadable
 
+Kind: TypeAlias = Literal["text", "image", "audio"]
 Corpus: TypeAlias = "str | Path | Iterable[TextSource]"
 Encoding: TypeAlias = "Mapping[str, Sequence[int]]"
-Bad: TypeAlias = Callable[[str], str]
-OnBad: TypeAlias = Callable[[int, str], None]
-T = TypeVar("T")
+Row: TypeAlias = "str | InputError"  # a text, or why it cannot be read
+MEDIA_SUFFIXES = {
+    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
+    "audio": (".wav", ".flac", ".ogg", ".mp3"),
+}
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 _LONGEST = 2**24  # characters of a line or a field: a file without ends must not fill the memory
 PART = 512  # texts that are sorted by length and written together
@@ -70,6 +77,11 @@ class TokenizedText(Text):
     def __len__(self) -> int:
         return len(self.encoding["input_ids"])
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids of the tokens."""
+        return tuple(self.encoding["input_ids"])
+
 
 @dataclass
 class CorpusChanges:
@@ -90,21 +102,6 @@ class CorpusChanges:
         self.left_out.append(number)
         self.first_error = self.first_error or error
 
-    def count_cut(self, texts: Iterable[TokenizedText]) -> Iterator[TokenizedText]:
-        """Yield the texts, and count those that were cut."""
-        for text in texts:
-            if text.cut:
-                self.cut, self.cut_to = self.cut + 1, max(self.cut_to, len(text))
-            yield text
-
-    def empty_corpus(self) -> InputError:
-        """Return the error of a corpus without any readable text."""
-        message = "The corpus has no text. Choose one with at least one text."
-        if self.left_out:
-            count = len(self.left_out)
-            message = f"No text of the corpus could be read ({count:,}): {self.first_error}"
-        return InputError(message)
-
     @property
     def notes(self) -> tuple[str, ...]:
         """The notes of a result."""
@@ -123,13 +120,15 @@ class CorpusChanges:
 
 
 def parse_corpus(
-    reader: str, source: Any, inputs: Source
+    reader: str, source: Any, inputs: Source, seed: int
 ) -> tuple[Any, list[str] | None, bool, SpecialTokens | None]:
     """Return the source of a corpus, the second text of each, whether to cut, and special tokens.
 
     reader : the function that takes these keywords, by its name. Images and sounds may have the
-    name of their kind.
+    name of their kind. seed : one that the random generators take.
     """
+    if not 0 <= seed < 2**63:
+        raise InputError(f"The seed must be 0 to 2^63 - 1, not {seed}.")
     given: dict[str, Any] = {name: one for name, one in inputs.items() if one is not None}
     truncate = true_or_false(given.pop("truncate", False), "truncate")
     special_tokens, pairs = given.pop("special_tokens", None), given.pop("pair", None)
@@ -150,51 +149,33 @@ def parse_corpus(
     return source, pairs, truncate, special_tokens
 
 
-def read_corpus(
-    source: Corpus,
-    *,
-    column: str = "text",
-    on_bad: OnBad | None = None,
-    pairs: Sequence[str] | None = None,
-) -> Iterator[Text]:
-    """Yield the texts of a corpus, without the empty ones.
+def is_of_media(source: object) -> bool:
+    """Whether a corpus is a folder, a pattern of names, or an image or a sound."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    is_file = any(ending(source) in endings for endings in MEDIA_SUFFIXES.values())
+    return is_file or Path(source).is_dir() or has_magic(str(source))
 
-    A file has texts in lines (.txt), in JSON objects or strings in lines (.jsonl), or in a column
-    (.csv, .tsv, .parquet); "-" is standard input, read as .txt. Texts from Python may be ids or
-    messages.
 
-    column : the column, or key, of the text. pairs : the second text of each. on_bad : called with
-    the number, from 1, and the error of each line or row that cannot be read, which is then left
-    out; by default the first such error is raised.
+def ending(path: Any) -> str:
+    """Return the suffix of a name, in lower case."""
+    return Path(path).suffix.lower()
+
+
+def check_corpus(source: object, column: str = "text", *, media: bool = False) -> None:
+    """Raise InputError for what is no corpus, as far as its name tells, or has no such column.
+
+    media : whether it may be one of images or sounds.
     """
-    errors: list[str] = []
-
-    def bad(error: str) -> str:
-        """Report a text that cannot be read; return an empty one, which is left out."""
-        if on_bad is None:
-            raise InputError(f"{error} Fix it, or leave such lines out with --skip-bad.")
-        errors.append(error)
-        return ""
-
-    for number, text in enumerate(_rows(source, column, bad)):
-        if errors and on_bad is not None:
-            on_bad(number + 1, errors.pop())
-        second = None if pairs is None else pairs[number]
-        if not isinstance(text, str):
-            yield Text(number, "", second, text)
-        elif text.strip():
-            yield Text(number, text, second)
-
-
-def check_corpus(source: object, column: str = "text") -> None:
-    """Raise InputError for what is neither the name of a file nor a list, or has no columns."""
     if hasattr(source, "columns"):  # iterated, a table yields their names
         raise InputError("A table is not a list of texts. Give one column, such as table['text'].")
     if not isinstance(source, str | Path | Iterable):
         raise InputError(f"A corpus is a file or a list of texts, not {source!r:.60}.")
-    if not isinstance(source, str | Path) or Path(source).suffix.lower() not in SUFFIXES[1:]:
+    if not isinstance(source, str | Path) or ending(source) not in SUFFIXES[1:]:
         why = f"only {', '.join(SUFFIXES[1:])} have columns. Leave it out."
         refuse_given(why, column=column != "text")
+    if isinstance(source, str | Path) and not (media and is_of_media(source)):
+        check_corpus_name(source)
 
 
 def check_corpus_name(source: str | Path) -> None:
@@ -211,43 +192,26 @@ def check_corpus_name(source: str | Path) -> None:
         raise InputError(f"There is no file {path}. Check the name of the corpus.")
 
 
-def count_rows(source: Corpus) -> int | None:
-    """Return about how many lines or rows a corpus has; None if only reading it can tell."""
+def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
+    """Yield the text of each row, also an empty one, or ids or messages, or its error."""
+    check_corpus(source)
     if not isinstance(source, str | Path):
-        return len(source) if isinstance(source, Sized) else None
-    path = Path(source)
-    if not path.is_file():
-        return None
-    if path.suffix.lower() == ".parquet":
-        import pyarrow.parquet as pq
-
-        return int(pq.read_metadata(path).num_rows)
-    with path.open("rb") as file:
-        return 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
-
-
-def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[Any]:
-    """Yield the text of each row, also an empty one, or ids or messages."""
-    if not isinstance(source, str | Path):
-        check_corpus(source)
         several = parse_text(source, "The corpus", prompted=False)
         for number, item in enumerate(source if several is None else several, start=1):
             if not isinstance(item, str):
-                item = _no_string(item, number, bad)
-            elif not item.strip():
-                item = bad(f"Text {number} is empty.")
-            yield item
+                yield _no_string(item, number)
+            else:
+                yield item if item.strip() else InputError(f"Text {number} is empty.")
         return
     if str(source) == "-":
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(**_UTF_8)
-        yield from _lines(sys.stdin, "standard input", bad)
+        yield from _lines(sys.stdin, "standard input")
         return
-    check_corpus_name(source)
     path = Path(source)
     suffix = path.suffix.lower()
     if suffix == ".parquet":
-        yield from _parquet(path, column, bad)
+        yield from _parquet(path, column)
         return
     is_table = suffix in (".csv", ".tsv")
     try:
@@ -256,17 +220,17 @@ def _rows(source: Corpus, column: str, bad: Bad) -> Iterator[Any]:
                 raise InputError(f"{path} is UTF-16 text. Save it as UTF-8.")
         with path.open(newline="" if is_table else None, **_UTF_8) as file:
             if is_table:
-                yield from _csv(file, path.name, column, "\t" if suffix == ".tsv" else ",", bad)
+                yield from _csv(file, path.name, column, "\t" if suffix == ".tsv" else ",")
             elif suffix == ".jsonl":
-                yield from _json_lines(file, path.name, column, bad)
+                yield from _json_lines(file, path.name, column)
             else:
-                yield from _lines(file, path.name, bad)
+                yield from _lines(file, path.name)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}. Name another file.") from None
 
 
-def _no_string(item: Any, number: int, bad: Bad) -> TokenIds | Chat | str:
-    """Return the ids or the messages that an item is, or report that it is none."""
+def _no_string(item: Any, number: int) -> TokenIds | Chat | InputError:
+    """Return the ids or the messages that an item is, or the error that it is none."""
     if isinstance(item, TokenIds | Chat):
         return item
     try:
@@ -274,38 +238,38 @@ def _no_string(item: Any, number: int, bad: Bad) -> TokenIds | Chat | str:
             case [one]:
                 return one
     except InputError as error:
-        return bad(str(error))
-    return bad(f"Text {number} is {item!r:.60}, not a string.")
+        return error
+    return InputError(f"Text {number} is {item!r:.60}, not a string.")
 
 
-def _lines(file: TextIO, name: str, bad: Bad) -> Iterator[str]:
+def _lines(file: TextIO, name: str) -> Iterator[Row]:
     for number in count(1):
         line = file.readline(_LONGEST)
         if not line:
             return
         if len(line) == _LONGEST:
             raise InputError(f"Line {number} of {name} is too long. Put each text on its own line.")
-        yield _check_utf_8(line.rstrip("\r\n"), number, name, bad)
+        yield _check_utf_8(line.rstrip("\r\n"), number, name)
 
 
-def _check_utf_8(text: str, line: int, name: str, bad: Bad) -> str:
-    """Return the text, or report bytes that are not UTF-8, read as surrogates."""
+def _check_utf_8(text: str, line: int, name: str) -> Row:
+    """Return the text, or the error of bytes that are not UTF-8, read as surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        return bad(f"Line {line} of {name} is not valid UTF-8.")
+        return InputError(f"Line {line} of {name} is not valid UTF-8.")
     return text
 
 
-def _json_lines(file: TextIO, name: str, column: str, bad: Bad) -> Iterator[str]:
-    for number, line in enumerate(_lines(file, name, bad), start=1):
-        if not line.strip():
+def _json_lines(file: TextIO, name: str, column: str) -> Iterator[Row]:
+    for number, line in enumerate(_lines(file, name), start=1):
+        if isinstance(line, InputError) or not line.strip():
             yield line
             continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield bad(f"Line {number} of {name} is not valid JSON: {error}.")
+            yield InputError(f"Line {number} of {name} is not valid JSON: {error}.")
             continue
         text = record.get(column) if isinstance(record, dict) else record
         if isinstance(text, str):
@@ -313,10 +277,11 @@ def _json_lines(file: TextIO, name: str, column: str, bad: Bad) -> Iterator[str]
         else:
             missing = isinstance(record, dict) and column not in record
             content = f"keys {', '.join(map(repr, record))}" if missing else repr(text)
-            yield bad(f"Line {number} of {name} has no text under {column!r}: {content[:60]}.")
+            why = f"has no text under {column!r}: {content[:60]}"
+            yield InputError(f"Line {number} of {name} {why}.")
 
 
-def _csv(file: Any, name: str, column: str, delimiter: str, bad: Bad) -> Iterator[str]:
+def _csv(file: Any, name: str, column: str, delimiter: str) -> Iterator[Row]:
     rows = csv.reader(file, delimiter=delimiter, strict=True)
     limit = csv.field_size_limit(_LONGEST)
     try:
@@ -324,9 +289,9 @@ def _csv(file: Any, name: str, column: str, delimiter: str, bad: Bad) -> Iterato
         index = _column_index(header, column, name)
         for row in rows:
             if len(row) == len(header):
-                yield _check_utf_8(row[index], rows.line_num, name, bad)
+                yield _check_utf_8(row[index], rows.line_num, name)
             elif row:
-                yield bad(
+                yield InputError(
                     f"Line {rows.line_num} of {name} has {len(row)} columns, but the header has "
                     f"{len(header)}."
                 )
@@ -336,7 +301,7 @@ def _csv(file: Any, name: str, column: str, delimiter: str, bad: Bad) -> Iterato
         csv.field_size_limit(limit)
 
 
-def _parquet(path: Path, column: str, bad: Bad) -> Iterator[str]:
+def _parquet(path: Path, column: str) -> Iterator[Row]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -354,7 +319,7 @@ def _parquet(path: Path, column: str, bad: Bad) -> Iterator[str]:
                     row += 1
                     if not isinstance(text, str):
                         message = f"Row {row} of {path.name} has no text under {column!r}"
-                        text = bad(f"{message}: {text!r:.60}.")
+                        text = InputError(f"{message}: {text!r:.60}.")
                     yield text
     except (pa.ArrowException, OSError) as error:
         raise InputError(
@@ -373,54 +338,22 @@ def _column_index(names: list[str], column: str, file_name: str) -> int:
 
 
 def load_reader(
-    model: Model | Loadable | None, kinds: Sequence[str] = ("text",), what: str = "one text"
-) -> tuple[Model, str]:
-    """Return a model, and which of some kinds it reads, alone; InputError for any other model."""
+    model: Model | Loadable | None, special_tokens: SpecialTokens | None, *, media: bool = False
+) -> tuple[Model, Kind]:
+    """Return a model and what it reads: texts, or images or sounds; InputError for any other.
+
+    media : whether images and sounds may be read.
+    """
     model = model if isinstance(model, Model) else load(model)
     model = Model(model.checkpoint.shadow())
     reads = input_kinds(model.module)
-    is_one = len(reads) == 1 and reads[0] in kinds
+    is_one = len(reads) == 1 and reads[0] in (NOUNS if media else ("text",))
     decodes = is_one and has_text_decoder(model.module)
     if is_one and (reads == ("audio",) or not decodes):
-        return model, reads[0]
+        return Model(model.checkpoint.reading(special_tokens)), cast("Kind", reads[0])
     kind = "is an encoder–decoder" if is_one else f"reads {' and '.join(reads)}"
+    what = "texts, images or sounds" if media else "one text"
     raise InputError(f"{model.name} {kind}. Choose a model that reads {what}.")
-
-
-def check_seed(seed: int) -> None:
-    """Raise InputError for a seed that the random generators do not take."""
-    if not 0 <= seed < 2**63:
-        raise InputError(f"The seed must be 0 to 2^63 - 1, not {seed}.")
-
-
-def tokenize_corpus(
-    model: Model, texts: Iterable[Text], *, truncate: bool, on_bad: OnBad | None
-) -> Iterator[TokenizedText]:
-    """Yield the texts with their tokens.
-
-    on_bad : called with the number, from 1, and the error of each text that the model cannot read;
-    if None, the error is raised.
-    """
-    checkpoint = model.checkpoint
-    assert checkpoint.tokenizer is not None  # the model reads text
-    longest = max_tokens(checkpoint.module, checkpoint.tokenizer)
-    for text in texts:
-        try:
-            if text.source is not None:
-                read = _encoded(model, text, truncate=truncate)
-            else:
-                with translate(checkpoint):
-                    one = tokenize(checkpoint, text.text, text.pair, longest, truncate=truncate)
-                names = text.number, text.text, text.pair
-                read = TokenizedText(*names, encoding=one.fields, cut=one.cut_from is not None)
-        except InputError as error:
-            if on_bad is None:
-                raise InputError(
-                    f"In text {text.number + 1}: {error} Or leave such texts out (--skip-bad)."
-                ) from None
-            on_bad(text.number + 1, f"text {text.number + 1}: {error}")
-        else:
-            yield read
 
 
 def inputs_of(texts: Sequence[Text]) -> Inputs:
@@ -430,22 +363,6 @@ def inputs_of(texts: Sequence[Text]) -> Inputs:
     return Inputs(sources, pairs or None, None, None, None, several=len(texts) > 1)
 
 
-def _encoded(model: Model, text: Text, *, truncate: bool) -> TokenizedText:
-    """Return ids or messages with their tokens."""
-    assert text.source is not None
-    batch = encode(model.checkpoint, inputs_of([text]), truncate=truncate)
-    encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}
-    encoding["special_tokens_mask"] = list(map(int, batch.axes["text"][0].special))
-    words, cut = spelled(model.checkpoint, text.source)[0], batch.details[0].cut_from is not None
-    return TokenizedText(text.number, words, None, text.source, encoding=encoding, cut=cut)
-
-
-def sample_of(texts: Sequence[TokenizedText]) -> list[TokenizedText]:
-    """Return a few texts, evenly chosen among those of moderate length."""
-    short = [text for text in texts if len(text) <= _SAMPLE_TOKENS] or [min(texts, key=len)]
-    return short[:: -(-len(short) // _SAMPLE_TEXTS)]
-
-
 def softmax_only(result: AttentionResult) -> AttentionResult:
     """Return a result without linear attention; InputError if there is nothing else."""
     return result.without_linear("statistics of heads need")
@@ -453,27 +370,136 @@ def softmax_only(result: AttentionResult) -> AttentionResult:
 
 def verify_sample(
     model: Model,
-    texts: Sequence[TokenizedText],
+    sample: Sequence[TokenizedText],
     truncate: bool,
     select: Callable[[AttentionResult], AttentionResult] = softmax_only,
 ) -> list[AttentionResult]:
     """Return verified results of a few texts, with the attentions that are selected."""
     with silence_logs():
-        options = AttendOptions(truncate=truncate)
-        several = run(model.checkpoint, inputs_of(sample_of(texts)), options)
+        several = run(model.checkpoint, inputs_of(sample), AttendOptions(truncate=truncate))
     results = [select(result) for result in several]
     return [replace(result, provenance=replace(result.provenance, text=None)) for result in results]
 
 
-def parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the items in lists of `size`; the last may be shorter.
+@dataclass(eq=False)
+class TextCorpus:
+    """The texts of a corpus, with the tokens of a model. It is read again in each iteration.
 
-    >>> list(parts("abcde", 2))
-    [['a', 'b'], ['c', 'd'], ['e']]
+    A file has texts in lines (.txt), in JSON objects or strings in lines (.jsonl), or in a column
+    (.csv, .tsv, .parquet); "-" is standard input, read as .txt. Texts from Python may be ids or
+    messages.
+
+    column : the column, or key, of the text. pairs : the second text of each. truncate : whether
+    long texts are cut. skip_bad : whether texts that cannot be read are left out; by default the
+    first is an error. select : returns a result with the attentions to measure. changes : how the
+    texts that were read last differ from the corpus.
     """
-    rest = iter(items)
-    while part := list(islice(rest, size)):
-        yield part
+
+    model: Model
+    source: Corpus
+    column: str = "text"
+    pairs: Sequence[str] | None = None
+    truncate: bool = False
+    skip_bad: bool = False
+    select: Callable[[AttentionResult], AttentionResult] = softmax_only
+    changes: CorpusChanges = field(default_factory=CorpusChanges)
+    kind: ClassVar[Kind] = "text"
+
+    def __iter__(self) -> Iterator[TokenizedText]:
+        self.changes = CorpusChanges()
+        return self.tokenized(self.texts())
+
+    def texts(self) -> Iterator[Text]:
+        """Yield the texts, without the empty ones."""
+        for number, text in enumerate(_rows(self.source, self.column)):
+            second = None if self.pairs is None else self.pairs[number]
+            if isinstance(text, InputError):
+                if not self.skip_bad:
+                    raise InputError(f"{text} Fix it, or leave such lines out with --skip-bad.")
+                self.changes.leave_out(number + 1, str(text))
+            elif not isinstance(text, str):
+                yield Text(number, "", second, text)
+            elif text.strip():
+                yield Text(number, text, second)
+
+    def tokenized(self, texts: Iterable[Text]) -> Iterator[TokenizedText]:
+        """Yield texts with their tokens."""
+        changes = self.changes
+        for text in texts:
+            try:
+                read = self._encode(text)
+            except InputError as error:
+                number = text.number + 1
+                if not self.skip_bad:
+                    raise InputError(
+                        f"In text {number}: {error} Or leave such texts out (--skip-bad)."
+                    ) from None
+                changes.leave_out(number, f"text {number}: {error}")
+                continue
+            if read.cut:
+                changes.cut, changes.cut_to = changes.cut + 1, max(changes.cut_to, len(read))
+            yield read
+
+    def _encode(self, text: Text) -> TokenizedText:
+        """Return a text with its tokens; raise InputError if the model cannot read it."""
+        checkpoint, names = self.model.checkpoint, (text.number, text.text, text.pair)
+        if text.source is None:
+            with translate(checkpoint):
+                one = tokenize(
+                    checkpoint, text.text, text.pair, self._longest, truncate=self.truncate
+                )
+            return TokenizedText(*names, encoding=one.fields, cut=one.cut_from is not None)
+        batch = encode(checkpoint, inputs_of([text]), truncate=self.truncate)
+        encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}
+        encoding["special_tokens_mask"] = list(map(int, batch.axes["text"][0].special))
+        words, cut = spelled(checkpoint, text.source)[0], batch.details[0].cut_from is not None
+        return TokenizedText(text.number, words, None, text.source, encoding=encoding, cut=cut)
+
+    @cached_property
+    def _longest(self) -> int | None:
+        """The most tokens that the model can read."""
+        assert self.model.tokenizer is not None  # the model reads text
+        return max_tokens(self.model.module, self.model.tokenizer)
+
+    @property
+    def rows(self) -> int | None:
+        """About how many rows the corpus has; None if only reading it can tell."""
+        if not isinstance(self.source, str | Path):
+            return len(self.source) if isinstance(self.source, Sized) else None
+        path = Path(self.source)
+        if not path.is_file():
+            return None
+        if ending(path) == ".parquet":
+            import pyarrow.parquet as pq
+
+            return int(pq.read_metadata(path).num_rows)
+        with path.open("rb") as file:
+            return 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
+
+    def parts(self) -> Iterator[list[TokenizedText]]:
+        """Yield the texts in parts."""
+        rest = iter(self)
+        while part := list(islice(rest, PART)):
+            yield part
+
+    def open(
+        self,
+    ) -> tuple[list[TokenizedText], list[AttentionResult], Iterator[list[TokenizedText]]]:
+        """Return a few texts, their verified results, and all texts in parts.
+
+        The few are evenly chosen among those of moderate length. InputError if there is no text.
+        """
+        rest = self.parts()
+        if (first := next(rest, None)) is None:
+            message = "The corpus has no text. Choose one with at least one text."
+            if left_out := len(self.changes.left_out):
+                why = self.changes.first_error
+                message = f"No text of the corpus could be read ({left_out:,}): {why}"
+            raise InputError(message)
+        short = [text for text in first if len(text) <= _SAMPLE_TOKENS] or [min(first, key=len)]
+        sample = short[:: -(-len(short) // _SAMPLE_TEXTS)]
+        results = verify_sample(self.model, sample, self.truncate, self.select)
+        return sample, results, chain([first], rest)
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:

@@ -10,17 +10,16 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attnviz.analyses.survey.corpus import Encoding, batches, softmax_only
-from attnviz.analyses.survey.media import MediaCorpus
-from attnviz.analyses.survey.result import HeadName
+from attnviz.analyses.survey.result import NOUNS, HeadName
 from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
-from attnviz.errors import InputError
+from attnviz.errors import InputError, ModelError
 from attnviz.heads import (
     STATISTICS,
     STATISTICS_OF,
@@ -44,11 +43,6 @@ from attnviz.runtime.libraries import release_unused
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # positions of a batch, with padding
 _KEY_ORDER = [0, 0, 0, 1]  # where the random numbers of key orders start, apart from all others
 _MOST_HEADS = 2048  # of linear attention, of which the flips and the distances fit in memory
-
-
-def batch_tokens(device: torch.device) -> int:
-    """Return the most positions of a batch on a device, with padding."""
-    return _BATCH_TOKENS.get(device.type, _BATCH_TOKENS["cuda"])
 
 
 Attention: TypeAlias = "BatchedAttention | _SignedWeights"
@@ -79,17 +73,6 @@ class TextStatistics:
     compared: int
 
 
-def _largest_difference(ours: Tensor, theirs: Tensor | None, largest: Tensor) -> Tensor:
-    """Return the largest difference of each head (H, S), as a share of the largest values, (H,).
-
-    NaN if there is nothing to compare with.
-    """
-    if theirs is None:
-        return torch.full(ours.shape[:1], torch.nan, device="cpu")
-    shares = ((ours - theirs).abs() / largest).nan_to_num(0.0)
-    return shares.masked_fill(ours.isnan() != theirs.isnan(), torch.inf).amax(-1)
-
-
 class _Measure:
     """Measures attentions of N texts or of one medium, and what chance gives in their place.
 
@@ -117,7 +100,8 @@ class _Measure:
     def __call__(self, attention: Attention) -> tuple[Tensor, ...]:
         """Return the statistics (N, H, S) of weights, of even weights and of shuffled keys.
 
-        Last come the differences from the statistics of the model's own weights, (H,).
+        Last come the largest differences of each head from the statistics of the model's own
+        weights, as shares of the largest values, (H,); NaN if it does not return them.
         """
         real = self._of_texts.keys.real
         sum_to_1 = attention.sinks is None and not self._signed
@@ -148,9 +132,12 @@ class _Measure:
 
         values, of_keys = self._of_all(attention.weights).cpu(), self._of_texts(shuffled_keys).cpu()
         even = self._of_texts(even_weights).expand_as(of_keys).cpu()
-        of_model = attention.model_weights
-        theirs = None if of_model is None else self._of_first(of_model).cpu()[0]
-        return values, even, of_keys, _largest_difference(values[0], theirs, self._limits)
+        differences = torch.full(values.shape[1:2], torch.nan, device="cpu")
+        if attention.model_weights is not None:
+            ours, theirs = values[0], self._of_first(attention.model_weights).cpu()[0]
+            shares = ((ours - theirs).abs() / self._limits).nan_to_num(0.0)
+            differences = shares.masked_fill(ours.isnan() != theirs.isnan(), torch.inf).amax(-1)
+        return values, even, of_keys, differences
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +145,7 @@ class HeadStatistics:
     """Measures the heads of one model on texts.
 
     records : the attentions of any one text. seed : of the shuffles. statistics : what is measured.
-    only_on : the numbers of the texts that a statistic is measured on, by name; by default all.
+    only_on : the numbers of the texts on which the statistic of a role is measured; else on all.
     """
 
     checkpoint: Checkpoint
@@ -166,6 +153,7 @@ class HeadStatistics:
     seed: int = 0
     statistics: Sequence[Statistic] = STATISTICS
     only_on: Mapping[str, range] = field(default_factory=dict)
+    one_by_one: ClassVar[bool] = False  # whether texts run alone
 
     @cached_property
     def heads(self) -> tuple[HeadName, ...]:
@@ -192,7 +180,7 @@ class HeadStatistics:
         *statistics, differences = zip(*measured, strict=True)
         value, shuffled, even, keys = (torch.cat(batch)[positions] for batch in statistics)
         for column, statistic in enumerate(self.statistics):
-            numbers = self.only_on.get(statistic.name)
+            numbers = self.only_on.get(statistic.role)
             if numbers is not None:
                 rows = [row for row, text in enumerate(texts) if text.number not in numbers]
                 value[rows, :, column] = torch.nan
@@ -207,10 +195,17 @@ class HeadStatistics:
             compared=len(order),
         )
 
-    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Return which texts are measured together."""
-        tokens = batch_tokens(self.checkpoint.device) // 2  # each text is read twice
-        return list(batches(lengths, tokens))
+    def _batches(self, lengths: Sequence[int], copies: int = 2) -> list[list[int]]:
+        """Return which texts are run together, so many times each."""
+        if self.one_by_one:
+            return [[index] for index in range(len(lengths))]
+        most = _BATCH_TOKENS.get(self.checkpoint.device.type, _BATCH_TOKENS["cuda"])
+        return list(batches(lengths, most // copies))
+
+    def batched(self, texts: Sequence[Any]) -> list[list[Any]]:
+        """Return texts as they are run together, once each."""
+        order = self._batches([*map(self._length, texts)], 1)
+        return [[texts[index] for index in batch] for batch in order]
 
     def _length(self, text: Any) -> int:
         """Return how many positions a text has."""
@@ -247,8 +242,9 @@ class HeadStatistics:
         shuffled : whether their tokens in another order follow.
         """
         encodings = [text.encoding for text in texts]
-        mixed = [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]
-        inputs, tokens = self.batch([*encodings, *mixed] if shuffled else encodings)
+        if shuffled:
+            encodings += [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]
+        inputs, tokens = self.batch(encodings)
         self._capture(inputs, lambda attention: on_attention(attention, tokens, None))
 
     def _capture(
@@ -382,13 +378,11 @@ class SignedHeadStatistics(HeadStatistics):
     """
 
     statistics: Sequence[Statistic] = STATISTICS_OF["linear"]
+    one_by_one: ClassVar[bool] = True  # without padding
 
     def measure(self, texts: Sequence[Any]) -> TextStatistics:
         """Measure every head on each text; those of a text with one token are NaN."""
         return replace(super().measure(texts), compared=0)
-
-    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
-        return [[index] for index in range(len(lengths))]  # without padding
 
     def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
         if len(texts[0]) > 1:
@@ -410,14 +404,10 @@ class SignedHeadStatistics(HeadStatistics):
 # --- images and sounds
 
 
-@dataclass(frozen=True, eq=False)
 class MediaHeads(HeadStatistics):
     """Measures the heads of a model on images or sounds, one after the other."""
 
-    corpus: MediaCorpus = field(kw_only=True)
-
-    def _batches(self, lengths: Sequence[int]) -> list[list[int]]:
-        return [[index] for index in range(len(lengths))]
+    one_by_one: ClassVar[bool] = True
 
     def _length(self, text: Any) -> int:
         known = [len(axes[0]) for axes in text.batch.axes.values()]
@@ -427,13 +417,22 @@ class MediaHeads(HeadStatistics):
         self, texts: Sequence[Any], on_attention: OnAttention, *, shuffled: bool = False
     ) -> None:
         """Run the model on one medium; see `HeadStatistics.run`."""
+        (medium,) = texts
         known: dict[Axis, Positions] = {}
 
-        def pass_on(attention: BatchedAttention, *axes: Axis) -> None:
+        def pass_on(attention: BatchedAttention) -> None:
+            axes = medium.axes(attention.known)
+            sizes = attention.query.shape[2], attention.key.shape[2]
+            if tuple(map(len, axes)) != sizes:
+                raise ModelError(
+                    f"{attention.known.path} reads {sizes[1]} positions of {medium.name}, not "
+                    f"{len(axes[1])}. Choose a model whose {NOUNS[medium.kind]} all have the same "
+                    "size."
+                )
             for axis in axes:
                 if axis not in known:
                     known[axis] = Positions.of(axis, attention.query.device)
             queries, keys = (known[axis] for axis in axes)
             on_attention(attention, queries, None if queries is keys else keys)
 
-        self.corpus.capture(texts[0], self.records, pass_on)
+        capture_batch(self.checkpoint.module, medium.batch.inputs, self.records, pass_on)

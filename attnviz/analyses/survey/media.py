@@ -4,76 +4,41 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any
 
 from attnviz.analyses.survey.corpus import (
-    Corpus,
-    OnBad,
-    check_corpus,
-    check_corpus_name,
-    load_reader,
+    MEDIA_SUFFIXES,
+    CorpusChanges,
+    Kind,
+    ending,
 )
 from attnviz.analyses.survey.result import NOUNS
-from attnviz.capture.batched import BatchedAttention, capture_batch
-from attnviz.errors import InputError, ModelError, refuse_given
+from attnviz.errors import InputError, refuse_given
 from attnviz.inputs.audio import Sound, read_sound
 from attnviz.inputs.batch import Batch, Inputs, encode
 from attnviz.inputs.image import Picture, read_image
-from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder
-from attnviz.pipeline.attend import Loadable, Model, attend
+from attnviz.pipeline.attend import Model, attend
 from attnviz.pipeline.run import transcript_of
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 
-Kind: TypeAlias = Literal["text", "image", "audio"]
-FILES = {
-    "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
-    "audio": (".wav", ".flac", ".ogg", ".mp3"),
-}
 POSITIONS = {"text": "tokens", "image": "patches and special tokens", "audio": "frames and tokens"}
 _SAMPLE = {"image": 8, "audio": 2}  # on which all stages are verified; a sound has many frames
-
-
-def load_corpus_model(
-    model: Model | Loadable | None, special_tokens: SpecialTokens | None
-) -> tuple[Model, Kind]:
-    """Return a model and what its corpus consists of; InputError for one that reads pairs."""
-    model, kind = load_reader(model, ("text", "image", "audio"), "texts, images or sounds")
-    return Model(model.checkpoint.reading(special_tokens)), cast("Kind", kind)
-
-
-def is_of_media(source: Corpus) -> bool:
-    """Whether a corpus is a folder, a pattern of names, or an image or a sound."""
-    if not isinstance(source, str | os.PathLike):
-        return False
-    endings = tuple(ending for endings in FILES.values() for ending in endings)
-    return Path(source).is_dir() or glob.has_magic(str(source)) or _ending(source) in endings
-
-
-def expect_corpus(source: object, column: str) -> None:
-    """Raise InputError for what is no corpus, as far as its name tells."""
-    check_corpus(source, column)
-    if isinstance(source, str | Path) and not is_of_media(source):
-        check_corpus_name(source)
-
-
-def _ending(path: Any) -> str:
-    return Path(path).suffix.lower()
 
 
 @dataclass(frozen=True, eq=False)
 class Medium:
     """An image or a sound of a corpus, as the model reads it.
 
-    number : of the file, counted from 0. axes : of queries and keys, for each attention; empty
-    while these are not known. source, target : what `attend` takes.
+    number : of the file, counted from 0. source, target : what `attend` takes.
     """
 
+    kind: Kind
     number: int
     name: str
     source: Any
@@ -108,24 +73,23 @@ class Medium:
 class MediaCorpus:
     """The images, or the sounds, that a model reads; a sound with its transcript.
 
-    on_bad : called with the number, from 1, and the error of each that cannot be read, which is
-    then left out; by default the first such error is raised.
+    InputError for options that are only for texts. The other fields are as in `TextCorpus`.
     """
 
     model: Model
     kind: Kind
     source: Any
+    column: InitVar[str]
     truncate: bool = False
-    on_bad: OnBad | None = None
+    skip_bad: bool = False
     _targets: dict[int, str] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, model: Model, kind: Kind, source: Any, truncate: bool, column: str) -> MediaCorpus:
-        """Return a corpus; raise InputError for options that are only for texts."""
-        cuts = truncate and kind == "image"
-        why = f"{model.name} reads {NOUNS[kind]}. Leave it out."
+    def __post_init__(self, column: str) -> None:
+        """Refuse the options of texts."""
+        cuts = self.truncate and self.kind == "image"
+        why = f"{self.model.name} reads {NOUNS[self.kind]}. Leave it out."
         refuse_given(why, truncate=cuts, column=column != "text")
-        return cls(model, kind, source, truncate)
+        self.changes = CorpusChanges(noun=self.kind)
 
     @cached_property
     def sources(self) -> list[Any]:
@@ -133,10 +97,10 @@ class MediaCorpus:
         noun, source = NOUNS[self.kind], self.source
         if not isinstance(source, str | os.PathLike):
             return list(source)
-        path, endings = Path(source), FILES[self.kind]
+        path, endings = Path(source), MEDIA_SUFFIXES[self.kind]
         if path.is_dir() or glob.has_magic(str(source)):
             names = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(source)))  # noqa: PTH207
-            if files := sorted(name for name in names if _ending(name) in endings):
+            if files := sorted(name for name in names if ending(name) in endings):
                 return files
             raise InputError(
                 f"{source} has no {noun[:-1]} for {self.model.name}: name a folder of {noun} "
@@ -144,9 +108,9 @@ class MediaCorpus:
             )
         if not path.is_file():
             raise InputError(f"There is no folder or file {path}. Check the name of the corpus.")
-        if _ending(path) in endings:
+        if ending(path) in endings:
             return [path]
-        if _ending(path) == ".txt":
+        if ending(path) == ".txt":
             lines = path.read_text("utf-8", errors="replace").splitlines()
             named = [line.strip() for line in lines if line.strip()]
             if named and (path.parent / named[0]).is_file():
@@ -156,11 +120,15 @@ class MediaCorpus:
             f"{noun}, or a .txt file with the name of one in each line."
         )
 
-    def __len__(self) -> int:
+    @property
+    def rows(self) -> int:
+        """How many files there are."""
         return len(self.sources)
 
-    def __iter__(self) -> Iterator[Medium]:
-        return self.some(range(len(self)))
+    def parts(self) -> Iterator[list[Medium]]:
+        """Yield the media, each alone."""
+        self.changes = CorpusChanges(noun=self.kind)
+        return ([medium] for medium in self.some(range(self.rows)))
 
     def some(self, numbers: Iterable[int]) -> Iterator[Medium]:
         """Yield the media with these numbers."""
@@ -169,16 +137,17 @@ class MediaCorpus:
                 yield self._read(number)
             except InputError as error:
                 message = f"{self.kind} {number + 1}: {error}"
-                if self.on_bad is None:
+                if not self.skip_bad:
                     raise InputError(f"{message} Or leave such files out (--skip-bad).") from None
-                self.on_bad(number + 1, message)
+                self.changes.leave_out(number + 1, message)
 
     def _read(self, number: int) -> Medium:
         checkpoint, source = self.model.checkpoint, self.sources[number]
         name = Path(source).name if isinstance(source, str | os.PathLike) else f"#{number + 1}"
         if self.kind == "image":
             picture: Picture = read_image(source)
-            return Medium(number, name, source, encode(checkpoint, Inputs(pictures=[picture])))
+            batch = encode(checkpoint, Inputs(pictures=[picture]))
+            return Medium(self.kind, number, name, source, batch)
         sound: Sound = read_sound(source)
         target = None
         if has_text_decoder(self.model.module):
@@ -188,13 +157,13 @@ class MediaCorpus:
         targets = None if target is None else [target]
         inputs = Inputs(targets=targets, sounds=[sound])
         batch = encode(checkpoint, inputs, truncate=self.truncate)
-        return Medium(number, name, source, batch, target)
+        return Medium(self.kind, number, name, source, batch, target)
 
-    def verified_sample(self) -> tuple[list[Medium], list[AttentionResult]]:
-        """Return a few media, evenly chosen, and their verified results."""
-        step = -(-len(self) // _SAMPLE[self.kind]) or 1
-        media = list(islice(self.some(range(0, len(self), step)), _SAMPLE[self.kind]))
-        media = media or list(islice(self, 1))
+    def open(self) -> tuple[list[Medium], list[AttentionResult], Iterator[list[Medium]]]:
+        """Return a few media, evenly chosen, their verified results, and all media, each alone."""
+        step = -(-self.rows // _SAMPLE[self.kind]) or 1
+        media = list(islice(self.some(range(0, self.rows, step)), _SAMPLE[self.kind]))
+        media = media or list(islice(self.some(range(self.rows)), 1))
         if not media:
             raise InputError(
                 f"The corpus has no {self.kind} that can be read. Name a folder of "
@@ -206,24 +175,4 @@ class MediaCorpus:
             result = attend(**inputs, model=self.model, truncate=self.truncate)
             unnamed = replace(result.provenance, image=None, audio=None, target=None)
             results.append(replace(result, provenance=unnamed))
-        return media, results
-
-    def capture(
-        self,
-        medium: Medium,
-        records: Sequence[AttentionRecord],
-        on_attention: Callable[[BatchedAttention, Axis, Axis], None],
-    ) -> None:
-        """Run the model on a medium, and pass on each attention with its axes."""
-
-        def pass_on(attention: BatchedAttention) -> None:
-            queries, keys = medium.axes(attention.known)
-            if (len(queries), len(keys)) != (attention.query.shape[2], attention.key.shape[2]):
-                raise ModelError(
-                    f"{attention.known.path} reads {attention.key.shape[2]} positions of "
-                    f"{medium.name}, not {len(keys)}. Choose a model whose {NOUNS[self.kind]} all "
-                    "have the same size."
-                )
-            on_attention(attention, queries, keys)
-
-        capture_batch(self.model.module, medium.batch.inputs, records, pass_on)
+        return media, results, self.parts()

@@ -24,7 +24,7 @@ from attnviz.figures import figure
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, label_points, line_height, new_page
 from attnviz.figures.style import AXIS_ROOM, FULL_WIDTH, SMALL_SIZE, WIDE, theme
-from attnviz.heads import RESTING_ROLES, TITLES, statistics_of_roles
+from attnviz.heads import RESTING_ROLES, STATISTICS_OF, TITLES
 from attnviz.results.text import literal
 
 _LARGEST_CELL = 0.3  # inches of a head in the grid of roles
@@ -126,7 +126,7 @@ def _colors(result: SurveyResult) -> dict[str, str]:
     """Return the color of each role, the rarest first."""
     roles = Counter(role for role in result.roles if role)
     order = [role for role, _ in reversed(roles.most_common())]
-    at_rest = [role for role in statistics_of_roles(result.kind) if role in RESTING_ROLES]
+    at_rest = [one.role for one in STATISTICS_OF[result.kind] if one.resting]
     resting = dict(zip(at_rest, (theme().gray, theme().faint), strict=False))
     cycle = itertools.cycle(theme().cycle[1:4] + theme().cycle[:1] + theme().cycle[5:])
     return {role: resting.get(role) or next(cycle) for role in order}
@@ -162,8 +162,9 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
 def _draw_named(page: Page, result: SurveyResult, place: tuple[float, float], top: float) -> float:
     """Draw the heads with a role: their mean weight with its interval, beside even weights."""
     colors = _colors(result)
-    known = statistics_of_roles("linear" if result.signed else result.kind)
-    columns = {one: result.of(name) for one, name in known.items() if name in result.statistics}
+    declared = STATISTICS_OF["linear" if result.signed else result.kind]
+    measured = [one for one in declared if one.name in result.statistics]
+    columns = {one.role: result.of(one.name) for one in measured}
     mean = {n: float(result.mean[n, columns[role]]) for n, role in enumerate(result.roles) if role}
     named = sorted(mean, key=lambda n: (result.roles[n] in RESTING_ROLES, -mean[n]))
     shown = named[:_MOST_NAMED]

@@ -26,8 +26,9 @@ from attnviz.models.devices import devices, one_device
 if TYPE_CHECKING:
     from ray import ObjectRef
 
-Part: TypeAlias = tuple[int, Sequence[TokenizedText]]
-MeasuredPart: TypeAlias = tuple[int, Sequence[TokenizedText], TextStatistics]
+Part: TypeAlias = tuple[int, Sequence[Any]]  # texts or media
+MeasuredPart: TypeAlias = tuple[int, Sequence[Any], TextStatistics]
+MeasureParts: TypeAlias = Callable[[HeadStatistics, Iterable[Part]], Iterator[MeasuredPart]]
 Engine = Literal["local", "ray"]
 _AHEAD = 2  # parts that wait for each processor of a cluster
 # Ray would report the start of a cluster to its makers: nothing is sent unasked.
@@ -43,9 +44,7 @@ def measure_here(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[Measu
 
 
 @contextmanager
-def ray_cluster(
-    address: str | None, model: torch.nn.Module
-) -> Iterator[Callable[[HeadStatistics, Iterable[Part]], Iterator[MeasuredPart]]]:
+def ray_cluster(address: str | None, model: torch.nn.Module) -> Iterator[MeasureParts]:
     """Yield a function that measures parts on a Ray cluster; they come in the order of completion.
 
     A part whose worker or machine dies is measured again.

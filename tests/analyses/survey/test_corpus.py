@@ -10,11 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import attnviz
-from attnviz.analyses.survey.corpus import read_corpus
+from attnviz.analyses.survey.corpus import TextCorpus
 from attnviz.app import run
 from attnviz.errors import InputError
 
 TEXTS = ["One, “two”.", "drei\tvier", "5 < 6"]
+
+
+def read_texts(source, **options):
+    """Return an iterator over the texts of a corpus, which no model reads."""
+    return TextCorpus(None, source, **options).texts()
 
 
 def as_txt(path):
@@ -55,14 +60,14 @@ def as_parquet(path):
 )
 def test_every_format_gives_the_same_texts(tmp_path, name, write):
     write(tmp_path / name)
-    found = list(read_corpus(tmp_path / name))
+    found = list(read_texts(tmp_path / name))
     assert [each.text for each in found] == TEXTS
     assert [each.number for each in found] == [0, 1, 2]
 
 
 def test_blank_lines_are_skipped_but_counted(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\n  \ntwo\n")
-    assert [(each.number, each.text) for each in read_corpus(tmp_path / "a.txt")] == [
+    assert [(each.number, each.text) for each in read_texts(tmp_path / "a.txt")] == [
         (0, "one"),
         (3, "two"),
     ]
@@ -70,11 +75,11 @@ def test_blank_lines_are_skipped_but_counted(tmp_path):
 
 def test_standard_input_is_read_line_by_line(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n"))
-    assert [each.text for each in read_corpus("-")] == ["one", "two"]
+    assert [each.text for each in read_texts("-")] == ["one", "two"]
 
 
 def test_texts_can_come_from_an_iterator():
-    assert [each.text for each in read_corpus(text for text in TEXTS)] == TEXTS
+    assert [each.text for each in read_texts(text for text in TEXTS)] == TEXTS
 
 
 @pytest.mark.parametrize(
@@ -103,13 +108,13 @@ def test_a_broken_line_is_named_and_skipped_on_request(tmp_path, name, content, 
     content = content.encode() if isinstance(content, str) else content
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match="--skip-bad") as raised:
-        list(read_corpus(tmp_path / name))
+        list(read_texts(tmp_path / name))
     assert said in str(raised.value)
-    bad = []
-    found = list(read_corpus(tmp_path / name, on_bad=lambda *error: bad.append(error)))
-    assert len(bad) == 1
-    assert said in bad[0][1]
-    assert bad[0][0] not in [each.number + 1 for each in found]
+    corpus = TextCorpus(None, tmp_path / name, skip_bad=True)
+    found = list(corpus.texts())
+    (bad,) = corpus.changes.left_out
+    assert said in corpus.changes.first_error
+    assert bad not in [each.number + 1 for each in found]
     assert [each.text for each in found] == kept
 
 
@@ -138,7 +143,7 @@ def test_a_broken_line_is_named_and_skipped_on_request(tmp_path, name, content, 
 def test_an_invalid_corpus_is_refused_in_one_line(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=said) as raised:
-        list(read_corpus(tmp_path / name))
+        list(read_texts(tmp_path / name))
     assert len(str(raised.value).splitlines()) == 1
 
 
@@ -147,33 +152,33 @@ def test_a_missing_parquet_column_is_reported(tmp_path):
     with pytest.raises(
         InputError, match=r"a\.parquet needs one column 'text', but its columns are 'body'"
     ):
-        list(read_corpus(tmp_path / "a.parquet"))
-    assert [t.text for t in read_corpus(tmp_path / "a.parquet", column="body")] == ["x"]
+        list(read_texts(tmp_path / "a.parquet"))
+    assert [t.text for t in read_texts(tmp_path / "a.parquet", column="body")] == ["x"]
 
 
 def test_a_field_can_be_as_long_as_a_line(tmp_path):
     before = csv.field_size_limit()
     (tmp_path / "a.csv").write_text("text\n" + "word " * 40_000 + "\nshort\n")
-    assert [len(each.text) for each in read_corpus(tmp_path / "a.csv")] == [200_000, 5]
+    assert [len(each.text) for each in read_texts(tmp_path / "a.csv")] == [200_000, 5]
     assert csv.field_size_limit() == before
 
 
 def test_a_non_text_value_is_named_with_its_row_and_type(tmp_path):
     pq.write_table(pa.table({"text": ["one", None]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"Row 2 of a\.parquet has no text under 'text': None"):
-        list(read_corpus(tmp_path / "a.parquet"))
+        list(read_texts(tmp_path / "a.parquet"))
     (tmp_path / "a.jsonl").write_text('{"text": {"deep": "one"}}')
     with pytest.raises(
         InputError, match=r"Line 1 of a\.jsonl has no text under 'text': \{'deep': 'one'\}"
     ):
-        list(read_corpus(tmp_path / "a.jsonl"))
+        list(read_texts(tmp_path / "a.jsonl"))
 
 
 def test_neither_file_nor_string():
     with pytest.raises(InputError, match=r"There is no file none\.txt"):
-        list(read_corpus("none.txt"))
+        list(read_texts("none.txt"))
     with pytest.raises(InputError, match="Text 2 is 3, not a string"):
-        list(read_corpus(["a", 3]))
+        list(read_texts(["a", 3]))
 
 
 @pytest.mark.parametrize(

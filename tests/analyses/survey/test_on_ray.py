@@ -24,7 +24,7 @@ from simulated_cuda import SimulatedCuda
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
+from attnviz.analyses.survey.corpus import TextCorpus
 from attnviz.analyses.survey.measure import HeadStatistics
 from attnviz.analyses.survey.ray import pack, ray_cluster, unpack
 from attnviz.errors import InputError
@@ -36,9 +36,9 @@ pytestmark = [pytest.mark.slow, needs_ray]
 
 _SURVEY = """
 import sys
-import attnviz.analyses.survey.compute
+import attnviz.analyses.survey.corpus
 from attnviz.__main__ import main
-attnviz.analyses.survey.compute.PART = int(sys.argv.pop(1))
+attnviz.analyses.survey.corpus.PART = int(sys.argv.pop(1))
 sys.exit(main())
 """
 
@@ -51,7 +51,7 @@ def corpus(request, model, tmp_path_factory):
     (folder / "corpus.txt").write_text("\n".join(texts), "utf-8")
     size = request.param // 8
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnviz.analyses.survey.compute.PART", size)
+        patch.setattr("attnviz.analyses.survey.corpus.PART", size)
         attnviz.survey(folder / "corpus.txt", model=model, out=folder / "local")
     return folder, size, table(folder / "local", request.param)
 
@@ -145,7 +145,7 @@ def deaths(cluster, out):
 
 def test_every_sentence_occurs_once_if_processes_die(corpus, cluster, model, monkeypatch, once):
     folder, size, expected = corpus
-    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", size)
+    monkeypatch.setattr("attnviz.analyses.survey.corpus.PART", size)
     out = folder / "deaths"
     on_ray = {"out": out, "engine": "ray", "address": cluster.address}
     with ThreadPoolExecutor(1) as pool:
@@ -200,8 +200,7 @@ def test_an_address_of_another_service_is_refused(tmp_path):
 
 def measured(model, heads=None):
     """Return the statistics of a few texts, and the heads that measured them."""
-    corpus = read_corpus(["one two three", "the train left the station"])
-    texts = list(tokenize_corpus(model, corpus, truncate=False, on_bad=None))
+    texts = list(TextCorpus(model, ["one two three", "the train left the station"]))
     heads = heads or HeadStatistics(model.checkpoint, model.attend("one two").records)
     return heads.measure(texts), heads
 

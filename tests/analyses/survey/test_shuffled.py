@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attnviz.analyses.survey.aggregate import aggregate
-from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
+from attnviz.analyses.survey.corpus import TextCorpus
 from attnviz.analyses.survey.measure import (
     HeadStatistics,
     TextStatistics,
@@ -49,9 +49,7 @@ def test_a_seed_gives_one_order_and_changes_nothing_else():
 @pytest.fixture(scope="module")
 def reads(texts, model):
     """Return six tokenized texts of different lengths; the last one repeats the first."""
-    return list(
-        tokenize_corpus(model, read_corpus([*texts[:6], texts[0]]), truncate=False, on_bad=None)
-    )
+    return list(TextCorpus(model, [*texts[:6], texts[0]]))
 
 
 def measured(model, reads, seed=0):

@@ -11,7 +11,7 @@ from linear_models import build, hybrid
 import attnviz
 from attnviz import InputError
 from attnviz.analyses.survey import measure as linear
-from attnviz.analyses.survey.corpus import read_corpus, tokenize_corpus
+from attnviz.analyses.survey.corpus import TextCorpus
 
 TEXTS = [
     "the train left the station on time, and nobody noticed.",
@@ -59,7 +59,7 @@ def test_signed_statistics_are_those_of_their_definition(mixed, measured):
 
 
 def test_a_text_of_one_token_is_left_out_and_one_of_two_is_not(mixed):
-    corpus = tokenize_corpus(mixed, read_corpus(TEXTS[:1]), truncate=False, on_bad=None)
+    corpus = TextCorpus(mixed, TEXTS[:1])
     text = next(iter(corpus))
     short = [
         replace(text, encoding={name: field[:count] for name, field in text.encoding.items()})
@@ -88,7 +88,7 @@ def test_a_survey_says_that_weights_are_signed_and_what_is_not_measured(mixed, m
 
 
 def test_a_survey_of_linear_attention_is_resumed(mixed, measured, tmp_path, monkeypatch, once):
-    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 3)
+    monkeypatch.setattr("attnviz.analyses.survey.corpus.PART", 3)
     options = {"model": mixed, "stack": "linear", "out": tmp_path / "out"}
     whole = attnviz.survey(TEXTS, **options)
     parts = sorted((tmp_path / "out" / "parts").iterdir())

@@ -9,7 +9,7 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.analyses.survey.corpus import batches, read_corpus, tokenize_corpus
+from attnviz.analyses.survey.corpus import TextCorpus, batches
 from attnviz.analyses.survey.measure import HeadStatistics
 from attnviz.capture.batched import BatchedAttention
 from attnviz.heads import (
@@ -172,7 +172,7 @@ def statistics_of(model):
 
 
 def measured(model, texts):
-    reads = tokenize_corpus(model, read_corpus(texts), truncate=False, on_bad=None)
+    reads = TextCorpus(model, texts)
     return statistics_of(model).measure(list(reads))
 
 
@@ -240,7 +240,7 @@ def test_measurements_match_the_records_in_every_family(
     some = [texts[0], texts[2]]
     ours = measured(model, some)
     assert ours.differences.max() < 5e-6
-    tokens = list(tokenize_corpus(model, read_corpus(some), truncate=False, on_bad=None))
+    tokens = list(TextCorpus(model, some))
     for n, (text, one) in enumerate(zip(some, tokens, strict=True)):
         ids, special = one.encoding["input_ids"], one.encoding["special_tokens_mask"]
         stops = [model.tokenizer.convert_ids_to_tokens(id) in (".", ",") for id in ids]

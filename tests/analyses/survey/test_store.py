@@ -61,7 +61,7 @@ def test_the_table_has_every_text_once(small, texts, tmp_path):
 
 
 def test_only_missing_chunks_are_measured_again(tmp_path, texts, small, monkeypatch, once):
-    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 2)
+    monkeypatch.setattr("attnviz.analyses.survey.corpus.PART", 2)
     whole = attnviz.survey(texts[:10], model=small, out=tmp_path / "a")
     table = rows(tmp_path / "a")
     parts = sorted((tmp_path / "a" / "parts").iterdir())
@@ -78,7 +78,7 @@ def test_only_missing_chunks_are_measured_again(tmp_path, texts, small, monkeypa
 
 
 def test_a_survey_in_memory_equals_one_in_a_folder(tmp_path, texts, small, monkeypatch, once):
-    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 4)
+    monkeypatch.setattr("attnviz.analyses.survey.corpus.PART", 4)
     corpus = [*texts[:8], ".", "one"]  # a text without most statistics, and a single word
     same(
         attnviz.survey(corpus, model=small),
@@ -174,7 +174,7 @@ def test_a_full_disk_loses_and_duplicates_nothing(
     tmp_path, texts, saved, monkeypatch, capsys, once
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("attnviz.analyses.survey.compute.PART", 4)
+    monkeypatch.setattr("attnviz.analyses.survey.corpus.PART", 4)
     # The first chunk is smaller than the second: none of its words occurs twice.
     corpus = [*["the cat saw it", "a dog ran"] * 2, *texts[:8]]
     (tmp_path / "corpus.txt").write_text("\n".join(corpus))

@@ -7,7 +7,7 @@ with `@probe(...)`. `attnviz.survey(probe="its-name")` then measures and confirm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from attnviz.attribution.interventions import whole_words
 from attnviz.attribution.reference import is_causal
 from attnviz.attribution.target import unembedding_of
-from attnviz.errors import InputError, expect_names
+from attnviz.errors import InputError, ModelError, expect_names
 from attnviz.inputs.batch import encode
 from attnviz.inputs.tokens import TokenIds
 from attnviz.pipeline.attend import Model
@@ -99,6 +99,24 @@ def make_groups(probes: Sequence[Probe], model: Model, seed: int) -> list[ProbeG
     return groups
 
 
+def some_words(model: Model, fewest: int, but: Collection[str] = ()) -> list[str]:
+    """Return words that are one token each, without some; ModelError if there are too few."""
+    assert model.tokenizer is not None
+    words = [str(model.tokenizer.decode([token])).strip() for token in whole_words(model)]
+    words = [word for word in words if word.lower() not in but]
+    if len(words) < fewest:
+        raise ModelError(
+            f"The vocabulary of {model.name} has too few whole words for a probe. Give a corpus."
+        )
+    return words
+
+
+def predicts_next(model: Model) -> bool:
+    """Whether a model that predicts tokens reads only those before each."""
+    some = TokenIds(tuple(whole_words(model)[:5]))
+    return is_causal(model, encode(model.checkpoint, [some]).inputs)
+
+
 def answer_or_mask(model: Model) -> Callable[[str], str]:
     """Return what ends a text of a probe: the answer, or a mask for it in a model of masked tokens.
 
@@ -106,8 +124,7 @@ def answer_or_mask(model: Model) -> Callable[[str], str]:
     """
     mask = getattr(model.tokenizer, "mask_token", None)
     if unembedding_of(model.module) is not None:
-        some = TokenIds(tuple(whole_words(model)[:5]))
-        if is_causal(model, encode(model.checkpoint, [some]).inputs):
+        if predicts_next(model):
             return str
         if mask is not None:
             return lambda _: f"{mask}."

@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from attnviz.analyses.survey.probes import ProbeText, probe
-from attnviz.attribution.interventions import whole_words
-from attnviz.errors import ModelError
+from attnviz.analyses.survey.probes import ProbeText, probe, some_words
 from attnviz.pipeline.attend import Model
 
 TEXTS, WORDS = 40, 20
@@ -22,12 +20,7 @@ def repeated_words(model: Model, seed: int) -> Sequence[ProbeText]:
 
     Source: Olsson et al. 2022, arXiv:2209.11895.
     """
-    assert model.tokenizer is not None
-    words = [str(model.tokenizer.decode([token])).strip() for token in whole_words(model)]
-    if len(words) < WORDS:
-        raise ModelError(
-            f"The vocabulary of {model.name} has too few whole words for a probe. Give a corpus."
-        )
+    words = some_words(model, WORDS)
     rng = random.Random(seed)
     texts = [" ".join(rng.sample(words, WORDS)) for _ in range(TEXTS)]
     return [ProbeText(f"{text} {text}", WORDS - 1) for text in texts]

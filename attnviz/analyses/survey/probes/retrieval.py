@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from attnviz.analyses.survey.probes import ProbeText, answer_or_mask, probe
-from attnviz.attribution.interventions import whole_words
-from attnviz.errors import ModelError
+from attnviz.analyses.survey.probes import ProbeText, answer_or_mask, probe, some_words
 from attnviz.pipeline.attend import Model
 
 TEXTS, SENTENCES, FEWEST = 48, 10, 8  # words to choose from
@@ -31,14 +29,8 @@ def needles(model: Model, seed: int) -> Sequence[ProbeText]:
     Source: Wu et al. 2024, arXiv:2404.15574.
     """
     end = answer_or_mask(model)
-    assert model.tokenizer is not None
     used = " ".join([*FILLER, *NEEDLES, *PLACES]).lower().replace(".", "").split()
-    words = [str(model.tokenizer.decode([token])).strip() for token in whole_words(model)]
-    words = [word for word in words if word.lower() not in used]
-    if len(words) < FEWEST:
-        raise ModelError(
-            f"The vocabulary of {model.name} has too few whole words for a probe. Give a corpus."
-        )
+    words = some_words(model, FEWEST, but=used)
     rng = random.Random(seed)
     texts = []
     for number in range(TEXTS):
