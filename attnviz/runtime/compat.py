@@ -59,7 +59,7 @@ def is_in_place(operator: Any) -> bool:
 
 def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an ATen operator draws random numbers from the generator of the process."""
-    if torch.Tag.nondeterministic_seeded not in operator.tags or kwargs.get("generator"):
+    if torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ()):
         return False
     names = [argument.name for argument in operator._schema.arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}

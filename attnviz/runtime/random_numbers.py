@@ -25,6 +25,8 @@ class SeededRandomNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     `torch.manual_seed` seeds the generators of this mode.
     """
 
+    supports_higher_order_operators = True  # such as flex_attention, which draw none
+
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._seed = seed

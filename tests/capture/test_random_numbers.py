@@ -75,3 +75,12 @@ def test_random_operators_take_a_generator():
     assert with_generator(operators.rand.default) is operators.rand.generator
     assert with_generator(operators.bernoulli_.float) is operators.bernoulli_.float
     assert with_generator(operators.native_dropout.default) is None
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, about flex attention
+def test_a_model_with_flex_attention_is_verified(tokenizer):
+    """Its operator contains others, and is dispatched in another way."""
+    model = tiny("llama")
+    model.set_attn_implementation("flex_attention")
+    report = attnviz.verify(TEXTS[0], model=attnviz.load(model, tokenizer=tokenizer))
+    assert report.verdict == "verified"
