@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import is_
 from typing import Any, Literal, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,7 @@ from attnviz.runtime.precision import full_float32
 from attnviz.runtime.random_numbers import SeededRandomNumbers
 
 _SHORT = 4  # tokens of a text that shows whether attention moves the output
+_drawing: WeakSet[nn.Module] = WeakSet()  # models of which a run has drawn random numbers
 
 
 # ---------------------------------------------------------------------------- restoring the model
@@ -84,8 +86,14 @@ def restoring(
                 set_attention_implementation(config, attention)
         # Eager code may still call torch's fused attention, which shows no softmax.
         unfused = UnfusedAttention() if attention == "eager" else nullcontext()
-        with full_float32(), SeededRandomNumbers(seed), unfused:
+        numbers = SeededRandomNumbers(seed)
+        # Nothing that torch compiles runs in a dispatch mode, so a model as loaded has none if no
+        # run before has drawn a number.
+        seeded = numbers if attention is not None or model in _drawing else nullcontext()
+        with full_float32(), seeded, unfused:
             yield
+        if numbers.have_been_drawn:
+            _drawing.add(model)
     finally:
         for state, before in states:
             for added in state.keys() - before.keys():

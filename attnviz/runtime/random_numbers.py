@@ -25,7 +25,7 @@ class SeededRandomNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     `torch.manual_seed` seeds the generators of this mode.
     """
 
-    supports_higher_order_operators = True  # such as flex_attention, which draw none
+    supports_higher_order_operators = True  # which draw none themselves
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -44,6 +44,11 @@ class SeededRandomNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         assert self._outside is not None  # it was entered
         _current.reset(self._outside)
+
+    @property
+    def have_been_drawn(self) -> bool:
+        """Whether any operator was random."""
+        return bool(self._generators)
 
     def manual_seed(self, seed: int) -> None:
         """Seed the generators of this mode anew."""
