@@ -17,13 +17,14 @@ class Runs:
     def __call__(self, checkpoint, inputs, options):
         if self.anew or inputs.pictures or inputs.sounds or inputs.arguments:
             return self.run(checkpoint, inputs, options)
-        module = checkpoint.module
+        loaded = checkpoint.loaded or checkpoint  # each run has a shadow of its own
+        module = loaded.module
         hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in module.modules()]
         owned = [one for m in module.modules() for one in vars(m).values()]
         numbers = [one for one in owned if isinstance(one, (int, float))]  # such as a scale
         state = checkpoint.current_sha256(), module.config._attn_implementation, hooks, numbers
         key = repr((state, inputs, options))
-        done = self.done.setdefault(checkpoint, {})
+        done = self.done.setdefault(loaded, {})
         if key not in done:
             done[key] = self.run(checkpoint, inputs, options)
         return [*done[key]]

@@ -43,12 +43,12 @@ from attnviz.runtime.compat import (
     tree_leaves,
     write_count,
 )
+from attnviz.runtime.isolation import IsolatedRun
 from attnviz.runtime.libraries import MemoryBudget, translate
 from attnviz.runtime.precision import full_float32
-from attnviz.runtime.random_numbers import SeededRandomNumbers
 
 _SHORT = 4  # tokens of a text that shows whether attention moves the output
-_drawing: WeakSet[nn.Module] = WeakSet()  # models of which a run has drawn random numbers
+_isolated: WeakSet[nn.Module] = WeakSet()  # models that draw random numbers or write weights
 
 
 # ---------------------------------------------------------------------------- restoring the model
@@ -86,14 +86,14 @@ def restoring(
                 set_attention_implementation(config, attention)
         # Eager code may still call torch's fused attention, which shows no softmax.
         unfused = UnfusedAttention() if attention == "eager" else nullcontext()
-        numbers = SeededRandomNumbers(seed)
-        # Nothing that torch compiles runs in a dispatch mode, so a model as loaded has none if no
-        # run before has drawn a number.
-        seeded = numbers if attention is not None or model in _drawing else nullcontext()
-        with full_float32(), seeded, unfused:
+        isolated = IsolatedRun(seed)
+        # Nothing that torch compiles runs in a dispatch mode, so a model as loaded is isolated only
+        # if a run before has needed it.
+        needed = attention is not None or model in _isolated
+        with full_float32(), isolated if needed else nullcontext(), unfused:
             yield
-        if numbers.have_been_drawn:
-            _drawing.add(model)
+        if isolated.was_needed:
+            _isolated.add(model)
     finally:
         for state, before in states:
             for added in state.keys() - before.keys():

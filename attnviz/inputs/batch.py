@@ -167,6 +167,8 @@ def parse_inputs(
     first = next((name for name in ("text", "image", "sound") if name in counts), None)
     if first is None:
         raise InputError("There is nothing to read: give a text, an image or a sound.")
+    if "pair" in counts and "text" not in counts:
+        raise InputError("A pair is a second text, and there is no first. Leave pair out.")
     if not (count := counts[first]):
         raise InputError(f"The list has no {first}: give at least one.")
     for name, number in counts.items():

@@ -134,7 +134,10 @@ def make_payload(
             "--size)."
         )
     if all(encodings[key].vectors for key, twins in heads.items() if not twins[0].record.signed):
-        more = {key: how._replace(values=how.vectors) for key, how in encodings.items()}
+        more = {
+            key: Encoding(how.levels, how.vectors, values=how.vectors)
+            for key, how in encodings.items()
+        }
         left = room - sum(_sizes(list(heads.values()), list(more.values())))
         if left >= 0:
             outputs = [dict(_outputs(of_result)) for of_result in attentions]

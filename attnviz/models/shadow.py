@@ -95,11 +95,16 @@ class _Copier:
         return self.value(value)
 
     def _parameter(self, old: nn.Parameter | None) -> nn.Parameter | None:
-        """Return a parameter of the same numbers, without gradients."""
-        if type(old) is not nn.Parameter or type(old.data) is not Tensor:
+        """Return a parameter of the same numbers, without gradients.
+
+        Writes to it are not counted as writes to the model's own.
+        """
+        is_plain = type(old) is nn.Parameter and type(old.data) is Tensor
+        if old is None or not (is_plain or old.requires_grad):
             return old
         if id(old) not in self._copies:
-            self._keep(old, nn.Parameter(old.detach(), requires_grad=False))
+            numbers = old.data if is_plain else old.detach()
+            self._keep(old, nn.Parameter(numbers, requires_grad=False))
         parameter: nn.Parameter = self._copies[id(old)]
         return parameter
 

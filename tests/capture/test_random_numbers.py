@@ -1,13 +1,16 @@
 """A run draws random numbers of its own, and leaves every generator of the process as it is."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from families import TEXTS, tiny
+from transformers import RwkvConfig, RwkvModel
 
 import attnviz
 from attnviz.capture import watch
 from attnviz.runtime.compat import with_generator
-from attnviz.runtime.random_numbers import SeededRandomNumbers
+from attnviz.runtime.isolation import IsolatedRun
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def test_an_operator_without_a_generator_draws_by_itself(drops):
     query = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 
     def attend():
-        with SeededRandomNumbers(3):
+        with IsolatedRun(3):
             return torch.nn.functional.scaled_dot_product_attention(
                 query, query, query, dropout_p=0.5 if drops else 0.0
             )
@@ -63,7 +66,7 @@ def test_an_operator_without_a_generator_draws_by_itself(drops):
 
 def test_a_model_that_seeds_seeds_its_own_generator():
     states = torch.default_generator.get_state()
-    with SeededRandomNumbers(3):
+    with IsolatedRun(3):
         torch.manual_seed(9)
         inside = torch.rand(3)
     assert torch.equal(inside, torch.rand(3, generator=torch.Generator().manual_seed(9)))
@@ -84,3 +87,22 @@ def test_a_model_with_flex_attention_is_verified(tokenizer):
     model.set_attn_implementation("flex_attention")
     report = attnviz.verify(TEXTS[0], model=attnviz.load(model, tokenizer=tokenizer))
     assert report.verdict == "verified"
+
+
+def test_weights_that_a_model_rescales_are_not_written(tokenizer):
+    """RWKV divides the weights of later layers when it first runs for inference."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2}
+    module = RwkvModel(RwkvConfig(vocab_size=30522, rescale_every=1, **sizes)).eval()
+    model, before = attnviz.load(module, tokenizer=tokenizer), deepcopy(module.state_dict())
+    results = [model.attend(TEXTS[0]) for _ in range(2)]
+    assert {result.agreement.verdict for result in results} == {"verified"}
+    assert results[0].provenance.weights_sha256 == results[1].provenance.weights_sha256
+    assert not module.layers_are_rescaled
+    assert all(torch.equal(before[name], one) for name, one in module.state_dict().items())
+    twin = deepcopy(module)
+    ids = tokenizer(TEXTS[0], return_tensors="pt").input_ids
+    with torch.no_grad():
+        twin(ids)
+    scaled = twin.blocks[1].attention.output.weight
+    assert not torch.equal(scaled, module.blocks[1].attention.output.weight)

@@ -292,7 +292,7 @@ def test_head_contributions_match_direct_effects_and_less_so_total_effects(model
 @pytest.mark.parametrize("family", ["gpt2", "llama", "roberta", "gemma2"])
 def test_other_models(family, tokenizer):
     """Heads of tiny random models move as the exact decomposition predicts; words can be hidden."""
-    module = tiny(family)
+    module = tiny(family).requires_grad_(False)
     model = attnviz.load(module, tokenizer=tokenizer)
     text = tokens(tokenizer, "the bank was full of cash")
     T = text["input_ids"].shape[1]

@@ -237,9 +237,8 @@ def survey_corpus(
     on_ray, checkpoint = engine == "ray", corpus.model.checkpoint
     checkpoint = checkpoint.original() if on_ray else checkpoint
     heads = measured_by(checkpoint, records, seed, statistics, only_on)
-    with (
-        ray_cluster(address, checkpoint.module) if on_ray else nullcontext(measure_here) as measure
-    ):
+    where = ray_cluster(address, checkpoint.module) if on_ray else nullcontext(measure_here)
+    with where as measure:
         summaries: list[Path] = []
 
         def measured(parts: Iterable[Part]) -> Iterator[MeasuredPart]:

@@ -45,7 +45,7 @@ def gate_of(T):
 @pytest.mark.parametrize("family", DENSE)
 @pytest.mark.parametrize("reference", ["pair", "gate"])
 def test_the_contributions_to_a_difference_add_up(family, reference, tokenizer):
-    module = tiny(family)
+    module = tiny(family).requires_grad_(False)
     inputs = tokens(tokenizer, MUD if reference == "pair" else CASH, CASH)
     T = inputs["input_ids"].shape[1]
     gate = gate_of(T) if reference == "gate" else None
@@ -61,7 +61,7 @@ def test_the_contributions_to_a_difference_add_up(family, reference, tokenizer):
 
 @pytest.mark.parametrize("family", DENSE)
 def test_the_decomposition_of_a_shift_adds_up(family, tokenizer):
-    module = tiny(family)
+    module = tiny(family).requires_grad_(False)
     inputs = tokens(tokenizer, CASH)
     with restoring(module):
         found = decompose_residual_stream(Readout.word(module, [2]), inputs)

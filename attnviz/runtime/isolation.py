@@ -1,4 +1,4 @@
-"""Random numbers of a run by itself: those of the process are neither read nor advanced."""
+"""A run by itself: it draws random numbers of its own, and writes to copies of weights."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from threading import Lock
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from attnviz.runtime.compat import TorchDispatchMode, draws, with_generator
+from attnviz.runtime.compat import TorchDispatchMode, draws, is_in_place, with_generator
 
 _lock = Lock()  # of the generators of the process
 
 
-class SeededRandomNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode in which every random operator draws from generators with this seed.
+class IsolatedRun(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Dispatch mode in which a model neither draws from the process nor writes its weights.
 
-    Other threads are not concerned. Few operators take no generator, such as dropout on a GPU:
-    while one runs, the state of the process's generator is that of this one. A model that calls
-    `torch.manual_seed` seeds the generators of this mode.
+    Random operators draw from generators with a seed. Few take no generator, such as dropout on a
+    GPU: while one runs, the state of the process's generator is that of this one. A model that
+    calls `torch.manual_seed` seeds the generators of this mode. What writes a parameter in place,
+    as a model that rescales its layers does, writes to a copy, which is dropped at the end.
     """
 
-    supports_higher_order_operators = True  # which draw none themselves
+    supports_higher_order_operators = True  # which do neither themselves
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
-        self._outside: Token[SeededRandomNumbers | None] | None = None
+        self._written: dict[nn.Parameter, Tensor] = {}  # what each held before
+        self._outside: Token[IsolatedRun | None] | None = None
+        self.was_needed = False
 
     def __enter__(self) -> Self:
         with _lock:
@@ -44,11 +47,9 @@ class SeededRandomNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         assert self._outside is not None  # it was entered
         _current.reset(self._outside)
-
-    @property
-    def have_been_drawn(self) -> bool:
-        """Whether any operator was random."""
-        return bool(self._generators)
+        for parameter, before in self._written.items():
+            parameter.data = before
+        self._written.clear()
 
     def manual_seed(self, seed: int) -> None:
         """Seed the generators of this mode anew."""
@@ -64,13 +65,21 @@ class SeededRandomNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operator, with a generator of this mode if it is random."""
         kwargs = {**(kwargs or {})}
+        if args and isinstance(args[0], nn.Parameter) and is_in_place(func):
+            self._copy_before_writing(args[0])
         if not draws(func, args, kwargs) or (device := _device_of(args, kwargs)).type == "meta":
             return func(*args, **kwargs)
+        self.was_needed = True
         generator = self._generator_on(device)
         if (operator := with_generator(func)) is not None:
             return operator(*args, **{**kwargs, "generator": generator})
         with _lock, _in_place_of_default(generator):
             return func(*args, **kwargs)
+
+    def _copy_before_writing(self, parameter: nn.Parameter) -> None:
+        if parameter not in self._written:
+            self.was_needed, self._written[parameter] = True, parameter.data
+            parameter.data = parameter.data.clone()
 
     def _generator_on(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:
@@ -78,7 +87,7 @@ class SeededRandomNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._generators[device]
 
 
-_current: ContextVar[SeededRandomNumbers | None] = ContextVar("random_numbers", default=None)
+_current: ContextVar[IsolatedRun | None] = ContextVar("isolated_run", default=None)
 
 
 def _wrap_manual_seed() -> None:
