@@ -449,12 +449,16 @@ def _tf32(values):
     return bits.add(0x1000).bitwise_and(~0x1FFF).view(torch.float32)
 
 
+_MODES = "__torch_dispatch__", "__torch_function__"  # which pass on the operators of others
+
+
 def _in_backward_of_torch():
     """Whether autograd calls, from its C++ code and not from a backward function of attnviz."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(_PACKAGE) or name.endswith(_BACKWARD):
+        is_ours = name.startswith(_PACKAGE) and frame.f_code.co_name not in _MODES
+        if is_ours or name.endswith(_BACKWARD):
             return name.endswith(_BACKWARD)
         frame = frame.f_back
     return False
@@ -465,8 +469,7 @@ def _place():
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        # A tracer only passes on the operators of others.
-        if name.startswith(_PACKAGE) and frame.f_code.co_name != "__torch_dispatch__":
+        if name.startswith(_PACKAGE) and frame.f_code.co_name not in _MODES:
             return f"{name[len(_PACKAGE) :]}:{frame.f_lineno}"
         if _LIBRARY in name:
             return "model"
