@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import is_
 from typing import Any, Literal, NamedTuple, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,8 @@ from attnviz.runtime.libraries import MemoryBudget, translate
 from attnviz.runtime.precision import full_float32
 
 _SHORT = 4  # tokens of a text that shows whether attention moves the output
-_isolated: WeakSet[nn.Module] = WeakSet()  # models that draw random numbers or write weights
+# Whether a model draws random numbers or writes weights, once it has run.
+_needs_isolation: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 # ---------------------------------------------------------------------------- restoring the model
@@ -87,13 +88,14 @@ def restoring(
         # Eager code may still call torch's fused attention, which shows no softmax.
         unfused = UnfusedAttention() if attention == "eager" else nullcontext()
         isolated = IsolatedRun(seed)
-        # Nothing that torch compiles runs in a dispatch mode, so a model as loaded is isolated only
-        # if a run before has needed it.
-        needed = attention is not None or model in _isolated
+        # It costs time, and nothing that torch compiles runs in a dispatch mode. So the first run,
+        # which is no run as loaded, shows whether the others need it.
+        is_first = attention is not None and model not in _needs_isolation
+        needed = is_first or _needs_isolation.get(model, False)
         with full_float32(), isolated if needed else nullcontext(), unfused:
             yield
-        if isolated.was_needed:
-            _isolated.add(model)
+        if is_first:
+            _needs_isolation[model] = isolated.was_needed
     finally:
         for state, before in states:
             for added in state.keys() - before.keys():
