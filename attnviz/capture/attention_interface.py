@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import wraps
-from threading import Lock
 from typing import Any
 
 import torch
@@ -25,7 +23,7 @@ from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.formula.attention import HIDDEN, additive_mask
 from attnviz.results import MaskRule
-from attnviz.runtime.compat import math_attention
+from attnviz.runtime.compat import math_attention, wrap_once
 
 _BLOCK = 2**22  # scores of an eager attention that is computed in blocks of rows
 _WHOLE = 2**26  # scores of an eager attention that is computed at once
@@ -183,7 +181,6 @@ class _Interception:
 
 
 _interception: ContextVar[_Interception | None] = ContextVar("interception", default=None)
-_install_lock = Lock()
 
 
 @contextmanager
@@ -198,8 +195,7 @@ def intercept_attention(
     It returns what the function would: (output, weights). Only calls of `modules` in this thread
     are intercepted. Functions that the user registered are not.
     """
-    with _install_lock:
-        _install()
+    wrap_once(AttentionInterface, "get_interface", _of_this_thread)
     before = _interception.set(_Interception(handler, modules, fused))
     try:
         yield
@@ -207,28 +203,20 @@ def intercept_attention(
         _interception.reset(before)
 
 
-def _install() -> None:
-    """Let transformers' interface ask in each thread what takes the place of its functions.
+def _of_this_thread(get_interface: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `get_interface` that asks what takes the place of its functions in this thread."""
 
-    This is done once, and stays: in a thread where nothing is intercepted it changes nothing.
-    """
-    get_interface = AttentionInterface.get_interface
-    if hasattr(get_interface, "of_attnviz"):
-        return
-
-    @wraps(get_interface)
     def get_intercepted(
         self: AttentionInterface, attn_implementation: str, default: Callable[..., Any]
     ) -> Callable[..., Any]:
-        function = get_interface(self, attn_implementation, default)
+        function: Callable[..., Any] = get_interface(self, attn_implementation, default)
         interception = _interception.get()
         # The arguments of a user's function do not say what it computes.
         if interception is None or is_registered_by_user(attn_implementation):
             return function
         return interception.of(function, default)
 
-    vars(get_intercepted)["of_attnviz"] = True
-    AttentionInterface.get_interface = get_intercepted  # type: ignore[method-assign]
+    return get_intercepted
 
 
 class UnfusedAttention(TorchFunctionMode):

@@ -38,31 +38,27 @@ _IGNORED = {
 def read_computation(model: PreTrainedModel) -> Computation:
     """Return how a model computes as the user has it."""
     with functions_lock:  # those that another thread watches are wrapped meanwhile
-        return _read_computation(model)
-
-
-def _read_computation(model: PreTrainedModel) -> Computation:
-    hooks = [("*", _origin(hook)) for hook in global_forward_hooks()]
-    forwards = []
-    for path, module in model.named_modules():
-        hooks += [(path, _origin(hook)) for hook in forward_hooks(module)]
-        if _is_replaced(module, forward := placed_forward(module)):
-            forwards.append((path, ".".join(_origin(forward))))
-    implementations = map(attention_implementation, attention_configs(model))
-    return Computation(
-        attention=", ".join(dict.fromkeys(filter(None, implementations))) or "eager",
-        training=model.training,
-        hooks=tuple(
-            (path, f"{module}.{name}")
-            for path, (module, name) in hooks
-            if not f"{module}.".startswith(_LIBRARIES)
-        ),
-        forwards=tuple(forwards),
-        adapters=adapters(model),
-        quantized=dict(Counter(filter(None, map(_quantization, model.modules())))),
-        config=_config_changes(model.config),
-        buffers=changed_buffers(model),
-    )
+        hooks = [("*", _origin(hook)) for hook in global_forward_hooks()]
+        forwards = []
+        for path, module in model.named_modules():
+            hooks += [(path, _origin(hook)) for hook in forward_hooks(module)]
+            if _is_replaced(module, forward := placed_forward(module)):
+                forwards.append((path, ".".join(_origin(forward))))
+        implementations = map(attention_implementation, attention_configs(model))
+        return Computation(
+            attention=", ".join(dict.fromkeys(filter(None, implementations))) or "eager",
+            training=model.training,
+            hooks=tuple(
+                (path, f"{module}.{name}")
+                for path, (module, name) in hooks
+                if not f"{module}.".startswith(_LIBRARIES)
+            ),
+            forwards=tuple(forwards),
+            adapters=adapters(model),
+            quantized=dict(Counter(filter(None, map(_quantization, model.modules())))),
+            config=_config_changes(model.config),
+            buffers=changed_buffers(model),
+        )
 
 
 def _origin(function: Any) -> tuple[str, str]:

@@ -112,12 +112,17 @@ class Checkpoint:
 
     def expect_unwritten(self) -> None:
         """Raise ModelError if the weights were written since the shadow was made."""
-        if self.loaded is not None and _writes(self.loaded.module) != self.writes:
+        if self.loaded is not None and _writes(self.as_loaded) != self.writes:
             raise ModelError(
                 f"The weights of {self.name} changed while attnviz read them, perhaps by an "
                 "optimizer in another thread. Read them between its steps, or read a copy: "
                 "copy.deepcopy(model)."
             )
+
+    @property
+    def as_loaded(self) -> PreTrainedModel:
+        """The model as it was loaded, also of a shadow."""
+        return (self.loaded or self).module
 
     def original(self) -> Checkpoint:
         """Return the same checkpoint with the model as it was loaded."""
@@ -166,7 +171,7 @@ class Checkpoint:
 
     def current_sha256(self) -> str:
         """Return the SHA-256 of the current weights; they are hashed again if they changed."""
-        module = (self.loaded or self).module
+        module = self.as_loaded
         return self.sha256 if _versions(module) == self.versions else _sha256_of_state(module)
 
 

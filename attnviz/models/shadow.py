@@ -22,8 +22,9 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedConfig
 
-from attnviz.runtime.compat import compiled_from, is_hook_dictionary
+from attnviz.runtime.compat import compiled_from
 
+_UNCOMPILED = "what torch.compile made of the model is run uncompiled"
 _SMALL = 2**20  # bytes of a buffer that is copied; larger ones hold weights
 # Their functions name no module of a user in their globals.
 _LIBRARIES = {"torch", "transformers", "accelerate", "peft", "torchao", "bitsandbytes"}
@@ -67,7 +68,7 @@ class _Copier:
             self.notes.append(f"{type(old).__name__} is scripted, so it is run as it is")
             return old
         if (inside := compiled_from(old)) is not None:
-            self.notes.append("what torch.compile made of the model is run uncompiled")
+            self.notes.append(_UNCOMPILED)
             return self.module(inside)
         new = self._keep(old, object.__new__(type(old)))
         members = vars(new)
@@ -87,10 +88,8 @@ class _Copier:
             return {key: self._buffer(buffer) for key, buffer in value.items()}
         if name == "_modules":
             return {key: None if one is None else self.module(one) for key, one in value.items()}
-        if is_hook_dictionary(name, value):
-            return type(value)((key, self.value(hook)) for key, hook in value.items())
         if name == "_compiled_call_impl" and value is not None:
-            self.notes.append("what torch.compile made of the model is run uncompiled")
+            self.notes.append(_UNCOMPILED)
             return None
         return self.value(value)
 
@@ -129,7 +128,7 @@ class _Copier:
     def _copy(self, old: Any) -> Any:
         kind = type(old)
         if (compiled := compiled_from(old)) is not None:
-            self.notes.append("what torch.compile made of the model is run uncompiled")
+            self.notes.append(_UNCOMPILED)
             return self.value(compiled)
         if kind in (list, set, deque, dict, OrderedDict, defaultdict):
             return self._container(old)

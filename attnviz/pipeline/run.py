@@ -244,7 +244,7 @@ class _Run:
             why = "whole maps hold all heads, exactly. Leave it out."
             refuse_given(why, heads=options.heads, exact=options.exact)
         sha256, module = checkpoint.current_sha256(), checkpoint.module
-        computation = read_computation((checkpoint.loaded or checkpoint).module)
+        computation = read_computation(checkpoint.as_loaded)
         if inputs.generate is None:
             captures, generated = capture(module, batch.inputs, batch.axes), None
         else:
@@ -304,7 +304,7 @@ class _Run:
                 "Leave it out."
             )
         module, axis = checkpoint.module, batch.axes["text"][0]
-        computation = read_computation((checkpoint.loaded or checkpoint).module)
+        computation = read_computation(checkpoint.as_loaded)
         cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // known.heads)))
         cell = -(-len(axis) // cells)
         records, references = capture_pooled(module, batch.inputs, axis, known.calls, cell)
@@ -341,7 +341,7 @@ class _Run:
         if known is not None and known.is_all:
             return self.pooled(known)
         module, axis, device = checkpoint.module, batch.axes["text"][0], checkpoint.device
-        computation = read_computation((checkpoint.loaded or checkpoint).module)
+        computation = read_computation(checkpoint.as_loaded)
         layers, heads = _head_counts(checkpoint)
         count = len(options.layers or range(layers)) * len(options.heads or range(heads))
         cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // count)))

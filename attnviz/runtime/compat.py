@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
+from threading import Lock
 from types import FunctionType
 from typing import Any, TypeAlias
 
@@ -25,6 +26,7 @@ from torch.utils._pytree import tree_leaves as tree_leaves
 SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
 CAST = "_to_copy"
 
+_wrap_lock = Lock()
 FusedAttention: TypeAlias = Callable[[Tensor, Tensor, Tensor, bool, float], tuple[Tensor, Tensor]]
 
 
@@ -55,6 +57,16 @@ def storage_id(storage: torch.UntypedStorage) -> int:
 def is_in_place(operator: Any) -> bool:
     """Whether an ATen operator writes into one of its arguments."""
     return bool(operator._schema.is_mutable)
+
+
+def wrap_once(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+    """Replace a function of `owner` by `wrapper` of it, once for all threads: it stays."""
+    with _wrap_lock:
+        original = getattr(owner, name)
+        if not hasattr(original, "wrapped_by_attnviz"):
+            wrapped = wraps(original)(wrapper(original))
+            vars(wrapped)["wrapped_by_attnviz"] = True
+            setattr(owner, name, wrapped)
 
 
 def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -149,11 +161,6 @@ def replaced_forwards(modules: Iterable[nn.Module], forward: Callable[..., Any])
         for module, members in own.items():
             del vars(module)["forward"]
             vars(module).update(members)
-
-
-def is_hook_dictionary(name: str, value: object) -> bool:
-    """Whether an attribute of a module holds hooks."""
-    return "_hooks" in name and isinstance(value, dict)
 
 
 def compiled_from(value: object) -> Any:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from functools import wraps
 from threading import Lock
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.runtime.compat import TorchDispatchMode, draws, is_in_place, with_generator
+from attnviz.runtime.compat import (
+    TorchDispatchMode,
+    draws,
+    is_in_place,
+    with_generator,
+    wrap_once,
+)
 
 _lock = Lock()  # of the generators of the process
 
@@ -37,8 +42,7 @@ class IsolatedRun(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.was_needed = False
 
     def __enter__(self) -> Self:
-        with _lock:
-            _wrap_manual_seed()
+        wrap_once(torch, "manual_seed", _of_this_thread)
         self._outside = _current.set(self)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -90,24 +94,16 @@ class IsolatedRun(TorchDispatchMode):  # type: ignore[no-untyped-call]
 _current: ContextVar[IsolatedRun | None] = ContextVar("isolated_run", default=None)
 
 
-def _wrap_manual_seed() -> None:
-    """Let `torch.manual_seed` seed the mode of this thread, if there is one.
+def _of_this_thread(manual_seed: Callable[[Any], torch.Generator]) -> Callable[..., Any]:
+    """Return `torch.manual_seed` that seeds the mode of this thread, if there is one."""
 
-    This is done once, and stays: outside of such a mode it changes nothing.
-    """
-    manual_seed = torch.manual_seed
-    if hasattr(manual_seed, "of_attnviz"):
-        return
-
-    @wraps(manual_seed)
     def seed_here(seed: Any) -> torch.Generator:
         if (mode := _current.get()) is None:
             return manual_seed(seed)
         mode.manual_seed(int(seed))
         return torch.default_generator
 
-    vars(seed_here)["of_attnviz"] = True
-    torch.manual_seed = seed_here
+    return seed_here
 
 
 @contextmanager
