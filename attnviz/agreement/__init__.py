@@ -11,6 +11,7 @@ planted in every layer, and must be caught.
 
 from attnviz.agreement.compare import CANARY as CANARY
 from attnviz.agreement.compare import Proof as Proof
+from attnviz.agreement.compare import prove_all as prove_all
 from attnviz.agreement.compare import report as report
 from attnviz.agreement.compare import verify as verify
 from attnviz.agreement.output import check_hidden_states as check_hidden_states

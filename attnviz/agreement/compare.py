@@ -1,11 +1,16 @@
-"""One attention, stage by stage: our float64 recomputation against the model's own values."""
+"""Attentions, stage by stage: our float64 recomputation against the model's own values.
+
+Attentions of one form are measured together, as one attention with the heads of all; the maps of
+many heads or long texts are measured some heads at a time. So a short text costs few operators, and
+a long one little memory.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,8 +28,8 @@ from attnviz.agreement.verdict import (
     decide,
     dtypes,
     largest_by_head,
-    products,
     regression,
+    squares,
     tolerance_of,
 )
 from attnviz.results import (
@@ -38,31 +43,41 @@ from attnviz.results import (
     StageCheck,
     digests_of,
 )
-from attnviz.results.projection import STAGES, begin, output_of, parts_of_output, recompute, source
+from attnviz.results.projection import (
+    STAGES,
+    begin,
+    has_output,
+    output_of,
+    parts_of_output,
+    project,
+    source,
+)
 from attnviz.runtime.precision import exact_products
 
 CANARY = 1.01  # the factor on the scale that must be caught
+Values: TypeAlias = dict[str, Tensor]  # of each stage, heads first
+_PROJECTED = STAGES[:3]
+_MAPS = STAGES[3:5]
+_TERMS = ("capped_bias", "bias", "mask", "sinks")  # of all heads, or one for each
+_AT_ONCE = {"cpu": 2**17, "cuda": 2**24}  # numbers of maps that are measured together
 
 
 def verify(
     records: Sequence[AttentionRecord],
     references: Sequence[Reference],
     *,
+    proofs: Sequence[Proof] | None = None,
     in_one_pass: Sequence[Tensor] = (),
     **others: Any,
 ) -> AgreementReport:
     """Compare every record with what the untouched model computed by itself.
 
-    There is one reference for each record, in the order of execution. `in_one_pass` holds, for a
+    There is one reference for each record, in the order of execution. `proofs` are those of the
+    records, where they were made together with those of other texts. `in_one_pass` holds, for a
     generation, the weights (H, m, n) of each attention in a single pass. `others` are as in
     `report`.
     """
-    proofs = [
-        prove_linear(record, reference)
-        if isinstance(record, LinearAttention) and isinstance(reference, LinearReference)
-        else prove(record, model_values(record, reference))
-        for record, reference in zip(records, references, strict=True)
-    ]
+    proofs = [*(prove_all(records, references) if proofs is None else proofs)]
     if in_one_pass:
         proofs.append(Proof("", _check_generations(records, in_one_pass), (), False))
     dtype = str(records[0].query.dtype).removeprefix("torch.") if records else ""
@@ -90,13 +105,13 @@ def _check_generations(
     measured = []
     for record, one_pass in zip(records, in_one_pass, strict=True):
         scores = record.scores()
-        weights, rows = record.weights(), real_rows(record, hidden_keys(record))
+        weights, rows = record.weights(), rows_compared(record)
         differences = (weights.double() - one_pass.double()).masked_fill(~rows[:, None], 0.0)
         measured.append(
             {
                 "differences": largest_by_head(differences),
                 "largest": weights.abs().max(),
-                "score": largest_score(scores, weights),
+                "score": _largest_scores(scores, weights).max(),
                 "rows": rows.sum(),
             }
         )
@@ -120,18 +135,38 @@ class Proof:
     unproven: bool  # whether the canary was not caught
 
 
-def prove(record: AttentionRecord, expected: dict[str, Tensor]) -> Proof:
+def prove_all(records: Sequence[AttentionRecord], references: Sequence[Reference]) -> list[Proof]:
+    """Compare each record with what the model computed, softmax attentions together."""
+    pairs = list(zip(records, references, strict=True))
+    softmax = [
+        (record, model_values(record, reference))
+        for record, reference in pairs
+        if not isinstance(reference, LinearReference)
+    ]
+    proofs = iter(_prove(softmax))
+    return [
+        prove_linear(record, reference)
+        if isinstance(record, LinearAttention) and isinstance(reference, LinearReference)
+        else next(proofs)
+        for record, reference in pairs
+    ]
+
+
+def prove(record: AttentionRecord, expected: Values) -> Proof:
     """Compare a record with the model's own values, and check that the canary is caught."""
-    # Only the stages after the scale are compared: a wrong Q must not count as a caught canary.
-    canary = replace(record, scale=record.scale * CANARY, projection=None, input=None)
-    # Nearly always its scores are enough to catch it, and they are copied with all else.
-    scores = {stage: value for stage, value in expected.items() if stage == "scores"}
-    checks, of_scores = decide(_measure(record, expected), _measure(canary, scores))
-    unproven = all(check.passed for check in of_scores)
-    if unproven:
-        others = {stage: value for stage, value in expected.items() if stage != "scores"}
-        unproven = all(check.passed for check in compare(canary, others))
-    return Proof(record.place, checks, stages_not_compared(record, checks), unproven)
+    return _prove([(record, expected)])[0]
+
+
+def _prove(pairs: Sequence[tuple[AttentionRecord, Values]]) -> list[Proof]:
+    checks, caught = _compare(pairs)
+    proofs = []
+    for (record, expected), of_one, is_caught in zip(pairs, checks, caught, strict=True):
+        # Only the stages after the scale are compared: a wrong Q must not count as a caught canary.
+        canary = replace(record, scale=record.scale * CANARY, projection=None, input=None)
+        unproven = not is_caught and all(check.passed for check in compare(canary, expected))
+        left_out = stages_not_compared(record, of_one)
+        proofs.append(Proof(record.place, of_one, left_out, unproven))
+    return proofs
 
 
 def prove_linear(record: LinearAttention, reference: LinearReference) -> Proof:
@@ -150,13 +185,13 @@ def stages_not_compared(
     """Return (place, stage, reason) of every stage that was not compared."""
     compared = {check.stage for check in checks}
     reasons = dict.fromkeys(STAGES, "the model does not show its own value")
-    for stage in ("query", "key", "value", "output"):
+    for stage in (*_PROJECTED, "output"):
         reasons[stage] = "the module's projections are not of a kind that attnviz recognizes"
     return tuple((record.place, stage, reasons[stage]) for stage in STAGES if stage not in compared)
 
 
-def model_values(record: AttentionRecord, reference: Reference) -> dict[str, Tensor]:
-    """Return the model's own value of each stage, heads first, in float64."""
+def model_values(record: AttentionRecord, reference: Reference) -> Values:
+    """Return the model's own value of each stage, heads first."""
     output = None if reference.output is None else reference.output.unsqueeze(0)
     values = {
         "query": record.query,
@@ -167,112 +202,345 @@ def model_values(record: AttentionRecord, reference: Reference) -> dict[str, Ten
         "head output": reference.head_output,
         "output": output,
     }
-    return {stage: value.double() for stage, value in values.items() if value is not None}
+    return {stage: value for stage, value in values.items() if value is not None}
 
 
-def compare(record: AttentionRecord, expected: dict[str, Tensor]) -> tuple[StageCheck, ...]:
+def compare(record: AttentionRecord, expected: Values) -> tuple[StageCheck, ...]:
     """Compare each stage for which the model's own value is known."""
-    return decide(_measure(record, expected))[0]
+    return _compare([(record, expected)])[0][0]
+
+
+def _compare(
+    pairs: Sequence[tuple[AttentionRecord, Values]],
+) -> tuple[list[tuple[StageCheck, ...]], list[bool]]:
+    """Compare the known stages of each attention; all numbers are copied from the device once.
+
+    Returns the checks of each, and whether the scores of some of its heads show the canary.
+    """
+    of_form: dict[object, list[int]] = {}
+    for n, (record, expected) in enumerate(pairs):
+        if expected:
+            of_form.setdefault(_form(record, expected), []).append(n)
+    measured: list[Measured] = []
+    for numbers in of_form.values():
+        first = pairs[numbers[0]][0]
+        size = first.heads * math.prod(first.size) + first.query.numel() + 2 * first.value.numel()
+        step = max(1, _limit(first) // size)
+        for start in range(0, len(numbers), step):
+            some = numbers[start : start + step]
+            measured += _measure(some, *zip(*(pairs[n] for n in some), strict=True))
+    checks: list[tuple[StageCheck, ...]] = [() for _ in pairs]
+    caught = [False for _ in pairs]
+    for one, n, check in decide(measured):
+        if one.planted:
+            caught[n] = not check.passed
+        else:
+            checks[n] += (check,)
+    return checks, caught
+
+
+def _limit(record: AttentionRecord) -> int:
+    return _AT_ONCE.get(record.query.device.type, _AT_ONCE["cuda"])
+
+
+def _form(record: AttentionRecord, expected: Values) -> object:
+    """Return what attentions that are measured together have in common."""
+    tensors = [record.query, record.key, record.value, record.capped_bias, record.bias]
+    tensors += [record.mask, record.sinks, record.input, record.key_input, *expected.values()]
+    shapes = (None if x is None else (x.shape, x.dtype, x.device) for x in tensors)
+    made = record.projection
+    stages = [made and getattr(made, stage) is not None for stage in (*_PROJECTED, "output")]
+    return (
+        *shapes,
+        *expected,
+        *stages,
+        made and made.before_output is not None,
+        record.visible and id(record),
+        record.scale,
+        record.soft_cap,
+        record.log_softmax,
+        record.through_interface,
+        any(record.query_axis.padding + record.key_axis.padding),
+    )
+
+
+def _join(records: Sequence[AttentionRecord]) -> AttentionRecord:
+    """Return one attention with the heads of all."""
+    first = records[0]
+    if len(records) == 1:
+        return first
+
+    def join(name: str) -> Tensor | None:
+        terms = [getattr(record, name) for record in records]
+        if terms[0] is None:
+            return None
+        if name in _TERMS and len(terms[0]) == 1:
+            terms = [term.expand(first.heads, *term.shape[1:]) for term in terms]
+        return torch.cat(terms)
+
+    joined: dict[str, Any] = {name: join(name) for name in (*_PROJECTED, *_TERMS)}
+    return replace(first, projection=None, input=None, key_input=None, **joined)
+
+
+def _of_heads(record: AttentionRecord, heads: slice) -> AttentionRecord:
+    """Return the attention of some heads, all of those that share their keys."""
+    if heads == slice(0, record.heads):
+        return record
+    shared = record.heads // record.key_heads
+    keys = slice(heads.start // shared, heads.stop // shared)
+    cut: dict[str, Any] = {name: getattr(record, name) for name in _TERMS}
+    cut = {name: x if x is None or len(x) == 1 else x[heads] for name, x in cut.items()}
+    key, value = record.key[keys], record.value[keys]
+    return replace(record, query=record.query[heads], key=key, value=value, **cut)
+
+
+@dataclass(frozen=True, eq=False)
+class _Visible:
+    """What is compared of L attentions that are measured together.
+
+    Queries that are padding or fully masked have no meaning. Among the operators, nor have keys
+    that no query reads: some modules set them to zero.
+
+    hidden : which keys must have weight exactly 0, (1 or all heads, m, n); None where none must.
+    rows, read : the queries (L, m) and the keys (L, n) that are compared.
+    """
+
+    hidden: Tensor | None
+    rows: Tensor
+    read: Tensor
+
+    @classmethod
+    def of(cls, records: Sequence[AttentionRecord], mask: Tensor | None) -> _Visible:
+        """Return it for attentions of one form; mask : that of all heads."""
+        first, device = records[0], records[0].query.device
+        m, n = first.size
+        if mask is None and not any(first.query_axis.padding + first.key_axis.padding):
+            every = torch.ones(len(records), max(m, n), dtype=torch.bool, device=device)
+            return cls(None, every[:, :m], every[:, :n])
+        padding = _flags([record.query_axis.padding for record in records], device)
+        hidden = _flags([record.key_axis.padding for record in records], device)
+        hidden = hidden[:, None, None].expand(-1, 1, m, n)
+        if mask is not None:
+            low = torch.finfo(mask.dtype).min / 2
+            hidden = hidden | (mask <= low).view(len(records), -1, m, n)
+        rows, read = ~padding & ~hidden.all(-1).any(1), ~hidden.all(-2).all(1)
+        if first.through_interface:
+            read = torch.ones_like(read)
+        if len(records) > 1:
+            hidden = hidden.expand(-1, first.heads, m, n)
+        return cls(hidden.flatten(0, 1), rows, read)
+
+    def compared(self, stage: str) -> Tensor:
+        """Return the rows (L, T) of a stage that are compared."""
+        return self.read if stage in ("key", "value") else self.rows
+
+    def ignored(self, stage: str, heads: int) -> Tensor | None:
+        """Return the rows (heads, T, 1) of a stage that are not compared; None where all are."""
+        if self.hidden is None:
+            return None
+        flags = ~self.compared(stage)
+        return flags[:, None].expand(-1, heads // len(flags), -1).reshape(heads, -1, 1)
+
+
+def _flags(padding: list[tuple[bool, ...]], device: torch.device) -> Tensor:
+    """Return the flags of some axes on a device; they are copied only where one is True."""
+    if any(map(any, padding)):
+        return torch.tensor(padding, device=device)
+    return torch.zeros(len(padding), len(padding[0]), dtype=torch.bool, device=device)
 
 
 @exact_products()
-def _measure(record: AttentionRecord, expected: dict[str, Tensor]) -> list[Measured]:
-    """Measure each stage for which the model's own value is known; wait for no number."""
-    if not expected:
-        return []
-    fine, coarse = dtypes(record)
-    last = max(expected, key=STAGES.index)
-    ours, in_fine = recompute(record, torch.float64, last), recompute(record, fine, last)
-    in_coarse = in_fine if coarse == fine else recompute(record, coarse, last)
-    # Queries that are padding or fully masked have no meaning. Among the operators, nor have keys
-    # that no query reads: some modules set them to zero.
-    hidden, whole = hidden_keys(record), record.mask is None
-    whole = whole and not any(record.query_axis.padding + record.key_axis.padding)
-    rows, unread = real_rows(record, hidden), hidden.all(-2).all(0)
-    read = torch.ones_like(unread) if record.through_interface else ~unread
-    ignored = ~rows[:, None]
-    score = {"score": largest_score(ours["scores"], ours["weights"])} if "weights" in ours else {}
-    rounding = _of_rounded_scores(ours["scores"], ours["weights"], ignored) if score else None
-    summed = _of_summed_values(record, ours["weights"], rows) if "head output" in ours else None
-    heads, measured = ours.get("head output"), []
-    if summed is not None and {"output", "head output"} <= expected.keys() & ours.keys():
-        # The errors of long sums would carry over, by as much as W^O amplifies them.
-        ours["output"] = output_of(record, expected["head output"].double())
-        in_coarse["output"] = output_of(record, expected["head output"].to(coarse))
-    for stage in STAGES:
-        if stage not in ours or stage not in expected:
-            continue
-        run, dtype = (in_fine, fine) if stage in ("scores", "weights") else (in_coarse, coarse)
+def _measure(
+    numbers: Sequence[int], records: Sequence[AttentionRecord], expected: Sequence[Values]
+) -> list[Measured]:
+    """Measure the known stages of attentions of one form; wait for no number."""
+    joined, count, measured = _join(records), len(records), []
+    fine, coarse = dtypes(joined)
+    values = {stage: _cat(of_one[stage] for of_one in expected) for stage in expected[0]}
+    visible = _Visible.of(records, joined.mask)
+
+    def add(
+        stage: str, dtype: torch.dtype, width: int, found: Numbers, *, planted: bool = False
+    ) -> None:
+        of_each = {name: number.reshape(count, -1) for name, number in found.items()}
+        for name in of_each.keys() & {"largest", "score"}:
+            of_each[name] = of_each[name].amax(1, keepdim=True)
+        of_each["rows"] = visible.compared(stage).sum(1, keepdim=True)
         precision = PRECISIONS[dtype]
-        compared = read if stage in ("key", "value") else rows
-        # Ours, the model's, and our own run in its precision. Each map is dropped when measured.
-        triple = [ours.pop(stage), expected[stage], run.pop(stage).double()]
-        triple = [values.contiguous() for values in triple]
-        width = triple[0].numel() // triple[0].shape[1]
-        numbers = score | {"largest": _rounded(record, stage, triple[0]).abs().max()}
-        if stage == "scores":
-            triple = comparable_scores(record, triple, hidden | ignored)
-        elif not whole:
-            triple = [values.masked_fill(~compared[:, None], 0.0) for values in triple]
-        x, y, z = triple
-        if stage == "weights":
-            assert rounding is not None
-            numbers["rounding"] = rounding
-            numbers |= _measure_logarithms(x, y, z, hidden, precision)
-        elif stage == "head output" and summed is not None:
-            numbers["summed"] = summed
-        dy, dz = y - x, z - x
-        del triple, y, z
-        numbers |= {
-            "differences": largest_by_head(dy),
-            "own_errors": largest_by_head(dz),
-            "largest_by_head": largest_by_head(x),
-            "rows": compared.sum(),
-        }
-        if stage not in ("scores", "weights"):  # their slope is that of the log weights
-            numbers |= regression(x, dy, dz, (1, 2))
-        if stage == "output":
-            assert heads is not None
-            numbers |= _measure_contributions(record, heads, dy, dz, ignored)
-        measured.append(Measured(record, stage, precision, width, numbers))
+        measured.append(Measured(numbers, records, stage, precision, width, of_each, planted))
+
+    known = [stage for stage in _PROJECTED if stage in values]
+    ours, run = ([project(r, dtype, known) for r in records] for dtype in (torch.float64, coarse))
+    for stage in (stage for stage in known if stage in ours[0]):
+        x, y, z = (_cat(of_one[stage] for of_one in side) for side in (ours, expected, run))
+        found = _measure_vectors(x, y, z, visible.ignored(stage, len(x)))
+        if any(isinstance(step, Clip) for step in getattr(records[0].projection, stage).after):
+            found["largest"] = largest_by_head(_before_clip(records, stage))
+        add(stage, coarse, len(x) // count * x.shape[-1], found)
+    if not values.keys() - set(_PROJECTED):
+        return measured
+    if (scores := values.get("scores")) is not None:
+        values["shifted"] = _is_shifted(joined, scores, visible.hidden, count)
+    # All heads that share their keys, and as many of them as fit.
+    shared, size = joined.heads // joined.key_heads, math.prod(joined.size)
+    step = max(1, _limit(joined) // (size * shared)) * shared
+    blocks = [
+        _measure_maps(joined, values, visible, slice(start, min(start + step, joined.heads)))
+        for start in range(0, joined.heads, step)
+    ]
+    maps = {name: _cat(block[name] for block in blocks) for name in blocks[0]}
+    score = {"score": maps["", "score"]} if ("", "score") in maps else {}
+    width = joined.heads // count * len(joined.key_axis)
+    for stage in (stage for stage in _MAPS if stage in values):
+        found = {name: number for (of, name), number in maps.items() if of == stage}
+        add(stage, fine, width, found | score)
+    if scores is not None:  # nearly always those of the first heads are enough
+        wrong = replace(joined, scale=joined.scale * CANARY)
+        expected_scores = {"scores": scores, "shifted": values["shifted"]}
+        first = slice(0, min(step, joined.heads))
+        some = _measure_maps(wrong, expected_scores, visible, first)
+        found = {name: number for (_, name), number in some.items()}
+        add("scores", fine, width, found | {"largest": maps["scores", "largest"]}, planted=True)
+    if ("ours", "head output") not in maps:
+        return measured
+    x, z = maps["ours", "head output"], maps["run", "head output"]
+    sums = {"summed": maps["", "summed"]} if ("", "summed") in maps else {}
+    model = values.get("head output")
+    if model is not None:
+        found = _measure_vectors(x, model, z, visible.ignored("head output", len(x)))
+        add("head output", coarse, joined.heads // count * x.shape[-1], found | score | sums)
+    if "output" in values and has_output(records[0]):
+        # The errors of long sums would carry over, by as much as W^O amplifies them.
+        before = [x, z] if model is None or not sums else [model.double(), model.to(coarse)]
+        split = [side.view(count, -1, *side.shape[1:]) for side in (*before, x)]
+        found = _measure_output(records, split, values["output"], visible.ignored("output", count))
+        add("output", coarse, values["output"].shape[-1], found | score)
     return measured
 
 
-def _rounded(record: AttentionRecord, stage: str, values: Tensor) -> Tensor:
-    """Return the numbers that are rounded in a stage: of a clipped projection those before it."""
-    part: HeadProjection | None = getattr(record.projection, stage, None)
-    X = source(record, stage)
-    if stage not in ("query", "key", "value") or part is None or X is None:
-        return values
-    return begin(part, X.double()) if any(isinstance(s, Clip) for s in part.after) else values
+def _cat(parts: Iterable[Tensor]) -> Tensor:
+    """Join tensors; one alone is not copied."""
+    first, *others = parts
+    return torch.cat([first, *others]) if others else first
 
 
-def comparable_scores(
-    record: AttentionRecord, triple: Sequence[Tensor], hidden: Tensor
-) -> list[Tensor]:
-    """Return scores that can be compared: 0 where hidden, and centered if the model shifts them."""
-    count, shifted = (~hidden).sum(-1, keepdim=True).clamp(min=1), None
-    if record.sinks is None and record.through_interface:
-        # Some models subtract the largest score of each row before the softmax.
-        largest = triple[1].masked_fill(hidden, -torch.inf).amax(-1)
-        shifted = ~((largest != 0) & (largest != -torch.inf)).any()
-    centered = []
-    for scores in triple:
-        visible = scores.masked_fill(hidden, 0.0)  # else any huge number
-        mean = visible.sum(-1, keepdim=True) / count
-        if shifted is not None:
-            mean = mean.where(shifted, 0.0)
-        centered.append(visible.sub_(mean).masked_fill_(hidden, 0.0))
-    return centered
+def _measure_vectors(x: Tensor, y: Tensor, z: Tensor, ignored: Tensor | None) -> Numbers:
+    """Measure vectors (heads, T, d): ours, the model's, and those of our own run."""
+    largest = {"largest": largest_by_head(x)}
+    x, y, z = _double((x, y, z), ignored)
+    return largest | _of_differences(x, y, z) | regression(x, y - x, z - x)
 
 
-def _measure_logarithms(
-    ours: Tensor, model: Tensor, run: Tensor, hidden: Tensor, precision: Precision
+def _double(values: Iterable[Tensor], ignored: Tensor | None) -> Iterator[Tensor]:
+    """Yield values in float64, 0 in the rows that are ignored."""
+    for value in (value.double() for value in values):
+        yield value if ignored is None else value.masked_fill(ignored, 0.0)
+
+
+def _of_differences(x: Tensor, y: Tensor, z: Tensor) -> Numbers:
+    """Return the largest number of each head, and how far the others are from ours at most."""
+    return {
+        "largest_by_head": largest_by_head(x),
+        "differences": largest_by_head(y - x),
+        "own_errors": largest_by_head(z - x),
+    }
+
+
+def _before_clip(records: Sequence[AttentionRecord], stage: str) -> Tensor:
+    """Return the numbers that are rounded in a stage: those before they are clipped."""
+    parts: list[tuple[HeadProjection, Any]] = [
+        (getattr(record.projection, stage), source(record, stage)) for record in records
+    ]
+    return torch.cat([begin(part, X.double()) for part, X in parts])
+
+
+def _measure_maps(
+    joined: AttentionRecord, values: Values, visible: _Visible, heads: slice
+) -> dict[tuple[str, str], Tensor]:
+    """Measure the scores and the weights of some heads, and return their outputs.
+
+    The numbers have the names of their stage, or none; the outputs those of "ours" and the "run".
+    """
+    record, hidden = _of_heads(joined, heads), visible.hidden
+    fine, coarse = dtypes(joined)
+    ignored = visible.ignored("weights", joined.heads)
+    ignored = None if ignored is None else ignored[heads]
+    hidden = hidden if hidden is None or len(hidden) == 1 else hidden[heads]
+    ours, run = (record.scores(dtype=dtype) for dtype in (torch.float64, fine))
+    measured: dict[tuple[str, str], Tensor] = {}
+
+    def add(stage: str, found: Numbers) -> None:
+        measured.update({(stage, name): number for name, number in found.items()})
+
+    if "scores" in values:
+        triple = (ours, values["scores"][heads], run)
+        x, y, z = _comparable_scores(triple, values["shifted"][heads], hidden, ignored)
+        add("scores", {"largest": largest_by_head(ours), **_of_differences(x, y, z)})
+    if not values.keys() & {"weights", "head output", "output"}:
+        return measured
+    weights = record.weights(dtype=torch.float64, scores=ours)
+    run = record.weights(dtype=fine, scores=run)
+    largest_scores = _largest_scores(ours, weights)
+    add("", {"score": largest_scores.amax(-1)})
+    if (model := values.get("weights")) is not None:
+        # If all scores s of a row are off by δ·|s| at most, a weight w moves by 2·δ·max|s|·w(1-w).
+        steepest = (weights * (1 - weights)).amax(-1, keepdim=True)
+        (moved,) = _double([2 * largest_scores[..., None] * steepest], ignored)
+        add("weights", {"rounding": moved.amax((1, 2)), "largest": largest_by_head(weights)})
+        x, y, z = _double((weights, model[heads], run), ignored)
+        add("weights", _of_differences(x, y, z) | _of_logarithms(x, y, z, hidden, PRECISIONS[fine]))
+    if not values.keys() & {"head output", "output"}:
+        return measured
+    if coarse != fine:
+        run = record.weights(dtype=coarse)
+    for name, one in (("ours", weights), ("run", run)):
+        measured[name, "head output"] = record.mix(one)
+    n = len(record.key_axis)
+    if math.sqrt(n) * FLOAT32 > SUMMATION:  # shorter sums are covered by it
+        (sums,) = _double([replace(record, value=record.value.abs()).mix(weights)], ignored)
+        # A model that reads one query at a time adds up n products α·V one after the other. Each
+        # step is off by half an eps of Σ α|V| at most, and all n by λ√n such errors: by the
+        # probabilistic bound of Higham and Mary (2019), λ = 6 is exceeded once in 3e7 sums.
+        add("", {"summed": sums.amax((1, 2)) * (6 * math.sqrt(n) / 2)})
+    return measured
+
+
+def _is_shifted(joined: AttentionRecord, scores: Tensor, hidden: Tensor | None, n: int) -> Tensor:
+    """Return for each head whether its model shifts each row of scores: (heads, 1, 1).
+
+    Some subtract the largest score of a row before the softmax, in all heads of an attention.
+    """
+    if joined.sinks is not None or not joined.through_interface:
+        return torch.ones(len(scores), 1, 1, dtype=torch.bool, device=scores.device)
+    seen = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
+    largest = seen.amax(-1).reshape(n, -1)
+    shifted = ~((largest != 0) & (largest != -torch.inf)).any(1)
+    return shifted[:, None].expand(-1, len(scores) // n).reshape(-1, 1, 1)
+
+
+def _comparable_scores(
+    triple: Sequence[Tensor], shifted: Tensor, hidden: Tensor | None, ignored: Tensor | None
+) -> Iterator[Tensor]:
+    """Yield scores that can be compared: 0 where hidden, and centered where the model shifts."""
+    if hidden is not None and ignored is not None:
+        hidden = hidden | ignored
+    n = triple[0].shape[-1]
+    shown = n if hidden is None else (~hidden).sum(-1, keepdim=True).clamp(min=1)
+    for visible in _double(triple, hidden):  # what is hidden may be any number
+        scores = visible - (visible.sum(-1, keepdim=True) / shown).where(shifted, 0.0)
+        yield scores if hidden is None else scores.masked_fill_(hidden, 0.0)
+
+
+def _of_logarithms(
+    ours: Tensor, model: Tensor, run: Tensor, hidden: Tensor | None, precision: Precision
 ) -> Numbers:
     """Measure what weights alone have: the slope of their logarithms, and exact zeros."""
-    leaking = ((ours != 0) | (model != 0)) & hidden
     # Below the smallest normal number of the dtype a logarithm is mostly rounding.
-    unusable = hidden | ~(torch.minimum(ours, torch.minimum(run, model)) > precision.tiny)
+    unusable = ~(torch.minimum(ours, torch.minimum(run, model)) > precision.tiny)
+    leaking = torch.zeros(len(ours), dtype=torch.bool, device=ours.device)
+    if hidden is not None:
+        unusable |= hidden
+        leaking = (((ours != 0) | (model != 0)) & hidden).flatten(1).any(1)
     count = (~unusable).sum(-1, keepdim=True).clamp(min=1)
 
     def centered_log(weights: Tensor) -> Tensor:
@@ -282,73 +550,46 @@ def _measure_logarithms(
 
     x = centered_log(ours)
     dy, dz = centered_log(model).sub_(x), centered_log(run).sub_(x)
-    return {"leaking": leaking.flatten(1).any(1), **regression(x, dy, dz, (1, 2), (0, 1, 2))}
+    return {"leaking": leaking, **regression(x, dy, dz)}
 
 
-def _measure_contributions(
-    record: AttentionRecord, heads: Tensor, dy: Tensor, dz: Tensor, ignored: Tensor
+def _measure_output(
+    records: Sequence[AttentionRecord],
+    heads: Sequence[Tensor],
+    model: Tensor,
+    ignored: Tensor | None,
 ) -> Numbers:
-    """Measure the slope of what each head adds to the output, on the differences of the output.
+    """Measure the output, and the slope of what each head adds to it.
 
     In the sum of all heads, rounding hides a small error in the W^O of one.
+
+    heads : the outputs of the heads (L, H, m, d_v) from which the output follows, in float64 and in
+    the model's precision; and ours, for what each head adds.
     """
-    blocks = [
-        {name: term.sum((1, 2)) for name, term in products(x, dy, dz)}
-        for x in (part.masked_fill_(ignored, 0.0) for part in parts_of_output(record, heads))
-    ]
-    sums = {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
-    sums["zz"] = (dz**2).sum((1, 2))  # the same for all heads
-    return {f"of heads {name}": values for name, values in sums.items()}
+    x, z = (
+        torch.cat([output_of(record, one) for record, one in zip(records, side, strict=True)])
+        for side in heads[:2]
+    )
+    found = _measure_vectors(x, model, z, ignored)
+    x, y, z = _double((x, model, z), ignored)
+    dy, dz, blocks = y - x, z - x, []
+    for n, record in enumerate(records):
+        ys, zs = dy[n].flatten(), dz[n].flatten()
+        for part in parts_of_output(record, heads[2][n]):
+            added = part if ignored is None else part.masked_fill_(ignored[n], 0.0)
+            flat = added.flatten(1)
+            blocks.append(
+                {"xx": squares(flat), "xy": flat @ ys, "xz": flat @ zs, "count": (flat != 0).sum(1)}
+            )
+    sums = {f"of heads {name}": torch.cat([b[name] for b in blocks]) for name in blocks[0]}
+    return found | sums | {"of heads zz": squares(dz.flatten(1))}
 
 
-def largest_score(scores: Tensor, weights: Tensor) -> Tensor:
-    """Return the largest size of a score that has a weight."""
-    return torch.where(weights > 0, scores.abs(), 0.0).max()
+def _largest_scores(scores: Tensor, weights: Tensor) -> Tensor:
+    """Return the largest size of a score that has a weight, in each row."""
+    return torch.where(weights > 0, scores.abs(), 0.0).amax(-1)
 
 
-def _of_rounded_scores(scores: Tensor, weights: Tensor, ignored: Tensor) -> Tensor:
-    """Return by how many eps of a score its rounding may move a weight, at most in each head.
-
-    If every score s of a row is off by δ·|s| at most, a weight w moves by 2·δ·max|s|·w(1 - w).
-    """
-    largest = torch.where(weights > 0, scores.abs(), 0.0).amax(-1)
-    steepest = (weights * (1 - weights)).amax(-1)
-    return (2 * largest * steepest).masked_fill(ignored.squeeze(-1), 0.0).amax(-1)
-
-
-def _of_summed_values(record: AttentionRecord, weights: Tensor, rows: Tensor) -> Tensor | None:
-    """Return by how many eps the order of a long sum may move αV, at most in each head.
-
-    A model that reads one query at a time adds up n products α·V one after the other. Each step is
-    off by half an eps of Σ α|V| at most, and all n by λ√n such errors: by the probabilistic bound
-    of Higham and Mary (2019), λ = 6 is exceeded once in 3e7 sums. None for the short sums that
-    `SUMMATION` covers.
-    """
-    n = len(record.key_axis)
-    if math.sqrt(n) * FLOAT32 <= SUMMATION:
-        return None
-    sums = record.join_shared(weights) @ record.value.to(weights).abs()
-    sums = sums.view(*record.query.shape[:2], -1).masked_fill(~rows[:, None], 0.0)
-    return sums.amax((1, 2)) * (6 * math.sqrt(n) / 2)
-
-
-def hidden_keys(record: AttentionRecord) -> Tensor:
-    """Return which keys must have weight exactly 0, by mask or by padding: (1 or H, m, n)."""
-    m, n = len(record.query_axis), len(record.key_axis)
-    hidden = _flags(record.key_axis.padding, record.query.device).expand(1, m, n)
-    if record.mask is not None:
-        hidden = hidden | (record.mask <= torch.finfo(record.mask.dtype).min / 2)
-    return hidden
-
-
-def real_rows(record: AttentionRecord, hidden: Tensor) -> Tensor:
+def rows_compared(record: AttentionRecord) -> Tensor:
     """Return which queries (m,) are not padding and not fully masked."""
-    padding = _flags(record.query_axis.padding, hidden.device)
-    return ~padding & ~hidden.all(-1).any(0)
-
-
-def _flags(padding: tuple[bool, ...], device: torch.device) -> Tensor:
-    """Return the flags of an axis on a device; they are copied only where one is True."""
-    if any(padding):
-        return torch.tensor(padding, device=device)
-    return torch.zeros(len(padding), dtype=torch.bool, device=device)
+    return _Visible.of([record], record.mask).rows[0]

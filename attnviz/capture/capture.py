@@ -98,17 +98,14 @@ def capture(
     compared = outputs_beside(model, forward, outputs[-1], between_runs=between, inputs=inputs)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, minimal_run(model, inputs), shown))
-    own = OwnNumbers(model)
+    own, captures = OwnNumbers(model), list[Capture]()
     with weights_in_memory(call.module for call in calls):
-        return [
-            Capture(
-                own.copy(_to_records(calls, text_index, axes or {}, mixtures)),
-                own.copy(_to_references(again, text_index, mixed_again)),
-                compared,
-                notes=notes,
-            )
-            for text_index in range(texts)
-        ]
+        for n in range(texts):
+            like = captures[0].records if captures else ()
+            records = own.copy(_to_records(calls, n, axes or {}, mixtures, like))
+            references = own.copy(_to_references(again, n, mixed_again))
+            captures.append(Capture(records, references, compared, notes=notes))
+    return captures
 
 
 def capture_generation(
@@ -207,8 +204,12 @@ def _to_records(
     text_index: int,
     axes: Mapping[str, Sequence[Axis]],
     mixtures: Sequence[LinearMixing] = (),
+    like: Sequence[AttentionRecord] = (),
 ) -> tuple[AttentionRecord, ...]:
-    """Return the records of one text of a batch; those of linear attention follow the others."""
+    """Return the records of one text of a batch; those of linear attention follow the others.
+
+    like : those of another text.
+    """
     stacks = StackCounter({kind: batch_axes[text_index] for kind, batch_axes in axes.items()})
     of_text = [_of_text(call, text_index) for call in calls]
     records = [
@@ -219,7 +220,9 @@ def _to_records(
     def match(n: int, known: Collection[str] = ()) -> AttentionRecord:
         one, inputs = of_text[n], calls[n].inputs
         heads, batch = one.attention.head_output, (inputs.input, inputs.key_input)
-        return match_projections(records[n], one.module, heads, one.merged_heads, batch, known)
+        likely = like[n].projection if like else None
+        merged = one.merged_heads
+        return match_projections(records[n], one.module, heads, merged, batch, known, likely)
 
     matched = [match(n) for n in range(len(calls))]
     # A form that reproduces one layer is known. Where it does not reproduce another, they differ.

@@ -260,9 +260,17 @@ class _Run:
             shapes = {(len(r.query_axis), len(r.key_axis)) for r in first.records}
             expect_labels_fit(inputs.arguments, shapes)
         moved = self._moved_keys(captures)
+        placed = [
+            tuple(place_windows(module, batch.inputs, one) for one in each.records)
+            for each in captures
+        ]
+        proofs = agreement.prove_all(
+            [record for records in placed for record in records],
+            [reference for each in captures for reference in each.references],
+        )
         results = []
         for n, (captured, output) in enumerate(zip(captures, outputs, strict=True)):
-            records = tuple(place_windows(module, batch.inputs, one) for one in captured.records)
+            records = placed[n]
             doubts = self._doubts(n)
             positions = PositionCheck(doubt=doubts[0]) if doubts else None
             if moved and not doubts:
@@ -272,6 +280,7 @@ class _Run:
             report = agreement.verify(
                 records,
                 captured.references,
+                proofs=[proofs.pop(0) for _ in records],
                 in_one_pass=captured.in_one_pass,
                 output=output,
                 positions=positions,

@@ -401,18 +401,29 @@ class AttentionRecord(Attention):
         """Join the rows (H, m, …) of the heads that read the same keys: (G, H / G · m, …)."""
         return rows.reshape(self.key_heads, -1, rows.shape[-1])
 
+    def mix(self, weights: Tensor) -> Tensor:
+        """Return A·V of each head, (H, m, d_v), in the precision of the weights (H, m, n)."""
+        mixed = self.join_shared(weights) @ self.value.to(weights)
+        return mixed.view(*self.query.shape[:2], -1)
+
     def weights(
-        self, head: int | None = None, rows: slice | None = None, dtype: torch.dtype | None = None
+        self,
+        head: int | None = None,
+        rows: slice | None = None,
+        dtype: torch.dtype | None = None,
+        scores: Tensor | None = None,
     ) -> Tensor:
         """Recompute the attention weights: the softmax of `scores` over the keys.
 
-        Parameters and result are those of `scores`. The softmax is taken in float32 or wider, as
-        models do; a `log_softmax` in the model's own `dtype`. With sinks a row sums to less than 1.
+        Parameters and result are those of `scores`, which are computed where they are not given.
+        The softmax is taken in float32 or wider, as models do; a `log_softmax` in the model's own
+        `dtype`. With sinks a row sums to less than 1.
         """
         if self._stored is not None:
             stored: Tensor = getattr(self, self._stored)[_ALL if head is None else head]
             return stored[..., _ALL if rows is None else rows, :].to(dtype or stored.dtype)
-        scores = self.scores(head, rows, dtype)
+        if scores is None:
+            scores = self.scores(head, rows, dtype)
         if self.log_softmax and dtype == self.query.dtype:
             return torch.exp(scores - scores.logsumexp(-1, keepdim=True))
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))

@@ -7,7 +7,7 @@ function computes them all, by the formula of `formula.attention` and `formula.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -220,18 +220,22 @@ def recompute(
     of the module which the record does not hold are left out.
     """
     wanted = STAGES[: STAGES.index(last) + 1]
-    stages = project(record, dtype)
+    stages = project(record, dtype, wanted)
     if "scores" in wanted:
         stages["scores"] = record.scores(dtype=dtype)
     if "weights" in wanted:
         stages["weights"] = record.weights(dtype=dtype)
     if "head output" in wanted:
-        joined = record.join_shared(stages["weights"]) @ record.value.to(dtype)
-        stages["head output"] = joined.view(*record.query.shape[:2], -1)
-    known = record.projection if "output" in wanted else None
-    if known is not None and known.output is not None and known.before_output is not None:
+        stages["head output"] = record.mix(stages["weights"])
+    if "output" in wanted and has_output(record):
         stages["output"] = output_of(record, stages["head output"])
     return stages
+
+
+def has_output(record: AttentionRecord) -> bool:
+    """Whether it is known how the output follows from the heads."""
+    known = record.projection
+    return known is not None and known.output is not None and known.before_output is not None
 
 
 def output_of(record: AttentionRecord, heads: Tensor) -> Tensor:
@@ -253,10 +257,12 @@ def parts_of_output(record: AttentionRecord, heads: Tensor) -> Iterator[Tensor]:
     yield from (some @ of_some.to(heads) for some, of_some in pairs)
 
 
-def project(record: AttentionRecord, dtype: torch.dtype) -> dict[str, Tensor]:
+def project(
+    record: AttentionRecord, dtype: torch.dtype, wanted: Sequence[str] = STAGES
+) -> dict[str, Tensor]:
     """Recompute query, key and value from X and the module's weights, where both are known."""
     stages = {}
-    for stage in ("query", "key", "value"):
+    for stage in (stage for stage in ("query", "key", "value") if stage in wanted):
         part: HeadProjection | None = getattr(record.projection, stage, None)
         X = source(record, stage)
         if part is not None and X is not None:

@@ -16,7 +16,7 @@ def formula(stage):
     """Return a decorator for a fault: a record that computes its scores or weights differently."""
 
     def of(compute):
-        def changed(self, head=None, rows=None, dtype=None):
+        def changed(self, head=None, rows=None, dtype=None, **_):
             assert head is None
             assert rows is None
             return compute(AttentionRecord(**vars(self)), dtype)

@@ -6,12 +6,7 @@ from equivalent import EQUIVALENT
 from planting import position
 from torch.testing import assert_close
 
-from attnviz.agreement.compare import (
-    hidden_keys,
-    model_values,
-    prove,
-    real_rows,
-)
+from attnviz.agreement.compare import model_values, prove, rows_compared
 
 CASES = [
     pytest.param(one, place, id=f"{one.name}-{place}") for one in EQUIVALENT for place in one.places
@@ -25,7 +20,7 @@ def test_equivalent_changes_alter_no_weight(one, place, captured, tally):
     index = position(captures[0].records, place)
     padded = next(each for each in captures if any(each.records[index].key_axis.padding))
     record, changed = padded.records[index], one.plant(padded.records[index])
-    rows = real_rows(record, hidden_keys(record))
+    rows = rows_compared(record)
     changed_weights, weights = (
         each.weights(dtype=torch.float64)[:, rows] for each in (changed, record)
     )

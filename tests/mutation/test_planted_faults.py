@@ -12,7 +12,6 @@ from planting import DTYPES, LAYER, Fault, expect_caught, verify
 from transformers import AlbertModel, BertModel, ElectraModel
 
 import attnviz
-from attnviz.agreement import compare
 from attnviz.capture.capture import capture
 from attnviz.formula.attention import repeat_heads
 from attnviz.inputs.batch import encode
@@ -51,14 +50,10 @@ def test_weights_that_mix_other_values_are_caught(
     proofs = honest(family, dtype)
     fault = Fault(wrong, (family,), {"head output"}, heads)
 
-    def recompute(record, dtype, last):
-        checks = projection.recompute(record, dtype, last)
-        if "weights" not in checks:
-            return checks
-        values = wrong(record.value.to(dtype), record.heads)
-        return checks | {"head output": checks["weights"] @ values}
+    def mix(record, weights):
+        return weights @ wrong(record.value.to(weights), record.heads)
 
-    monkeypatch.setattr(compare, "recompute", recompute)
+    monkeypatch.setattr(AttentionRecord, "mix", mix)
     checks = [
         expect_caught(fault, each, of_text, LAYER, each.records[LAYER])
         for each, of_text in zip(captured(family, dtype), proofs, strict=True)

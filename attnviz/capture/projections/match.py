@@ -50,6 +50,7 @@ def match_projections(
     merged_heads: Tensor | None = None,
     batch: tuple[Tensor | None, Tensor | None] | None = None,
     known: Collection[str] = (),
+    likely: Projection | None = None,
 ) -> AttentionRecord:
     """Return the record with the projections that reproduce its Q, K and V, as far as possible.
 
@@ -60,14 +61,17 @@ def match_projections(
 
     head_output, merged_heads : (H, m, d_v), A·V of each head, and the input of W^O, if known.
     batch : the input and the key input of the whole batch, if the record is only a part of it.
-    known : the stages that are known.
+    known : the stages that are known. likely : the projections for another text of the batch, which
+    are tried first.
     """
     if attention_module is None:
         return record
     module = attention_module.module
     batch = (record.input, record.key_input) if batch is None else batch
     query, key, value = (
-        _match_stage(record, module, stage, batch, torch.inf if stage in known else _ROUGHLY)
+        _match_stage(
+            record, module, stage, batch, likely, torch.inf if stage in known else _ROUGHLY
+        )
         for stage in STAGES
     )
     output = plain_linear(attention_module.output)
@@ -95,6 +99,7 @@ def _match_stage(
     module: nn.Module,
     stage: str,
     batch: tuple[Tensor | None, Tensor | None],
+    likely: Projection | None,
     most: float,
 ) -> HeadProjection | None:
     """Return the closest projection of one stage, at a relative distance of less than `most`."""
@@ -105,6 +110,11 @@ def _match_stage(
     exact = max(_ROUNDING * torch.finfo(recorded.dtype).eps, _SUMMATION)
     recorded = recorded.to(dtype)
     ignored = _ignored(record, stage)
+    first: HeadProjection | None = getattr(likely, stage, None)
+    if first is not None:
+        heads = begin(first, X.to(dtype))
+        if _distance(first.after, heads, recorded, ignored, angles=record.rotation) <= exact:
+            return first
     best, least = None, most
     sizes = replace(_sizes(record), roundings=_roundings(batch[X is record.key_input]))
     by_layout = [
