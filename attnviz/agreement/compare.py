@@ -251,6 +251,7 @@ def _form(record: AttentionRecord, expected: Values) -> object:
     made = record.projection
     stages = [made and getattr(made, stage) is not None for stage in (*_PROJECTED, "output")]
     return (
+        type(record),
         *shapes,
         *expected,
         *stages,

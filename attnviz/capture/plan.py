@@ -20,7 +20,7 @@ from torch import nn
 from attnviz.capture.function_calls import functions_lock, functions_of
 from attnviz.capture.recorder import Recorder, Recording
 from attnviz.capture.search import Search
-from attnviz.capture.watch import expect_same, watch
+from attnviz.capture.watch import expect_same, needs_isolation, watch
 from attnviz.runtime.compat import (
     SOFTMAX,
     attention_configs,
@@ -45,12 +45,14 @@ def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tu
     def record(number: int, run: Callable[[], object]) -> Recording:
         shown = None
         if plan.paths:
+            needs_isolation.setdefault(model, plan.needs_isolation)
             recorder = partial(Recorder, texts=texts, paths=plan.paths)
             by_plan = watch(model, run, recorder, seed=number)
             recording = by_plan.take_recording()
             if (notes := plan.confirm(by_plan, recording)) is not None:
                 return replace(recording, notes=notes)
             shown = [call.path for call in recording.calls]
+            needs_isolation.pop(model)  # what this run executes, the plan does not know
         search = watch(model, run, partial(Search, texts=texts, is_first=number == 0), seed=number)
         recording = search.take_recording()
         if shown is not None:
@@ -69,6 +71,7 @@ class Plan:
 
     def __init__(self) -> None:
         self.paths: set[str] = set()
+        self.needs_isolation = False
         # By the attentions of a run and the operators that make one: all operators, and notes.
         self._runs: dict[object, tuple[set[str], tuple[str, ...]]] = {}
 
@@ -85,6 +88,7 @@ class Plan:
         is_shown = all(call.through_interface for call in recording.calls)
         if is_shown and not recording.linear and min(queries.values()) >= _FEWEST_QUERIES:
             self.paths = self.paths | queries.keys()
+            self.needs_isolation |= needs_isolation[run.model]
             kind = _kind(run, recording)
             known, _ = self._runs.get(kind, (set[str](), ()))
             self._runs[kind] = known | run.operators.keys(), recording.notes

@@ -246,7 +246,9 @@ class _Run:
         sha256, module = checkpoint.current_sha256(), checkpoint.module
         computation = read_computation(checkpoint.as_loaded)
         if inputs.generate is None:
-            captures, generated = capture(module, batch.inputs, batch.axes), None
+            has_own_code = computation.hooks or computation.forwards
+            numbers = None if has_own_code else f"{sha256} {computation}"
+            captures, generated = capture(module, batch.inputs, batch.axes, numbers), None
         else:
             captured, generated = _capture_generation(checkpoint, batch, inputs.generate)
             captures = [captured]
