@@ -92,14 +92,14 @@ class AttentionCallArgs:
         """Return the arguments for one text of a batch."""
 
         def select(term: Tensor | None) -> Tensor | None:
-            return term if term is None or len(term) == 1 else term[[number]]
+            return term if term is None or len(term) == 1 else term[number : number + 1]
 
         bias = select(self.arguments.get("position_bias"))
         return replace(
             self,
-            query=self.query[[number]],
-            key=self.key[[number]],
-            value=self.value[[number]],
+            query=self.query[number : number + 1],
+            key=self.key[number : number + 1],
+            value=self.value[number : number + 1],
             mask=select(self.mask),
             arguments={**self.arguments, **({} if bias is None else {"position_bias": bias})},
         )

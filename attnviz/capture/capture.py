@@ -7,7 +7,7 @@ other, so comparing them is a proof and not a tautology.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
 from attnviz.capture.plan import record_runs
 from attnviz.capture.projections.find import ModuleInputs
-from attnviz.capture.projections.match import match_projections, reproduced
+from attnviz.capture.projections.match import Executed, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.arrange import Attention
@@ -103,14 +103,17 @@ def capture(
     compared = outputs_beside(model, forward, outputs[-1], **how)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, minimal_run(model, inputs), shown))
-    own, captures = OwnNumbers(model), list[Capture]()
+    own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
-        for n in range(texts):
-            like = captures[0].records if captures else ()
-            records = own.copy(_to_records(calls, n, axes or {}, mixtures, like))
-            references = own.copy(_to_references(again, n, mixed_again))
-            captures.append(Capture(records, references, compared, notes=notes))
-    return captures
+        return [
+            Capture(
+                own.copy(records),
+                own.copy(_to_references(again, n, mixed_again)),
+                compared,
+                notes=notes,
+            )
+            for n, records in enumerate(_to_records(calls, texts, axes or {}, mixtures))
+        ]
 
 
 def capture_generation(
@@ -153,7 +156,7 @@ def capture_generation(
     weights = [of_path[path] for path in paths]
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
-        records = own.copy(_to_records(calls, 0, axes))
+        records = own.copy(_to_records(calls, 1, axes)[0])
     _expect_no_later_keys(model, zip(records, weights, strict=True), generation)
     captured = Capture(
         records,
@@ -206,43 +209,53 @@ def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]
 
 def _to_records(
     calls: Sequence[AttentionCall],
-    text_index: int,
+    texts: int,
     axes: Mapping[str, Sequence[Axis]],
     mixtures: Sequence[LinearMixing] = (),
-    like: Sequence[AttentionRecord] = (),
-) -> tuple[AttentionRecord, ...]:
-    """Return the records of one text of a batch; those of linear attention follow the others.
-
-    like : those of another text.
-    """
-    stacks = StackCounter({kind: batch_axes[text_index] for kind, batch_axes in axes.items()})
-    of_text = [_of_text(call, text_index) for call in calls]
-    records = [
-        _to_record(one, stacks, is_causal=call.attention.is_causal)
-        for one, call in zip(of_text, calls, strict=True)
+) -> list[tuple[AttentionRecord, ...]]:
+    """Return the records of each text of a batch; those of linear attention follow the others."""
+    stacks = [
+        StackCounter({kind: of_batch[n] for kind, of_batch in axes.items()}) for n in range(texts)
     ]
-
-    def match(n: int, known: Collection[str] = ()) -> AttentionRecord:
-        one, inputs = of_text[n], calls[n].inputs
-        heads, batch = one.attention.head_output, (inputs.input, inputs.key_input)
-        likely = like[n].projection if like else None
-        merged = one.merged_heads
-        return match_projections(records[n], one.module, heads, merged, batch, known, likely)
-
-    matched = [match(n) for n in range(len(calls))]
+    executed = [[_of_one_text(call, n, stacks[n]) for call in calls] for n in range(texts)]
+    matched = match_projections(executed[0])
+    likely = [record.projection for record in matched]
+    others = [
+        replace(one, likely=projection)
+        for of_text in executed[1:]
+        for one, projection in zip(of_text, likely, strict=True)
+    ]
+    matched += match_projections(others)
+    every = [(n, one) for n, of_text in enumerate(executed) for one in of_text]
     # A form that reproduces one layer is known. Where it does not reproduce another, they differ.
     shown = {
-        (type(call.module.module), stage)
-        for call, record in zip(calls, matched, strict=True)
+        (n, type(one.module.module), stage)
+        for (n, one), record in zip(every, matched, strict=True)
         for stage in reproduced(record)
-        if call.module is not None
+        if one.module is not None
     }
-    for n, call in enumerate(calls):
-        if call.module is not None:
-            kind, missing = type(call.module.module), call.module.known - reproduced(matched[n])
-            if known := [stage for stage in missing if (kind, stage) in shown]:
-                matched[n] = match(n, known)
-    return (*matched, *(to_linear_record(mixing, text_index, stacks) for mixing in mixtures))
+    again = {}
+    for index, (n, one) in enumerate(every):
+        if one.module is not None:
+            kind, missing = type(one.module.module), one.module.known - reproduced(matched[index])
+            if known := [stage for stage in missing if (n, kind, stage) in shown]:
+                again[index] = replace(one, known=known)
+    for index, record in zip(again, match_projections([*again.values()]), strict=True):
+        matched[index] = record
+    return [
+        (
+            *matched[n * len(calls) : (n + 1) * len(calls)],
+            *(to_linear_record(mixing, n, stacks[n]) for mixing in mixtures),
+        )
+        for n in range(texts)
+    ]
+
+
+def _of_one_text(call: AttentionCall, text_index: int, stacks: StackCounter) -> Executed:
+    """Return the record of one text with what shows its projections."""
+    one, batch = _of_text(call, text_index), (call.inputs.input, call.inputs.key_input)
+    record = _to_record(one, stacks, is_causal=call.attention.is_causal)
+    return Executed(record, one.module, one.attention.head_output, one.merged_heads, batch)
 
 
 def _to_references(

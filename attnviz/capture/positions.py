@@ -271,22 +271,22 @@ def changed_batch(
     """
     argument = _argument(batch, kind)
     ends = [0, *itertools.accumulate(1 + len(rows) for _, rows in chosen)]
-    source = torch.cat([torch.full((1 + len(rows),), number) for number, rows in chosen]).to(
-        batch.inputs[argument].device
-    )
+    source = torch.cat([torch.full((1 + len(rows),), number) for number, rows in chosen])
     inputs = {
-        name: value[source] if isinstance(value, Tensor) else value
+        name: value[source.to(value.device)] if isinstance(value, Tensor) else value
         for name, value in batch.inputs.items()
     }
-    changed = inputs[argument]
+    # A device is waited for once, and not for each position.
+    device, originals = inputs[argument].device, batch.inputs[argument].cpu()
+    changed = originals[source]
     for start, (number, rows) in zip(ends, chosen, strict=False):
-        axis, original = batch.axes[kind][number], batch.inputs[argument][number]
+        axis, original = batch.axes[kind][number], originals[number]
         regions = _regions(batch, kind, axis, original)
         for position in rows.any(0).nonzero().flatten().tolist():
             other = _other(original, regions, position)
             for row in rows[:, position].nonzero().flatten().tolist():
                 changed[start + 1 + row][regions[position]] = other
-    return inputs, ends
+    return {**inputs, argument: changed.to(device)}, ends
 
 
 def _argument(batch: Batch, kind: str) -> str:

@@ -26,7 +26,7 @@ from attnviz.capture.capture import OwnNumbers, to_linear_record, to_linear_refe
 from attnviz.capture.function_calls import FunctionCall, watching_functions
 from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown
 from attnviz.capture.plan import record_runs
-from attnviz.capture.projections.match import match_projections, reproduced
+from attnviz.capture.projections.match import Executed, match_projections, reproduced
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import SoftmaxCollector
@@ -328,7 +328,8 @@ class _StreamedRun(ModuleWatcher):
                 kind = None if module is None else type(module.module)
                 known = self._reproduced[kind] & (frozenset() if module is None else module.known)
                 part = record.at(self._rows)
-                matched = match_projections(part, module, heads, merged, batch, known)
+                executed = Executed(part, module, heads, merged, batch, known)
+                (matched,) = match_projections([executed])
                 self._reproduced[kind] |= reproduced(matched)
             completed = replace(
                 sample,

@@ -9,7 +9,7 @@ import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnviz.capture.projections.find import find_attention_modules, read_inputs
-from attnviz.capture.projections.match import match_projections
+from attnviz.capture.projections.match import Executed, match_projections
 from attnviz.formula.attention import repeat_heads
 from attnviz.results import AttentionRecord, Axis
 from attnviz.results.projection import project
@@ -104,7 +104,7 @@ def _first_attention(family):
 @pytest.mark.parametrize("family", OWN_CODE)
 def test_the_recipe_reproduces_the_inputs_of_the_products(family):
     holder, record = _first_attention(family)
-    projection = match_projections(record, holder)
+    (projection,) = match_projections([Executed(record, holder)])
     factors = project(projection, torch.float32)
     assert [*factors] == ["query", "key", "value"]
     for stage, tensor in factors.items():
@@ -115,7 +115,7 @@ def test_the_recipe_reproduces_the_inputs_of_the_products(family):
 
 def test_each_query_head_finds_its_key_head():
     holder, record = _first_attention("falcon")
-    projection = match_projections(record, holder)
+    (projection,) = match_projections([Executed(record, holder)])
     values = torch.stack([
         record.input @ projection.projection.value_of(head).weight for head in range(record.heads)
     ])  # fmt: skip

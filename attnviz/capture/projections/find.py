@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any
@@ -200,7 +200,7 @@ class Sizes:
     heads: int
     key: int
     value: int
-    roundings: tuple[Rounding, ...] = ()
+    roundings: Callable[[], tuple[Rounding, ...]] = tuple
 
 
 def layouts(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProjection]:
@@ -260,11 +260,11 @@ def _separate(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProje
 
 def _rounded(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProjection]:
     width = sizes.value if stage == "value" else sizes.key
-    for names in _SEPARATE if sizes.roundings else ():
+    for names in _SEPARATE:
         linear = rounding_linear(getattr(module, names[STAGES.index(stage)], None))
         if linear is not None and not linear.weight.shape[-1] % width:
             heads = _cut(linear, 1, 0, linear.weight.shape[-1] // width, width)
-            yield from (replace(heads, before=(rounding,)) for rounding in sizes.roundings)
+            yield from (replace(heads, before=(rounding,)) for rounding in sizes.roundings())
 
 
 def _fused(linear: Linear, stage: str, sizes: Sizes, heads: int) -> Iterator[HeadProjection]:

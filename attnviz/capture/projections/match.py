@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator
-from dataclasses import replace
-from itertools import product
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -42,45 +42,68 @@ _MISFIT = (RuntimeError, ValueError, TypeError)  # raised where shapes do not fi
 _Candidate: TypeAlias = tuple[HeadProjection, Tensor, tuple[Step, ...]]
 
 
+@dataclass(frozen=True, eq=False)
+class Executed:
+    """An attention that was recorded, and the module that executed it.
+
+    module : None if it is of no known kind.
+    head_output, merged_heads : (H, m, d_v), A·V of each head, and the input of W^O, if known.
+    batch : the input and the key input of the whole batch, if the record is only a part of it.
+    known : the stages that are known. likely : the projections for another text of the batch, which
+    are tried first.
+    """
+
+    record: AttentionRecord
+    module: AttentionModule | None
+    head_output: Tensor | None = None
+    merged_heads: Tensor | None = None
+    batch: tuple[Tensor | None, Tensor | None] | None = None
+    known: Collection[str] = ()
+    likely: Projection | None = None
+
+
 @torch.no_grad()
-def match_projections(
-    record: AttentionRecord,
-    attention_module: AttentionModule | None,
-    head_output: Tensor | None = None,
-    merged_heads: Tensor | None = None,
-    batch: tuple[Tensor | None, Tensor | None] | None = None,
-    known: Collection[str] = (),
-    likely: Projection | None = None,
-) -> AttentionRecord:
-    """Return the record with the projections that reproduce its Q, K and V, as far as possible.
+def match_projections(executed: Sequence[Executed]) -> list[AttentionRecord]:
+    """Return records with the projections that reproduce their Q, K and V, as far as possible.
 
     A candidate must reproduce the recorded values at least roughly. If none does, the module
     computes something that attnviz does not know, and this stage is not compared. Of a stage that
     is known from another layer, the closest candidate is returned: what it does not reproduce is a
     difference.
 
-    head_output, merged_heads : (H, m, d_v), A·V of each head, and the input of W^O, if known.
-    batch : the input and the key input of the whole batch, if the record is only a part of it.
-    known : the stages that are known. likely : the projections for another text of the batch, which
-    are tried first.
+    All stages of all records try one candidate each, then those that go on a second one, and so on:
+    a device is waited for only once in each of these rounds.
     """
-    if attention_module is None:
-        return record
-    module = attention_module.module
-    batch = (record.input, record.key_input) if batch is None else batch
-    query, key, value = (
-        _match_stage(
-            record, module, stage, batch, likely, torch.inf if stage in known else _ROUGHLY
-        )
-        for stage in STAGES
-    )
-    output = plain_linear(attention_module.output)
+    searches = [
+        {} if one.module is None else {stage: _Search.of(one, stage) for stage in STAGES}
+        for one in executed
+    ]
+    pending = [s for of_one in searches for s in of_one.values() if s is not None]
+    while pending:
+        errors = [search.try_next() for search in pending]
+        known = [error for error in errors if error is not None]
+        numbers = iter(torch.stack(known).tolist() if known else ())
+        values = [torch.inf if error is None else next(numbers) for error in errors]
+        pending = [s for s, error in zip(pending, values, strict=True) if not s.judge(error)]
+    return [
+        one.record if one.module is None else _with_projection(one, one.module, found)
+        for one, found in zip(executed, searches, strict=True)
+    ]
+
+
+def _with_projection(
+    one: Executed, module: AttentionModule, searches: Mapping[str, _Search | None]
+) -> AttentionRecord:
+    record, heads, merged = one.record, one.head_output, one.merged_heads
+    found = [searches[stage] for stage in STAGES]
+    query, key, value = (None if search is None else search.best for search in found)
+    output = plain_linear(module.output)
     if output is not None and len(output.weight) != record.heads * record.value.shape[-1]:
         output = None
     before_output: tuple[Step, ...] | None = ()
-    if head_output is not None and merged_heads is not None:
-        before_output = _before_output(record, module, head_output, merged_heads)
-        if before_output is None and "output" in known:
+    if heads is not None and merged is not None:
+        before_output = _before_output(record, module.module, heads, merged)
+        if before_output is None and "output" in one.known:
             before_output = ()
     projection = Projection(record.heads, query, key, value, output, before_output)
     return replace(record, projection=projection)
@@ -94,42 +117,57 @@ def reproduced(record: AttentionRecord) -> frozenset[str]:
     return frozenset(name for name in names if stages.get(name) is not None)
 
 
-def _match_stage(
-    record: AttentionRecord,
-    module: nn.Module,
-    stage: str,
-    batch: tuple[Tensor | None, Tensor | None],
-    likely: Projection | None,
-    most: float,
-) -> HeadProjection | None:
-    """Return the closest projection of one stage, at a relative distance of less than `most`."""
-    X, recorded = source(record, stage), getattr(record, stage)
-    if X is None:
-        return None
-    dtype = torch.promote_types(recorded.dtype, torch.float32)
-    exact = max(_ROUNDING * torch.finfo(recorded.dtype).eps, _SUMMATION)
-    recorded = recorded.to(dtype)
-    ignored = _ignored(record, stage)
-    first: HeadProjection | None = getattr(likely, stage, None)
-    if first is not None:
-        heads = begin(first, X.to(dtype))
-        if _distance(first.after, heads, recorded, ignored, angles=record.rotation) <= exact:
-            return first
-    best, least = None, most
-    sizes = replace(_sizes(record), roundings=_roundings(batch[X is record.key_input]))
-    by_layout = [
-        _candidates(record, module, stage, layout, X.to(dtype))
-        for layout in layouts(module, stage, sizes)
-    ]
-    for layout, heads, steps in _round_robin(by_layout):
-        error = _distance(steps, heads, recorded, ignored, angles=record.rotation)
-        if any(isinstance(step, Rounding) for step in layout.before) and error > exact:
-            continue  # another rounding is close too
-        if error < least:
-            best, least = replace(layout, after=steps), error
-        if error <= exact:
-            break
-    return best
+class _Search:
+    """A search for the closest projection of one stage, candidate by candidate."""
+
+    def __init__(self, one: Executed, stage: str, module: nn.Module, X: Tensor) -> None:
+        record, recorded = one.record, getattr(one.record, stage)
+        dtype = torch.promote_types(recorded.dtype, torch.float32)
+        self._record, self._recorded = record, recorded.to(dtype)
+        self._exact = max(_ROUNDING * torch.finfo(recorded.dtype).eps, _SUMMATION)
+        self._ignored = _ignored(record, stage)
+        batch = one.batch or (record.input, record.key_input)
+        rounded = batch[X is record.key_input]
+        sizes = replace(_sizes(record), roundings=lambda: _roundings(rounded))
+        X = X.to(dtype)
+        by_layout = [
+            _candidates(record, module, stage, layout, X)
+            for layout in layouts(module, stage, sizes)
+        ]
+        self._candidates = _round_robin(by_layout)
+        likely: HeadProjection | None = getattr(one.likely, stage, None)
+        if likely is not None:
+            first = (replace(likely, after=()), begin(likely, X), likely.after)
+            self._candidates = itertools.chain([first], self._candidates)
+        self._tried: _Candidate | None = None
+        self.best: HeadProjection | None = None
+        self._least = torch.inf if stage in one.known else _ROUGHLY  # a relative distance
+
+    @classmethod
+    def of(cls, one: Executed, stage: str) -> _Search | None:
+        """Return the search; None where the input of the stage is not known."""
+        X = source(one.record, stage)
+        return None if X is None or one.module is None else cls(one, stage, one.module.module, X)
+
+    def try_next(self) -> Tensor | None:
+        """Return the error of the next candidate; None if its shapes do not fit, or without one."""
+        self._tried = next(self._candidates, None)
+        if self._tried is None:
+            return None
+        _, heads, steps = self._tried
+        angles = self._record.rotation
+        return _distance(steps, heads, self._recorded, self._ignored, angles=angles)
+
+    def judge(self, error: float) -> bool:
+        """Keep the candidate if it is the closest; return whether the search is over."""
+        if self._tried is None:
+            return True
+        layout, _, steps = self._tried
+        if any(isinstance(step, Rounding) for step in layout.before) and error > self._exact:
+            return False  # another rounding is close too
+        if error < self._least:
+            self.best, self._least = replace(layout, after=steps), error
+        return error <= self._exact
 
 
 def _ignored(record: AttentionRecord, stage: str) -> Tensor | None:
@@ -194,8 +232,8 @@ def _before_output(
     possible += norms(module, NORMS["output"], sizes.heads, sizes.value)
     for step in possible:
         error = _distance((step,), heads, merged_heads, X=X)
-        if error < least:
-            best, least = (step,), error
+        if error is not None and error < least:
+            best, least = (step,), float(error)
     return best
 
 
@@ -210,18 +248,19 @@ def _distance(
     ignored: Tensor | None = None,
     angles: Angles | None = None,
     X: Tensor | None = None,
-) -> float:
-    """Return the relative distance of a candidate's heads; infinite if the shapes do not fit."""
+) -> Tensor | None:
+    """Return the relative distance of a candidate's heads; None if the shapes do not fit."""
     try:
         computed = repeat_heads(follow(steps, heads, angles, X), len(recorded))
         if computed.shape != recorded.shape:
-            return torch.inf
+            return None
     except _MISFIT:
-        return torch.inf
+        return None
     if ignored is not None:
         computed, recorded = (x.masked_fill(ignored[:, None], 0.0) for x in (computed, recorded))
     norm = torch.linalg.vector_norm(recorded).clamp(min=torch.finfo(recorded.dtype).tiny)
-    return float(torch.dist(computed, recorded) / norm)
+    distance: Tensor = torch.dist(computed, recorded) / norm
+    return distance
 
 
 def _following_steps(
@@ -232,7 +271,7 @@ def _following_steps(
     factors = [*_factors(module, width)]
     if stage == "query":
         factors += _temperatures(module, record)
-    choices = product(
+    choices = itertools.product(
         factors,
         _clips(module),
         [*norms(module, NORMS[stage], heads, width), None],
