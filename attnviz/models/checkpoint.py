@@ -419,9 +419,7 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     parts = [part for value in values if isinstance(value, Tensor) for part in _parts(value)]
     tensors = [part for part in parts if not part.is_meta]
     writes = ((t.data_ptr(), 0 if t.is_inference() else write_count(t)) for t in tensors)
-    sums = [_sum_of_edges(tensor) for tensor in tensors]
-    numbers = torch.stack([total.to(sums[0].device) for total in sums]).tolist() if sums else []
-    return tuple((*counted, number) for counted, number in zip(writes, numbers, strict=True))
+    return tuple((*w, s) for w, s in zip(writes, _sums_of_edges(tensors), strict=True))
 
 
 def _writes(module: PreTrainedModel) -> int:
@@ -475,12 +473,22 @@ def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
     return tuple(changed)
 
 
-def _sum_of_edges(tensor: Tensor) -> Tensor:
-    """Return the sum of the bytes in the first row and the first column."""
-    if not tensor.numel() or tensor.is_quantized:
-        return torch.zeros((), dtype=torch.int64, device=tensor.device)
-    rows = tensor.detach().reshape(len(tensor) if tensor.dim() > 1 else 1, -1)
-    return torch.cat([rows[0], rows[:, 0]]).view(torch.uint8).sum(dtype=torch.int64)
+def _sums_of_edges(tensors: Sequence[Tensor]) -> list[int]:
+    """Return the sum of the bytes in the first row and the first column of each tensor."""
+    edges: dict[object, list[tuple[int, Tensor]]] = {}  # of one kind
+    for n, tensor in enumerate(tensors):
+        if tensor.numel() and not tensor.is_quantized:
+            rows = tensor.detach().reshape(len(tensor) if tensor.dim() > 1 else 1, -1)
+            kind = edges.setdefault((tensor.dtype, tensor.device), [])
+            kind += [(n, rows[0]), (n, rows[:, 0])]
+    sums = [0] * len(tensors)
+    for kind in edges.values():
+        total = torch.cat([edge for _, edge in kind]).view(torch.uint8).cumsum(0, dtype=torch.int64)
+        ends = torch.tensor([edge.nbytes for _, edge in kind]).cumsum(0) - 1
+        found = total[ends.to(total.device)].diff(prepend=total.new_zeros(1))
+        for (n, _), number in zip(kind, found.tolist(), strict=True):
+            sums[n] += number
+    return sums
 
 
 def _sha256_of_state(module: PreTrainedModel) -> str:
