@@ -19,6 +19,7 @@ from attnviz.agreement.linear import compare_linear
 from attnviz.agreement.verdict import (
     FLOAT32,
     PRECISIONS,
+    REGRESSION,
     SUMMATION,
     Measured,
     Numbers,
@@ -47,9 +48,11 @@ from attnviz.results.projection import (
     STAGES,
     begin,
     has_output,
+    join_inputs,
+    of_one_projection,
     output_of,
     parts_of_output,
-    project,
+    project_all,
     source,
 )
 from attnviz.runtime.precision import exact_products
@@ -223,8 +226,9 @@ def _compare(
             of_form.setdefault(_form(record, expected), []).append(n)
     measured: list[Measured] = []
     for numbers in of_form.values():
+        numbers.sort(key=lambda n: pairs[n][0].path)  # texts of one module stand side by side
         first = pairs[numbers[0]][0]
-        size = first.heads * math.prod(first.size) + first.query.numel() + 2 * first.value.numel()
+        size = max(first.heads * math.prod(first.size), first.query.numel(), first.value.numel())
         step = max(1, _limit(first) // size)
         for start in range(0, len(numbers), step):
             some = numbers[start : start + step]
@@ -371,7 +375,7 @@ def _measure(
         measured.append(Measured(numbers, records, stage, precision, width, of_each, planted))
 
     known = [stage for stage in _PROJECTED if stage in values]
-    ours, run = ([project(r, dtype, known) for r in records] for dtype in (torch.float64, coarse))
+    ours, run = (project_all(records, dtype, known) for dtype in (torch.float64, coarse))
     for stage in (stage for stage in known if stage in ours[0]):
         x, y, z = (_cat(of_one[stage] for of_one in side) for side in (ours, expected, run))
         found = _measure_vectors(x, y, z, visible.ignored(stage, len(x)))
@@ -567,23 +571,31 @@ def _measure_output(
     heads : the outputs of the heads (L, H, m, d_v) from which the output follows, in float64 and in
     the model's precision; and ours, for what each head adds.
     """
+    m, groups, start = heads[0].shape[2], [], 0
+    for same in of_one_projection(records):
+        some = slice(start, start := start + len(same))
+        # The tokens of all texts together: (H, N·m, d_v).
+        sides = [side[some].transpose(0, 1).flatten(1, 2) for side in heads]
+        groups.append((some, join_inputs(same), sides))
     x, z = (
-        torch.cat([output_of(record, one) for record, one in zip(records, side, strict=True)])
-        for side in heads[:2]
+        _cat(output_of(one, sides[n]).view(-1, m, model.shape[-1]) for _, one, sides in groups)
+        for n in (0, 1)
     )
     found = _measure_vectors(x, model, z, ignored)
     x, y, z = _double((x, model, z), ignored)
-    dy, dz, blocks = y - x, z - x, []
-    for n, record in enumerate(records):
-        ys, zs = dy[n].flatten(), dz[n].flatten()
-        for part in parts_of_output(record, heads[2][n]):
-            added = part if ignored is None else part.masked_fill_(ignored[n], 0.0)
-            flat = added.flatten(1)
-            blocks.append(
-                {"xx": squares(flat), "xy": flat @ ys, "xz": flat @ zs, "count": (flat != 0).sum(1)}
-            )
-    sums = {f"of heads {name}": torch.cat([b[name] for b in blocks]) for name in blocks[0]}
-    return found | sums | {"of heads zz": squares(dz.flatten(1))}
+    dy, dz, sums = (y - x).flatten(1), (z - x).flatten(1), []
+    for some, one, sides in groups:
+        blocks = []
+        for part in parts_of_output(one, sides[2]):
+            added = part.view(len(part), -1, m, part.shape[-1])
+            if ignored is not None:
+                added.masked_fill_(ignored[some], 0.0)
+            flat = added.flatten(2).transpose(0, 1)  # (N, h, m·d_model)
+            across = [(flat @ d[some, :, None]).squeeze(-1) for d in (dy, dz)]
+            blocks.append(torch.stack([squares(flat), *across, (flat != 0).sum(-1)]))
+        sums.append(torch.cat(blocks, -1))
+    names = [f"of heads {name}" for name in REGRESSION[:4]]
+    return found | dict(zip(names, torch.cat(sums, 1), strict=True)) | {"of heads zz": squares(dz)}
 
 
 def _largest_scores(scores: Tensor, weights: Tensor) -> Tensor:

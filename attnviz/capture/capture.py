@@ -28,7 +28,12 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
 from attnviz.capture.plan import record_runs
 from attnviz.capture.projections.find import ModuleInputs
-from attnviz.capture.projections.match import Executed, match_projections, reproduced
+from attnviz.capture.projections.match import (
+    Executed,
+    match_batch,
+    match_projections,
+    reproduced,
+)
 from attnviz.capture.recorder import AttentionCall
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.arrange import Attention
@@ -112,7 +117,7 @@ def capture(
                 compared,
                 notes=notes,
             )
-            for n, records in enumerate(_to_records(calls, texts, axes or {}, mixtures))
+            for n, records in enumerate(_to_records(calls, texts, axes or {}, own, mixtures))
         ]
 
 
@@ -156,7 +161,7 @@ def capture_generation(
     weights = [of_path[path] for path in paths]
     own = OwnNumbers(model)
     with weights_in_memory(call.module for call in calls):
-        records = own.copy(_to_records(calls, 1, axes)[0])
+        records = own.copy(_to_records(calls, 1, axes, own)[0])
     _expect_no_later_keys(model, zip(records, weights, strict=True), generation)
     captured = Capture(
         records,
@@ -211,6 +216,7 @@ def _to_records(
     calls: Sequence[AttentionCall],
     texts: int,
     axes: Mapping[str, Sequence[Axis]],
+    own: OwnNumbers,
     mixtures: Sequence[LinearMixing] = (),
 ) -> list[tuple[AttentionRecord, ...]]:
     """Return the records of each text of a batch; those of linear attention follow the others."""
@@ -218,14 +224,8 @@ def _to_records(
         StackCounter({kind: of_batch[n] for kind, of_batch in axes.items()}) for n in range(texts)
     ]
     executed = [[_of_one_text(call, n, stacks[n]) for call in calls] for n in range(texts)]
-    matched = match_projections(executed[0])
-    likely = [record.projection for record in matched]
-    others = [
-        replace(one, likely=projection)
-        for of_text in executed[1:]
-        for one, projection in zip(of_text, likely, strict=True)
-    ]
-    matched += match_projections(others)
+    of_batch = match_batch(list(zip(*executed, strict=True)), own.copy)
+    matched = [record for of_text in zip(*of_batch, strict=True) for record in of_text]
     every = [(n, one) for n, of_text in enumerate(executed) for one in of_text]
     # A form that reproduces one layer is known. Where it does not reproduce another, they differ.
     shown = {

@@ -7,8 +7,9 @@ function computes them all, by the formula of `formula.attention` and `formula.p
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
@@ -270,6 +271,43 @@ def project(
             # A model may repeat shared heads before attention, and not in it.
             stages[stage] = repeat_heads(heads, len(getattr(record, stage)))
     return stages
+
+
+def project_all(
+    records: Sequence[AttentionRecord], dtype: torch.dtype, wanted: Sequence[str] = STAGES
+) -> list[dict[str, Tensor]]:
+    """Return what `project` returns for each record; texts with one projection are one product."""
+    found: list[dict[str, Tensor]] = []
+    for same in of_one_projection(records):
+        stages = project(join_inputs(same), dtype, wanted)
+        parts = {stage: heads.chunk(len(same), 1) for stage, heads in stages.items()}
+        found += [{s: part[n] for s, part in parts.items()} for n in range(len(same))]
+    return found
+
+
+def of_one_projection(records: Sequence[AttentionRecord]) -> Iterator[list[AttentionRecord]]:
+    """Yield the records that follow each other and share a projection, as texts of a batch do."""
+    for _, same in itertools.groupby(records, lambda record: id(record.projection or record)):
+        yield [*same]
+
+
+def join_inputs(records: Sequence[AttentionRecord]) -> AttentionRecord:
+    """Return the first of some records of one form, with the inputs and the angles of all."""
+    first = records[0]
+    if len(records) == 1:
+        return first
+
+    def join(tensors: Sequence[Tensor | None]) -> Tensor | None:
+        known = [tensor for tensor in tensors if tensor is not None]
+        return torch.cat(known) if known else None
+
+    inputs, keys = (join([getattr(r, name) for r in records]) for name in ("input", "key_input"))
+    angles = [record.rotation for record in records if record.rotation is not None]
+    rotation = None
+    if angles:
+        cosines, sines = zip(*angles, strict=True)
+        rotation = torch.cat(cosines), torch.cat(sines)
+    return replace(first, input=inputs, key_input=keys, rotation=rotation)
 
 
 def source(record: AttentionRecord, stage: str) -> Tensor | None:

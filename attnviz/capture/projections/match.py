@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from attnviz.capture.projections.find import (
 from attnviz.formula.attention import HIDDEN, repeat_heads
 from attnviz.results import (
     AttentionRecord,
+    Axis,
     Clip,
     Factor,
     HeadProjection,
@@ -33,7 +34,7 @@ from attnviz.results import (
     Rounding,
     Step,
 )
-from attnviz.results.projection import Angles, begin, follow, source
+from attnviz.results.projection import Angles, begin, follow, join_inputs, source
 
 _ROUGHLY = 0.02  # far more than rounding, far less than a wrong candidate
 _ROUNDING = 2  # steps of the model's precision: nothing fits better
@@ -49,8 +50,7 @@ class Executed:
     module : None if it is of no known kind.
     head_output, merged_heads : (H, m, d_v), A·V of each head, and the input of W^O, if known.
     batch : the input and the key input of the whole batch, if the record is only a part of it.
-    known : the stages that are known. likely : the projections for another text of the batch, which
-    are tried first.
+    known : the stages that are known. exactly : whether nothing is returned that is not close.
     """
 
     record: AttentionRecord
@@ -59,7 +59,7 @@ class Executed:
     merged_heads: Tensor | None = None
     batch: tuple[Tensor | None, Tensor | None] | None = None
     known: Collection[str] = ()
-    likely: Projection | None = None
+    exactly: bool = False
 
 
 @torch.no_grad()
@@ -89,6 +89,53 @@ def match_projections(executed: Sequence[Executed]) -> list[AttentionRecord]:
         one.record if one.module is None else _with_projection(one, one.module, found)
         for one, found in zip(executed, searches, strict=True)
     ]
+
+
+def match_batch(
+    batch: Sequence[Sequence[Executed]], copy: Callable[[Any], Any]
+) -> list[list[AttentionRecord]]:
+    """Return the records of each attention for N texts, with what `match_projections` returns.
+
+    A projection that reproduces all tokens of the batch is found once, and shared. copy : returns
+    it without memory of the model.
+    """
+    several = [of_texts for of_texts in batch if len(of_texts) > 1]
+    shared = iter(match_projections([_join_tokens(of_texts) for of_texts in several]))
+    matched: list[list[AttentionRecord]] = []
+    for of_texts in batch:
+        projection = copy(next(shared).projection) if len(of_texts) > 1 else None
+        if projection is not None and _is_of_every_text(projection, of_texts[0]):
+            found = [replace(one.record, projection=projection) for one in of_texts]
+        else:
+            found = match_projections(of_texts)
+        matched.append(found)
+    return matched
+
+
+def _join_tokens(of_texts: Sequence[Executed]) -> Executed:
+    """Return an attention of several texts as one with the tokens of all."""
+    first, records = of_texts[0], [one.record for one in of_texts]
+    fields: dict[str, Any] = {s: torch.cat([getattr(r, s) for r in records], 1) for s in STAGES}
+    for side in ("query", "key"):
+        fields[f"{side}_axis"] = Axis.numbered(fields[side].shape[1])
+    sides = ([one.head_output for one in of_texts], [one.merged_heads for one in of_texts])
+    heads, merged = (
+        None if any(x is None for x in side) else torch.cat(side, 1)  # type: ignore[arg-type]
+        for side in sides
+    )
+    record = replace(join_inputs(records), mask=None, **fields)
+    return replace(first, record=record, head_output=heads, merged_heads=merged, exactly=True)
+
+
+def _is_of_every_text(projection: Projection, one: Executed) -> bool:
+    """Whether a projection for a batch is complete, and depends on no position in it."""
+    parts = {stage: getattr(projection, stage) for stage in STAGES}
+    steps = [step for part in parts.values() if part is not None for step in part.after]
+    return (
+        all(part is not None or source(one.record, stage) is None for stage, part in parts.items())
+        and projection.before_output is not None
+        and not any(isinstance(step, Factor) and isinstance(step.factor, Tensor) for step in steps)
+    )
 
 
 def _with_projection(
@@ -135,13 +182,10 @@ class _Search:
             for layout in layouts(module, stage, sizes)
         ]
         self._candidates = _round_robin(by_layout)
-        likely: HeadProjection | None = getattr(one.likely, stage, None)
-        if likely is not None:
-            first = (replace(likely, after=()), begin(likely, X), likely.after)
-            self._candidates = itertools.chain([first], self._candidates)
         self._tried: _Candidate | None = None
         self.best: HeadProjection | None = None
-        self._least = torch.inf if stage in one.known else _ROUGHLY  # a relative distance
+        most = 2 * self._exact if one.exactly else _ROUGHLY
+        self._least = torch.inf if stage in one.known else most  # a relative distance
 
     @classmethod
     def of(cls, one: Executed, stage: str) -> _Search | None:
