@@ -69,9 +69,11 @@ def _by_code(
 ) -> dict[Call, Pairs | None]:
     """Return the misplaced positions of each attention; None where it cannot be told."""
     found: dict[Call, Pairs | None] = {}
+    moved = [_moved_between(record_of[call], others) for call, others in keys.keys.items()]
+    of_call = iter(torch.split(torch.cat(moved).cpu(), [len(one) for one in moved]))
     for call, distances in keys.distances.items():
         misplaced = _misplaced_by_code(keys.changed, distances)
-        elsewhere = _elsewhere(record_of[call], keys.keys[call], is_first=not found)
+        elsewhere = _elsewhere(record_of[call], next(of_call), is_first=not found)
         known = [pairs for pairs in (misplaced, elsewhere) if pairs is not None]
         found[call] = [*itertools.chain(*known)] if len(known) == 2 or any(known) else None
     return found
@@ -86,18 +88,22 @@ def _misplaced_by_code(code: Tensor, distances: Tensor) -> Pairs | None:
     return [pair for pair in pairs if pair[0] >= 0] or (None if pairs else [])
 
 
-def _elsewhere(record: AttentionRecord, keys: Tensor, *, is_first: bool) -> Pairs | None:
+def _moved_between(record: AttentionRecord, keys: Tensor) -> Tensor:
+    """Return how far the keys of the recorded run are from these, relative to the longest."""
+    longest = keys.double().norm(dim=-1).amax().clamp(min=1e-30)
+    moved: Tensor = (record.key - keys).double().norm(dim=(0, 2)) / longest
+    return moved
+
+
+def _elsewhere(record: AttentionRecord, moved: Tensor, *, is_first: bool) -> Pairs | None:
     """Return the positions whose key is another one in the recorded run, whose batch is smaller.
 
     None where rounding may be the cause, which grows from layer to layer.
     """
-    real = ~torch.tensor(record.key_axis.padding, device=keys.device)
-    longest = keys.double().norm(dim=-1).amax().clamp(min=1e-30)
-    distances = (record.key - keys).double().norm(dim=(0, 2)) / longest
-    fails = (real & ~(distances <= _ELSEWHERE)).nonzero().flatten().tolist()
-    is_sure = is_first or (
-        keys.dtype == torch.float32 and len(fails) and distances.amax() > _SURELY
-    )
+    real = ~torch.tensor(record.key_axis.padding, device="cpu")
+    fails = (real & ~(moved <= _ELSEWHERE)).nonzero().flatten().tolist()
+    is_float32 = record.key.dtype == torch.float32
+    is_sure = is_first or (is_float32 and len(fails) and moved.amax() > _SURELY)
     return [(key, -1) for key in fails] if is_sure or not fails else None
 
 
@@ -116,7 +122,8 @@ def _one_by_one(
         if before is None:
             pairs = _misplaced_in_first(rows, distances, keys.reach, units, every=every)
             if pairs is not None:
-                pairs += _elsewhere(record, keys.keys[call], is_first=True) or ()
+                moved = _moved_between(record, keys.keys[call]).cpu()
+                pairs += _elsewhere(record, moved, is_first=True) or ()
         elif record.stack != "decoder":
             pairs = _misplaced_later(rows, distances, keys.reach, before)
         if record.stack == "decoder" and pairs is not None:

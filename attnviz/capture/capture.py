@@ -223,7 +223,14 @@ def _to_records(
     stacks = [
         StackCounter({kind: of_batch[n] for kind, of_batch in axes.items()}) for n in range(texts)
     ]
-    executed = [[_of_one_text(call, n, stacks[n]) for call in calls] for n in range(texts)]
+    causal = _are_causal(calls)
+    executed = [
+        [
+            _of_one_text(call, n, stacks[n], is_causal=one)
+            for call, one in zip(calls, causal, strict=True)
+        ]
+        for n in range(texts)
+    ]
     of_batch = match_batch(list(zip(*executed, strict=True)), own.copy)
     matched = [record for of_text in zip(*of_batch, strict=True) for record in of_text]
     every = [(n, one) for n, of_text in enumerate(executed) for one in of_text]
@@ -251,10 +258,20 @@ def _to_records(
     ]
 
 
-def _of_one_text(call: AttentionCall, text_index: int, stacks: StackCounter) -> Executed:
+def _are_causal(calls: Sequence[AttentionCall]) -> list[bool]:
+    """Return of each attention whether no query of some text reads a later key (padding may)."""
+    later = [call.attention.weights.triu(1).flatten(1).any(1).all() for call in calls]
+    sizes = [call.attention.weights.shape[-2:] for call in calls]
+    flags = torch.stack(later).tolist() if later else []
+    return [m == n > 1 and not flag for (m, n), flag in zip(sizes, flags, strict=True)]
+
+
+def _of_one_text(
+    call: AttentionCall, text_index: int, stacks: StackCounter, *, is_causal: bool
+) -> Executed:
     """Return the record of one text with what shows its projections."""
     one, batch = _of_text(call, text_index), (call.inputs.input, call.inputs.key_input)
-    record = _to_record(one, stacks, is_causal=call.attention.is_causal)
+    record = _to_record(one, stacks, is_causal=is_causal)
     return Executed(record, one.module, one.attention.head_output, one.merged_heads, batch)
 
 
@@ -376,7 +393,8 @@ class OwnNumbers:
             return tensor
         layout = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
         if layout not in self._copies:
-            self._copies[layout] = tensor.detach().clone()
+            copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+            self._copies[layout] = copy
         return self._copies[layout]
 
 

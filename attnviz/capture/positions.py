@@ -215,7 +215,7 @@ def _distances(keys: Tensor) -> Tensor:
     original = keys[0].double()
     longest = original.norm(dim=(0, 2)).amax().clamp(min=1e-30)
     distances: Tensor = (keys[1:] - keys[0]).double().norm(dim=(1, 3)) / longest
-    return distances.cpu()
+    return distances
 
 
 class _Keys(AttentionWatcher):
@@ -232,6 +232,14 @@ class _Keys(AttentionWatcher):
         self.keys: dict[Call, list[Tensor]] = {}
         self._wanted, self._spans, self._coded = wanted, spans, coded
         self._calls: Counter[str] = Counter()
+
+    def finish(self) -> None:
+        """Copy the distances of all attentions from the device together."""
+        several = [one for of_inputs in self.distances.values() for one in of_inputs]
+        flat = torch.cat([one.flatten() for one in several]).cpu() if several else torch.empty(0)
+        copied = iter(torch.split(flat, [one.numel() for one in several]))
+        for call, of_inputs in self.distances.items():
+            self.distances[call] = [next(copied).view(one.shape) for one in of_inputs]
 
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Compare the keys; end the run if no others are needed."""

@@ -153,20 +153,24 @@ class Recorder(ModuleWatcher):
         calls, device = [], input_device(self.model)
         for recorded in self._recorded:
             assert recorded.attention is not None
+            attention = recorded.attention
             path, number = recorded.path, counts[recorded.path]
             counts[path] += 1
             module = self.modules.get(path)
             if module is not None and at_once[path, recorded.entry] > 1:
                 module = replace(module, known=frozenset())  # which it projects is not known
-            x, m = recorded.inputs.input, recorded.attention.query.shape[2]
+            x, m = recorded.inputs.input, attention.query.shape[2]
+            # Side by side in memory, once for all texts.
+            vectors = (attention.query, attention.key, attention.value)
+            query, key, value = (tensor.contiguous() for tensor in vectors)
             call = AttentionCall(
                 path,
                 number,
-                recorded.attention,
+                replace(attention, query=query, key=key, value=value),
                 replace(recorded.inputs, input=None if x is None else x[:, :m]),
                 module,
                 recorded.through_interface,
-                *self._output_of(path, number, recorded.attention),
+                *self._output_of(path, number, attention),
             )
             calls.append(map_tensors(call, lambda tensor: tensor.to(device)))
         by_entry: dict[tuple[str, int], list[AttentionCall]] = defaultdict(list)

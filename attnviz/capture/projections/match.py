@@ -85,9 +85,17 @@ def match_projections(executed: Sequence[Executed]) -> list[AttentionRecord]:
         numbers = iter(torch.stack(known).tolist() if known else ())
         values = [torch.inf if error is None else next(numbers) for error in errors]
         pending = [s for s, error in zip(pending, values, strict=True) if not s.judge(error)]
+    pairs = [(one.head_output, one.merged_heads) for one in executed]
+    unequal = [
+        (a != b).any() if a is not None and b is not None and a.shape == b.shape else None
+        for a, b in pairs
+    ]
+    known = [flag for flag in unequal if flag is not None]
+    flags = iter(torch.stack(known).tolist() if known else ())
+    equal = [flag is not None and not next(flags) for flag in unequal]
     return [
-        one.record if one.module is None else _with_projection(one, one.module, found)
-        for one, found in zip(executed, searches, strict=True)
+        one.record if one.module is None else _with_projection(one, one.module, found, is_merged)
+        for one, found, is_merged in zip(executed, searches, equal, strict=True)
     ]
 
 
@@ -100,16 +108,23 @@ def match_batch(
     it without memory of the model.
     """
     several = [of_texts for of_texts in batch if len(of_texts) > 1]
-    shared = iter(match_projections([_join_tokens(of_texts) for of_texts in several]))
-    matched: list[list[AttentionRecord]] = []
-    for of_texts in batch:
-        projection = copy(next(shared).projection) if len(of_texts) > 1 else None
-        if projection is not None and _is_of_every_text(projection, of_texts[0]):
-            found = [replace(one.record, projection=projection) for one in of_texts]
-        else:
-            found = match_projections(of_texts)
-        matched.append(found)
-    return matched
+    shared: dict[int, Projection] = {}
+    for of_texts, joined in zip(
+        several, match_projections([*map(_join_tokens, several)]), strict=True
+    ):
+        if joined.projection is not None and _is_of_every_text(joined.projection, of_texts[0]):
+            shared[id(of_texts)] = copy(joined.projection)
+    others = [one for of_texts in batch if id(of_texts) not in shared for one in of_texts]
+    found = iter(match_projections(others))
+    return [
+        [
+            replace(one.record, projection=shared[id(of_texts)])
+            if id(of_texts) in shared
+            else next(found)
+            for one in of_texts
+        ]
+        for of_texts in batch
+    ]
 
 
 def _join_tokens(of_texts: Sequence[Executed]) -> Executed:
@@ -139,7 +154,10 @@ def _is_of_every_text(projection: Projection, one: Executed) -> bool:
 
 
 def _with_projection(
-    one: Executed, module: AttentionModule, searches: Mapping[str, _Search | None]
+    one: Executed,
+    module: AttentionModule,
+    searches: Mapping[str, _Search | None],
+    is_merged: bool,  # whether W^O reads the heads as they are
 ) -> AttentionRecord:
     record, heads, merged = one.record, one.head_output, one.merged_heads
     found = [searches[stage] for stage in STAGES]
@@ -148,7 +166,7 @@ def _with_projection(
     if output is not None and len(output.weight) != record.heads * record.value.shape[-1]:
         output = None
     before_output: tuple[Step, ...] | None = ()
-    if heads is not None and merged is not None:
+    if heads is not None and merged is not None and not is_merged:
         before_output = _before_output(record, module.module, heads, merged)
         if before_output is None and "output" in one.known:
             before_output = ()
@@ -264,8 +282,6 @@ def _before_output(
     record: AttentionRecord, module: nn.Module, heads: Tensor, merged_heads: Tensor
 ) -> tuple[Step, ...] | None:
     """Return the steps from A·V of each head to the input of W^O, or None if not known."""
-    if torch.equal(heads, merged_heads):
-        return ()
     sizes = _sizes(record)
     wide = torch.promote_types(heads.dtype, torch.float32)
     X = None if record.input is None else record.input.to(wide)

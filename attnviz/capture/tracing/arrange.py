@@ -53,12 +53,6 @@ class Attention:
     compares_all: bool = True
     log_softmax: bool = False  # as in AttentionRecord
 
-    @cached_property
-    def is_causal(self) -> bool:
-        """Whether no query of some text reads a later key (padding may)."""
-        m, n = self.weights.shape[-2:]
-        return m == n > 1 and not self.weights.triu(1).flatten(1).any(1).all()
-
 
 def arrange(
     softmax: Softmax, texts: int, heads: int | None, lengths: Collection[int] = ()
