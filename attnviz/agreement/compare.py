@@ -8,7 +8,7 @@ a long one little memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -70,22 +70,24 @@ def verify(
     references: Sequence[Reference],
     *,
     proofs: Sequence[Proof] | None = None,
+    digests: Mapping[str, str] | None = None,
     in_one_pass: Sequence[Tensor] = (),
     **others: Any,
 ) -> AgreementReport:
     """Compare every record with what the untouched model computed by itself.
 
-    There is one reference for each record, in the order of execution. `proofs` are those of the
-    records, where they were made together with those of other texts. `in_one_pass` holds, for a
-    generation, the weights (H, m, n) of each attention in a single pass. `others` are as in
-    `report`.
+    There is one reference for each record, in the order of execution. `proofs` and `digests` are
+    those of the records, where they were made together with those of other texts. `in_one_pass`
+    holds, for a generation, the weights (H, m, n) of each attention in a single pass. `others` are
+    as in `report`.
     """
     proofs = [*(prove_all(records, references) if proofs is None else proofs)]
     if in_one_pass:
         proofs.append(Proof("", _check_generations(records, in_one_pass), (), False))
     dtype = str(records[0].query.dtype).removeprefix("torch.") if records else ""
     device = str(records[0].query.device) if records else ""
-    return report(proofs, dtype, device, digests=digests_of(records), **others)
+    digests = digests_of(records) if digests is None else digests
+    return report(proofs, dtype, device, digests=digests, **others)
 
 
 def report(proofs: Iterable[Proof], dtype: str, device: str, **others: Any) -> AgreementReport:

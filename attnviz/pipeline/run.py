@@ -55,6 +55,7 @@ from attnviz.results import (
     Provenance,
     StreamedAttention,
     digests_of,
+    digests_of_each,
 )
 from attnviz.results.axis import content_positions
 from attnviz.runtime import version_of
@@ -270,7 +271,7 @@ class _Run:
             [record for records in placed for record in records],
             [reference for each in captures for reference in each.references],
         )
-        results = []
+        digests, results = digests_of_each(placed), []
         for n, (captured, output) in enumerate(zip(captures, outputs, strict=True)):
             records = placed[n]
             doubts = self._doubts(n)
@@ -283,6 +284,7 @@ class _Run:
                 records,
                 captured.references,
                 proofs=[proofs.pop(0) for _ in records],
+                digests=digests[n],
                 in_one_pass=captured.in_one_pass,
                 output=output,
                 positions=positions,

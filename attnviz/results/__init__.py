@@ -29,6 +29,7 @@ from attnviz.results.attention_result import StreamedAttention as StreamedAttent
 from attnviz.results.attention_result import Waveform as Waveform
 from attnviz.results.attention_result import cell_sizes as cell_sizes
 from attnviz.results.attention_result import digests_of as digests_of
+from attnviz.results.attention_result import digests_of_each as digests_of_each
 from attnviz.results.attention_result import one_result as one_result
 from attnviz.results.axis import Axis as Axis
 from attnviz.results.axis import AxisGeometry as AxisGeometry

@@ -222,12 +222,19 @@ _WHOLE = "provenance and attentions"  # the name of a digest, which no attention
 
 def digests_of(attentions: Sequence[Attention]) -> dict[str, str]:
     """Return a digest of each attention, by its module and call."""
-    names = (f"{attention.path} {attention.call}" for attention in attentions)
-    values = [
-        {name: value for name, value in vars(attention).items() if name != "layers"}
-        for attention in attentions
-    ]
-    return dict(zip(names, digests(values), strict=True))
+    return digests_of_each([attentions])[0]
+
+
+def digests_of_each(texts: Sequence[Sequence[Attention]]) -> list[dict[str, str]]:
+    """Return the digests of each of some texts, which may share weights."""
+    found = iter(
+        digests([
+            {name: value for name, value in vars(attention).items() if name != "layers"}
+            for attentions in texts
+            for attention in attentions
+        ])
+    )  # fmt: skip
+    return [{f"{one.path} {one.call}": next(found) for one in attentions} for attentions in texts]
 
 
 # --- where results come from

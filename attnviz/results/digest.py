@@ -53,7 +53,9 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
         return repr(value)
 
     described = [(len(tensors), words(values), len(tensors)) for values in several]
-    numbers = _sums_of_words(tensors)
+    unique = {id(tensor): tensor for tensor in tensors}  # the texts of a batch share weights
+    sums = dict(zip(unique, _sums_of_words([*unique.values()]), strict=True))
+    numbers = [sums[id(tensor)] for tensor in tensors]
     return [
         hashlib.sha256(repr((text, numbers[start:end])).encode()).hexdigest()[:16]
         for start, text, end in described
