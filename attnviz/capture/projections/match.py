@@ -80,23 +80,24 @@ def match_projections(executed: Sequence[Executed]) -> list[AttentionRecord]:
     ]
     pending = [s for of_one in searches for s in of_one.values() if s is not None]
     while pending:
-        errors = [search.try_next() for search in pending]
-        known = [error for error in errors if error is not None]
-        numbers = iter(torch.stack(known).tolist() if known else ())
-        values = [torch.inf if error is None else next(numbers) for error in errors]
-        pending = [s for s, error in zip(pending, values, strict=True) if not s.judge(error)]
+        errors = _copied([search.try_next() for search in pending])
+        pending = [s for s, error in zip(pending, errors, strict=True) if not s.judge(error)]
     pairs = [(one.head_output, one.merged_heads) for one in executed]
-    unequal = [
-        (a != b).any() if a is not None and b is not None and a.shape == b.shape else None
+    differ = _copied([
+        (a != b).any().double() if a is not None and b is not None and a.shape == b.shape else None
         for a, b in pairs
-    ]
-    known = [flag for flag in unequal if flag is not None]
-    flags = iter(torch.stack(known).tolist() if known else ())
-    equal = [flag is not None and not next(flags) for flag in unequal]
+    ])  # fmt: skip
     return [
-        one.record if one.module is None else _with_projection(one, one.module, found, is_merged)
-        for one, found, is_merged in zip(executed, searches, equal, strict=True)
+        one.record if one.module is None else _with_projection(one, one.module, found, not others)
+        for one, found, others in zip(executed, searches, differ, strict=True)
     ]
+
+
+def _copied(numbers: Sequence[Tensor | None]) -> list[float]:
+    """Copy some numbers from their device at once, infinity in place of None."""
+    known = [number for number in numbers if number is not None]
+    copied = iter(torch.stack(known).tolist() if known else ())
+    return [torch.inf if number is None else next(copied) for number in numbers]
 
 
 def match_batch(
@@ -133,10 +134,11 @@ def _join_tokens(of_texts: Sequence[Executed]) -> Executed:
     fields: dict[str, Any] = {s: torch.cat([getattr(r, s) for r in records], 1) for s in STAGES}
     for side in ("query", "key"):
         fields[f"{side}_axis"] = Axis.numbered(fields[side].shape[1])
-    sides = ([one.head_output for one in of_texts], [one.merged_heads for one in of_texts])
     heads, merged = (
-        None if any(x is None for x in side) else torch.cat(side, 1)  # type: ignore[arg-type]
-        for side in sides
+        torch.cat(known, 1)
+        if len(known := [x for x in side if x is not None]) == len(side)
+        else None
+        for side in zip(*((one.head_output, one.merged_heads) for one in of_texts), strict=True)
     )
     record = replace(join_inputs(records), mask=None, **fields)
     return replace(first, record=record, head_output=heads, merged_heads=merged, exactly=True)
@@ -154,14 +156,11 @@ def _is_of_every_text(projection: Projection, one: Executed) -> bool:
 
 
 def _with_projection(
-    one: Executed,
-    module: AttentionModule,
-    searches: Mapping[str, _Search | None],
-    is_merged: bool,  # whether W^O reads the heads as they are
+    one: Executed, module: AttentionModule, searches: Mapping[str, _Search | None], is_merged: bool
 ) -> AttentionRecord:
+    """Return the record with what was found; is_merged : whether W^O reads A·V as it is."""
     record, heads, merged = one.record, one.head_output, one.merged_heads
-    found = [searches[stage] for stage in STAGES]
-    query, key, value = (None if search is None else search.best for search in found)
+    query, key, value = (None if s is None else s.best for s in searches.values())
     output = plain_linear(module.output)
     if output is not None and len(output.weight) != record.heads * record.value.shape[-1]:
         output = None
