@@ -62,7 +62,7 @@ Values: TypeAlias = dict[str, Tensor]  # of each stage, heads first
 _PROJECTED = STAGES[:3]
 _MAPS = STAGES[3:5]
 _TERMS = ("capped_bias", "bias", "mask", "sinks")  # of all heads, or one for each
-_AT_ONCE = {"cpu": 2**17, "cuda": 2**24}  # numbers of maps that are measured together
+_AT_ONCE = {"cpu": 2**17, "cuda": 2**22}  # numbers of maps that are measured together
 
 
 def verify(
@@ -116,7 +116,7 @@ def _check_generations(
             {
                 "differences": largest_by_head(differences),
                 "largest": weights.abs().max(),
-                "score": _largest_scores(scores, weights).max(),
+                "score": torch.where(weights > 0, scores.abs(), 0.0).max(),
                 "rows": rows.sum(),
             }
         )
@@ -251,24 +251,13 @@ def _limit(record: AttentionRecord) -> int:
 
 def _form(record: AttentionRecord, expected: Values) -> object:
     """Return what attentions that are measured together have in common."""
-    tensors = [record.query, record.key, record.value, record.capped_bias, record.bias]
-    tensors += [record.mask, record.sinks, record.input, record.key_input, *expected.values()]
-    shapes = (None if x is None else (x.shape, x.dtype, x.device) for x in tensors)
+    own = {"path", "call", "layer", "stack", "query_axis", "key_axis", "projection", "rotation"}
+    values = {name: value for name, value in vars(record).items() if name not in own} | expected
+    forms = ((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in values.values())
     made = record.projection
-    stages = [made and getattr(made, stage) is not None for stage in (*_PROJECTED, "output")]
-    return (
-        type(record),
-        *shapes,
-        *expected,
-        *stages,
-        made and made.before_output is not None,
-        record.visible and id(record),
-        record.scale,
-        record.soft_cap,
-        record.log_softmax,
-        record.through_interface,
-        any(record.query_axis.padding + record.key_axis.padding),
-    )
+    known = made and [part is not None for part in vars(made).values()]
+    is_padded = any(record.query_axis.padding + record.key_axis.padding)
+    return (type(record), *values, *forms, str(known), is_padded)
 
 
 def _join(records: Sequence[AttentionRecord]) -> AttentionRecord:
@@ -324,13 +313,15 @@ class _Visible:
         if mask is None and not any(first.query_axis.padding + first.key_axis.padding):
             every = torch.ones(len(records), max(m, n), dtype=torch.bool, device=device)
             return cls(None, every[:, :m], every[:, :n])
-        padding = _flags([record.query_axis.padding for record in records], device)
-        hidden = _flags([record.key_axis.padding for record in records], device)
-        hidden = hidden[:, None, None].expand(-1, 1, m, n)
+        padding, unread = torch.zeros(2, len(records), max(m, n), dtype=torch.bool, device=device)
+        if any(first.query_axis.padding + first.key_axis.padding):
+            padding = torch.tensor([r.query_axis.padding for r in records], device=device)
+            unread = torch.tensor([r.key_axis.padding for r in records], device=device)
+        hidden = unread[:, None, None, :n].expand(-1, 1, m, n)
         if mask is not None:
             low = torch.finfo(mask.dtype).min / 2
             hidden = hidden | (mask <= low).view(len(records), -1, m, n)
-        rows, read = ~padding & ~hidden.all(-1).any(1), ~hidden.all(-2).all(1)
+        rows, read = ~padding[:, :m] & ~hidden.all(-1).any(1), ~hidden.all(-2).all(1)
         if first.through_interface:
             read = torch.ones_like(read)
         if len(records) > 1:
@@ -347,13 +338,6 @@ class _Visible:
             return None
         flags = ~self.compared(stage)
         return flags[:, None].expand(-1, heads // len(flags), -1).reshape(heads, -1, 1)
-
-
-def _flags(padding: list[tuple[bool, ...]], device: torch.device) -> Tensor:
-    """Return the flags of some axes on a device; they are copied only where one is True."""
-    if any(map(any, padding)):
-        return torch.tensor(padding, device=device)
-    return torch.zeros(len(padding), len(padding[0]), dtype=torch.bool, device=device)
 
 
 @exact_products()
@@ -381,8 +365,12 @@ def _measure(
     for stage in (stage for stage in known if stage in ours[0]):
         x, y, z = (_cat(of_one[stage] for of_one in side) for side in (ours, expected, run))
         found = _measure_vectors(x, y, z, visible.ignored(stage, len(x)))
-        if any(isinstance(step, Clip) for step in getattr(records[0].projection, stage).after):
-            found["largest"] = largest_by_head(_before_clip(records, stage))
+        parts: list[tuple[HeadProjection, Any]] = [
+            (getattr(record.projection, stage), source(record, stage)) for record in records
+        ]
+        if any(isinstance(step, Clip) for step in parts[0][0].after):  # rounded before, not after
+            unclipped = torch.cat([begin(part, X.double()) for part, X in parts])
+            found["largest"] = largest_by_head(unclipped)
         add(stage, coarse, len(x) // count * x.shape[-1], found)
     if not values.keys() - set(_PROJECTED):
         return measured
@@ -453,14 +441,6 @@ def _of_differences(x: Tensor, y: Tensor, z: Tensor) -> Numbers:
     }
 
 
-def _before_clip(records: Sequence[AttentionRecord], stage: str) -> Tensor:
-    """Return the numbers that are rounded in a stage: those before they are clipped."""
-    parts: list[tuple[HeadProjection, Any]] = [
-        (getattr(record.projection, stage), source(record, stage)) for record in records
-    ]
-    return torch.cat([begin(part, X.double()) for part, X in parts])
-
-
 def _measure_maps(
     joined: AttentionRecord, values: Values, visible: _Visible, heads: slice
 ) -> dict[tuple[str, str], Tensor]:
@@ -487,12 +467,12 @@ def _measure_maps(
         return measured
     weights = record.weights(dtype=torch.float64, scores=ours)
     run = record.weights(dtype=fine, scores=run)
-    largest_scores = _largest_scores(ours, weights)
-    add("", {"score": largest_scores.amax(-1)})
+    largest_scores = torch.where(weights > 0, ours.abs(), 0.0).amax(-1, keepdim=True)
+    add("", {"score": largest_scores.amax((1, 2))})
     if (model := values.get("weights")) is not None:
         # If all scores s of a row are off by δ·|s| at most, a weight w moves by 2·δ·max|s|·w(1-w).
         steepest = (weights * (1 - weights)).amax(-1, keepdim=True)
-        (moved,) = _double([2 * largest_scores[..., None] * steepest], ignored)
+        (moved,) = _double([2 * largest_scores * steepest], ignored)
         add("weights", {"rounding": moved.amax((1, 2)), "largest": largest_by_head(weights)})
         x, y, z = _double((weights, model[heads], run), ignored)
         add("weights", _of_differences(x, y, z) | _of_logarithms(x, y, z, hidden, PRECISIONS[fine]))
@@ -598,11 +578,6 @@ def _measure_output(
         sums.append(torch.cat(blocks, -1))
     names = [f"of heads {name}" for name in REGRESSION[:4]]
     return found | dict(zip(names, torch.cat(sums, 1), strict=True)) | {"of heads zz": squares(dz)}
-
-
-def _largest_scores(scores: Tensor, weights: Tensor) -> Tensor:
-    """Return the largest size of a score that has a weight, in each row."""
-    return torch.where(weights > 0, scores.abs(), 0.0).amax(-1)
 
 
 def rows_compared(record: AttentionRecord) -> Tensor:
