@@ -108,7 +108,9 @@ def aggregate(
             )
         )
         numbers = np.array(part.numbers)[measured.numpy()]
-        in_half = np.array([_in_half(number, seed) for number in numbers.tolist()], bool)
+        # Heads get their roles on half of the texts: a random one of each two neighbors.
+        drawn = [Random(f"half {seed} {number // 2}").random() < 0.5 for number in numbers.tolist()]
+        in_half = np.array(drawn, bool) == (numbers % 2 == 0)
         signs, above_keys = draw_signs(numbers, seed), difference(ours, keys)
         value.add(ours)
         above_shuffled.add(signs, difference(ours, shuffled))
@@ -142,11 +144,6 @@ def aggregate(
         compared=compared,
         differences=differences,
     )
-
-
-def _in_half(number: int, seed: int) -> bool:
-    """Return whether heads get their roles on a text: a random one of each two neighbors."""
-    return (Random(f"half {seed} {number // 2}").random() < 0.5) == (number % 2 == 0)
 
 
 def assign_roles(
