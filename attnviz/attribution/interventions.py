@@ -112,10 +112,7 @@ def gates_without(ids: Tensor, hidden: Sequence[Words]) -> Tensor:
 
 def delete(target: Target, words: Words) -> Tensor:
     """Delete each word from the text and return the vectors of the target, (W, d)."""
-    ends = []
-    for positions in track(words):
-        ends.append(target.without(positions).outputs(1))
-    return torch.cat(ends)
+    return torch.cat([target.without(positions).outputs(1) for positions in track(words)])
 
 
 class AttentionKnockout(AttentionTracer):

@@ -325,15 +325,9 @@ def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int]
         def select(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return (args[0].flatten(0, 1)[None, : len(states)],)
 
-        hook = unembedding.register_forward_pre_hook(select)
-        try:
-            with (
-                torch.no_grad(),
-                stored.skip(len(stored.blocks), copies, filled.view(copies, *last.shape)),
-            ):
-                read: Tensor = module(**repeated)[0].flatten(0, 1)[: len(states)]
-        finally:
-            hook.remove()
+        skipping = stored.skip(len(stored.blocks), copies, filled.view(copies, *last.shape))
+        with unembedding.register_forward_pre_hook(select), torch.no_grad(), skipping:
+            read: Tensor = module(**repeated)[0].flatten(0, 1)[: len(states)]
         return read
 
     if (read_states(last) - logits).abs().max() > _SAME * logits.abs().max():
