@@ -320,10 +320,7 @@ def key_order(
 def select_stack(result: AttentionResult, stack: str | None) -> AttentionResult:
     """Return a result with the attentions to measure: those with a softmax, or the linear ones.
 
-    Raises
-    ------
-    InputError
-        There is no such stack, or it is one of several with a softmax.
+    InputError: there is no such stack, or it is one of several with a softmax.
     """
     softmax = [record for record in result.records if not record.signed]
     if stack is None:
