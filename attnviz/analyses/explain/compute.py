@@ -39,7 +39,7 @@ from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, expect_words, first_line, positive_number
 from attnviz.inputs.batch import Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.spelling import decode
-from attnviz.inputs.text import encode_prefix, expect_tokens_left
+from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
@@ -533,9 +533,9 @@ def explain_tokens(
         reading = replace(reading, notes=(*generated.notes, *reading.notes))
         with restoring(model.module), torch.no_grad():
             logits = model.module(**reading.inputs)[0][0]
-    assert model.tokenizer is not None  # it has tokenized the text
-    special = model.tokenizer.all_special_ids
-    decode = partial(model.tokenizer.decode, clean_up_tokenization_spaces=False)
+    tokenizer = tokenizer_of(model.checkpoint)
+    special = tokenizer.all_special_ids
+    decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
     tokens: list[int] = reading.inputs["input_ids"][0].tolist()
     start = len(tokens) + 1 - len(ids)
     results = []

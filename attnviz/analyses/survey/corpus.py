@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeAlias, cas
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, first_line, refuse_given, true_or_false
 from attnviz.inputs.batch import Inputs, encode, read_texts
-from attnviz.inputs.text import max_tokens, spelled, tokenize, translate
+from attnviz.inputs.text import max_tokens, spelled, tokenize, tokenizer_of, translate
 from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
 from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
@@ -458,8 +458,7 @@ class TextCorpus:
     @cached_property
     def _longest(self) -> int | None:
         """The most tokens that the model can read."""
-        assert self.model.tokenizer is not None  # the model reads text
-        return max_tokens(self.model.module, self.model.tokenizer)
+        return max_tokens(self.model.module, tokenizer_of(self.model.checkpoint))
 
     @property
     def rows(self) -> int | None:

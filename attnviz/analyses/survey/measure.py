@@ -28,7 +28,7 @@ from attnviz.heads import (
     WeightStatistics,
     largest,
 )
-from attnviz.inputs.text import pad_texts, padded
+from attnviz.inputs.text import pad_texts, padded, tokenizer_of
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import (
     AttentionRecord,
@@ -272,8 +272,7 @@ class HeadStatistics:
     @cached_property
     def _punctuation_ids(self) -> Tensor:
         """The ids of periods and commas, with or without a mark of a blank before them."""
-        assert self.checkpoint.tokenizer is not None
-        vocabulary = self.checkpoint.tokenizer.get_vocab().items()
+        vocabulary = tokenizer_of(self.checkpoint).get_vocab().items()
         ids = {id for token, id in vocabulary if token.lstrip("\u0120\u2581") in (".", ",")}
         return torch.tensor(sorted(ids), device=self.checkpoint.device)
 
