@@ -8,16 +8,15 @@ import json
 import os
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from attnviz.errors import InputError
 from attnviz.io.files import DATA_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.io.result_file import write_result
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.base import Result, Savable, finite
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @checked_scalars

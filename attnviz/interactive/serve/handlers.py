@@ -7,12 +7,14 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from attnviz.analyses.explain.compute import explain_tokens
 from attnviz.analyses.senses.compute import senses
+from attnviz.analyses.senses.result import SensesResult
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.analyses.shift.compute import parse_pair, shift
+from attnviz.analyses.shift.result import ShiftResult
 from attnviz.errors import AttnvizWarning, InputError, expect_words
 from attnviz.figures.style import COLUMN_WIDTH, FULL_WIDTH
 from attnviz.inputs.batch import encode
@@ -20,10 +22,6 @@ from attnviz.interactive.explanations import describe_explanation
 from attnviz.interactive.view import view
 from attnviz.pipeline.attend import Model, attend
 from attnviz.runtime.progress import part, track
-
-if TYPE_CHECKING:
-    from attnviz.analyses.senses.result import SensesResult
-    from attnviz.analyses.shift.result import ShiftResult
 
 Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
 _MAX_SENTENCES = 64  # of a word
