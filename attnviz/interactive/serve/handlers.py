@@ -21,6 +21,7 @@ from attnviz.inputs.batch import encode
 from attnviz.interactive.explanations import describe_explanation
 from attnviz.interactive.view import view
 from attnviz.pipeline.attend import Model, attend
+from attnviz.results.base import described
 from attnviz.runtime.progress import part, track
 
 Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
@@ -164,12 +165,7 @@ def _count(query: Query, name: str, most: int) -> int:
 def _occurrences(result: SensesResult) -> dict[str, Any]:
     """Return the sentences, and where their words lie in the plane of each state."""
     occurrences = [
-        {
-            "sentence": o.sentence,
-            "sense": result.senses.index(o.sense),
-            "start": o.start,
-            "end": o.end,
-        }
+        {**described(o, "sentence start end"), "sense": result.senses.index(o.sense)}
         for o in result.occurrences
     ]
     states = [
