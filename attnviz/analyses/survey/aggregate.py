@@ -126,7 +126,8 @@ def aggregate(
         differences = np.maximum(differences, part.differences.double().numpy())
         release_unused()
     say("estimating")
-    even_mean, shuffled_mean, excess, held_out_mean = (mean.mean().reshape(shape) for mean in means)
+    averages = [moments.estimates().mean.reshape(shape) for moments in means]
+    even_mean, shuffled_mean, excess, held_out_mean = averages
     estimates = value.estimates()
     shares = np.tile([one.limit is None for one in statistics], heads)
     low, high = (np.where(shares, np.clip(x, 0, 1), x) for x in (estimates.low, estimates.high))
@@ -274,12 +275,6 @@ class Moments:
         self._origin = np.where(np.isnan(self._origin), first, self._origin)
         x = np.where(present, values - self._origin, 0.0)
         self._sums += [power.sum(0) for power in (present, x, x**2, x**3)]
-
-    def mean(self) -> Floats:
-        """Return the means, (K,)."""
-        with np.errstate(invalid="ignore"):
-            mean: Floats = self._origin + self._sums[1] / self._sums[0]
-        return mean
 
     def estimates(self) -> Estimates:
         """Return the estimates from all texts that were added.
