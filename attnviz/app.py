@@ -42,13 +42,10 @@ def _print_version(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; print an error as one line on standard error.
+    """Run one command, print an error as one line on standard error, and return the exit code.
 
-    Returns
-    -------
-    int
-        The exit code: 0 done, 2 wrong usage or input, 3 the model cannot be used, 4 the output
-        cannot be written, 5 not verified; 1 for an unexpected error, a bug in attnviz or a library.
+    0 done, 2 wrong usage or input, 3 the model cannot be used, 4 the output cannot be written,
+    5 not verified; 1 for an unexpected error, a bug in attnviz or a library.
     """
     debug = "--debug" in arguments
     with own_stderr(ours=not debug), _only_our_warnings(debug=debug):

@@ -13,6 +13,7 @@ from torch import Tensor
 from attnviz.attribution.target import Places, Target, mask_token
 from attnviz.attribution.tracing import AttentionTracer, Elementwise, by_head
 from attnviz.errors import ModelError
+from attnviz.inputs.text import tokenizer_of
 from attnviz.pipeline.attend import Model
 from attnviz.runtime.progress import part, track
 
@@ -112,10 +113,7 @@ def gates_without(ids: Tensor, hidden: Sequence[Words]) -> Tensor:
 
 def delete(target: Target, words: Words) -> Tensor:
     """Delete each word from the text and return the vectors of the target, (W, d)."""
-    ends = []
-    for positions in track(words):
-        ends.append(target.without(positions).outputs(1))
-    return torch.cat(ends)
+    return torch.cat([target.without(positions).outputs(1) for positions in track(words)])
 
 
 class AttentionKnockout(AttentionTracer):
@@ -146,9 +144,9 @@ def common_words(model: Model) -> list[int]:
     """
     common = whole_words(model)
     if not common:
-        assert model.tokenizer is not None  # it has tokenized the text
-        special = {*model.tokenizer.all_special_ids}
-        common = [token for token in range(len(model.tokenizer)) if token not in special][:_COMMON]
+        tokenizer = tokenizer_of(model.checkpoint)
+        special = {*tokenizer.all_special_ids}
+        common = [token for token in range(len(tokenizer)) if token not in special][:_COMMON]
     return random.Random(0).sample(common, _DRAWS) if len(common) >= _DRAWS else common
 
 
@@ -157,8 +155,7 @@ def whole_words(model: Model) -> list[int]:
 
     In a vocabulary without such words, such as that of a protein model, letters count.
     """
-    tokenizer = model.tokenizer
-    assert tokenizer is not None  # it has tokenized the text
+    tokenizer = tokenizer_of(model.checkpoint)
 
     def is_word(token: int, before: str, shortest: int) -> bool:
         word = str(tokenizer.decode([token])).strip()
@@ -177,10 +174,10 @@ def whole_words(model: Model) -> list[int]:
 
 def token_of(model: Model, word: str) -> int:
     """Return the token of a word in a text; raise ModelError if it is not one token."""
-    assert model.tokenizer is not None
+    tokenizer = tokenizer_of(model.checkpoint)
     for before in (" ", ""):
-        ids = model.tokenizer.encode(before + word, add_special_tokens=False)
-        if len(ids) == 1 and str(model.tokenizer.decode(ids)).strip().lower() == word.lower():
+        ids = tokenizer.encode(before + word, add_special_tokens=False)
+        if len(ids) == 1 and str(tokenizer.decode(ids)).strip().lower() == word.lower():
             return int(ids[0])
     raise ModelError(f"“{word}” is not one token of {model.name}. Choose another word.")
 

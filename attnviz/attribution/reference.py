@@ -12,7 +12,7 @@ from torch import Tensor
 from attnviz.attribution.target import Stacks, Target, base_of, token_ids, with_token_ids
 from attnviz.errors import InputError, did_you_mean
 from attnviz.inputs.batch import Batch, Inputs, encode, expect_one_text, parse_inputs
-from attnviz.inputs.text import spelled
+from attnviz.inputs.text import spelled, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
 from attnviz.pipeline.attend import Model
 from attnviz.pipeline.run import AttendOptions, run
@@ -123,8 +123,7 @@ def encode_causal(
             sink = 0
             notes = (*notes, "the first token stays readable, so its part is not measured")
         else:
-            assert model.tokenizer is not None  # it has tokenized the text
-            token = model.tokenizer.convert_ids_to_tokens(bos)
+            token = tokenizer_of(model.checkpoint).convert_ids_to_tokens(bos)
             batch = encode_after(model, source, bos, truncate=truncate)
             notes = (*notes, f"{READ_WITH}{token} before it")
     return batch.inputs, bos, sink, notes

@@ -58,8 +58,6 @@ EVERYWHERE = Place()  # of every attention in a model with one stack
 class Stacks:
     """The encoder and the decoder of a model, and what each attention reads; none in other models.
 
-    Attributes
-    ----------
     source : the number of tokens of the source, which the encoder reads. Those of the target follow
         them.
     attentions : by the path of the attention's module, whether its queries, and its keys, are of

@@ -164,11 +164,15 @@ class Page:
         # What sets the place of texts, lines and arrows, and where their points are (left, top).
         self._placed: list[tuple[Callable[..., object], list[Place]]] = []
 
-    def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Add axes at a place."""
+    def axes(
+        self, left: float, top: float, width: float, height: float, *, bare: bool = False
+    ) -> Axes:
+        """Add axes at a place. bare : without anything but what is drawn into them."""
         # Without different labels, matplotlib would return the first axes again.
         ax = self.figure.add_axes((0.0, 0.0, 1.0, 1.0), label=str(len(self._axes)))
         ax.tick_params(colors=theme().ink)  # also of ticks that are made when the figure is drawn
+        if bare:
+            ax.set_axis_off()
         self._axes.append((ax, (left, top, width, height)))
         return ax
 

@@ -88,11 +88,6 @@ class Look:
                 hint = did_you_mean(name, [*_ARGUMENTS, *known])
                 raise InputError(f"{name} is no argument of heatmap, nor of pcolormesh. {hint}")
 
-    @property
-    def sets_colors(self) -> bool:
-        """Whether the user chose the scale or its colors."""
-        return any(one is not None for one in (self.vmin, self.vmax, self.norm, self.cmap))
-
 
 @dataclass(frozen=True, eq=False)
 class WeightScale:
@@ -133,7 +128,7 @@ class WeightScale:
 
     def with_look(self, look: Look) -> WeightScale:
         """Return the scale with what the user set, which then counts for all cells alike."""
-        if not look.sets_colors:
+        if all(one is None for one in (look.vmin, look.vmax, look.norm, look.cmap)):
             return self
         norm = look.norm
         if norm is None:

@@ -86,8 +86,6 @@ _RC_PARAMS: dict[Any, Any] = {
 class Theme:
     """The colors of figures on one background.
 
-    Attributes
-    ----------
     ground : the background. ink : text and lines. muted : text beside them. faint : lines behind
         them. gray : what counts less. accent : what the title is about. alarm : a verdict that is
         not "verified". masked : cells of keys that a query may not attend to.
@@ -274,13 +272,7 @@ def _font_names() -> set[str]:
 
 
 def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:
-    """Return installed font families with the characters that the default font lacks.
-
-    Warns
-    -----
-    AttnvizWarning
-        No installed font has a character.
-    """
+    """Return installed fonts with the characters that the default font lacks; warn without one."""
     families, missing = _fallback(characters)
     if missing:
         warnings.warn(

@@ -18,7 +18,7 @@ from attnviz.errors import InputError, did_you_mean
 from attnviz.formula.attention import additive_mask
 from attnviz.inputs.image import image_axis
 from attnviz.inputs.multimodal import fill_placeholders, placeholders
-from attnviz.inputs.text import TextPair, continue_axis, encode_ids
+from attnviz.inputs.text import TextPair, continue_axis, encode_ids, tokenizer_of
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.io.files import is_file, read_arrays, read_text
 from attnviz.models.pretrained import count_inputs, embedding_rows, forward_parameters, input_kinds
@@ -202,8 +202,7 @@ def _are_ids(value: Any) -> bool:
 
 def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[Axis, TextPair]]:
     """Return the axis and the text of each row of ids; padding at both ends is marked."""
-    tokenizer, rows = checkpoint.tokenizer, values["input_ids"].flatten(0, -2)
-    assert tokenizer is not None
+    tokenizer, rows = tokenizer_of(checkpoint), values["input_ids"].flatten(0, -2)
     mask, types = (values.get(name) for name in ("attention_mask", "token_type_ids"))
     mask, types = (
         value.reshape(rows.shape).tolist()

@@ -55,7 +55,8 @@ def _input_memory(checkpoint: Checkpoint) -> MemoryBudget:
     return MemoryBudget(what, torch.device("cpu"), "Give a smaller one.")
 
 
-def _tokenizer(checkpoint: Checkpoint, *, of_decoder: bool = False) -> PreTrainedTokenizerBase:
+def tokenizer_of(checkpoint: Checkpoint, *, of_decoder: bool = False) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a model that reads text, or that of its decoder."""
     tokenizer = checkpoint.target_tokenizer if of_decoder else checkpoint.tokenizer
     if tokenizer is None:  # no model that reads text is loaded without one
         raise InputError(
@@ -144,7 +145,7 @@ def encode_texts(
     Returns the tensors (N, T) by the name of the model's argument, the axis of each text, and how
     the ids compare with those of the tokenizer's own call.
     """
-    tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
+    tokenizer = tokenizer_of(checkpoint, of_decoder=of_decoder)
     longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
     encoded = []
     for number, pair in enumerate(pairs, start=1):
@@ -182,7 +183,7 @@ def tokenize(
     A text of more than `longest` tokens, from `max_tokens`, is cut or refused. Special tokens that
     are typed in a text are read as the tokenizer reads them, unless the checkpoint splits them.
     """
-    tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
+    tokenizer = tokenizer_of(checkpoint, of_decoder=of_decoder)
     if isinstance(source, TokenIds):
         size = len(tokenizer)
         if others := [token for token in source.ids if not 0 <= token < size]:
@@ -348,7 +349,7 @@ def _check(
     of_decoder: bool,
 ) -> EncodedInput:
     """Compare the ids that the model reads with those of the tokenizer's own call."""
-    tokenizer, (source, second) = _tokenizer(checkpoint, of_decoder=of_decoder), pair
+    tokenizer, (source, second) = tokenizer_of(checkpoint, of_decoder=of_decoder), pair
     most = len(encoded.ids) if encoded.cut_from else None
     differs, notes, uncovered, doubts = list[str](), list[str](), list[str](), list[str]()
     if most is not None:
@@ -431,7 +432,7 @@ def pad_texts(
 
     Segments go only to a model with a table of them: GPT-2 would look them up among its words.
     """
-    tokenizer = _tokenizer(checkpoint, of_decoder=of_decoder)
+    tokenizer = tokenizer_of(checkpoint, of_decoder=of_decoder)
     module = checkpoint.module
     arguments = {*forward_parameters(module), "input_ids", "attention_mask", "token_type_ids"}
     names = arguments.intersection(*encodings)

@@ -222,7 +222,9 @@ def _encode(
     for key, head in sorted(heads.items()):
         levels, vectors, _ = encoding = encodings[key]
         if encoding != OVERVIEW_ONLY:
-            error = head.error_of_vectors if levels is None else head.error_of_map(levels)
+            error = head.error_of_vectors
+            if levels is not None:
+                error = float((head.map(levels).values - head.weights).abs().max())
             exact[key] = {
                 "error": float(_ERROR.create_decimal(error)),
                 **{name: codes.add_to(blocks) for name, codes in head.codes(encoding).items()},
@@ -642,10 +644,6 @@ class Head:
             "hidden": [] if visible.keys is None else (~visible.keys).nonzero().flatten().tolist(),
             "added": added,
         }
-
-    def error_of_map(self, levels: int) -> float:
-        """Return the largest error of the quantized weights."""
-        return float((self.map(levels).values - self.weights).abs().max())
 
     @cached_property
     def error_of_vectors(self) -> float:

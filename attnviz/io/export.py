@@ -5,20 +5,18 @@ from __future__ import annotations
 import base64
 import io
 import json
-import math
 import os
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from attnviz.errors import InputError
 from attnviz.io.files import DATA_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.io.result_file import write_result
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.base import Result, Savable
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from attnviz.results.base import Result, Savable, finite
 
 
 @checked_scalars
@@ -79,7 +77,7 @@ def to_data(result: Savable) -> dict[str, Any]:
 
 def to_json(data: dict[str, Any]) -> str:
     """Return data as one JSON object; NaN and infinity become null."""
-    text = json.dumps(_finite(data), ensure_ascii=False, indent=1, allow_nan=False)
+    text = json.dumps(finite(data), ensure_ascii=False, indent=1, allow_nan=False)
     return text.encode("utf-8", "backslashreplace").decode()  # lone surrogates are not UTF-8
 
 
@@ -129,12 +127,3 @@ def _data_uri(image: Tensor) -> str:
     file = io.BytesIO()
     Image.fromarray(image.numpy()).save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def _finite(data: Any) -> Any:
-    """Return data with None in place of NaN and infinity."""
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -108,10 +108,7 @@ def read_weights(path: Path) -> Any:
 def read_arrays(path: Path) -> dict[str, Any]:
     """Return the arrays of a .safetensors, .npz or .npy file by name.
 
-    Raises
-    ------
-    InputError
-        The file cannot be read, or holds pickled objects, which could run code.
+    InputError: the file cannot be read, or holds pickled objects, which could run code.
     """
     import numpy as np
     from safetensors import SafetensorError
@@ -153,13 +150,9 @@ def check_output(
 
     allowed : the suffixes that name a format. force : overwrite data, and read-only files.
 
-    Raises
-    ------
-    InputError
-        The suffix names no allowed format, or one that needs pyarrow.
-    OutputError
-        The folder is missing or read-only, the path is a folder or a device, or the file holds data
-        or is read-only and `force` is not set.
+    InputError: the suffix names no allowed format, or one that needs pyarrow. OutputError: the
+    folder is missing or read-only, the path is a folder or a device, or the file holds data or is
+    read-only and `force` is not set.
     """
     path = Path(os.path.expanduser(file_path(path)))  # noqa: PTH111  leaves ~nobody as it is
     suffix = path.suffix.lower()
@@ -222,12 +215,8 @@ def _link_target(path: Path) -> Path:
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which becomes `path` when the block ends well.
 
-    The file keeps the permissions of the one it replaces.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written; what was at `path` is unchanged.
+    The file keeps the permissions of the one it replaces. OutputError: the file cannot be written;
+    what was at `path` is unchanged.
     """
     path = _link_target(path)
     # The name is chosen before the file is made, so that an interrupt in between leaves nothing.

@@ -80,10 +80,7 @@ _DTYPES = {
 def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: str) -> None:
     """Write a result; the tensors in `shown` keep their names.
 
-    Raises
-    ------
-    InputError
-        It is not a valid result, or has more labels than a header may hold.
+    InputError: it is not a valid result, or has more labels than a header may hold.
     """
     tree, tensors = _encode(result, shown)
     metadata = {

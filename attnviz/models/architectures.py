@@ -91,10 +91,7 @@ class Architecture:
 class Catalogue:
     """The outcome of the last check, and the versions it used.
 
-    Attributes
-    ----------
-    parts : dict of str to str
-        Model types that are not checked alone, and the architecture of which each is a part or
+    parts : model types that are not checked alone, and the architecture of which each is a part or
         another name.
     """
 

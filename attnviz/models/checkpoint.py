@@ -51,25 +51,18 @@ _DTYPES = {
 class Checkpoint:
     """A model, the processors of its inputs, and the fingerprint of its weights.
 
-    Attributes
-    ----------
-    name : str
-        The hub name or the folder's name; of an object, the name in its config, or its class.
-    sha256 : str
-        In hexadecimal. Of the safetensors file; of several shards, of their hexadecimal digests
-        joined in the order of file names; of an adapter, of those of its base and of its own file;
-        of an object, of name, dtype, shape and bytes of every tensor in its ``state_dict``, in the
-        order of names, and of every other buffer that its class would compute otherwise.
-    versions : tuple
-        What changes when a tensor is written, of each tensor when it was hashed.
-    special_tokens : "split" or "parse"
-        How a special token that is typed in a text is read: as plain text, or as the token.
-    notes : tuple of str
-        What a reader should know of an object: which model was taken from it.
-    loaded : Checkpoint or None
-        Of a shadow, the checkpoint with the model as it was loaded.
-    writes : int
-        Of a shadow, how often the weights had been written when it was made.
+    name : the hub name or the folder's name; of an object, the name in its config, or its class.
+    sha256 : in hexadecimal. Of the safetensors file; of several shards, of their hexadecimal
+        digests joined in the order of file names; of an adapter, of those of its base and of its
+        own file; of an object, of name, dtype, shape and bytes of every tensor in its
+        ``state_dict``, in the order of names, and of every other buffer that its class would
+        compute otherwise.
+    versions : what changes when a tensor is written, of each tensor when it was hashed.
+    special_tokens : how a special token that is typed in a text is read: "split" as plain text, or
+        "parse" as the token.
+    notes : what a reader should know of an object: which model was taken from it.
+    loaded : of a shadow, the checkpoint with the model as it was loaded.
+    writes : of a shadow, how often the weights had been written when it was made.
     """
 
     name: str

@@ -56,11 +56,8 @@ class Unwrapped:
 def unwrap(source: Any) -> Unwrapped:
     """Return the only model of transformers inside an object; a model or a name as it is.
 
-    Raises
-    ------
-    InputError
-        The object holds no model of transformers or several, or it adds something to the model
-        that its own attention does not show.
+    InputError: the object holds no model of transformers or several, or it adds something to the
+    model that its own attention does not show.
     """
     if source is None or isinstance(source, PreTrainedModel | str | os.PathLike):
         return Unwrapped(source)
@@ -179,10 +176,7 @@ def _no_model_in(source: Any) -> str:
 def base_of_adapter(name: str, folder: Path) -> str | None:
     """Return the base model of a folder that holds only an adapter; None for any other folder.
 
-    Raises
-    ------
-    ModelError
-        Another kind of adapter than LoRA, or one without weights or without the name of its base.
+    ModelError: another kind of adapter than LoRA, or one without weights or the name of its base.
     """
     if not (folder / _CONFIG).is_file() or any(folder.glob("model*.safetensors*")):
         return None

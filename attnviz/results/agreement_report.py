@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from attnviz.errors import InputError, joined
-from attnviz.results.base import Rules, Savable
+from attnviz.results.base import Rules, Savable, described
 from attnviz.results.text import listed
 
 # The worst first.
@@ -587,9 +587,7 @@ class AgreementReport(Savable):
         """Return the verdict, then every stage of every head, as types of JSON."""
         first, fields = self.first_difference, asdict(self)
         first_difference = first and {
-            "stack": first.stack,
-            "layer": first.layer,
-            "stage": first.stage,
+            **described(first, "stack layer stage"),
             "heads": list(first.failed_heads),
         }
         for name in ("checks", "not_compared", "digests", "digest", "given"):

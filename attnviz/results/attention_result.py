@@ -27,6 +27,7 @@ from attnviz.results.base import (
     Rules,
     Savable,
     as_html,
+    described,
     doc,
     documented,
     fits,
@@ -585,11 +586,7 @@ class AttentionResult(Savable):
         """Return the same result with the records of softmax attention only.
 
         what : needs a softmax, for the message, as in "steps need".
-
-        Raises
-        ------
-        InputError
-            The model has linear attention only.
+        InputError: the model has linear attention only.
         """
         signed = [record.signed for record in self.records]
         if not any(signed):
@@ -776,14 +773,8 @@ class AttentionResult(Savable):
 
 def attributes_of(result: Any) -> dict[str, Any]:
     """Return where the numbers of a result come from and how far they are verified, in words."""
-    source: Provenance = result.provenance
-    return {
-        "model": source.model,
-        "text": source.text,
-        "pair": source.pair,
-        "target": source.target,
-        "verdict": result.checked_agreement.summary(),
-    }
+    source = described(result.provenance, "model text pair target")
+    return {**source, "verdict": result.checked_agreement.summary()}
 
 
 def one_result(value: object, *, streamed: bool = False) -> AttentionResult:

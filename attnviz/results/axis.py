@@ -270,7 +270,10 @@ def make_axis(
         if offsets is None or special[position] or not spans[segment]:
             words.append(None)
             continue
-        word = segment, _word_at(spans[segment], offsets[position])
+        start, end = offsets[position]
+        bisect = bisect_left if start == end else bisect_right  # blanks: of the word after them
+        place = bisect(spans[segment], start, key=lambda word: word[1])
+        word = segment, min(place, len(spans[segment]) - 1)
         words.append(index.setdefault(word, len(index)))
     return Axis(
         labels=tuple(labels),
@@ -281,13 +284,6 @@ def make_axis(
         segments=tuple(segments),
         unknown=tuple(unknown) if any(unknown) else None,
     )
-
-
-def _word_at(words: Sequence[Span], piece: Span) -> int:
-    """Return the word that a piece overlaps; a piece of blanks belongs to the word after it."""
-    start, end = piece
-    bisect = bisect_left if start == end else bisect_right
-    return min(bisect(words, start, key=lambda word: word[1]), len(words) - 1)
 
 
 def _joined(words: Sequence[Span], pieces: Sequence[Span]) -> list[Span]:

@@ -7,6 +7,7 @@ import html
 import inspect
 import io
 import itertools
+import math
 import os
 import re
 import textwrap
@@ -215,6 +216,17 @@ def table_of_matrices(matrices: Mapping[str, Tensor]) -> Columns:
     ]
     names = ("stage", "row", "column", "value")
     return {name: [row[n] for row in rows] for n, name in enumerate(names)}
+
+
+def finite(data: Any, digits: int | None = None) -> Any:
+    """Return data of JSON types with None in place of NaN and infinity; `digits` rounds them."""
+    if isinstance(data, dict):
+        return {name: finite(value, digits) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value, digits) for value in data]
+    if not isinstance(data, float):
+        return data
+    return (data if digits is None else round(data, digits)) if math.isfinite(data) else None
 
 
 def column(values: Tensor) -> list[float | None] | np.ndarray[Any, Any]:

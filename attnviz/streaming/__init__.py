@@ -33,30 +33,12 @@ def attend(
     """Return the attention vectors of every head, and the exact summary of its weights.
 
     Never more than some rows of the weights are in memory.
+    The vectors are (H, m, d_v), float32; 0 in rows that may read nothing.
 
-    Parameters
-    ----------
-    spec : ScoreSpec
-        The attention before its softmax.
-    value : Tensor, optional
-        (G, n, d_v), for the same heads as the keys; by default vectors without features.
-    cells : int
-        How many rows and columns the pooled maps have at most.
-    top : int
-        For how many keys to keep the weight, for each query.
-    marked : Tensor, optional
-        (n,), True for the keys whose total weight to keep, for each query.
-
-    Returns
-    -------
-    output : Tensor
-        (H, m, d_v), float32; 0 in rows that may read nothing.
-    summary : MapSummary
-
-    Raises
-    ------
-    InputError
-        `cells` or `top` is out of range.
+    value : (G, n, d_v), for the same heads as the keys; by default vectors without features.
+    cells : how many rows and columns the pooled maps have at most.
+    top : for how many keys to keep the weight, for each query.
+    marked : (n,), True for the keys whose total weight to keep, for each query.
     """
     if whole_number(cells, "cells") < 1:
         raise InputError(f"cells must be at least 1, not {cells}.")

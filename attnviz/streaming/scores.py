@@ -20,8 +20,6 @@ ALL = slice(None)
 class ScoreSpec:
     """One attention before its softmax: cap(Q Kᵀ · scale + capped_bias) + bias, where visible.
 
-    Attributes
-    ----------
     query : (H, m, d). key : (G, n, d), each for H / G heads.
     scale : the factor on Q Kᵀ. soft_cap : the bound of the scaled scores, or None.
     capped_bias, bias : (1 or H, m, n), added before and after the cap; None without one.

@@ -59,7 +59,7 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> f
     names = [page.ruler.clip(result.names[index], room / 3, SMALL_SIZE) for index in shown]
     label = page.ruler.widest(names, SMALL_SIZE) + 0.08
     tall = _ROW * len(shown)
-    ax = page.axes(left + label, top, room - label - _NUMBER, tall)
+    ax = page.axes(left + label, top, room - label - _NUMBER, tall, bare=True)
     values, intervals = result.mean[shown], result.intervals[shown]
     ends = torch.cat([values, intervals.flatten(), torch.zeros(1, dtype=values.dtype)])
     least, most = ends[ends.isfinite()].aminmax()
@@ -75,7 +75,6 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> f
     ax.axvline(0, color=theme().muted, linewidth=0.5)
     limits = (float(least), float(most)) if least < most else (0.0, 1.0)
     ax.set(ylim=(len(shown) - 0.5, -0.5), xlim=limits)
-    ax.axis("off")
     for place, (name, value) in enumerate(zip(names, values.tolist(), strict=True)):
         middle = top + (place + 0.5) * _ROW - line_height(SMALL_SIZE) / 2
         page.write(left + label - 0.05, middle, [name], align="right")

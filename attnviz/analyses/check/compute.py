@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -15,15 +15,13 @@ from torch import Tensor
 from attnviz.agreement import CANARY, PRECISIONS, dtypes
 from attnviz.analyses.check.result import CheckResult, Mismatch, name_layers
 from attnviz.errors import InputError, refuse_given
+from attnviz.inputs.tokens import TextSource
 from attnviz.io.files import read_weights
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.pipeline.given import weights_by_layer
 from attnviz.results import AttentionRecord, AttentionResult, expect_vectors, one_result
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.text import counted, shortened
-
-if TYPE_CHECKING:
-    from attnviz.inputs.tokens import TextSource
 
 _LARGER = 2  # how far runs of two tools may be apart in a layer, in errors of one run
 _LISTED = 8  # heads in another order

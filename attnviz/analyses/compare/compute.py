@@ -233,8 +233,8 @@ def _compare_two(
     return CompareResult(
         heads=first.heads,
         statistics=NAMES,
-        first=_by_head(means[0].mean()),
-        second=_by_head(means[1].mean()),
+        first=_by_head(means[0].estimates().mean),
+        second=_by_head(means[1].estimates().mean),
         change=_by_head(changes.mean),
         low=_by_head(changes.low),
         high=_by_head(changes.high),

@@ -133,7 +133,11 @@ def _draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionL
         finding = f"No head changed significantly over {len(labels)} checkpoints"
         top = page.heading(result.describe(turns[0]) if turns else finding) + 0.06
         statistic = turns[0].statistic if turns else 0
-        counts = _count_roles(result)
+        # How many heads have each role in each checkpoint, the most frequent last one first.
+        by_checkpoint = [Counter(filter(None, roles)) for roles in result.roles]
+        roles = dict.fromkeys(role for counter in reversed(by_checkpoint) for role in counter)
+        numbers = [(role, [counter[role] for counter in by_checkpoint]) for role in roles]
+        counts = dict(sorted(numbers, key=lambda item: item[1][::-1], reverse=True))
         beside = page.width > WIDE and bool(counts)
         room = _SHARE * page.room if beside else page.room
         bottom = _draw_paths(page, result, statistic, labels, (page.left, top, room))
@@ -216,14 +220,6 @@ def _label_checkpoints(page: Page, ax: Axes, labels: Sequence[str], room: float)
     places = range(0, len(labels), every)
     ax.set_xticks(places, [clipped[place] for place in places], fontsize=SMALL_SIZE)
     ax.tick_params(axis="x", length=0, pad=5)
-
-
-def _count_roles(result: CheckpointsResult) -> dict[str, list[int]]:
-    """Return how many heads have each role in each checkpoint, the most frequent last one first."""
-    by_checkpoint = [Counter(filter(None, roles)) for roles in result.roles]
-    roles = dict.fromkeys(role for counter in reversed(by_checkpoint) for role in counter)
-    counts = {role: [counter[role] for counter in by_checkpoint] for role in roles}
-    return dict(sorted(counts.items(), key=lambda item: item[1][::-1], reverse=True))
 
 
 def _draw_roles(

@@ -28,8 +28,6 @@ _SIDE_BY_SIDE = "packages"  # a group whose entries without a remedy are listed 
 class Finding:
     """One thing that attnviz uses.
 
-    Attributes
-    ----------
     group : "packages", "device", "models", "fonts", "pages" or "extras".
     name : what it is called.
     state : "ok", "advice" if attnviz works without it, "broken" if it does not.

@@ -20,7 +20,7 @@ from attnviz.agreement import check_hidden_states
 from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.shift.compute import COMPLETE, tracing
 from attnviz.attribution.decomposition import Decomposition, decompose
-from attnviz.attribution.heads import HeadEffects, head_effects
+from attnviz.attribution.heads import head_effects
 from attnviz.attribution.interventions import (
     Words,
     available_interventions,
@@ -28,7 +28,7 @@ from attnviz.attribution.interventions import (
     intervene,
     substitute_each,
 )
-from attnviz.attribution.lens import LogitLens, logit_lens
+from attnviz.attribution.lens import logit_lens
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.ranking import spread, sum_pieces
@@ -39,7 +39,7 @@ from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, expect_words, first_line, positive_number
 from attnviz.inputs.batch import Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.spelling import decode
-from attnviz.inputs.text import encode_prefix, expect_tokens_left
+from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
@@ -202,8 +202,12 @@ def explain_prediction(
             score = Score.of(site, split, result, compared.gate)
             attributions, missing = compute_methods(methods, score)
             if heads:
-                effects, lens, left_out = _measure_heads(score, readout)
-                missing += left_out
+                reasons = {}
+                effects, reasons["the heads are"] = attempt(lambda: head_effects(score))
+                if readout.kind != "class":
+                    row = readout.rows[0]
+                    lens, reasons["the logit lens is"] = attempt(lambda: logit_lens(score, row))
+                missing += [f"{what} left out: {why}" for what, why in reasons.items() if why]
 
     source = reading.stacks.source
     sides = ["source" if rows[0] < source else "target" for rows in groups.positions]
@@ -438,18 +442,6 @@ def _measure(
     return {**causal, "replace": replacements.mean(0)}, replacements
 
 
-def _measure_heads(
-    score: Score, readout: Prediction
-) -> tuple[HeadEffects | None, LogitLens | None, list[str]]:
-    """Return the effects of the heads, the logit lens, and notes on what is left out."""
-    lens, no_lens = None, ""
-    effects, no_effects = attempt(lambda: head_effects(score))
-    if readout.kind != "class":
-        lens, no_lens = attempt(lambda: logit_lens(score, readout.rows[0]))
-    reasons = {"the heads are": no_effects, "the logit lens is": no_lens}
-    return effects, lens, [f"{what} left out: {why}" for what, why in reasons.items() if why]
-
-
 def _verify(
     report: AgreementReport,
     choices: Choices,
@@ -532,21 +524,27 @@ def explain_tokens(
     model = Model(model.checkpoint.shadow())
     _expect_generator(model, ", so none can be explained. Use a causal language model.")
     with part(0, 2, "the model generates"):
-        reading, ids = _read_generation(model, text, generate)
+        prompt = encode(model.checkpoint, [text]).inputs
+        length = prompt["input_ids"].shape[1]
+        expect_tokens_left(model.checkpoint, length, generate)
+        generated = generate_greedily(model.module, prompt, generate, model.tokenizer)
+        ids: list[int] = generated.ids[length:].tolist()
+        reading = read(model, text, more=ids[:-1])
+        reading = replace(reading, notes=(*generated.notes, *reading.notes))
         with restoring(model.module), torch.no_grad():
             logits = model.module(**reading.inputs)[0][0]
-    assert model.tokenizer is not None  # it has tokenized the text
-    special = model.tokenizer.all_special_ids
-    decode = partial(model.tokenizer.decode, clean_up_tokenization_spaces=False)
-    read: list[int] = reading.inputs["input_ids"][0].tolist()
-    start = len(read) + 1 - len(ids)
+    tokenizer = tokenizer_of(model.checkpoint)
+    special = tokenizer.all_special_ids
+    decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
+    tokens: list[int] = reading.inputs["input_ids"][0].tolist()
+    start = len(tokens) + 1 - len(ids)
     results = []
     with part(1, 2):
         for number in track(range(len(ids)), "the tokens are explained"):
             if ids[number] in special or only not in (None, number):
                 continue
             end = start + number  # of the tokens before this one
-            written = str(decode(read[:end]))[len(str(decode(read[:start]))) :]
+            written = str(decode(tokens[:end]))[len(str(decode(tokens[:start]))) :]
             choices = Choices(model, "", "next token", (end - 1,), logits[end - 1])
             other, notes = choices.rival(ids[number])
             notes += [f"the model wrote “{written.strip()}”"] if written else []
@@ -554,14 +552,3 @@ def explain_tokens(
             source = replace(reading.result.provenance, text=text + written)
             results.append(explain_prediction(found, measure=measure, provenance=source))
     return results
-
-
-def _read_generation(model: Model, text: str, generate: int) -> tuple[Reading, list[int]]:
-    """Return the reading of a text with all generated tokens but the last, and their ids."""
-    prompt = encode(model.checkpoint, [text]).inputs
-    length = prompt["input_ids"].shape[1]
-    expect_tokens_left(model.checkpoint, length, generate)
-    written = generate_greedily(model.module, prompt, generate, model.tokenizer)
-    ids: list[int] = written.ids[length:].tolist()
-    reading = read(model, text, more=ids[:-1])
-    return replace(reading, notes=(*written.notes, *reading.notes)), ids

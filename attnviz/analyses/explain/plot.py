@@ -136,8 +136,7 @@ def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
         middle = top + down + (tall - line_height(SMALL_SIZE)) / 2
         page.write(page.left, middle, [side], color=theme().muted)
     left_edge = page.left + indent
-    ax = page.axes(left_edge, top, page.right - left_edge, height)
-    ax.axis("off")
+    ax = page.axes(left_edge, top, page.right - left_edge, height, bare=True)
     ax.set(xlim=(0, page.right - left_edge), ylim=(height, 0))
     for index, text, left, down, wide in places:
         number = effect[index] if index is not None else float("nan")
@@ -202,8 +201,7 @@ def _draw_key(page: Page, result: ExplainResult, scale: Normalize, top: float) -
     low = page.ruler.clip(low, room - _KEY - 0.06, SMALL_SIZE)
     page.write(page.left, top, [low], color=theme().muted)
     left = page.left + page.ruler.width(low, SMALL_SIZE) + 0.06
-    ax = page.axes(left, top + 0.02, _KEY, tall - 0.04)
-    ax.axis("off")
+    ax = page.axes(left, top + 0.02, _KEY, tall - 0.04, bare=True)
     ax.imshow(np.linspace(0, 1, 128)[None], cmap=theme().values, aspect="auto")
     left += _KEY + 0.06
     if left + page.ruler.width(high, SMALL_SIZE) > page.right:
@@ -231,9 +229,8 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     top = page.subtitle(page.left, top, title, right - page.left) + 0.03
     if has_rho:
         page.write(page.right, top - line_height(TEXT_SIZE), ["ρ with measured"], align="right")
-    ax = page.axes(left, top, right - left, _ROW * len(rows))
+    ax = page.axes(left, top, right - left, _ROW * len(rows), bare=True)
     ax.set(xlim=(0, len(shown)), ylim=(len(rows), 0))
-    ax.axis("off")
     for line, (name, scores) in enumerate(rows.items()):
         numbers = scores.tolist()
         largest = max(abs(numbers[index]) for index in shown) or 1.0

@@ -49,6 +49,7 @@ from attnviz.attribution.target import Target, base_of, unembedding_of
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import Positions
 from attnviz.inputs.batch import encode
+from attnviz.inputs.text import tokenizer_of
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.arguments import checked_scalars
@@ -213,8 +214,7 @@ def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[Any]) 
 
 def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
     """Return tokens with their blanks."""
-    tokenizer = model.tokenizer
-    assert tokenizer is not None  # the model reads text
+    tokenizer = tokenizer_of(model.checkpoint)
     return tuple(
         str(tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token in ids
     )
@@ -263,8 +263,8 @@ def _written(
     away from the last residual stream (direct logit attribution). The final norm and the
     unembedding are the model's own.
     """
-    runs, tokenizer = [_unembedding(model, text) for text in texts], model.tokenizer
-    assert tokenizer is not None  # the model reads text
+    runs = [_unembedding(model, text) for text in texts]
+    tokenizer = tokenizer_of(model.checkpoint)
     written = []
     for records in _by_record(sample):
         outputs = map(_outputs_of_heads, records)
@@ -325,15 +325,9 @@ def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int]
         def select(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             return (args[0].flatten(0, 1)[None, : len(states)],)
 
-        hook = unembedding.register_forward_pre_hook(select)
-        try:
-            with (
-                torch.no_grad(),
-                stored.skip(len(stored.blocks), copies, filled.view(copies, *last.shape)),
-            ):
-                read: Tensor = module(**repeated)[0].flatten(0, 1)[: len(states)]
-        finally:
-            hook.remove()
+        skipping = stored.skip(len(stored.blocks), copies, filled.view(copies, *last.shape))
+        with unembedding.register_forward_pre_hook(select), torch.no_grad(), skipping:
+            read: Tensor = module(**repeated)[0].flatten(0, 1)[: len(states)]
         return read
 
     if (read_states(last) - logits).abs().max() > _SAME * logits.abs().max():

@@ -22,7 +22,7 @@ from attnviz.heads import RESTING_ROLES, TITLES
 from attnviz.results import AttentionRecord
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.base import Columns, Result, Rules, Savable, doc, documented, proof
+from attnviz.results.base import Columns, Result, Rules, Savable, doc, documented, finite, proof
 from attnviz.results.text import dim, plain_table
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class ExploreResult(Result):
                     "head": head.head,
                     "role": role,
                     "looks": survey.name_of(role) if role else "",
-                    **_rounded(numbers, 4),
+                    **finite(numbers, 4),
                     "similar": similar[:_SIMILAR],
                     "axes": list(self.reads[k]) if self.axes else None,
                     "examples": [self._example_data(k, one) for one in self.examples[k]],
@@ -293,7 +293,7 @@ class ExploreResult(Result):
                         for decile, one in self._different_deciles(k)
                     ],
                     "plane": _plane_data(self.planes[k]),
-                    "writes": _rounded(asdict(self.written[k]), 3) if self.written else None,
+                    "writes": finite(asdict(self.written[k]), 3) if self.written else None,
                     "effect": None if self.effects is None else round(float(self.effects[k]), 4),
                 }
             )
@@ -323,7 +323,7 @@ class ExploreResult(Result):
 
         Frames after the sound are left out, with the sum of their weights in `rest`.
         """
-        data: dict[str, Any] = _rounded(asdict(example), 3)
+        data: dict[str, Any] = finite(asdict(example), 3)
         if not self.axes:
             return data
         axis, weights = self.axes[self.reads[head][1]], example.weights
@@ -358,24 +358,11 @@ class ExploreResult(Result):
 def _plane_data(plane: QueryKeyPlane) -> dict[str, Any]:
     """Return the places of queries and keys, rounded."""
     query_side = plane.queries, plane.tokens, plane.query_places
-    key_side = (
-        plane.keys,
-        plane.key_tokens or plane.tokens,
-        plane.key_places or plane.query_places,
-    )
+    key_side = plane.keys, plane.key_tokens or plane.tokens, plane.key_places or plane.query_places
     data: dict[str, Any] = {}
     for name, (points, tokens, of_images) in {"queries": query_side, "keys": key_side}.items():
         data[name] = [
             [token, *place, *(of_images[n] if of_images else ())]
             for n, (token, place) in enumerate(zip(tokens, points.tolist(), strict=True))
         ]
-    return dict(_rounded(data | {"explained": plane.explained}, 3))
-
-
-def _rounded(data: Any, digits: int) -> Any:
-    """Return data of JSON types with rounded numbers, and None in place of NaN."""
-    if isinstance(data, float):
-        return None if data != data else round(data, digits)
-    if isinstance(data, dict):
-        return {name: _rounded(value, digits) for name, value in data.items()}
-    return [_rounded(one, digits) for one in data] if isinstance(data, list | tuple) else data
+    return dict(finite(data | {"explained": plane.explained}, 3))

@@ -454,7 +454,10 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     drawn, overview, finding = selected.map, selected.overview, selected.finding
     ruler, inner = page.ruler, page.room
     two_columns = overview is not None and page.width > WIDE
-    room = inner * (_share_of_map(drawn, inner) if two_columns else 1.0)
+    room = inner
+    if two_columns:  # the smallest share in which each column has room for its label
+        needed = len(drawn.columns) * SMALLEST_SIZE * 1.2 / 72 + _ROOM_BESIDE
+        room *= next((share for share in _SHARES if share * inner > needed), _SHARES[-1])
     where = drawn.where
     title = where if finding is None else finding.title
     top = page.heading(title if look.title is None else look.title)
@@ -532,12 +535,6 @@ def _name_cells(
             color=theme().accent, parse_math=False,
         )  # fmt: skip
         text.set_path_effects([withStroke(linewidth=2, foreground=theme().ground)])
-
-
-def _share_of_map(drawn: AttentionMap, inner: float) -> float:
-    """Return the smallest share of the width in which each column has room for its label."""
-    needed = len(drawn.columns) * SMALLEST_SIZE * 1.2 / 72 + _ROOM_BESIDE
-    return next((share for share in _SHARES if share * inner > needed), _SHARES[-1])
 
 
 def _draw_bars(page: Page, scale: WeightScale, left: float, top: float, tall: float) -> None:
@@ -964,7 +961,7 @@ def draw_head_grid(
     top: float,
     *,
     ratios: Tensor | None = None,
-    marked: AttentionMap | None = None,
+    marked: Sequence[tuple[int, int]] = (),
     names: Sequence[str] = (),
     titles: Sequence[str] = (),
 ) -> float:
@@ -972,8 +969,8 @@ def draw_head_grid(
 
     place : the left and right edge in inches. top : the upper edge in inches. ratios : values from
     -1 to 1 to draw instead of the maps, (layers, heads, height, width); their colors are explained
-    elsewhere. marked : the map of the heads to frame. names : what to write above each tile, if
-    there is room.
+    elsewhere. marked : the indices of layer and head of the tiles to frame. names : what to write
+    above each tile, if there is room.
     """
     scale = WeightScale.of(maps)
     if ratios is not None:
@@ -1008,7 +1005,7 @@ def draw_head_grid(
     ax = page.axes(left + indent, top, width, height)
     ax.add_image(CellImage(ax, image, (rows, columns)))
     ax.set(xlim=(0, columns), ylim=(rows, 0))
-    places = [grid.place(layer, head) for layer, head in marked_heads(maps, marked)]
+    places = itertools.starmap(grid.place, marked)
     framed = {row * grid.columns + column for column, row in places}
     corners = [(number % columns, number // columns + 1 - high) for number in range(len(tiles))]
     # The edges of all tiles, so that empty maps are visible; marked tiles come last, on top.
@@ -1125,14 +1122,6 @@ def _tile(
     return image, (n / (n + across), m / (m + down))
 
 
-def marked_heads(maps: HeadMaps, marked: AttentionMap | None) -> list[tuple[int, int]]:
-    """Return the index of the layer and of the head of each head of a map."""
-    if marked is None:
-        return []
-    heads = [maps.numbers.index(head) for head in marked.heads]
-    return [(maps.layers.index(layer), head) for layer in marked.layers for head in heads]
-
-
 def draw_overview(
     page: Page,
     maps: HeadMaps,
@@ -1144,20 +1133,22 @@ def draw_overview(
 ) -> float:
     """Draw all heads with the drawn one framed, below a title; return the lower edge.
 
-    The parameters are those of `draw_head_grid`.
+    The parameters are those of `draw_head_grid`, but marked : the map of the heads to frame.
     """
     count = maps.weights.shape[0] * maps.weights.shape[1]
-    these = "This head" if len(marked.layers) * len(marked.heads) == 1 else "These heads"
+    numbers = [maps.numbers.index(head) for head in marked.heads]
+    heads = [(maps.layers.index(layer), head) for layer in marked.layers for head in numbers]
+    these = "This head" if len(heads) == 1 else "These heads"
     looks = None if ratios is not None else summaries(maps)
     scale = "on one scale" if looks is None else "by what they attend to"
     title = f"{these} among all {count:,}, {scale}"
     top = page.subtitle(place[0], top, title, place[1] - place[0])
     if looks is not None:
-        heads, tallest = marked_heads(maps, marked), _LOW * (place[1] - place[0])
+        tallest = _LOW * (place[1] - place[0])
         return draw_head_summary(
             page, maps, looks, place, top + 0.04, marked=heads, tallest=tallest
         )
-    return draw_head_grid(page, maps, place, top, ratios=ratios, marked=marked)
+    return draw_head_grid(page, maps, place, top, ratios=ratios, marked=heads)
 
 
 def draw_head_summary(
@@ -1181,7 +1172,11 @@ def draw_head_summary(
     room = (right - left) / grid.rows / 2  # no taller than half of its width
     down = min(_LARGEST_HEAD, max(across, min(_TALLEST_HEAD * across, room)), tallest / grid.rows)
     ax = page.axes(left, top, across * grid.columns, down * grid.rows)
-    colors = _colors()
+    blue, red, orange, green, _, purple = theme().cycle[:6]
+    colors = {
+        "previous": blue, "next": purple, "itself": orange, "same": red, "first": theme().gray,
+        "special": theme().muted, OTHER_WORDS: green,
+    }  # fmt: skip
     cells, ground = np.empty((grid.rows, grid.columns, 3)), np.array(to_rgb(theme().ground))
     for number, (name, share) in enumerate(looks):
         column, row = grid.place(*divmod(number, len(grid.heads)))
@@ -1200,15 +1195,6 @@ def draw_head_summary(
     grid.number_sides(ax, (across, down))
     bottom = top + down * grid.rows + AXIS_ROOM + 0.06
     return _draw_key(page, Counter(name for name, _ in looks), colors, place, bottom)
-
-
-def _colors() -> dict[str, str]:
-    """Return the color of what heads attend to."""
-    blue, red, orange, green, _, purple = theme().cycle[:6]
-    return {
-        "previous": blue, "next": purple, "itself": orange, "same": red, "first": theme().gray,
-        "special": theme().muted, OTHER_WORDS: green,
-    }  # fmt: skip
 
 
 def _draw_key(

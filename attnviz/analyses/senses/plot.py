@@ -154,8 +154,7 @@ def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
         width = 0.14 + page.ruler.width(shown, TEXT_SIZE) + 0.16
         if left > page.left and left + width > page.right:
             left, top = page.left, top + line
-        key = page.axes(left, top + 0.005, 0.12, line - 0.01)
-        key.axis("off")
+        key = page.axes(left, top + 0.005, 0.12, line - 0.01, bare=True)
         key.set(xlim=(-1, 1), ylim=(-1, 1))
         key.scatter([0], [0.12], s=20, facecolor=face, edgecolor=edge, marker=marker, linewidth=0.8)
         page.write(left + 0.15, top, [shown], points=TEXT_SIZE)

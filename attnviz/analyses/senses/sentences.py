@@ -83,11 +83,8 @@ def bundled() -> dict[str, dict[str, list[str]]]:
 def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) -> list[Sentence]:
     """Return the sentences of every sense, each once, with the spans of the word.
 
-    Raises
-    ------
-    InputError
-        The word has no bundled sentences, there are fewer than two senses, a sense has fewer than
-        two sentences, or a sentence does not have the word or is in two senses.
+    InputError: the word has no bundled sentences, there are fewer than two senses, a sense has
+    fewer than two sentences, or a sentence does not have the word or is in two senses.
     """
     word = expect_words(word, "The word").strip()
     if senses is None:

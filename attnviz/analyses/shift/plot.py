@@ -253,7 +253,10 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
     kinds = [result.shares(effect) for effect in result.causal.values()]
     numbered = set().union(*map(_numbered, bars))
     lines = _break_lines(page, result, contributions, numbered, room)
-    extents = [_extent(line, [*bars, *kinds]) for line in lines]
+    extents = []  # the lowest and the highest end of what is drawn below each line, and 0
+    for line in lines:
+        ends = [0.0, *(each[word.index] for each in (*bars, *kinds) for word in line)]
+        extents.append((float(np.nanmin(ends)), float(np.nanmax(ends))))
     span = max(high - low for low, high in extents) or 1.0
     fixed = line_height(TEXT_SIZE) + _ROW_GAP
     numbers = [_NUMBER * ((low < 0) + (high > 0)) for low, high in extents]
@@ -277,19 +280,11 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
             low, high = extents[n]
             low, high = low - scale * _NUMBER * (low < 0), high + scale * _NUMBER * (high > 0)
             tall = max(0.02, (high - low) / scale)
-            ax = page.axes(left, top + line_height(TEXT_SIZE), room, tall)
+            ax = page.axes(left, top + line_height(TEXT_SIZE), room, tall, bare=True)
             ax.set(xlim=(0, room), ylim=(low, low + tall * scale))
-            ax.axis("off")
             _draw_bars(ax, lines[n], bars, kinds, scale)
             top += fixed + tall
     return top
-
-
-def _extent(line: Sequence[_Word], shares: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the lowest and the highest end of what is drawn below a line, and 0."""
-    ends = [0.0, *(each[word.index] for each in shares for word in line)]
-    known = [end for end in ends if end == end]
-    return min(known), max(known)
 
 
 def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: float) -> float:
@@ -314,8 +309,7 @@ def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: fl
         if x > left and x + wide > left + room:
             x, top = left, top + line
         if bar:
-            ax = page.axes(x, top + 0.02, 0.07, line - 0.04)
-            ax.axis("off")
+            ax = page.axes(x, top + 0.02, 0.07, line - 0.04, bare=True)
             ax.set(xlim=(0, 1), ylim=(0, 1))
             face, edge = bar
             ax.bar(0.5, 1, width=1, color=face, edgecolor=edge, linewidth=0.6, clip_on=False)

@@ -108,7 +108,9 @@ def aggregate(
             )
         )
         numbers = np.array(part.numbers)[measured.numpy()]
-        in_half = np.array([_in_half(number, seed) for number in numbers.tolist()], bool)
+        # Heads get their roles on half of the texts: a random one of each two neighbors.
+        drawn = [Random(f"half {seed} {number // 2}").random() < 0.5 for number in numbers.tolist()]
+        in_half = np.array(drawn, bool) == (numbers % 2 == 0)
         signs, above_keys = draw_signs(numbers, seed), difference(ours, keys)
         value.add(ours)
         above_shuffled.add(signs, difference(ours, shuffled))
@@ -124,7 +126,8 @@ def aggregate(
         differences = np.maximum(differences, part.differences.double().numpy())
         release_unused()
     say("estimating")
-    even_mean, shuffled_mean, excess, held_out_mean = (mean.mean().reshape(shape) for mean in means)
+    averages = [moments.estimates().mean.reshape(shape) for moments in means]
+    even_mean, shuffled_mean, excess, held_out_mean = averages
     estimates = value.estimates()
     shares = np.tile([one.limit is None for one in statistics], heads)
     low, high = (np.where(shares, np.clip(x, 0, 1), x) for x in (estimates.low, estimates.high))
@@ -142,11 +145,6 @@ def aggregate(
         compared=compared,
         differences=differences,
     )
-
-
-def _in_half(number: int, seed: int) -> bool:
-    """Return whether heads get their roles on a text: a random one of each two neighbors."""
-    return (Random(f"half {seed} {number // 2}").random() < 0.5) == (number % 2 == 0)
 
 
 def assign_roles(
@@ -277,12 +275,6 @@ class Moments:
         self._origin = np.where(np.isnan(self._origin), first, self._origin)
         x = np.where(present, values - self._origin, 0.0)
         self._sums += [power.sum(0) for power in (present, x, x**2, x**3)]
-
-    def mean(self) -> Floats:
-        """Return the means, (K,)."""
-        with np.errstate(invalid="ignore"):
-            mean: Floats = self._origin + self._sums[1] / self._sums[0]
-        return mean
 
     def estimates(self) -> Estimates:
         """Return the estimates from all texts that were added.

@@ -14,23 +14,20 @@ from functools import cached_property
 from glob import has_magic
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TextIO, TypeAlias, cast
+from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, first_line, refuse_given, true_or_false
 from attnviz.inputs.batch import Inputs, encode, read_texts
-from attnviz.inputs.text import max_tokens, spelled, tokenize, translate
+from attnviz.inputs.text import max_tokens, spelled, tokenize, tokenizer_of, translate
 from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
 from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
-from attnviz.pipeline.attend import Model, Source, load
+from attnviz.pipeline.attend import Loadable, Model, Source, load
 from attnviz.pipeline.run import AttendOptions, run
 from attnviz.results import AttentionResult
 from attnviz.results.text import counted
 from attnviz.runtime.libraries import silence_logs
-
-if TYPE_CHECKING:
-    from attnviz.pipeline.attend import Loadable
 
 Kind: TypeAlias = Literal["text", "image", "audio"]
 Corpus: TypeAlias = "str | Path | Iterable[TextSource]"
@@ -458,8 +455,7 @@ class TextCorpus:
     @cached_property
     def _longest(self) -> int | None:
         """The most tokens that the model can read."""
-        assert self.model.tokenizer is not None  # the model reads text
-        return max_tokens(self.model.module, self.model.tokenizer)
+        return max_tokens(self.model.module, tokenizer_of(self.model.checkpoint))
 
     @property
     def rows(self) -> int | None:

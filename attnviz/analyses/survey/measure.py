@@ -28,7 +28,7 @@ from attnviz.heads import (
     WeightStatistics,
     largest,
 )
-from attnviz.inputs.text import pad_texts, padded
+from attnviz.inputs.text import pad_texts, padded, tokenizer_of
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import (
     AttentionRecord,
@@ -272,8 +272,7 @@ class HeadStatistics:
     @cached_property
     def _punctuation_ids(self) -> Tensor:
         """The ids of periods and commas, with or without a mark of a blank before them."""
-        assert self.checkpoint.tokenizer is not None
-        vocabulary = self.checkpoint.tokenizer.get_vocab().items()
+        vocabulary = tokenizer_of(self.checkpoint).get_vocab().items()
         ids = {id for token, id in vocabulary if token.lstrip("\u0120\u2581") in (".", ",")}
         return torch.tensor(sorted(ids), device=self.checkpoint.device)
 
@@ -320,10 +319,7 @@ def key_order(
 def select_stack(result: AttentionResult, stack: str | None) -> AttentionResult:
     """Return a result with the attentions to measure: those with a softmax, or the linear ones.
 
-    Raises
-    ------
-    InputError
-        There is no such stack, or it is one of several with a softmax.
+    InputError: there is no such stack, or it is one of several with a softmax.
     """
     softmax = [record for record in result.records if not record.signed]
     if stack is None:

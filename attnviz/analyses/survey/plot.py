@@ -90,7 +90,10 @@ def survey(
         places = _plane_of(result.distances)
         top, plane = _draw_plane(page, result, places, top)
         drawn = page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
-        _label_plane(plane, result, places)
+        named = [n for n, role in enumerate(result.roles) if role and role not in RESTING_ROLES]
+        if named:
+            names = [str(result.heads[n]) for n in named]
+            label_points(plane, places[named], names, places, textcolor=theme().ink)
         return drawn
 
 
@@ -254,8 +257,7 @@ def _draw_plane(
         look["marker"] = _MARKERS[number % len(_MARKERS)] if role else "o"
         look["color"] = colors.get(role, theme().faint)
         ax.scatter(*places[with_role].T, zorder=2 if role else 1, **look)
-        dot = page.axes(page.right - key + 0.1, y, 0.12, line_height(SMALL_SIZE))
-        dot.axis("off")
+        dot = page.axes(page.right - key + 0.1, y, 0.12, line_height(SMALL_SIZE), bare=True)
         dot.scatter([0], [0], **look)
         y = page.write(page.right - key + 0.26, y, [name], points=SMALL_SIZE) + 0.03
     ax.set_aspect("equal", adjustable="datalim")
@@ -275,14 +277,6 @@ def _plane_of(distances: Tensor) -> NDArray[np.float64]:
     largest = plane.gather(0, plane.abs().argmax(0, keepdim=True))
     places: NDArray[np.float64] = (plane * largest.sign()).numpy()
     return places
-
-
-def _label_plane(ax: Axes, result: SurveyResult, places: NDArray[np.float64]) -> None:
-    """Name heads with a role other than resting, where there is room."""
-    named = [n for n, role in enumerate(result.roles) if role and role not in RESTING_ROLES]
-    if named:
-        names = [str(result.heads[n]) for n in named]
-        label_points(ax, places[named], names, places, textcolor=theme().ink)
 
 
 def _caption(result: SurveyResult) -> list[str]:

@@ -72,7 +72,10 @@ def ray_cluster(address: str | None, model: torch.nn.Module) -> Iterator[Measure
     if started_here:
         try:
             if known_address:
-                _check_address(str(address))
+                host, _, port = str(address).removeprefix("ray://").rpartition(":")
+                if not (host and port.isdigit()):
+                    raise ValueError("the address is not HOST:PORT")
+                socket.create_connection((host, int(port)), timeout=5).close()
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError) as error:
             raise InputError(
@@ -93,14 +96,6 @@ def ray_cluster(address: str | None, model: torch.nn.Module) -> Iterator[Measure
     finally:
         if started_here:
             ray.shutdown()
-
-
-def _check_address(address: str) -> None:
-    """Raise OSError or ValueError if nothing listens at the address."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not (host and port.isdigit()):
-        raise ValueError("the address is not HOST:PORT")
-    socket.create_connection((host, int(port)), timeout=5).close()
 
 
 def _measure_on_ray(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[MeasuredPart]:

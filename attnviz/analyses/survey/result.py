@@ -14,7 +14,7 @@ from torch import Tensor
 from attnviz.errors import expect_names
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
-from attnviz.results.base import Columns, Result, Savable, column, described
+from attnviz.results.base import Columns, Result, Savable, column, described, finite
 from attnviz.results.text import counted, dim, plain_table, with_minus
 
 SURE = 0.01  # a difference with a smaller p-value is sure
@@ -235,9 +235,7 @@ class SurveyResult(HeadTable):
         return {
             **described(self, "texts tokens notes left_out roles clusters compared sampled"),
             "confirmations": [
-                {name: None if value != value else value for name, value in asdict(one).items()}
-                | {"confirmed": one.confirmed}
-                for one in self.confirmations
+                {**finite(asdict(one)), "confirmed": one.confirmed} for one in self.confirmations
             ],
             "provenance": asdict(self.provenance),
             "agreement": self.checked_agreement.about(),

@@ -7,23 +7,22 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from attnviz.analyses.explain.compute import explain_tokens
 from attnviz.analyses.senses.compute import senses
+from attnviz.analyses.senses.result import SensesResult
 from attnviz.analyses.senses.sentences import bundled
 from attnviz.analyses.shift.compute import parse_pair, shift
+from attnviz.analyses.shift.result import ShiftResult
 from attnviz.errors import AttnvizWarning, InputError, expect_words
 from attnviz.figures.style import COLUMN_WIDTH, FULL_WIDTH
 from attnviz.inputs.batch import encode
 from attnviz.interactive.explanations import describe_explanation
 from attnviz.interactive.view import view
 from attnviz.pipeline.attend import Model, attend
+from attnviz.results.base import described
 from attnviz.runtime.progress import part, track
-
-if TYPE_CHECKING:
-    from attnviz.analyses.senses.result import SensesResult
-    from attnviz.analyses.shift.result import ShiftResult
 
 Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
 _MAX_SENTENCES = 64  # of a word
@@ -166,12 +165,7 @@ def _count(query: Query, name: str, most: int) -> int:
 def _occurrences(result: SensesResult) -> dict[str, Any]:
     """Return the sentences, and where their words lie in the plane of each state."""
     occurrences = [
-        {
-            "sentence": o.sentence,
-            "sense": result.senses.index(o.sense),
-            "start": o.start,
-            "end": o.end,
-        }
+        {**described(o, "sentence start end"), "sense": result.senses.index(o.sense)}
         for o in result.occurrences
     ]
     states = [

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 
 from attnviz.analyses.survey.probes import ProbeText, answer_or_mask, probe
 from attnviz.attribution.interventions import token_of
+from attnviz.attribution.methods import attempt
 from attnviz.errors import ModelError
 from attnviz.pipeline.attend import Model
 
@@ -35,7 +37,7 @@ def two_names(model: Model, seed: int) -> Sequence[ProbeText]:
     Source: Wang et al. 2022, arXiv:2211.00593.
     """
     end = answer_or_mask(model)
-    names = [name for name in NAMES if _is_token(model, name)]
+    names = [name for name in NAMES if attempt(partial(token_of, model, name))[0] is not None]
     if len(names) < FEWEST:
         raise ModelError(
             f"The vocabulary of {model.name} has {len(names)} first names, and the probe needs "
@@ -50,11 +52,3 @@ def two_names(model: Model, seed: int) -> Sequence[ProbeText]:
         text = template.format(*order, subject, end(other))
         texts.append(ProbeText(text, 1, copied=(other,), wrong=(subject,)))
     return texts
-
-
-def _is_token(model: Model, name: str) -> bool:
-    try:
-        token_of(model, name)
-    except ModelError:
-        return False
-    return True
