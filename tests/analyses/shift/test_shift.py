@@ -634,27 +634,33 @@ def drawn(several):
     return cache(draw)
 
 
+# Those with long words and texts are drawn in a narrow column, the others with their details.
+WORDY = ("long", "longer", "german", "causal", "one word")
+DETAILED = ("verified", "apple", "pair", "unmeasured", "of an older version")
 SHAPES = [
-    pytest.param(
-        width,
-        details,
-        marks=() if (width, details) in ((40, False), (89, True)) else pytest.mark.long,
-    )
-    for width in (40, 60, 89, 120, 183, 300)
-    for details in (False, True)
+    (40, False, WORDY),
+    (89, True, DETAILED),
+    *(
+        pytest.param(width, details, WORDY + DETAILED, marks=pytest.mark.long)
+        for width in (40, 60, 89, 120, 183, 300)
+        for details in (False, True)
+    ),
 ]
 
 
-@pytest.mark.parametrize(("width", "details"), SHAPES)
-def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(several, drawn, width, details):
-    for name in several:
+@pytest.mark.parametrize(("width", "details", "names"), SHAPES)
+def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(
+    several, drawn, width, details, names
+):
+    assert {*several} == {*WORDY, *DETAILED}
+    for name in names:
         figure = drawn(name, width, details)
         check_layout(figure)
         assert width < 89 or figure.get_size_inches()[1] * 25.4 <= 247, name
 
 
 def test_two_panels_by_default_and_all_others_with_details(several, drawn):
-    for name in ("verified", "apple", "pair", "unmeasured", "of an older version"):
+    for name in DETAILED:
         result = several[name]
         titles = panels(drawn(name, 89, details=False))
         assert len(titles) == 2 - (result.plane is None), name
