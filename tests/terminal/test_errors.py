@@ -436,6 +436,7 @@ STREAMS = {
 
 ALSO_A_CASE = (  # of tests/robustness/catalogue
     "no standard error", "a full standard error", "no reader of standard error", "ascii, results",
+    "no streams at all", "a full standard error, warnings as errors", "ascii", "no locale",
 )  # fmt: skip
 
 
