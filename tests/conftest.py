@@ -55,10 +55,28 @@ LONGEST = (
     "test_style.py", "test_readme.py", "test_gallery.py", "test_cheat_sheet.py", "test_serving.py",
     "test_view.py", "test_families.py", "test_streaming_gpu.py", "test_catalogue.py",
     "test_keywords.py", "test_options.py", "test_on_ray.py", "test_padding.py",
-    "test_simulated_cuda.py", "test_explain.py", "test_senses.py", "test_shift.py",
-    "test_ablate.py", "test_checkpoints.py", "test_jupyter.py", "test_planted_streams.py",
-    "test_notebooks.py", "test_served_page.py", "test_golden.py", "test_on_a_device.py",
+    "test_verify.py", "test_simulated_cuda.py", "test_explain.py", "test_senses.py",
+    "test_shift.py", "test_ablate.py", "test_checkpoints.py", "test_jupyter.py",
+    "test_planted_streams.py", "test_notebooks.py", "test_served_page.py", "test_golden.py",
+    "test_on_a_device.py",
 )  # fmt: skip
+
+# Folders whose files share what takes long to start or to load: one process runs all of them.
+TOGETHER = ("tests/real/", "tests/robustness/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give each worker whole files, or all files of a folder in TOGETHER."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFolder(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            folder = next(filter(nodeid.startswith, TOGETHER), None)
+            return folder or super()._split_scope(nodeid)
+
+    return ByFolder(config, log) if config.getvalue("dist") == "loadfile" else None
+
 
 # `-m fast`: the folders of the formula and the data, the goldens and the properties
 FAST = {"formula", "golden", "inputs", "io", "pipeline", "property", "results"}

@@ -25,7 +25,7 @@ from transformers import (
 
 from attnviz.results import LinearAttention
 
-TOKENS = {"mamba": 40, "mamba2": 40, "qwen3_next": 72, "rwkv": 40, "xlstm": 40}
+TOKENS = {"mamba": 24, "mamba2": 24, "qwen3_next": 72, "rwkv": 24, "xlstm": 24}
 CHUNK = {"mamba2": 8, "qwen3_next": 64, "xlstm": 16}
 
 

@@ -66,10 +66,11 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(code):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_saved_results_are_drawn_without_transformers():
+def test_saved_results_are_drawn_without_transformers_and_triton_is_loaded_on_demand():
     code = "import attnviz, sys"
     for function in ("load_result", "plot.heatmap", "plot.heads", "plot.style"):
         code += f"\nattnviz.{function}; print('{function}', 'transformers' in sys.modules)"
+    code += "\nimport attnviz.streaming.gpu; print('triton', 'triton' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "True" not in done.stdout
-    assert done.stdout.count("False") == 4
+    assert done.stdout.count("False") == 5

@@ -267,7 +267,9 @@ def test_with_other_statistics_the_first_are_on_the_axes(show, statistics):
 
 @pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1280, 1000, 400, 320])
+@pytest.mark.parametrize(
+    "width", [1280, *(pytest.param(width, marks=pytest.mark.long) for width in (1000, 400)), 320]
+)
 def test_nothing_is_cut_at_any_width(show, width, dark):
     page = show(width=width, dark=dark)
     expect(title(page)).to_be_visible()

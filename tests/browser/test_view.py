@@ -284,7 +284,7 @@ def test_the_number_under_the_pointer_matches_the_record(read, result, layer, he
             error /= left.min().item()
         size = len(places)
         assert drawn.weights.shape == (size, size)
-        for cell in range(0, size * size, 23):
+        for cell in range(0, size * size, 47):
             row, column = divmod(cell, size)
             tip = reader.hover(part="matrix", query=places[row], key=places[column]).tip()
             value, rounding = number(tip)
@@ -889,7 +889,7 @@ def test_weights_follow_from_queries_and_keys_by_the_formula(open_page, result):
         reader.show(heads=[head])
         rule = exact[head]["rule"]
         expected = by_formula(record.query[head].double(), record.key[head].double(), rule)
-        for query, key in ((0, 0), (0, 5), (3, 3), (5, 4), (7, 9), (12, 12)):
+        for query, key in ((0, 5), (5, 4), (12, 12)):
             tip = reader.hover(part="matrix", query=query, key=key).tip()
             value, rounding = number(tip)
             wanted = expected[query, key].item()

@@ -1,6 +1,7 @@
 """While attnviz runs a model, a thread of the user runs it too, and draws random numbers."""
 
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -65,14 +66,16 @@ def test_the_outputs_of_another_thread_stay_right(analysis, tokenizer):
     model = attnviz.load(module, tokenizer=tokenizer)
     step = watched_by(module, tokenizer(TEXT, return_tensors="pt").input_ids)
     with running(step) as counts:
-        verdicts = {ANALYSES[analysis](model) for _ in range(3)}
+        verdicts = {ANALYSES[analysis](model) for _ in range(2)}
         while counts.total() < 20:
-            pass
+            time.sleep(0.001)
     assert set(counts) == {True}
     assert verdicts == {"verified"}
 
 
-@pytest.mark.parametrize("family", ["bert", "gemma2", "bigbird"])
+@pytest.mark.parametrize(
+    "family", ["bert", pytest.param("gemma2", marks=pytest.mark.long), "bigbird"]
+)
 def test_four_threads_attend_to_one_model(family, tokenizer):
     module = tiny(family)
     model = attnviz.load(module, tokenizer=tokenizer)
@@ -84,7 +87,7 @@ def test_four_threads_attend_to_one_model(family, tokenizer):
 
     step = watched_by(module, tokenizer(TEXT, return_tensors="pt").input_ids)
     with running(step) as counts, ThreadPoolExecutor(4) as threads:
-        results = set(threads.map(attend, range(8)))
+        results = set(threads.map(attend, range(4)))
     assert set(counts) == {True}
     assert results == {("verified", True)}
 
@@ -99,7 +102,7 @@ def test_the_random_numbers_of_another_thread_are_its_seeded_sequence():
         for _ in range(2):
             model.attend(TEXT)
         while len(drawn) < 100:
-            pass
+            time.sleep(0.001)
     assert drawn[:20_000] == expected[: len(drawn)]
 
 

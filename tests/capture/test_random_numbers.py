@@ -1,6 +1,7 @@
 """A run draws random numbers of its own, and leaves every generator of the process as it is."""
 
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
@@ -81,11 +82,16 @@ def test_random_operators_take_a_generator():
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch, about flex attention
-def test_a_model_with_flex_attention_is_verified(tokenizer):
-    """Its operator contains others, and is dispatched in another way."""
+def test_a_model_with_flex_attention_is_verified(tokenizer, monkeypatch):
+    """Its operator contains others, and is dispatched in another way.
+
+    The function is compiled, but not to machine code, which would take a minute.
+    """
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     model = tiny("llama")
     model.set_attn_implementation("flex_attention")
-    report = attnviz.verify(TEXTS[0], model=attnviz.load(model, tokenizer=tokenizer))
+    with torch.compiler.set_stance("force_eager"):  # the compiler takes a minute the first time
+        report = attnviz.verify(TEXTS[0], model=attnviz.load(model, tokenizer=tokenizer))
     assert report.verdict == "verified"
 
 

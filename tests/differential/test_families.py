@@ -58,7 +58,9 @@ def test_records_give_the_weights_that_the_model_returns(family, tokenizer):
         assert_close(record.weights(rows=slice(3, 5)), weights[0, :, 3:5], rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "gemma2"])  # of all: test_padding.py
+@pytest.mark.parametrize(  # of all: test_padding.py
+    "family", ["bert", *(pytest.param(one, marks=pytest.mark.long) for one in ("gpt2", "gemma2"))]
+)
 def test_a_padded_batch_gives_the_maps_of_its_texts_alone(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     for text, padded in zip(TEXTS[1:], model.attend(TEXTS[1:]), strict=True):

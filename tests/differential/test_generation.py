@@ -19,7 +19,7 @@ from attnviz.inputs.batch import Inputs, encode
 from attnviz.results import Axis
 
 FAMILIES = ["gpt2", "llama", "t5", "bart"]
-TOKENS = 4
+TOKENS = 3
 
 
 def sharp(family, dtype=torch.float32):

@@ -50,7 +50,8 @@ def own_tokenizer(tokenizer):
 ROUGH = {"dbrx": 1e-4}
 # Of the families without attention code of their own, some are enough: those that find positions by
 # themselves, and the unusual ones.
-OFTEN = {*FAMILIES, *OWN_CODE, *KNOW_POSITIONS, "cohere", "ctrl", "dbrx", "deepseek-v2", "gemma4",
+OFTEN = {"bert", "gpt2", "mistral", "gemma2", "gpt-oss", "t5-encoder", *OWN_CODE, "roberta", "opt",
+         "esm", "roberta-prelayernorm", "cohere", "ctrl", "dbrx", "deepseek-v2", "gemma4",
          "gpt-bigcode", "lfm2", "llama4", "ministral3", "modernbert", "phi3-longrope", "qwen3-next",
          "smollm3", "youtu"}  # fmt: skip
 CASES = [

@@ -430,12 +430,6 @@ def test_programs_of_a_causal_map_have_equal_work():
     assert imbalance("turn * programs + step") > 1.05  # from the shortest
 
 
-def test_triton_is_loaded_on_demand():
-    code = "import sys, attnviz.streaming.gpu; print('triton' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
 SAMPLE = "(TestLaunches and not every_run) or TestPlantedFaults or come_from_the_kernels"
 SAMPLE += " or (EveryNumber and (33 or (70 and not half))) or (Caps and both and heads and 2.0)"
 

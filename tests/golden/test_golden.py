@@ -100,9 +100,14 @@ RUNS = {
 }  # fmt: skip
 
 # Kinds that the other cases show too, together
-TAKES_LONG = (
-    "compare-three", "heatmap-head", "heads", "two-sides-heatmap",  # commands
-    "senses", "shift", "shift-column", "steps-of-saved", "heatmap-column",  # figures
+LONG_COMMANDS = (
+    "compare-three", "heatmap-head", "heads", "two-sides-heatmap",
+    "heatmap-heads", "heatmap-streamed", "decoder-heatmap", "image-heatmap", "example-cat",
+    "senses",  # tests/terminal/test_senses_command.py has its numbers
+)  # fmt: skip
+LONG_FIGURES = (
+    "senses", "shift", "shift-column", "steps-of-saved", "heatmap-column", "steps-latent",
+    "survey-column", "heatmap-long-head",
 )  # fmt: skip
 
 # A line of a help page: the names of an option, its description, and its default
@@ -171,7 +176,7 @@ def place(tmp_path_factory, model):
     return folder
 
 
-@pytest.mark.parametrize("name", but_long(RUNS, TAKES_LONG[:4]))
+@pytest.mark.parametrize("name", but_long(RUNS, LONG_COMMANDS))
 def test_a_command_prints_the_same_data(name, place, monkeypatch, capsys):
     monkeypatch.chdir(place)
     arguments = [*RUNS[name], "--json"]
@@ -331,7 +336,7 @@ FIGURES = {
 }
 
 
-@pytest.mark.parametrize("name", but_long(FIGURES, TAKES_LONG[4:]))
+@pytest.mark.parametrize("name", but_long(FIGURES, LONG_FIGURES))
 def test_a_figure_has_the_same_structure(name, request):
     draw = FIGURES[name]
     needed = draw.__code__.co_varnames[: draw.__code__.co_argcount]

@@ -21,13 +21,13 @@ SPEECH = str(SCRIPTS.parent / "gallery" / "speech.flac")
 CASES = [
     ("minilm", {"text": TRAIN}),
     ("minilm", {"text": WATER}),
-    ("minilm", {"text": PARIS}),
+    pytest.param("minilm", {"text": PARIS}, marks=pytest.mark.long),
     ("smollm2", {"text": TRAIN}),
     pytest.param("smollm2", {"text": WATER}, marks=pytest.mark.long),
     pytest.param("whisper-tiny.en", {"audio": SPEECH}, marks=pytest.mark.long),  # 1,500 frames
     ("dinov2-small", {"image": PHOTO}),
     ("rxnmapper", {"text": REACTION}),
-    ("rxnmapper", {"text": "CCO.CC(=O)O>>CCOC(C)=O"}),
+    pytest.param("rxnmapper", {"text": "CCO.CC(=O)O>>CCOC(C)=O"}, marks=pytest.mark.long),
     ("minilm", {"text": CODE}),
     pytest.param("smollm2", {"text": PARIS}, marks=pytest.mark.long),
     pytest.param("smollm2", {"text": CODE}, marks=pytest.mark.long),
@@ -42,7 +42,7 @@ def shown(name, inputs):
 
 @cache
 def _shown(name, item):
-    result = load(name, torch.float32).attend(**dict([item]))
+    result = load(name, torch.float32).attend(**dict([item]), positions="sample")
     ranking = rank_heads(result)
     best = ranking.scores[0]
     return ranking, attention_map(result, layer=best.layer, head=best.head)

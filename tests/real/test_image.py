@@ -20,7 +20,7 @@ def photo():
     hook = model.module.layernorm.register_forward_pre_hook(
         lambda _, arguments: outputs.append(arguments[0][0, 1:].norm(dim=-1))
     )
-    result = model.attend(image=PHOTO)
+    result = model.attend(image=PHOTO, positions="sample")
     hook.remove()
     weights = np.stack([record.weights().numpy() for record in result])
     return weights[:, :, 1:, 1:], weights[:, :, 0, 1:], outputs[-1]

@@ -338,12 +338,9 @@ sys.exit(main())
 """
 
 
+@pytest.mark.long  # tests/robustness/catalogue has them
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [  # tests/robustness/catalogue has the others
-        pytest.param(*each, id=each[0].name, marks=[] if each == SIGNALS[1] else pytest.mark.long)
-        for each in SIGNALS
-    ],
+    ("number", "code"), [pytest.param(*each, id=each[0].name) for each in SIGNALS]
 )
 def test_a_signal_while_writing_keeps_the_old_file_and_no_temporary_file(number, code):
     Path("x.png").write_text("old")
@@ -403,9 +400,8 @@ def test_nohup_is_respected():
         assert process.stdout.read() == b""
 
 
-@pytest.mark.parametrize(
-    "more", [[], pytest.param(["--json"], marks=pytest.mark.long)], ids=["for people", "json"]
-)
+@pytest.mark.long  # tests/robustness/catalogue has others that nobody reads
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["for people", "json"])
 def test_a_closed_pipe_is_not_an_error(more):
     with start("example", "cat", "-o", "x.json", *more) as process:
         process.stdout.close()  # as `| head` does when it has enough
@@ -436,6 +432,7 @@ STREAMS = {
 
 ALSO_A_CASE = (  # of tests/robustness/catalogue
     "no standard error", "a full standard error", "no reader of standard error", "ascii, results",
+    "no streams at all", "a full standard error, warnings as errors", "ascii", "no locale",
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import attnviz
 from attnviz.formula.attention import attention, causal_mask, multi_head_attention
 from attnviz.io.export import save_result, to_data
 
-LAW = settings(deadline=None, max_examples=30, derandomize=True)
+LAW = settings(deadline=None, max_examples=15, derandomize=True)
 
 
 @pytest.fixture(scope="module")

@@ -147,7 +147,7 @@ WORDS = [*dict.fromkeys(entry["word"] for entry in SENTENCES)]
 @pytest.mark.parametrize(
     ("word", "count"),
     [
-        *((word, 2) for word in WORDS),
+        *((word, 1) for word in WORDS),
         *(pytest.param(word, None, marks=pytest.mark.long) for word in WORDS),
     ],
 )

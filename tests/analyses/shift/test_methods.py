@@ -23,6 +23,12 @@ NAMES = (
 
 
 @pytest.fixture(scope="module")
+def small(tokenizer):
+    """Return a tiny model."""
+    return attnviz.load(tiny("bert"), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
 def bank(model):
     return attnviz.shift("bank", CASH, methods=NAMES, model=model)
 
@@ -112,7 +118,7 @@ def test_every_division_hides_each_word_once_and_no_neighbors_together(count):
             assert other[0] - word[0] > 2
 
 
-def test_a_method_is_computed_once(model, monkeypatch):
+def test_a_method_is_computed_once(small, monkeypatch):
     calls = []
     monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))
 
@@ -125,7 +131,7 @@ def test_a_method_is_computed_once(model, monkeypatch):
     def twice(score):
         return 2 * methods.METHODS["counted"](score)
 
-    result = attnviz.shift("bank", CASH, methods=["counted", "twice"], model=model)
+    result = attnviz.shift("bank", CASH, methods=["counted", "twice"], model=small)
     assert_close(result.methods["twice"], 2 * result.methods["counted"])
     assert len(calls) == 1
 
@@ -150,26 +156,26 @@ def test_other_models(family, tokenizer):
     assert not any("left out" in note for note in result.notes)
 
 
-def test_an_unsupported_method_is_skipped_with_a_reason(monkeypatch, bank, model):
+def test_an_unsupported_method_is_skipped_with_a_reason(monkeypatch, small):
     def refuse(target):
         raise ValueError("no embeddings\nmore")
 
     monkeypatch.setitem(methods.METHODS, "rollout", refuse)
-    result = attnviz.shift("bank", CASH, methods=["rollout", "raw-attention"], model=model)
+    result = attnviz.shift("bank", CASH, methods=["rollout", "raw-attention"], model=small)
     assert list(result.methods) == ["raw-attention"]
     (note,) = result.notes
     assert note.startswith("rollout is left out: ")
     assert note.endswith("does not support it (no embeddings)")
 
 
-def test_a_new_method_is_one_function(monkeypatch, model):
+def test_a_new_method_is_one_function(monkeypatch, small):
     monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))
 
     @methods.method("position")
     def position(target):
         return torch.arange(target.inputs["input_ids"].shape[1])
 
-    result = attnviz.shift("bank", CASH, methods="position", model=model)
+    result = attnviz.shift("bank", CASH, methods="position", model=small)
     assert result.methods["position"].tolist() == list(range(9))
 
 

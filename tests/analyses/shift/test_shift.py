@@ -86,6 +86,14 @@ def apple(shift):
     return shift("apple", "I love apple phones", toward=REGIONS)
 
 
+@pytest.fixture
+def without_changed_words():
+    """Leave out what a shift measures by changing single words."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compute, "intervene", lambda *_: {})
+        yield
+
+
 def end_of(model, text, at):
     with torch.no_grad():
         ids = model.tokenizer(text, return_tensors="pt")
@@ -194,6 +202,7 @@ def test_a_neighbor_moves_apple_toward_its_sense(shift, apple):
         assert_close(result.path[-1], (1 + to_fruit**2 - to_tech**2) / 2)
 
 
+@pytest.mark.usefixtures("without_changed_words")
 def test_the_path_ends_at_0_and_1_in_the_regions_themselves(model):
     regions = {"one": ["I love apple pie"], "other": ["I love apple phones"]}
     moved = attnviz.shift("apple", "I love apple cake", toward=regions, model=model)
@@ -212,6 +221,7 @@ def test_the_path_ends_at_0_and_1_in_the_regions_themselves(model):
     assert_close(moved.path, places, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("without_changed_words")
 def test_a_minimal_pair(model):
     result = attnviz.shift("bank", CASH, reference=CASH.replace("cash", "mud"), model=model)
     assert result.reference == "“The bank was full of mud.”"
@@ -264,6 +274,7 @@ def test_the_headline_is_the_word_with_the_largest_measured_effect(model, shift,
     )
 
 
+@pytest.mark.usefixtures("without_changed_words")
 def test_in_texts_of_regions_without_the_word_those_that_differ_count(model):
     """Not “I” and “love”, which both regions have."""
     regions = {"tech": ["I love computers", "my laptop"], "fruit": ["I love fruit", "an apple pie"]}
@@ -535,6 +546,7 @@ def test_a_region_with_the_text_itself_is_refused(model, texts, name):
         attnviz.shift("bank", CASH.replace("cash", "{mud|cash}"), toward=toward, model=model)
 
 
+@pytest.mark.usefixtures("without_changed_words")
 def test_a_word_of_several_pieces_is_their_mean(model):
     result = attnviz.shift("unbelievably", "It was unbelievably late", model=model)
     assert result.positions[result.at] == (3, 4, 5, 6, 7)
@@ -634,27 +646,33 @@ def drawn(several):
     return cache(draw)
 
 
+# Those with long words and texts are drawn in a narrow column, the others with their details.
+WORDY = ("long", "longer", "german", "causal", "one word")
+DETAILED = ("verified", "apple", "pair", "unmeasured", "of an older version")
 SHAPES = [
-    pytest.param(
-        width,
-        details,
-        marks=() if (width, details) in ((40, False), (89, True)) else pytest.mark.long,
-    )
-    for width in (40, 60, 89, 120, 183, 300)
-    for details in (False, True)
+    (40, False, WORDY),
+    (89, True, DETAILED),
+    *(
+        pytest.param(width, details, WORDY + DETAILED, marks=pytest.mark.long)
+        for width in (40, 60, 89, 120, 183, 300)
+        for details in (False, True)
+    ),
 ]
 
 
-@pytest.mark.parametrize(("width", "details"), SHAPES)
-def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(several, drawn, width, details):
-    for name in several:
+@pytest.mark.parametrize(("width", "details", "names"), SHAPES)
+def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(
+    several, drawn, width, details, names
+):
+    assert {*several} == {*WORDY, *DETAILED}
+    for name in names:
         figure = drawn(name, width, details)
         check_layout(figure)
         assert width < 89 or figure.get_size_inches()[1] * 25.4 <= 247, name
 
 
 def test_two_panels_by_default_and_all_others_with_details(several, drawn):
-    for name in ("verified", "apple", "pair", "unmeasured", "of an older version"):
+    for name in DETAILED:
         result = several[name]
         titles = panels(drawn(name, 89, details=False))
         assert len(titles) == 2 - (result.plane is None), name
@@ -802,6 +820,7 @@ def test_only_words_that_can_be_read_are_ranked(tokenizer):
     assert few.rank_correlations == {}
 
 
+@pytest.mark.usefixtures("without_changed_words")
 def test_regions_that_are_one_point_at_first_have_no_distance_there(model):
     regions = {"money": "the bank lends", "river": "the bank floods"}
     result = attnviz.shift("bank", "the bank of cash", toward=regions, model=model)
@@ -809,6 +828,7 @@ def test_regions_that_are_one_point_at_first_have_no_distance_there(model):
     assert not result.path.isnan().any()
 
 
+@pytest.mark.usefixtures("without_changed_words")
 def test_inflections_count_in_regions_and_texts_without_the_word_are_named(model):
     def end(texts):
         regions = {"one": texts, "two": ["the river bank"]}
@@ -850,6 +870,7 @@ def test_a_word_that_nothing_moves_is_refused(tokenizer):
         attnviz.shift("[CLS]", CASH, model=model)
 
 
+@pytest.mark.usefixtures("without_changed_words")
 def test_a_narrower_dtype_only_adds_rounding():
     result = attnviz.shift("bank", CASH, model=attnviz.load(dtype="bfloat16"))
     assert "rounding in bfloat16; use float32" in result.notes[0]

@@ -76,12 +76,13 @@ def test_the_values_of_all_keys_add_up_to_the_attention_vector(steps):
     assert torch.equal(steps["heads"].values[:, 96:128], steps["A"].values)
 
 
+# One of each kind, and those with code of their own
+KINDS = ["bert", "gpt2", "llama-biased", "gemma2", "gpt-oss", "t5-encoder", "t5", "bart", *OWN_CODE]
+REST = [family for family in (*FAMILIES, *TWO_SIDED, *FURTHER) if family not in KINDS]
+
+
 @pytest.mark.parametrize(
-    "family",
-    [
-        *(*FAMILIES, *TWO_SIDED, *OWN_CODE),
-        *(pytest.param(family, marks=pytest.mark.long) for family in FURTHER),
-    ],
+    "family", [*KINDS, *(pytest.param(family, marks=pytest.mark.long) for family in REST)]
 )
 def test_every_family_has_steps(family, tokenizer):
     """Scores, their terms, weights and outputs are consistent in every stack."""

@@ -52,7 +52,7 @@ def short(monkeypatch):
     for probe, count in (("repeated", 20), ("ioi", 48)):
         monkeypatch.setattr(f"attnviz.analyses.survey.probes.{probe}.TEXTS", count)
     monkeypatch.setattr(retrieval, "SENTENCES", 3)
-    monkeypatch.setattr("attnviz.analyses.survey.confirm._TEXTS", 8)
+    monkeypatch.setattr("attnviz.analyses.survey.confirm._TEXTS", 4)
 
 
 @pytest.fixture(scope="module")

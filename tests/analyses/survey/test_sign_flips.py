@@ -32,7 +32,7 @@ def null_family(texts, seed):
 LONG = [pytest.param(texts, marks=pytest.mark.long) for texts in (20, 100)]
 
 
-@pytest.mark.parametrize("texts", [10, 40, *LONG])
+@pytest.mark.parametrize("texts", [10, pytest.param(40, marks=pytest.mark.long), *LONG])
 def test_one_null_family_in_twenty_has_a_discovery(texts):
     families = 200
     found = [p_values(null_family(texts, seed), seed=seed).min() < 0.05 for seed in range(families)]
