@@ -8,10 +8,10 @@ that attnviz sees its arguments: they are all that the weights follow from.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -64,15 +64,16 @@ class AttentionCallArgs:
     @property
     def bias(self) -> Tensor | None:
         """The position bias with a row for each query, (1 or N, 1 or H, m, n), or None."""
-        bias: Tensor | None = self.arguments.get("position_bias")
-        _, m, n = self.shape
-        return None if bias is None else bias[..., :n].expand(-1, -1, m, -1)
+        return self._by_query(self.arguments.get("position_bias"))
 
     @property
     def expanded_mask(self) -> Tensor | None:
         """The mask with a row for each query, (1 or N, 1 or H, m, n), or None."""
+        return self._by_query(self.mask)
+
+    def _by_query(self, term: Tensor | None) -> Tensor | None:
         _, m, n = self.shape
-        return None if self.mask is None else self.mask[..., :n].expand(-1, -1, m, -1)
+        return None if term is None else term[..., :n].expand(-1, -1, m, -1)
 
     @property
     def is_causal(self) -> bool:
@@ -95,14 +96,11 @@ class AttentionCallArgs:
             return term if term is None or len(term) == 1 else term[number : number + 1]
 
         bias = select(self.arguments.get("position_bias"))
-        return replace(
-            self,
-            query=self.query[number : number + 1],
-            key=self.key[number : number + 1],
-            value=self.value[number : number + 1],
-            mask=select(self.mask),
-            arguments={**self.arguments, **({} if bias is None else {"position_bias": bias})},
-        )
+        arguments = {**self.arguments, **({} if bias is None else {"position_bias": bias})}
+        tensors: dict[str, Any] = {
+            name: select(getattr(self, name)) for name in ("query", "key", "value", "mask")
+        }
+        return replace(self, arguments=arguments, **tensors)
 
     def call(self) -> Any:
         """Return what the function that the model would call returns: its output, its weights."""
@@ -152,34 +150,8 @@ def is_registered_by_user(implementation: str | None) -> bool:
     return function is not None and not own and "/" not in str(implementation)
 
 
-@dataclass(frozen=True, eq=False)
-class _Interception:
-    """What takes the place of attention functions in this thread."""
-
-    handler: Callable[[AttentionCallArgs], Any]
-    modules: Collection[nn.Module]
-    fused: bool
-
-    def of(self, function: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what a module calls in place of an attention function."""
-
-        def intercepted(
-            module: nn.Module,
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            attention_mask: Tensor | None = None,
-            **arguments: Any,
-        ) -> Any:
-            tensors = query, key, value, attention_mask
-            if module not in self.modules:
-                return function(module, *tensors, **arguments)
-            args = AttentionCallArgs(function, eager, module, *tensors, arguments, self.fused)
-            return self.handler(args)
-
-        return intercepted
-
-
+# From an attention function and the model's eager one to what this thread calls in their place.
+_Interception: TypeAlias = Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]
 _interception: ContextVar[_Interception | None] = ContextVar("interception", default=None)
 
 
@@ -195,8 +167,25 @@ def intercept_attention(
     It returns what the function would: (output, weights). Only calls of `modules` in this thread
     are intercepted. Functions that the user registered are not.
     """
+
+    def in_place_of(function: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
+        def intercepted(
+            module: nn.Module,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            attention_mask: Tensor | None = None,
+            **arguments: Any,
+        ) -> Any:
+            tensors = query, key, value, attention_mask
+            if module not in modules:
+                return function(module, *tensors, **arguments)
+            return handler(AttentionCallArgs(function, eager, module, *tensors, arguments, fused))
+
+        return intercepted
+
     wrap_once(AttentionInterface, "get_interface", _of_this_thread)
-    before = _interception.set(_Interception(handler, modules, fused))
+    before = _interception.set(in_place_of)
     try:
         yield
     finally:
@@ -214,7 +203,7 @@ def _of_this_thread(get_interface: Callable[..., Any]) -> Callable[..., Any]:
         # The arguments of a user's function do not say what it computes.
         if interception is None or is_registered_by_user(attn_implementation):
             return function
-        return interception.of(function, default)
+        return interception(function, default)
 
     return get_intercepted
 
@@ -226,13 +215,11 @@ class UnfusedAttention(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call `func`, or what takes the place of it."""
-        kwargs = kwargs or {}
         if func is scaled_dot_product_attention:
-            return math_attention(*args, **kwargs)
-        if func is multi_head_attention_forward:
-            with self:  # it calls the fused attention
-                return func(*args, **kwargs)
-        return func(*args, **kwargs)
+            func = math_attention
+        # The other one calls the fused attention.
+        with self if func is multi_head_attention_forward else nullcontext():
+            return func(*args, **(kwargs or {}))
 
 
 def from_arguments(args: AttentionCallArgs, softmax: Softmax, output: Tensor) -> Attention:
