@@ -44,12 +44,6 @@ class SubmoduleCall:
         tensor = first_tensor(self.output)
         return tensor if tensor is not None and tensor.is_floating_point() else None
 
-    def returning(self, tensor: Tensor) -> Any:
-        """Return the output with another (first) tensor."""
-        if isinstance(self.output, Tensor):
-            return tensor
-        return (tensor, *self.output[1:])
-
 
 @dataclass(frozen=True, eq=False)
 class ModuleRun:
@@ -73,9 +67,8 @@ class ModuleRun:
         output: Any,
     ) -> ModuleRun | None:
         """Return a run; None if its arguments cannot be passed again."""
-        signature = inspect.signature(module.forward)
         try:
-            bound = signature.bind(*args, **kwargs)
+            bound = inspect.signature(module.forward).bind(*args, **kwargs)
         except TypeError:
             return None
         for name, value in [*bound.arguments.items()]:
@@ -85,20 +78,18 @@ class ModuleRun:
         return cls(module, bound.arguments, tuple(calls), output)
 
     @property
-    def outputs(self) -> list[Tensor | None]:
-        """What the submodules returned, in the order of their calls."""
+    def outputs(self) -> list[Any]:
+        """What the submodules returned, a tensor or None each, in the order of their calls."""
         return [call.tensor for call in self.calls]
 
-    def replay(
-        self, outputs: Sequence[Tensor | None], until: int | None = None
-    ) -> list[Tensor | None]:
+    def replay(self, outputs: Sequence[Tensor | None], until: int | None = None) -> list[Any]:
         """Run the code of the module again; each submodule returns a copy of another output.
 
         Returned are the (first) tensors that the submodules take, and the result of the module.
 
         until : the number of the last one that is needed.
         """
-        taken: list[Tensor | None] = []
+        taken: list[Any] = []
 
         def submodule(*args: Any, **kwargs: Any) -> Any:
             number = len(taken)
@@ -106,7 +97,10 @@ class ModuleRun:
             if number == until:
                 raise _ReachedError
             call, output = self.calls[number], outputs[number]
-            return call.output if output is None else call.returning(output.clone())
+            if output is None:
+                return call.output
+            is_alone = isinstance(call.output, Tensor)
+            return output.clone() if is_alone else (output.clone(), *call.output[1:])
 
         arguments = {
             name: value.clone() if isinstance(value, Tensor) else value
@@ -176,17 +170,14 @@ class InlineCall:
     def result(self) -> Tensor:
         """What the code computed in the run that was watched."""
         run = self.run
-        tensors = [*(call.taken for call in run.calls), first_tensor(run.output)]
-        result = tensors[self.span.end]
-        assert result is not None  # as where the span was found
-        return self._by_head(result)
+        tensors: list[Any] = [*(call.taken for call in run.calls), first_tensor(run.output)]
+        return self._by_head(tensors[self.span.end])
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The values, and what else the result depends on, by the names of the submodules."""
         outputs, span = self.run.outputs, self.span
         source = outputs[span.start]
-        assert source is not None
         tensors = {VALUES: self._by_head(source.index_select(span.features, span.order))}
         for number in span.others:
             if (output := outputs[number]) is not None:
@@ -201,15 +192,11 @@ class InlineCall:
         others = [tensor for name, tensor in tensors.items() if name != VALUES]
         for number, tensor in zip(span.others, others, strict=True):
             outputs[number] = tensor
-        source = outputs[span.start]
-        assert source is not None
-        values = tensors[VALUES]
+        source, values = outputs[span.start], tensors[VALUES]
         if span.width > 1:
             values = values.flatten(span.features, span.features + 1)
         outputs[span.start] = source.index_copy(span.features, span.order, values.to(source))
-        result = self.run.replay(outputs, until=span.end)[span.end]
-        assert result is not None  # as in the run that was watched
-        return self._by_head(result)
+        return self._by_head(self.run.replay(outputs, until=span.end)[span.end])
 
     def wide(self) -> InlineCall:
         """Return the call with tensors of float32."""
@@ -285,7 +272,7 @@ class _Reach:
             self.result, self.leaves, part * noise, retain_graph=True, allow_unused=True
         )
 
-    def of_half(self, tokens: int, part: Tensor | None = None) -> list[Tensor | None]:
+    def of_half(self, tokens: int, part: Tensor | None = None) -> list[Any]:
         """Return what reaches every other position from the positions between, in a part."""
         size = self.result.shape[tokens]
         odd = torch.arange(size, device=self.result.device) % 2
@@ -306,19 +293,16 @@ class _Reach:
         index = torch.arange(count, device=self.result.device)
         shape = [count if dim == features else 1 for dim in range(self.result.dim())]
         rest = [dim for dim in range(self.result.dim()) if dim != features]
-        number: Tensor | int = 0
-        is_value: Tensor | bool = True
+        number: Any = 0
+        is_value: Any = True
         for digit in range(max(1, (count - 1).bit_length())):
             ones = (index >> digit & 1).reshape(shape)
             reached = []
             for part in (ones, 1 - ones):
                 grad = self.of_half(tokens, part.to(self.result))[leaf]
-                assert grad is not None
                 reached.append(grad.ne(0).sum(dim=rest) > 0)
             is_value = is_value & (reached[0] ^ reached[1])
             number = number + (reached[0].long() << digit)
-        assert isinstance(is_value, Tensor)
-        assert isinstance(number, Tensor)
         sources = is_value.nonzero()[:, 0]
         return _in_order(sources, number[sources], count, len(is_value))
 
