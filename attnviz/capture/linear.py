@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from attnviz.capture.function_calls import FunctionCall, first_tensor
 from attnviz.capture.inline_calls import (
@@ -56,8 +57,7 @@ class Layout:
         order = self._order(tensor.dim())
         features = 1 if self.features is None else tensor.shape[self.features]
         shape = self.texts, -1, features, tensor.shape[self.tokens]
-        moved = tensor.permute(order).reshape(shape)
-        return moved.transpose(2, 3)
+        return tensor.permute(order).reshape(shape).mT
 
     def as_argument(self, values: Tensor, like: Tensor) -> Tensor:
         """Return values (N, H, T, d_v) in the shape that the function takes."""
@@ -103,8 +103,7 @@ class LinearCalls:
             tested = [_test(call, result, name, self._texts, dims) for name in candidates]
             found = [layout for layout in tested if layout]
             # One matrix mixes all features of a value, but the features of each query differently.
-            found.sort(key=lambda layout: layout.features is None)
-            self._known[key] = found[0] if found else None
+            self._known[key] = min(found, key=lambda one: one.features is None, default=None)
         known = self._known[key]
         if known is None or known.value not in candidates:
             return None
@@ -146,10 +145,8 @@ class LinearCalls:
         wide, own = (LinearCall(one, layout, cell or 1) for one in (call.wide(), call))
         values = wide.values
         columns = min(max(values.shape[3], _FEWEST_PROBES), _MOST_PROBES)
-        generator = torch.Generator("cpu").manual_seed(0)
-        probes = torch.randn(values.shape[2], columns, generator=generator, device="cpu")
-        probes = probes.to(values.device)
-        count = values.shape[2]
+        generator, count = torch.Generator("cpu").manual_seed(0), values.shape[2]
+        probes = torch.randn(count, columns, generator=generator, device="cpu").to(values.device)
         orders = [torch.randperm(count, generator=generator, device="cpu") for _ in range(3)]
         reverse = torch.arange(count, device="cpu").flip(0)
         is_wide = all(tensor.dtype == torch.float32 for tensor in call.tensors.values())
@@ -172,7 +169,7 @@ class LinearCalls:
             function=call.name,
             values=own.values,
             result=layout.by_head(result) if own.cell == 1 else own.mixed(own.values),
-            matrix=wide.matrix() if with_matrix else None,
+            matrix=wide.times(torch.eye(count, device=values.device)) if with_matrix else None,
             arguments=arguments,
             head_dims={name: dim for name, dim in dims.items() if dim is not None},
             probes=probes,
@@ -312,23 +309,14 @@ class LinearCall:
         cells = torch.split(numbers, self.cell, tokens)  # the last may be smaller
         return torch.cat([cell.mean(tokens, keepdim=True) for cell in cells], dim=tokens)
 
-    def matrix(self) -> Tensor:
-        """Return M (N, H, m, n): the results for the identity, block of columns by block."""
-        n = self.values.shape[2]
-        eye = torch.eye(n, device=self._values.device)
-        return self.times(eye)
-
     def times(self, columns: Tensor) -> Tensor:
         """Return M C (N, H, m, c) for the columns of C (n, c), the same in each text and head.
 
         As many columns are mixed at once as a head has features.
         """
-        values = self.values
-        width, blocks = values.shape[3], []
-        for start in range(0, columns.shape[1], width):
-            block = columns[:, start : start + width]
-            filled = torch.zeros_like(values)
-            filled[..., : block.shape[1]] = block
+        values, blocks = self.values, []
+        for block in torch.split(columns, values.shape[3], dim=1):
+            filled = pad(block, (0, values.shape[3] - block.shape[1])).expand_as(values)
             blocks.append(self.mixed(filled)[..., : block.shape[1]])
         return torch.cat(blocks, dim=-1)
 
@@ -408,9 +396,6 @@ def _share(change: Tensor, difference: Tensor) -> Tensor:
     return (change * difference).sum(1) / change.square().sum(1).clamp(min=torch.finfo().tiny)
 
 
-# ------------------------------------------------------------ layers that mix tokens, not shown
-
-
 def notes_on_unshown(
     model: nn.Module, run: Callable[[], object], shown: Collection[str]
 ) -> tuple[str, ...]:
@@ -438,10 +423,8 @@ def notes_on_unshown(
         return ()
     found: Counter[str] = Counter()
 
-    def test(
-        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object
-    ) -> None:
-        if _mixes_tokens(module, args, kwargs, output):
+    def test(module: nn.Module, *call: Any) -> None:
+        if _mixes_tokens(module, *call):
             found[type(module).__name__] += 1
 
     with restoring(model), torch.no_grad(), model_errors(model):
