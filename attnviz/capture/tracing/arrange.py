@@ -72,8 +72,6 @@ def arrange(
         queries, keys = keys, queries
     layout = _Layout.of(softmax, texts, heads, queries.number)
     uses = [_Use(softmax, mixtures, layout) for mixtures in _uses(softmax)]
-    assert provenance.factor is not None
-    assert provenance.offset is not None
     terms = _Terms(
         provenance.factor, provenance.offset, softmax.scores, softmax.weights, provenance.inner
     ).map(layout.arrange)
@@ -111,7 +109,10 @@ def arrange(
     query, key, scale = _fold(
         terms.factor, hidden, queries.vectors[q_row.clamp(min=0)], keys.vectors[k_row.clamp(min=0)]
     )
-    bias = _narrowed(torch.where(hidden, 0.0, terms.offset), query.dtype)
+    offset = torch.where(hidden, 0.0, terms.offset)
+    bias = offset.to(query.dtype)
+    if not torch.equal(bias.to(offset.dtype), offset):  # a sum of several may need a wider dtype
+        bias = offset
     lowest = torch.finfo(query.dtype).min
     mask = torch.zeros_like(terms.scores, dtype=query.dtype).masked_fill(hidden, lowest)
     inner = None if terms.inner is None else torch.where(hidden, 0.0, terms.inner).to(query.dtype)
@@ -138,12 +139,6 @@ def _without_padding(is_read: Tensor, lengths: Collection[int]) -> int:
     size, used = len(is_read), 1 + int(is_read.nonzero().max()) if is_read.any() else 0
     inputs = [length for length in lengths if 0 < used <= length < size]
     return size if size in lengths else min(inputs, default=size)
-
-
-def _narrowed(terms: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return terms in a dtype if it holds them exactly; a sum of several may need a wider one."""
-    narrow = terms.to(dtype)
-    return narrow if torch.equal(narrow.to(terms.dtype), terms) else terms
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,10 +257,7 @@ def _uses(softmax: Softmax) -> list[list[Mixture]]:
             if mixtures[0].v.shape[-1] == width and not covered[element].any():
                 break
         else:
-            covered = torch.zeros(
-                softmax.weights.numel(), dtype=torch.bool, device=softmax.weights.device
-            )
-            mixtures = []
+            covered, mixtures = torch.zeros_like(softmax.weights, dtype=torch.bool).flatten(), []
             uses.append((covered, mixtures))
         covered[element] = True
         mixtures.append(mixture)
@@ -326,7 +318,6 @@ class _Terms:
     inner: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> _Terms:
-        """Return the terms, each changed in the same way."""
         terms = (getattr(self, field.name) for field in fields(self))
         changed: list[Any] = [None if term is None else change(term) for term in terms]
         return _Terms(*changed)
@@ -338,7 +329,6 @@ class _Terms:
 
     @cached_property
     def hidden(self) -> Tensor:
-        """Which scores are masked."""
         instead = (self.factor == 0) & (self.offset <= _INSTEAD)
         highest = torch.where(self.factor != 0, self.offset, -torch.inf).amax(-1, keepdim=True)
         below = (self.offset <= highest - _BELOW) & highest.isfinite()

@@ -27,9 +27,6 @@ Kind = Literal["place", "score", "weight", "shift"]
 _ROUNDING, _TINY = 0.02, 1e-6
 
 
-# ------------------------------------------------------------------------------------ the formula
-
-
 @dataclass(frozen=True, eq=False)
 class Provenance:
     """What the elements of a tensor come from, each field of the tensor's shape.
@@ -40,8 +37,8 @@ class Provenance:
 
     kind: Kind
     origin: Tensor  # the number of the element that it comes from; -1 for none
-    factor: Tensor | None = None  # None for a plain copy, as offset
-    offset: Tensor | None = None
+    factor: Any = None  # a tensor; None for a plain copy, as offset
+    offset: Any = None
     cap: float | None = None
     inner: Tensor | None = None  # what is added before the cap
     # Of a shift: whether it is the log-sum-exp. Of scores: whether that is subtracted from them.
@@ -64,8 +61,6 @@ class Provenance:
 
     def scaled(self, by: Any) -> Provenance | None:
         """Return the formula times a number or a tensor; None where that is no such formula."""
-        assert self.factor is not None
-        assert self.offset is not None
         cap = self.cap
         if cap is not None:
             if isinstance(by, Tensor) and by.numel() > 1:
@@ -96,8 +91,6 @@ def apply(
 ) -> Provenance | None:
     """Return what an operator makes of a score that is its argument `main`; None if unknown."""
     score = tracked[main]
-    assert score.factor is not None
-    assert score.offset is not None
     wide = score.factor.dtype
 
     def number(value: Any) -> Any:
@@ -134,10 +127,6 @@ def mix(condition: Tensor, score: Provenance, other: Provenance) -> Provenance:
 
     The origin of a masked score stays known: it tells the query and key of the element.
     """
-    assert score.factor is not None
-    assert other.factor is not None
-    assert score.offset is not None
-    assert other.offset is not None
     keeps_origin = condition | (other.origin < 0)
     inner = score.inner
     if inner is not None:
@@ -149,9 +138,6 @@ def mix(condition: Tensor, score: Provenance, other: Provenance) -> Provenance:
         offset=torch.where(condition, score.offset, other.offset),
         inner=inner,
     )
-
-
-# -------------------------------------------------------------------------- products and softmaxes
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,9 +199,6 @@ class Softmax:
         return bool((difference <= _ROUNDING * expected + _TINY).all())
 
 
-# ------------------------------------------------------------------------ the storages of a run
-
-
 def storage_key(tensor: Tensor) -> int:
     """Return a number that tells the storage of a tensor from all others that are alive."""
     return storage_id(tensor.untyped_storage())
@@ -259,9 +242,8 @@ class ConstantStorages:
             self._references.pop(storage_key(result), None)
 
     def _add(self, tensor: Tensor) -> int:
-        key = storage_key(tensor)
-        reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        self._references[key] = reference
+        key, storage = storage_key(tensor), tensor.untyped_storage()
+        self._references[key] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         return key
 
 
@@ -318,9 +300,7 @@ class ProvenanceMap:
 
     def forget(self, depth: int) -> None:
         """Drop what was made deeper than `depth`."""
-        self._tracked = {
-            key: tracked for key, tracked in self._tracked.items() if tracked.depth <= depth
-        }
+        self._tracked = {key: one for key, one in self._tracked.items() if one.depth <= depth}
 
     def get(self, tensor: object, kind: Kind | None = None) -> Provenance | None:
         """Return the provenance of a tensor, if it has one (of that kind)."""

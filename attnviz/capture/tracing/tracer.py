@@ -126,11 +126,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self._derived.forget()
         self._products = [product for product in self._products if product.depth <= depth]
         self._traced = [softmax for softmax in self._traced if softmax.depth <= depth]
-        self._exponentials = {
-            key: exponential
-            for key, exponential in self._exponentials.items()
-            if exponential[0] <= depth
-        }
+        self._exponentials = {k: one for k, one in self._exponentials.items() if one[0] <= depth}
 
     def run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator, and follow scores through it."""
@@ -270,7 +266,6 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
     def _normalize(
         self, scores: Tensor, provenance: Provenance | None, dim: int, result: Tensor
     ) -> None:
-        """Note an attention: a softmax over scores."""
         if provenance is None:
             return
         softmax = Softmax(
@@ -368,7 +363,6 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         return most, whole, -span.start
 
     def _products_of(self, score: Provenance) -> list[Product]:
-        """Return the products that scores are made of."""
         span = _span(score.origin)
         return [product for product in self._products if _overlap(product.span, span)]
 
