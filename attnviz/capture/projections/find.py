@@ -64,9 +64,6 @@ _ANGLES = ("position_embeddings", "sinusoidal_pos", "freqs_cis", "rotary_pos_emb
 _TABLES = ("embed_positions",)  # sines, then cosines, of every position
 
 
-# ----------------------------------------------------------------------------------- the modules
-
-
 @dataclass(frozen=True, eq=False)
 class AttentionModule:
     """One attention module, and the module that multiplies its heads by W^O (or None).
@@ -119,11 +116,8 @@ def find_output(modules: Mapping[str, nn.Module], path: str) -> nn.Module | None
     """Return the module, among those of a model, that multiplies the heads by W^O, or None."""
     parent, _, _ = path.rpartition(".")
     candidates = [*(f"{path}.{name}" for name in _OUTPUT), f"{parent}.{_OUTPUT_OF_PARENT}"]
-    for candidate in candidates:
-        module = modules.get(candidate.lstrip("."))
-        if module is not None and isinstance(getattr(module, "weight", None), Tensor):
-            return module
-    return None
+    found = (modules.get(candidate.lstrip(".")) for candidate in candidates)
+    return next((one for one in found if isinstance(getattr(one, "weight", None), Tensor)), None)
 
 
 def _has_projections(module: nn.Module) -> bool:
@@ -187,9 +181,6 @@ def _stacked(modules: list[nn.Module], name: str) -> Tensor | None:
     return tensors[0] if len(tensors) == 1 else torch.stack(tensors)
 
 
-# ----------------------------------------------------------------------------------- the layouts
-
-
 @dataclass(frozen=True)
 class Sizes:
     """The recorded sizes: H query heads, and the widths d_k and d_v of a head.
@@ -241,13 +232,11 @@ def gates(module: nn.Module, sizes: Sizes) -> Iterator[Gate]:
 
 def _separate(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProjection]:
     width = sizes.value if stage == "value" else sizes.key
-    if stage == "query":
-        children = [linear_child(module, names[0]) for names in (*_SEPARATE, *_KEY_AND_VALUE)]
-    elif stage == "key":
-        children = [linear_child(module, names[1]) for names in _SEPARATE]
-    else:  # values may be the keys before norm and rotation
-        children = [linear_child(module, names[2], names[1]) for names in _SEPARATE]
-    for linear in children:
+    # Values may be the keys before norm and rotation.
+    places = {"query": (0,), "key": (1,), "value": (2, 1)}[stage]
+    every = (*_SEPARATE, *_KEY_AND_VALUE) if stage == "query" else _SEPARATE
+    for names in every:
+        linear = linear_child(module, *(names[place] for place in places))
         if linear is None or linear.weight.shape[-1] % width:
             continue
         count = linear.weight.shape[-1] // width
@@ -324,9 +313,6 @@ def _cut(linear: Linear, blocks: int, start: int, count: int, width: int) -> Hea
         weight=heads(linear.weight).movedim(-2, 0),
         bias=None if linear.bias is None else heads(linear.bias),
     )
-
-
-# ------------------------------------- a matrix: as it is, adapted by LoRA, or quantized
 
 
 def linear_child(module: nn.Module, *names: str) -> Linear | None:
@@ -412,9 +398,6 @@ def _numbers(child: nn.Module) -> Tensor | None:
     return weight if weight.is_floating_point() else None
 
 
-# ------------------------------------------------------------------------------------ the inputs
-
-
 @dataclass(frozen=True, eq=False)
 class ModuleInputs:
     """The inputs of an attention module, as far as they are known."""
@@ -490,7 +473,6 @@ def _are_swapped(cos: Tensor, sin: Tensor) -> bool:
 
 
 def _one_per_pair(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Return one angle per pair."""
     width = cos.shape[-1]
     if width % 2 == 0 and all(torch.equal(*table.chunk(2, -1)) for table in (cos, sin)):
         return cos[..., : width // 2], sin[..., : width // 2]
@@ -500,5 +482,4 @@ def _one_per_pair(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _first(values: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    """Return the first of these values that is not None."""
     return next((values[name] for name in names if values.get(name) is not None), None)
