@@ -7,7 +7,7 @@ is one attention (tracing), so none is missed; and each call that is linear in i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -122,7 +122,11 @@ class Search(Recorder):
                 f"{len(self._unreadable)} of the {most} attentions of {name} cannot be read: in "
                 f"{path}, {reason}. Choose another model."
             )
-        self._linear = _mixing_tokens(self._linear, {recorded.path for recorded in self._recorded})
+        # What is in the place of attention: no rotation in it, no convolution beside it.
+        attentions = {recorded.path for recorded in self._recorded}
+        mixing = [one for one in self._linear if one.path not in attentions]
+        blocks = {_block(path) for path in (*attentions, *(m.path for m in mixing if m.arguments))}
+        self._linear = [one for one in mixing if one.arguments or _block(one.path) not in blocks]
         if not self._recorded and not self._linear:
             raise ModelError(
                 f"{name} executes no softmax over products of queries and keys, and no linear "
@@ -219,14 +223,6 @@ def _has_own_code(module: nn.Module) -> bool:
     is_container = any(isinstance(child, nn.ModuleList) for child in module.children())
     is_of_torch = type(module).__module__.partition(".")[0] == "torch"
     return not is_container and not is_of_torch
-
-
-def _mixing_tokens(found: Sequence[LinearMixing], attentions: set[str]) -> list[LinearMixing]:
-    """Return the mixtures in place of attention: no rotation in it, no convolution beside it."""
-    mixing = [one for one in found if one.path not in attentions]
-    paths = [*attentions, *(one.path for one in mixing if one.arguments)]
-    blocks = {_block(path) for path in paths}
-    return [one for one in mixing if one.arguments or _block(one.path) not in blocks]
 
 
 def _block(path: str) -> str:

@@ -74,9 +74,6 @@ class StackCounter:
         return next(matching, None) or Axis.numbered(length)
 
 
-# ------------------------------------------------------------------------------ windows of patches
-
-
 def place_windows(
     module: nn.Module, inputs: dict[str, Tensor], record: AttentionRecord
 ) -> AttentionRecord:
@@ -89,8 +86,7 @@ def place_windows(
     window = _window(module, record.path)
     if window is None or "pixel_values" not in inputs:
         return record
-    grid = find_grid(module, inputs)
-    if grid is None:
+    if (grid := find_grid(module, inputs)) is None:
         return record
     for merges in range(_MERGES):
         rows, columns = (-(-side // 2**merges) for side in grid)

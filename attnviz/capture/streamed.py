@@ -182,9 +182,6 @@ def _reduce(
     )
 
 
-# ----------------------------------------------------------------------------- the run
-
-
 class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
     """Notices attention outside the interface: a whole softmax, or a fused operator."""
 
@@ -337,9 +334,6 @@ class _StreamedRun(ModuleWatcher):
                 reference=replace(sample.reference, output=output),
             )
             self._on_attention(completed)
-
-
-# --------------------------------------------------------------- pooled maps of linear attention
 
 
 @dataclass(frozen=True, eq=False)
