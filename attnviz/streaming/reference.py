@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isqrt, log, prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,21 +57,17 @@ class MapBuffers:
         m, n = self.entropy.shape[1], self.received.shape[1]
         heights, widths = (cell_sizes(size, self.cell, self.mean.device) for size in (m, n))
         itself, previous, first = self.near.unbind(1)
+        names = "cell", "largest", "distance", "marked", "lse", "top_keys", "top_weights"
+        same: dict[str, Any] = {name: getattr(self, name) for name in names}
         return MapSummary(
-            cell=self.cell,
             mean=self.mean.div_(heights[:, None] * widths),
-            largest=self.largest,
             received=self.received.float(),
             entropy=self.entropy * log(2),
-            distance=self.distance,
             itself=itself,
             previous=previous,
             first=first,
-            marked=self.marked,
-            lse=self.lse,
             empty=empty.to(self.mean.device),
-            top_keys=self.top_keys,
-            top_weights=self.top_weights,
+            **same,
         )
 
 
@@ -78,12 +75,14 @@ def reduce_map(spec: ScoreSpec, buffers: MapBuffers) -> None:
     """Fill the buffers, block by block."""
     groups, blocks, work = _blocks(spec, buffers.cell)
     for heads in track(groups):
-        index = range(heads.start, heads.stop)
-        selected, value = spec.select_heads(index), None
-        if buffers.value is not None:
-            value = spec.of_heads(buffers.value, index).float()
+        index, value = range(heads.start, heads.stop), buffers.value
+        selected = spec.select_heads(index)
+        if value is not None:
+            value = spec.of_heads(value, index).float()
         for rows in blocks:
             _reduce_rows(selected, value, buffers, heads, rows, work)
+    if buffers.top:
+        find_top(spec, buffers)
 
 
 def attend(spec: ScoreSpec, value: Tensor, lse: Tensor) -> Tensor:
@@ -165,9 +164,6 @@ def _reduce_rows(
     cell, device = buffers.cell, spec.query.device
     columns, S = _scores(spec, rows, work, cell)
     first, (H, m, n) = columns.start, S.shape
-    if buffers.top:
-        top_scores, top_keys = S.topk(min(buffers.top, n))
-
     highest = S.amax(-1)
     sinks = spec.sinks_by_row
     if sinks is not None:
@@ -207,11 +203,6 @@ def _reduce_rows(
     inside = (near >= 0) & (near < n)
     near = near.clamp(0, n - 1).mT.expand(H, -1, -1)
     buffers.near[heads, :, rows] = (E.gather(2, near) * inverse[..., None]).mT * inside
-    if buffers.top:
-        k = top_keys.shape[2]
-        buffers.top_weights[heads, rows, :k] = E.gather(2, top_keys) * inverse[..., None]
-        top_keys = (top_keys + first).masked_fill(top_scores <= NEVER / 2, -1)
-        buffers.top_keys[heads, rows, :k] = top_keys.int()
 
     # Pool the columns of each cell, then its rows.
     buffers.received[heads, columns] += (inverse[:, None] @ E)[:, 0]

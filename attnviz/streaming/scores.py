@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,16 +48,9 @@ class ScoreSpec:
             if rule is None:
                 mask = record.mask.float().clamp(min=NEVER)
                 bias = mask if bias is None else bias + mask
-        return cls(
-            record.query,
-            record.key,
-            record.scale,
-            visible,
-            record.soft_cap,
-            record.capped_bias,
-            bias,
-            record.sinks,
-        )
+        names = "query", "key", "scale", "soft_cap", "capped_bias", "sinks"
+        terms: dict[str, Any] = {name: getattr(record, name) for name in names}
+        return cls(visible=visible, bias=bias, **terms)
 
     @property
     def shape(self) -> tuple[int, int, int]:
