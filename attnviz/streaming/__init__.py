@@ -40,10 +40,9 @@ def attend(
     top : for how many keys to keep the weight, for each query.
     marked : (n,), True for the keys whose total weight to keep, for each query.
     """
-    if whole_number(cells, "cells") < 1:
-        raise InputError(f"cells must be at least 1, not {cells}.")
-    if whole_number(top, "top") < 0:
-        raise InputError(f"top must be at least 0, not {top}.")
+    for name, number, least in (("cells", cells, 1), ("top", top, 0)):
+        if whole_number(number, name) < least:
+            raise InputError(f"{name} must be at least {least}, not {number}.")
     output = lse = None
     if gpu.supports(spec):
         if value is not None:

@@ -94,9 +94,8 @@ class _Plan:
     """
 
     def __init__(self, spec: ScoreSpec, buffers: MapBuffers) -> None:
-        compiled = kernels()
-        assert compiled is not None
-        self.spec, self.buffers, self.kernels = spec, buffers, compiled
+        self.spec, self.buffers = spec, buffers
+        self.kernels: Any = kernels()
         rule, (H, m, n) = spec.visible, spec.shape
         self.m, self.n = m, n
         fewest, most = ROWS
@@ -127,11 +126,8 @@ class _Sums(NamedTuple):
     largest: Any
 
     def zeros(self) -> _Sums:
-        return _Sums(
-            np.zeros_like(self.received),
-            np.zeros_like(self.mean),
-            np.full_like(self.largest, NEVER),
-        )
+        zeros = np.zeros_like
+        return _Sums(zeros(self.received), zeros(self.mean), np.full_like(self.largest, NEVER))
 
     def add(self, other: _Sums) -> None:
         self.received[:] += other.received

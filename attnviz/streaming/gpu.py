@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from attnviz.errors import AttnvizWarning
 from attnviz.formula.attention import repeat_heads
@@ -309,11 +309,10 @@ class _DensePart:
 
     def whole(self, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         """Return the results with a row for each query of the map."""
-        missing = self.rows.start
-        if not missing:
-            return output, lse
-        output = torch.nn.functional.pad(output, (0, 0, missing, 0))
-        return output, torch.nn.functional.pad(lse, (missing, 0), value=-torch.inf)
+        if missing := self.rows.start:
+            output = pad(output, (0, 0, missing, 0))
+            lse = pad(lse, (missing, 0), value=-torch.inf)
+        return output, lse
 
 
 def _operators(device: torch.device) -> dict[str, Operator]:
@@ -328,8 +327,7 @@ def _operators(device: torch.device) -> dict[str, Operator]:
 
         return operator
 
-    functions = cuda_attention_operators()
-    operators = {name: private(function) for name, function in functions.items()}
+    operators = {name: private(one) for name, one in cuda_attention_operators().items()}
     operators |= {"varlen": _varlen, "sdpa": _sdpa}
     order = ["varlen", "flash", "cudnn", "efficient", "sdpa"]
     if torch.cuda.get_device_capability(device) >= (9, 0):  # what sdpa itself runs there
@@ -366,12 +364,9 @@ def _varlen(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
 
 def _sdpa(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
     """Return the output of torch's public function, and the log-sum-exp of the kernel."""
-    causal, Q = _is_causal(spec), spec.query
-    K, V = (repeat_heads(tensor, len(Q)) for tensor in (spec.key, value))
-    output = scaled_dot_product_attention(
-        Q[None], K[None], V[None], is_causal=causal, scale=spec.scale
-    )
-    return output[0], log_sum_exp(spec)
+    K, V = (repeat_heads(tensor, len(spec.query))[None] for tensor in (spec.key, value))
+    options: dict[str, Any] = {"is_causal": _is_causal(spec), "scale": spec.scale}
+    return scaled_dot_product_attention(spec.query[None], K, V, **options)[0], log_sum_exp(spec)
 
 
 def _agrees(output: Tensor, lse: Tensor, spec: ScoreSpec, value: Tensor) -> bool:

@@ -70,13 +70,6 @@ def _used(start, last, n, before, after, BN: tl.constexpr):
 
 
 @jit
-def _hidden(i, j, offset, before, after):
-    """Return what the rule hides of a tile, (rows, columns)."""
-    gap = i[:, None] + offset - j[None, :]
-    return (gap > before) | (gap < -after)
-
-
-@jit
 def _scores(S, scale, cap, CAP: tl.constexpr):
     """Return scores in units of log₂ from products; see `gpu._launches` for the factors."""
     S *= scale
@@ -119,7 +112,8 @@ def log_sum_exp(
                 )
             S = _scores(S, scale, cap, CAP)
             if phase != 1:
-                hidden = _hidden(i, j, offset, before, after) | (j >= n)[None, :]
+                gap = i[:, None] + offset - j[None, :]
+                hidden = (gap > before) | (gap < -after) | (j >= n)[None, :]
                 if KEYS:
                     hidden |= (tl.load(keys + j, mask=j < n, other=0) == 0)[None, :]
                 S = tl.where(hidden, NEVER, S)
