@@ -17,7 +17,13 @@ from torch import Tensor
 from attnviz.attribution.interventions import AttentionKnockout, HeadPatching, batch_size
 from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.target import Score, Target, base_of
-from attnviz.attribution.tracing import AttentionTracer, by_head, expect_gradients, trace_run
+from attnviz.attribution.tracing import (
+    MixTracer,
+    TracedAttention,
+    by_head,
+    expect_gradients,
+    trace_run,
+)
 from attnviz.errors import InputError, ModelError
 from attnviz.results.base import Rules, Savable
 from attnviz.runtime.progress import part, track
@@ -150,28 +156,32 @@ class HeadRun:
                 f"{target.model.name} has an encoder and a decoder, and heads are ablated in "
                 "models with one of them only"
             )
-        stored = StoredRun(base_of(target.readout.module))
-        tracer = _HeadTracer(lambda: stored.running)
+        stored, causal = StoredRun(base_of(target.readout.module)), True
+        mixes: list[tuple[int | None, Tensor]] = []
+
+        def note(mix: TracedAttention) -> None:
+            nonlocal causal  # whether the first token attends to itself only
+            mixes.append((stored.running, mix.mixed))
+            causal &= not by_head(mix.weights.detach(), 1)[..., 0, 1:].any().item()
+
         with stored.record(), _gated(gate):
-            _, numbers = trace_run(target.readout, target.inputs, tracer)
-        if not tracer.mixes:
+            _, numbers = trace_run(target.readout, target.inputs, MixTracer(note))
+        if not mixes:
             raise ModelError(
                 f"No attention of {target.model.name} could be traced, so no head can be ablated. "
                 "Run it with eager attention."
             )
         T = target.ids.shape[1]
-        shapes = {by_head(mix, 1).shape[1:3] for _, mix in tracer.mixes}
+        shapes = {by_head(mix, 1).shape[1:3] for _, mix in mixes}
         if len(shapes) != 1 or shapes.pop()[1] != T:
             raise ModelError(
                 f"The heads of {target.model.name} cannot be ablated: not every traced attention "
                 "has the same number of heads and one row for each token. Choose another kind of "
                 "model."
             )
-        sink = None
-        if keep_sink:
-            sink = 0 if target.special[0] and tracer.causal else target.sink
-        rows = [row for row in range(T) if row != sink]
-        return cls(target, stored, tracer.mixes, numbers, rows, gate)
+        sink = 0 if target.special[0] and causal else target.sink
+        rows = [row for row in range(T) if row != sink or not keep_sink]
+        return cls(target, stored, mixes, numbers, rows, gate)
 
     @property
     def outputs(self) -> list[Tensor]:
@@ -250,9 +260,7 @@ class HeadRun:
         for start in track(range(0, len(order), size)):
             batch = [sets[index] for index in order[start : start + size]]
             block = self.mixes[min(batch[0])[0]][0] if can_start else None
-            first = (
-                sum(index is not None and index < block for index, _ in self.mixes) if block else 0
-            )
+            first = sum(index is not None and index < (block or 0) for index, _ in self.mixes)
             patching = HeadPatching(
                 batch, replacement, rows, fixed, self.gate, layer=first, hidden=hidden
             )
@@ -307,23 +315,6 @@ def _gated(gate: Tensor | None) -> AbstractContextManager[Any]:
     return nullcontext() if gate is None else AttentionKnockout(gate[None, None])
 
 
-class _HeadTracer(AttentionTracer):
-    """Records the output of the heads of each attention, and the block that it is in."""
-
-    def __init__(self, block: Callable[[], int | None]) -> None:
-        super().__init__()
-        self.mixes: list[tuple[int | None, Tensor]] = []
-        self.causal = True  # whether the first token attends to itself only
-        self._block = block
-
-    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Return the product of weights and values, and record it."""
-        mixed = weights @ values
-        self.mixes.append((self._block(), mixed))
-        self.causal &= not by_head(weights.detach(), 1)[..., 0, 1:].any().item()
-        return mixed.clone()  # the model may change it in place
-
-
 def replace_outputs(run: HeadRun, how: Ablation, others: Sequence[Outputs] = ()) -> list[Tensor]:
     """Return what replaces the outputs of the heads of each layer, (H, T, d_v) each.
 
@@ -366,7 +357,7 @@ def outputs_of(target: Target, inputs: Mapping[str, Tensor] | None = None) -> li
 
     inputs : of another text; by default those of the target.
     """
-    tracer = _HeadTracer(lambda: None)
-    with torch.no_grad(), tracer:
+    outputs: list[Tensor] = []
+    with torch.no_grad(), MixTracer(lambda mix: outputs.append(by_head(mix.mixed, 1)[0])):
         base_of(target.readout.module)(**(target.inputs if inputs is None else inputs))
-    return [by_head(mix, 1)[0] for _, mix in tracer.mixes]
+    return outputs

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypeAlias, TypeGuard
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -93,9 +94,7 @@ class AttentionTracer(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "softmax":
-            weights = self.softmax(
-                lambda scores: func(scores, *args[1:], **kwargs), args[0], kwargs
-            )
+            weights = self.softmax(lambda x: func(x, *args[1:], **kwargs), args[0], kwargs)
             self._weights = [*self._weights[-_RECENT:], weights]  # earlier ones have been mixed
             return weights
         if name in WEIGHT_PRESERVING and args and is_among(args[0], self._weights):
@@ -145,6 +144,22 @@ class AttentionTracer(TorchFunctionMode):
         return output + bias
 
 
+class MixTracer(AttentionTracer):
+    """Passes each attention of a run to a function, in the graph of gradients."""
+
+    def __init__(
+        self, on_mix: Callable[[TracedAttention], object], places: Places | None = None
+    ) -> None:
+        super().__init__(places)
+        self._on_mix = on_mix
+
+    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
+        """Return the product of weights and values, and pass it on."""
+        mixed = weights @ values
+        self._on_mix(TracedAttention(weights, values, mixed, self.place))
+        return mixed.clone()  # the model may change it in place
+
+
 @contextmanager
 def activations(
     module: nn.Module, apply: Callable[[Elementwise, Tensor], Tensor]
@@ -155,30 +170,23 @@ def activations(
         with outside_function_modes():
             return apply(original, x)
 
-    replaced = [
-        m
+    functions = {
+        m: partial(run, m.forward)
         for m in module.modules()
         if type(m).__module__ in _ACTIVATIONS
         and not isinstance(m, nn.Softmax | nn.MultiheadAttention)
-    ]
-    with computing({activation: partial(run, activation.forward) for activation in replaced}):
+    }
+    with computing(functions):
         yield
 
 
 @contextmanager
 def computing(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
     """Let each module compute a function in place of its own."""
-    own = {module: vars(module).get("forward") for module in functions}
-    for module, function in functions.items():
-        module.forward = function
-    try:
+    with ExitStack() as own:
+        for module, function in functions.items():
+            own.enter_context(patch.object(module, "forward", function))
         yield
-    finally:
-        for module, forward in own.items():
-            if forward is None:
-                del module.forward
-            else:
-                module.forward = forward
 
 
 def trace_run(

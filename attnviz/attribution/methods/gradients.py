@@ -13,10 +13,11 @@ from attnviz.attribution.interventions import batch_size
 from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import method
 from attnviz.attribution.residual_stream import FrozenNonlinearities
-from attnviz.attribution.target import Place, Places, Score, copies_of
+from attnviz.attribution.target import Places, Score, copies_of
 from attnviz.attribution.tracing import (
-    AttentionTracer,
     Elementwise,
+    MixTracer,
+    TracedAttention,
     activations,
     by_head,
     trace_run,
@@ -44,31 +45,19 @@ def gradient_attention(score: Score) -> Tensor:
 
     The weight of a token for itself is left out.
     """
-    trace = _WeightTracer(score.readout.places)
-    _, numbers = trace_run(score.readout, score.inputs, trace)
-    if not trace.weights:
+    mixes: list[TracedAttention] = []
+    tracer = MixTracer(mixes.append, score.readout.places)
+    _, numbers = trace_run(score.readout, score.inputs, tracer)
+    if not mixes:
         raise ModelError("its attention weights cannot be traced")
-    weights = [weights for weights, _ in trace.weights]
-    gradients = torch.autograd.grad(score.project(numbers), weights)
+    gradients = torch.autograd.grad(score.project(numbers), [mix.weights for mix in mixes])
     parts = []
-    for (weight, place), gradient in zip(trace.weights, gradients, strict=True):
-        product = by_head((weight * gradient).detach(), 1)[0].sum(0)
-        if place.queries == place.keys:
+    for mix, gradient in zip(mixes, gradients, strict=True):
+        product = by_head((mix.weights * gradient).detach(), 1)[0].sum(0)
+        if mix.place.queries == mix.place.keys:
             product = product - product.diag().diag()
-        parts.append(place.spread(product.sum(0), score.ids.shape[1]))
+        parts.append(mix.place.spread(product.sum(0), score.ids.shape[1]))
     return torch.stack(parts).sum(0)
-
-
-class _WeightTracer(AttentionTracer):
-    """Collects the attention weights of a run, in the graph of its gradients."""
-
-    def __init__(self, places: Places) -> None:
-        super().__init__(places)
-        self.weights: list[tuple[Tensor, Place]] = []  # with their place among all tokens
-
-    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        self.weights.append((weights, self.place))
-        return weights @ values
 
 
 @method("integrated-gradients")
