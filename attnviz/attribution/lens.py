@@ -15,6 +15,7 @@ from attnviz.attribution.target import Target, unembedding_of
 from attnviz.attribution.tracing import blocks_of, computing
 from attnviz.errors import ModelError
 from attnviz.results.base import Rules, Savable
+from attnviz.runtime.compat import tree_map_only
 
 
 class StoredRun:
@@ -45,7 +46,7 @@ class StoredRun:
         def leave(index: int, _: nn.Module, __: object, output: Any) -> None:
             self.running = None
             self._order.append(index)
-            self.outputs.append(_each_tensor(Tensor.detach, output))
+            self.outputs.append(tree_map_only(Tensor, Tensor.detach, output))
 
         with ExitStack() as hooks:
             for index, block in enumerate(self.blocks):
@@ -66,7 +67,7 @@ class StoredRun:
             return tensor.repeat(copies, *[1] * (tensor.dim() - 1)) if single else tensor
 
         def stored(index: int, *_: object, **__: object) -> Any:
-            output = _each_tensor(repeat, self.outputs[index])
+            output = tree_map_only(Tensor, repeat, self.outputs[index])
             if states is None or index < count - 1:
                 return output
             return states if isinstance(output, Tensor) else (states, *output[1:])
@@ -79,15 +80,6 @@ class StoredRun:
         """Return the residual stream after each block, (L, T, d)."""
         states = (output if isinstance(output, Tensor) else output[0] for output in self.outputs)
         return torch.cat([state.reshape(1, *state.shape[-2:]) for state in states])
-
-
-def _each_tensor(function: Any, output: Any) -> Any:
-    """Apply a function to every tensor of a block's output."""
-    if isinstance(output, Tensor):
-        return function(output)
-    if isinstance(output, tuple | list):
-        return type(output)(_each_tensor(function, part) for part in output)
-    return output
 
 
 _SAME = 1e-4  # of the largest logit: rounding
@@ -143,8 +135,7 @@ def logit_lens(target: Target, row: int, *, k: int = 5) -> LogitLens:
         )
     table = torch.stack(logits).double().cpu()
     values, ids = table.topk(k)
-    tokenizer = target.model.tokenizer
-    assert tokenizer is not None  # it has tokenized the text
+    tokenizer: Any = target.model.tokenizer  # not None: it has tokenized the text
     return LogitLens(
         ids=ids,
         logits=values,

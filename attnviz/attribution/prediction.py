@@ -185,8 +185,7 @@ class Choices:
         if self.kind == "class":
             names: Mapping[int, str] = getattr(self.model.module.config, "id2label", {})
             return str(names.get(choice, choice))
-        tokenizer = self.model.checkpoint.target_tokenizer
-        assert tokenizer is not None
+        tokenizer: Any = self.model.checkpoint.target_tokenizer
         text = str(tokenizer.decode([choice]))
         return text.strip() or repr(text)
 
@@ -206,10 +205,7 @@ class Choices:
 
     def _token(self, choice: str, what: str) -> tuple[int, list[str]]:
         tokenizer: Any = self.model.checkpoint.target_tokenizer
-        before = self.text
-        goes_on = (
-            self.kind == "next token" and before and not before.endswith((" ", "\n", "(", "“"))
-        )
+        goes_on = self.kind == "next token" and self.text[-1:] not in ("", " ", "\n", "(", "“")
         typed = f" {choice}" if goes_on and not choice[0].isspace() else choice
         ids = [
             token

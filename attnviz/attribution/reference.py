@@ -42,7 +42,6 @@ class Reading:
     bos: int | None  # the id of the token that is read before the text
     sink: int | None  # the position of an ordinary token that stays readable
     notes: tuple[str, ...]
-
     tokens: Axis  # its tokens
     stacks: Stacks = field(default_factory=Stacks)  # of an encoder and a decoder
     source: Inputs | None = None  # the text as it was given
@@ -237,10 +236,9 @@ def make_reference(
     reading : the text; another one is read like it.
     """
     model, inputs = target.model, target.inputs
-    gate: Tensor | None = None
+    gate, stacks = None, target.readout.stacks
     notes: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
-    stacks = target.readout.stacks
     text = "source and target" if stacks else "text"
     named = reference if isinstance(reference, str) else None
     if named == "gate":
@@ -280,9 +278,7 @@ def gate_of(special: Sequence[bool], *, sink: int | None = None) -> Tensor:
     They are the token itself, special tokens, and the attention sink, the token at `sink`.
     """
     gate = torch.eye(len(special), dtype=torch.bool, device="cpu")
-    gate[:, torch.tensor(special, dtype=torch.bool, device="cpu")] = True
-    if sink is not None:
-        gate[:, sink] = True
+    gate[:, [n for n, is_special in enumerate(special) if is_special or n == sink]] = True
     return gate
 
 

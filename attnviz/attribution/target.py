@@ -237,14 +237,12 @@ class Readout:
 
 def base_of(module: nn.Module) -> nn.Module:
     """Return a model without its head."""
-    base: nn.Module = getattr(module, "base_model", module)
-    return base
+    return getattr(module, "base_model", module)
 
 
 def unembedding_of(module: nn.Module) -> nn.Module | None:
     """Return the layer that gives the logits of tokens; None if the model predicts no tokens."""
-    unembedding: nn.Module | None = getattr(module, "get_output_embeddings", lambda: None)()
-    return unembedding
+    return getattr(module, "get_output_embeddings", lambda: None)()
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,11 +297,9 @@ class Target:
     @property
     def visible(self) -> Tensor:
         """Which tokens every reference keeps: special ones, the sink, those explained, (T,)."""
-        visible = torch.tensor(self.special, device=self.ids.device)
-        visible[list(self.readout.fixed)] = True
-        if self.sink is not None:
-            visible[self.sink] = True
-        return visible
+        kept = {*self.readout.fixed, self.sink}
+        visible = [special or n in kept for n, special in enumerate(self.special)]
+        return torch.tensor(visible, device=self.ids.device)
 
     def masked_ids(self) -> Tensor:
         """Return the ids with [MASK] in place of all tokens that are not kept, (1, T)."""

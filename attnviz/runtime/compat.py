@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves as tree_leaves
+from torch.utils._pytree import tree_map_only as tree_map_only
 
 # The names of operators as a dispatch mode sees them: torch.softmax and Tensor.to.
 SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
@@ -91,12 +92,9 @@ def with_generator(operator: Any) -> Any:
 
     packet, known = operator.overloadpacket, arguments(operator)
     overloads = [operator, *(getattr(packet, name) for name in packet.overloads())]
-    for overload in overloads:
-        if {name for name, _ in arguments(overload) ^ known} <= {"generator"} and any(
-            name == "generator" for name, _ in arguments(overload)
-        ):
-            return overload
-    return None
+    takers = (one for one in overloads if "generator" in dict(arguments(one)))
+    alike = (one for one in takers if dict(arguments(one) ^ known).keys() <= {"generator"})
+    return next(alike, None)
 
 
 def math_attention(
@@ -114,9 +112,7 @@ def math_attention(
     `torch.nn.attention.sdpa_kernel` asks for this in all threads.
     """
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(
-            ~attn_mask, -torch.inf
-        )
+        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
     attend = torch.ops.aten._scaled_dot_product_attention_math
     options = {"scale": scale, "enable_gqa": enable_gqa}
     output: Tensor = attend(query, key, value, attn_mask, dropout_p, is_causal, **options)[0]
@@ -153,9 +149,7 @@ def replaced_forwards(modules: Iterable[nn.Module], forward: Callable[..., Any])
     own = {module: {n: v for n, v in vars(module).items() if n in names} for module in modules}
     try:
         for module in own:
-            vars(module).update(
-                forward=forward, _forward_pre_hooks=OrderedDict(), _forward_hooks=OrderedDict()
-            )
+            vars(module).update(zip(names, (forward, OrderedDict(), OrderedDict()), strict=True))
         yield
     finally:
         for module, members in own.items():
@@ -232,8 +226,7 @@ def attention_configs(model: nn.Module) -> list[Any]:
 
 def attention_implementation(config: Any) -> str | None:
     """Return the attention implementation that a config names."""
-    implementation: str | None = config._attn_implementation_internal
-    return implementation
+    return config._attn_implementation_internal  # type: ignore[no-any-return]
 
 
 def set_attention_implementation(config: Any, implementation: str | None) -> None:

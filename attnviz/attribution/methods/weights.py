@@ -11,6 +11,7 @@ import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import maximum_flow
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from attnviz.attribution.methods import method
 from attnviz.attribution.target import Score, base_of, copies_of
@@ -149,11 +150,8 @@ def value_zeroing(score: Score) -> Tensor:
             hooks.enter_context(block.register_forward_hook(measure))
         with torch.no_grad(), _ZeroedValues(T):
             score.readout.module(**copies_of(score.inputs, T + 1))
-    shares = []
-    for distance in distances:
-        total = distance.sum(-1, keepdim=True)
-        shares.append(torch.where(total > 0, distance / total.clamp(min=1e-300), 0.0))
-    return multiply_layers(share[None] for share in shares)[score.rows].mean(0)
+    shares = (normalize(distance, p=1, dim=-1, eps=1e-300)[None] for distance in distances)
+    return multiply_layers(shares)[score.rows].mean(0)
 
 
 class _ZeroedValues(AttentionTracer):
