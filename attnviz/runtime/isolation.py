@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from threading import Lock
 from typing import Any, Self
 
@@ -38,7 +38,7 @@ class IsolatedRun(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
         self._written: dict[nn.Parameter, Tensor] = {}  # what each held before
-        self._outside: Token[IsolatedRun | None] | None = None
+        self._outside: Any = None  # the token of the mode around this one
         self.was_needed = False
 
     def __enter__(self) -> Self:
@@ -49,7 +49,6 @@ class IsolatedRun(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        assert self._outside is not None  # it was entered
         _current.reset(self._outside)
         for parameter, before in self._written.items():
             parameter.data = before
@@ -69,26 +68,24 @@ class IsolatedRun(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operator, with a generator of this mode if it is random."""
         kwargs = {**(kwargs or {})}
-        if args and isinstance(args[0], nn.Parameter) and is_in_place(func):
-            self._copy_before_writing(args[0])
-        if not draws(func, args, kwargs) or (device := _device_of(args, kwargs)).type == "meta":
+        parameter = args[0] if args and isinstance(args[0], nn.Parameter) else None
+        if parameter is not None and is_in_place(func) and parameter not in self._written:
+            self.was_needed, self._written[parameter] = True, parameter.data
+            parameter.data = parameter.data.clone()
+        if not draws(func, args, kwargs):
+            return func(*args, **kwargs)
+        named = kwargs.get("device") or torch.get_default_device()
+        device = torch.device(next((x.device for x in args if isinstance(x, Tensor)), named))
+        if device.type == "meta":
             return func(*args, **kwargs)
         self.was_needed = True
-        generator = self._generator_on(device)
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        generator = self._generators[device]
         if (operator := with_generator(func)) is not None:
             return operator(*args, **{**kwargs, "generator": generator})
         with _lock, _in_place_of_default(generator):
             return func(*args, **kwargs)
-
-    def _copy_before_writing(self, parameter: nn.Parameter) -> None:
-        if parameter not in self._written:
-            self.was_needed, self._written[parameter] = True, parameter.data
-            parameter.data = parameter.data.clone()
-
-    def _generator_on(self, device: torch.device) -> torch.Generator:
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
-        return self._generators[device]
 
 
 _current: ContextVar[IsolatedRun | None] = ContextVar("isolated_run", default=None)
@@ -118,10 +115,3 @@ def _in_place_of_default(generator: torch.Generator) -> Iterator[None]:
     finally:
         generator.set_state(default.get_state())
         default.set_state(before)
-
-
-def _device_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
-    """Return the device of the first tensor, or the one that an operator names."""
-    named = kwargs.get("device") or torch.get_default_device()
-    device = next((value.device for value in args if isinstance(value, Tensor)), named)
-    return torch.device(device)

@@ -28,9 +28,6 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _LOGGERS = ("transformers", "huggingface_hub", "torch")
 
 
-# --- memory
-
-
 def free(device: torch.device) -> int | None:
     """Return how many bytes this process can still allocate on a device; None if unknown."""
     if device.type == "cuda":
@@ -100,9 +97,6 @@ def _readable(size: int) -> str:
     return f"{size / 2**30:,.1f} GB" if size >= 2**30 else f"{size / 2**20:.0f} MB"
 
 
-# --- exceptions
-
-
 @contextmanager
 def translate(memory: MemoryBudget, what: str | None = None, advice: str = "") -> Iterator[None]:
     """Turn the exceptions of libraries into one-line errors: `what` failed, why, and `advice`.
@@ -123,9 +117,6 @@ def translate(memory: MemoryBudget, what: str | None = None, advice: str = "") -
             raise
         todo = " Install what is missing." if isinstance(error, ImportError) else f" {advice}"
         raise ModelError(f"{what} ({one_line(error)}).{todo}") from error
-
-
-# --- logs
 
 
 def debugging() -> bool:
