@@ -24,9 +24,6 @@ DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, str | int | torch
 _STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # by accelerate
 
 
-# --- choosing devices
-
-
 def one_device(device: str | torch.device) -> torch.device:
     """Return a device of this machine; "auto" is CUDA if available, else the CPU."""
     if device == "auto":
@@ -125,9 +122,6 @@ def devices(model: nn.Module) -> list[torch.device]:
     ordered = [*parameter_devices[:1], *execution_devices, *parameter_devices]
     real = list(dict.fromkeys(device for device in ordered if device.type != "meta"))
     return real or parameter_devices[:1] or [torch.device("cpu")]
-
-
-# --- weights, offloaded or not
 
 
 def whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:

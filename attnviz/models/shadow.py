@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeVar
@@ -61,7 +61,6 @@ class _Copier:
         return new
 
     def module(self, old: nn.Module) -> Any:
-        """Return the copy of a module, with those of its submodules."""
         if id(old) in self._copies:
             return self._copies[id(old)]
         if isinstance(old, torch.jit.ScriptModule):
@@ -82,18 +81,15 @@ class _Copier:
         return new
 
     def _member(self, name: str, value: Any) -> Any:
-        if name == "_parameters":
-            return {key: self._parameter(one) for key, one in value.items()}
-        if name == "_buffers":
-            return {key: self._buffer(buffer) for key, buffer in value.items()}
-        if name == "_modules":
-            return {key: None if one is None else self.module(one) for key, one in value.items()}
+        copies = {"_parameters": self._parameter, "_buffers": self._buffer, "_modules": self.value}
+        if name in copies:
+            return {key: copies[name](one) for key, one in value.items()}
         if name == "_compiled_call_impl" and value is not None:
             self.notes.append(_UNCOMPILED)
             return None
         return self.value(value)
 
-    def _parameter(self, old: nn.Parameter | None) -> nn.Parameter | None:
+    def _parameter(self, old: nn.Parameter | None) -> Any:
         """Return a parameter of the same numbers, without gradients.
 
         Writes to it are not counted as writes to the model's own.
@@ -104,16 +100,14 @@ class _Copier:
         if id(old) not in self._copies:
             numbers = old.data if is_plain else old.detach()
             self._keep(old, nn.Parameter(numbers, requires_grad=False))
-        parameter: nn.Parameter = self._copies[id(old)]
-        return parameter
+        return self._copies[id(old)]
 
-    def _buffer(self, old: Tensor | None) -> Tensor | None:
+    def _buffer(self, old: Tensor | None) -> Any:
         if old is None or old.is_meta or type(old) is not Tensor or old.nbytes > _SMALL:
             return old
         if id(old) not in self._copies:
             self._keep(old, old.detach().clone())
-        buffer: Tensor = self._copies[id(old)]
-        return buffer
+        return self._copies[id(old)]
 
     def value(self, old: Any) -> Any:
         """Return an object that refers to the copies where it refers to modules of the model."""
@@ -133,8 +127,8 @@ class _Copier:
         if kind in (list, set, deque, dict, OrderedDict, defaultdict):
             return self._container(old)
         if isinstance(old, tuple):
-            items = [self.value(item) for item in old]
-            return old if _all_same(items, old) else _tuple_of(kind, items)
+            items, make = [self.value(item) for item in old], getattr(kind, "_make", kind)
+            return old if _all_same(items, old) else make(items)
         if isinstance(old, PreTrainedConfig | GenerationConfig):
             return copy.deepcopy(old, self._configs)
         if isinstance(old, torch.Generator):
@@ -156,19 +150,15 @@ class _Copier:
         return old
 
     def _container(self, old: Any) -> Any:
-        kind = type(old)
+        new = copy.copy(old)
         if not _parts_of(old):
-            return copy.copy(old)
-        if kind is set:
-            return {self.value(item) for item in old}
-        if kind is defaultdict:
-            new = self._keep(old, defaultdict(old.default_factory))
-        else:
-            new = self._keep(old, deque(maxlen=old.maxlen) if kind is deque else kind())
+            return new
+        self._keep(old, new).clear()
         if isinstance(old, dict):
             new.update((self.value(key), self.value(value)) for key, value in old.items())
         else:
-            new.extend(self.value(item) for item in old)
+            add = new.update if isinstance(old, set) else new.extend
+            add(self.value(item) for item in old)
         return new
 
     def _partial(self, old: partial[Any]) -> partial[Any]:
@@ -292,7 +282,3 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 def _all_same(first: Iterable[object], second: Iterable[object]) -> bool:
     return all(one is other for one, other in zip(first, second, strict=True))
-
-
-def _tuple_of(kind: Callable[..., Any], items: list[Any]) -> Any:
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)

@@ -170,9 +170,6 @@ def _no_model_in(source: Any) -> str:
     )
 
 
-# --- adapters of PEFT
-
-
 def base_of_adapter(name: str, folder: Path) -> str | None:
     """Return the base model of a folder that holds only an adapter; None for any other folder.
 
