@@ -77,8 +77,10 @@ def from_weights(
     rows = parse_labels(tokens, "tokens") or ()
     columns = parse_labels(keys, "keys") or rows
     for layer, array in layers.items():
-        _expect_labels(array, rows, columns, square=keys is None)
-        _expect_weights(array, layer)
+        _expect_fit(array, layer, rows, columns, square=keys is None)
+    sums = torch.cat([array.double().sum(-1).flatten() for array in layers.values()])
+    if not bool(((sums - 1).abs() <= _ROUNDING).all()):
+        how += (f"rows sum to {sums.min().item():.4g} to {sums.max().item():.4g}, not to 1",)
     axes = Axis.of_labels(rows), Axis.of_labels(columns)
     stack = "self-attention" if keys is None else "cross"
     text, target = (" ".join(map(literal, axis.word_labels)) for axis in reversed(axes))
@@ -92,8 +94,7 @@ def from_weights(
     provenance = Provenance(model=model, text=text, pair=None, target=target_text, **of_run)
     report = AgreementReport(checks=(), not_compared=(), unproven=(), given=True, **of_run)
     records = (GivenAttention.of(array, layer, stack, axes) for layer, array in layers.items())
-    notes = (*how, *_notes_on_sums(list(layers.values())))
-    return AttentionResult(tuple(records), report, provenance, notes=notes)
+    return AttentionResult(tuple(records), report, provenance, notes=how)
 
 
 def weights_by_layer(
@@ -137,8 +138,8 @@ def weights_by_layer(
     if array.dim() in (4, 5) and array.numel():
         layers = {layer: _of_layer(of_layer) for layer, of_layer in enumerate(array)}
         return layers, (f"{how} {len(array)} layers of {len(layers[0])} heads",)
-    heads = f"{how} {len(array)} heads of one layer" if array.dim() == 3 else ""
-    return {0: _of_layer(array)}, (heads,) if heads else ()
+    heads = (f"{how} {len(array)} heads of one layer",) if array.dim() == 3 else ()
+    return {0: _of_layer(array)}, heads
 
 
 def _of_steps(steps: Sequence[Sequence[Any]]) -> dict[int, Tensor]:
@@ -223,8 +224,8 @@ def _tensor(values: Any) -> Tensor:
     return tensor.to("cpu", dtype, copy=True)
 
 
-def _expect_labels(
-    array: Tensor, rows: Sequence[str], columns: Sequence[str], *, square: bool
+def _expect_fit(
+    array: Tensor, layer: int, rows: Sequence[str], columns: Sequence[str], *, square: bool
 ) -> None:
     _, m, n = array.shape
     if square and m != n:
@@ -239,8 +240,6 @@ def _expect_labels(
                 "for each, special tokens such as [CLS] among them."
             )
 
-
-def _expect_weights(array: Tensor, layer: int) -> None:
     for is_wrong, what in ((~array.isfinite(), "no number"), (array < 0, "negative")):
         if is_wrong.any():
             head, row, column = is_wrong.nonzero()[0].tolist()
@@ -249,11 +248,3 @@ def _expect_weights(array: Tensor, layer: int) -> None:
                 f"A weight is {what}: {value:.3g} in layer {layer}, head {head}, row {row}, column "
                 f"{column}. Give weights after softmax, not scores."
             )
-
-
-def _notes_on_sums(layers: Sequence[Tensor]) -> tuple[str, ...]:
-    """Return a note where rows do not sum to 1."""
-    sums = torch.cat([array.double().sum(-1).flatten() for array in layers])
-    if bool(((sums - 1).abs() <= _ROUNDING).all()):
-        return ()
-    return (f"rows sum to {sums.min().item():.4g} to {sums.max().item():.4g}, not to 1",)
