@@ -171,16 +171,10 @@ def _unless_most_fit(misplaced: Pairs, rows: Tensor) -> Pairs:
     if 2 * len(misplaced) >= len(rows):
         return misplaced
     key_of = dict(misplaced)
-
-    def leads_back(token: int) -> bool:
-        key = key_of[token]
-        for _ in misplaced:
-            if key == token:
-                return True
-            key = key_of.get(key, -1)
-        return False
-
-    return [pair for pair in misplaced if pair[0] != pair[1] and leads_back(pair[0])]
+    in_circle = set(key_of)
+    for _ in misplaced:  # at last only what leads back to itself is left
+        in_circle = {key_of[token] for token in in_circle} & key_of.keys()
+    return [pair for pair in misplaced if pair[0] != pair[1] and pair[0] in in_circle]
 
 
 def _not_around(rows: Tensor, distances: Tensor, reach: int) -> Pairs | None:

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 
 from attnviz.agreement.compare import Proof, compare, model_values, prove, stages_not_compared
 from attnviz.agreement.verdict import SMALLEST, bounded_check, copy_to_cpu, largest_by_head
-from attnviz.results import AttentionRecord, Reference, cell_sizes
+from attnviz.results import AttentionRecord, MaskRule, Reference, cell_sizes
 
 if TYPE_CHECKING:
     from attnviz.capture.streamed import ReducedAttention
@@ -112,13 +112,10 @@ class _SummaryComparison:
         self.heads = torch.tensor(attention.heads, device=self.device)
         self.all_heads = attention.heads == tuple(range(record.heads))
         # The queries that may read no key, from the record alone.
-        if record.visible is not None:
-            self.empty = record.visible.empty(self.m, self.n, self.device)
-        elif record.mask is not None:
+        self.empty = (record.visible or MaskRule()).empty(self.m, self.n, self.device)
+        if record.visible is None and record.mask is not None:
             hidden = record.mask <= torch.finfo(record.mask.dtype).min / 2
             self.empty = hidden.all(-1).all(0)
-        else:
-            self.empty = torch.zeros(self.m, dtype=torch.bool, device=self.device)
         differs = (self.empty != summary.empty).any()
         zero = torch.zeros(len(attention.heads), dtype=torch.float64, device=self.device)
         # The largest error of each head, relative to the largest number of its kind.
