@@ -251,10 +251,9 @@ def _width(mixed: Tensor, features: int, heads: int) -> int:
     """Return how many features, side by side, are mixed by one matrix."""
     count = mixed.shape[features]
     most = count // heads if heads and count % heads == 0 else count
-    for width in range(most, 1, -1):
-        if most % width == 0 and _is_shared(split_heads(mixed, features, width), features + 1):
-            return width
-    return 1
+    widths = (width for width in range(most, 1, -1) if most % width == 0)
+    shared = (w for w in widths if _is_shared(split_heads(mixed, features, w), features + 1))
+    return next(shared, 1)
 
 
 def _spreads(call: Call, name: str, noise: Tensor, dim: int) -> bool:

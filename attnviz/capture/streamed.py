@@ -191,7 +191,6 @@ class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self.missed = False
 
     def run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run an operator, and note whether it is an attention."""
         result = func(*args, **kwargs)
         if name in SOFTMAX:
             whole = result.dim() > 2 and min(result.shape[-2:]) >= self._length

@@ -261,8 +261,7 @@ def placed_forward(module: nn.Module) -> Any:
 
 def sought_tokens(tokenizer: Any) -> Collection[str]:
     """Return the tokens that a tokenizer written in Python looks for as they are."""
-    found: Collection[str] = getattr(getattr(tokenizer, "tokens_trie", None), "_tokens", ())
-    return found
+    return getattr(getattr(tokenizer, "tokens_trie", None), "_tokens", ())
 
 
 def initialize(model: Any, module: nn.Module) -> None:

@@ -53,8 +53,7 @@ def attention_value_norm(score: Score) -> Tensor:
 @method("rollout")
 def rollout(score: Score) -> Tensor:
     """Return the attention rollout."""
-    positions = list(score.readout.positions)
-    return multiply_layers(weights_of(score))[positions].mean(0)
+    return multiply_layers(weights_of(score))[list(score.readout.positions)].mean(0)
 
 
 def weights_of(score: Score) -> Iterator[Tensor]:
