@@ -291,7 +291,7 @@ def _of_heads(record: AttentionRecord, heads: slice) -> AttentionRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class _Visible:
+class Visible:
     """What is compared of L attentions that are measured together.
 
     Queries that are padding or fully masked have no meaning. Among the operators, nor have keys
@@ -306,7 +306,7 @@ class _Visible:
     read: Tensor
 
     @classmethod
-    def of(cls, records: Sequence[AttentionRecord], mask: Tensor | None) -> _Visible:
+    def of(cls, records: Sequence[AttentionRecord], mask: Tensor | None) -> Visible:
         """Return it for attentions of one form; mask : that of all heads."""
         first, device = records[0], records[0].query.device
         m, n = first.size
@@ -348,7 +348,7 @@ def _measure(
     joined, count, measured = _join(records), len(records), []
     fine, coarse = dtypes(joined)
     values = {stage: _cat(of_one[stage] for of_one in expected) for stage in expected[0]}
-    visible = _Visible.of(records, joined.mask)
+    visible = Visible.of(records, joined.mask)
 
     def add(
         stage: str, dtype: torch.dtype, width: int, found: Numbers, *, planted: bool = False
@@ -375,7 +375,7 @@ def _measure(
     if not values.keys() - set(_PROJECTED):
         return measured
     if (scores := values.get("scores")) is not None:
-        values["shifted"] = _is_shifted(joined, scores, visible.hidden, count)
+        values["shifted"] = is_shifted(joined, scores, visible.hidden, count)
     # All heads that share their keys, and as many of them as fit.
     shared, size = joined.heads // joined.key_heads, math.prod(joined.size)
     step = max(1, _limit(joined) // (size * shared)) * shared
@@ -442,7 +442,7 @@ def _of_differences(x: Tensor, y: Tensor, z: Tensor) -> Numbers:
 
 
 def _measure_maps(
-    joined: AttentionRecord, values: Values, visible: _Visible, heads: slice
+    joined: AttentionRecord, values: Values, visible: Visible, heads: slice
 ) -> dict[tuple[str, str], Tensor]:
     """Measure the scores and the weights of some heads, and return their outputs.
 
@@ -461,7 +461,7 @@ def _measure_maps(
 
     if "scores" in values:
         triple = (ours, values["scores"][heads], run)
-        x, y, z = _comparable_scores(triple, values["shifted"][heads], hidden, ignored)
+        x, y, z = comparable_scores(triple, values["shifted"][heads], hidden, ignored)
         add("scores", {"largest": largest_by_head(ours), **_of_differences(x, y, z)})
     if not values.keys() & {"weights", "head output", "output"}:
         return measured
@@ -492,7 +492,7 @@ def _measure_maps(
     return measured
 
 
-def _is_shifted(joined: AttentionRecord, scores: Tensor, hidden: Tensor | None, n: int) -> Tensor:
+def is_shifted(joined: AttentionRecord, scores: Tensor, hidden: Tensor | None, n: int) -> Tensor:
     """Return for each head whether its model shifts each row of scores: (heads, 1, 1).
 
     Some subtract the largest score of a row before the softmax, in all heads of an attention.
@@ -505,7 +505,7 @@ def _is_shifted(joined: AttentionRecord, scores: Tensor, hidden: Tensor | None, 
     return shifted[:, None].expand(-1, len(scores) // n).reshape(-1, 1, 1)
 
 
-def _comparable_scores(
+def comparable_scores(
     triple: Sequence[Tensor], shifted: Tensor, hidden: Tensor | None, ignored: Tensor | None
 ) -> Iterator[Tensor]:
     """Yield scores that can be compared: 0 where hidden, and centered where the model shifts."""
@@ -582,4 +582,4 @@ def _measure_output(
 
 def rows_compared(record: AttentionRecord) -> Tensor:
     """Return which queries (m,) are not padding and not fully masked."""
-    return _Visible.of([record], record.mask).rows[0]
+    return Visible.of([record], record.mask).rows[0]

@@ -41,7 +41,8 @@ from attnviz.results.agreement_report import UNITS
 Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its attention
 Region: TypeAlias = tuple[slice | EllipsisType, ...]  # the part of an input that a position is
 _AT_ONCE = 2**14  # positions of one run of the whole model
-_CODED = 400  # positions of the coded runs of a batch, at most, that go on to the last layer
+_CODED = 400  # positions of the coded runs of a text, at most, that go on to the last layer
+_TEXTS = 8  # of a batch with more texts not all of these go on
 _OF_MEDIA = 2**15  # positions of all runs of an image or a sound
 
 
@@ -84,7 +85,7 @@ def change_by_code(
     wanted = _attentions_to(kind, batch, records)
     chosen = [(n, _code(axis)) for n, axis in enumerate(batch.axes[kind])]
     length = max(len(axes[0]) for axes in batch.axes.values())
-    if sum(1 + len(rows) for _, rows in chosen) * length > _CODED:
+    if sum(1 + len(rows) for _, rows in chosen) * length > _CODED * min(len(chosen), _TEXTS):
         wanted = wanted[:1]
     return _moved(model, batch, kind, chosen, wanted, coded=True)
 

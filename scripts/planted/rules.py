@@ -11,11 +11,11 @@ from torch.nn.functional import cosine_similarity
 from torch.testing import assert_close
 
 from attnviz.agreement.compare import (
+    Visible,
     comparable_scores,
     compare,
-    hidden_keys,
+    is_shifted,
     model_values,
-    real_rows,
 )
 from attnviz.agreement.verdict import dtypes
 from attnviz.results import AttentionRecord, Reference
@@ -71,21 +71,19 @@ def values_of_stages(record: AttentionRecord, reference: Reference) -> dict[str,
     expected = model_values(record, reference)
     fine, coarse = dtypes(record)
     runs = {dtype: recompute(record, dtype) for dtype in (torch.float64, fine, coarse)}
-    hidden = hidden_keys(record)
-    ignored = ~real_rows(record, hidden)[:, None]
-    stages = {}
+    visible, stages = Visible.of([record], record.mask), {}
     for stage in STAGES:
         if stage not in expected or stage not in runs[torch.float64]:
             continue
         dtype = fine if stage in ("scores", "weights") else coarse
-        triple = [runs[torch.float64][stage], expected[stage], runs[dtype][stage].double()]
+        of_each = (runs[torch.float64][stage], expected[stage], runs[dtype][stage])
+        triple = [values.double() for values in of_each]
+        ignored = visible.ignored(stage, len(triple[0]))
         if stage == "scores":
-            triple = comparable_scores(record, triple, hidden | ignored)
-        elif stage not in ("key", "value"):
+            shifted = is_shifted(record, triple[1], visible.hidden, 1)
+            triple = [*comparable_scores(triple, shifted, visible.hidden, ignored)]
+        elif ignored is not None:
             triple = [values.masked_fill(ignored, 0.0) for values in triple]
-        elif not record.through_interface:
-            unread = (hidden | ignored).all(1).all(0)[:, None]
-            triple = [values.masked_fill(unread, 0.0) for values in triple]
         stages[stage] = StageValues(*triple, dtype)
     return stages
 

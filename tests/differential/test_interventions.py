@@ -256,9 +256,12 @@ def test_total_effects_in_a_decoder_are_those_of_plain_hooks(tokenizer):
 
 
 SENTENCES = [
+    ("bank", "She opened a savings account at the bank near the harbour."),
     ("bank", "Two herons stood on the muddy bank of the river."),
+    ("check", "He wrote a check for the rent and signed it."),
     ("apple", "I love apple phones more than any others."),
     ("bat", "The player swung the wooden bat and missed the ball."),
+    ("mouse", "She plugged the mouse into her old computer."),
 ]
 
 
