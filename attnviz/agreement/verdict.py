@@ -210,9 +210,6 @@ def failed_heads(flags: Tensor) -> tuple[int, ...]:
     return tuple(flags.nonzero().flatten().tolist())
 
 
-# ------------------------------------------------------ what is measured where the model computes
-
-
 def copy_to_cpu(measured: Sequence[Numbers]) -> list[Numbers]:
     """Copy small tensors to the CPU in one transfer, as float64."""
     if not any(measured):

@@ -406,9 +406,6 @@ def _storage(tensor: Tensor) -> tuple[str, int] | None:
         return None
 
 
-# ------------------------------------------------------------------------- steps of a generation
-
-
 @dataclass(frozen=True, eq=False)
 class Generation:
     """What a model wrote.

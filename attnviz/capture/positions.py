@@ -261,9 +261,6 @@ class _Keys(AttentionWatcher):
         return torch.cat(outputs), None
 
 
-# ----------------------------------------------------------- the inputs with other content
-
-
 def changed_batch(
     batch: Batch, kind: str, chosen: Sequence[tuple[int, Tensor]]
 ) -> tuple[dict[str, Tensor], list[int]]:

@@ -52,9 +52,6 @@ _SHORT = 4  # tokens of a text that shows whether attention moves the output
 needs_isolation: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-# ---------------------------------------------------------------------------- restoring the model
-
-
 @contextmanager
 def restoring(
     model: nn.Module, attention: Literal["eager", "sdpa"] | None = "eager", *, seed: int = 0
@@ -117,9 +114,6 @@ def weights_in_memory(attentions: Iterable[AttentionModule | None]) -> Iterator[
     modules += [attention.output for attention in known if attention.output is not None]
     with held_whole(dict.fromkeys(modules)):
         yield
-
-
-# ------------------------------------------------------------------------------ running the model
 
 
 def memory_budget(model: nn.Module) -> MemoryBudget:
@@ -325,9 +319,6 @@ def expect_same(model: nn.Module, paths: Sequence[str], expected: Sequence[str])
             f"{type(model).__name__} does not execute the same attentions in every run, so it "
             "cannot be verified. Choose another model."
         )
-
-
-# ----------------------------------------------------------------------------- watching the model
 
 
 class EndRunError(Exception):

@@ -399,9 +399,6 @@ def _expect_as_it_is(
         )
 
 
-# --- fingerprints
-
-
 def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     """Return what changes when a tensor is written; cheaper than a hash.
 
@@ -514,9 +511,6 @@ def _sha256_of_file(file: Path, version: tuple[int, ...]) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-# --- whether the vocabulary of a tokenizer is that of the embeddings
-
-
 _SHORTEST = 4  # letters of a token that another one continues
 _LONGEST = 2  # letters of its ending
 _FEWEST, _MOST = 50, 2000  # pairs, and tokens of a vocabulary
@@ -571,9 +565,6 @@ def _is_trained(vectors: Tensor) -> bool:
     norms = vectors.norm(dim=1)
     at_random = (2 * vectors.shape[1]) ** -0.5  # the standard deviation, relative to the mean
     return bool(norms.std() > _SPREAD * at_random * norms.mean())
-
-
-# --- where a checkpoint is
 
 
 def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Path]:

@@ -452,9 +452,6 @@ class Reference(Savable):
     output: Tensor | None = None
 
 
-# --- given by the user
-
-
 def _without_vectors(what: str) -> InputError:
     return InputError(
         f"{what[0].upper()}{what[1:]} the queries and keys of a model, but these weights were "
@@ -509,9 +506,6 @@ class GivenAttention(AttentionRecord):
     def part_of_scores(self, *args: Any, **keywords: Any) -> Tensor:
         """Raise InputError: scores follow from queries and keys, which nobody gave."""
         raise _without_vectors("scores need")
-
-
-# --- linear attention
 
 
 def row_shares(weights: Tensor) -> Tensor:

@@ -54,9 +54,6 @@ _TOO_LONG = (
 )
 
 
-# --- summaries of maps that are too large to store
-
-
 @dataclass(frozen=True, eq=False)
 class MapSummary(Savable):
     """A summary of the m × n weights of each of H heads.
@@ -215,9 +212,6 @@ class StreamedAttention(Attention):
         return torch.cat(blocks)
 
 
-# --- results
-
-
 _WHOLE = "provenance and attentions"  # the name of a digest, which no attention has
 
 
@@ -236,9 +230,6 @@ def digests_of_each(texts: Sequence[Sequence[Attention]]) -> list[dict[str, str]
         ])
     )  # fmt: skip
     return [{f"{one.path} {one.call}": next(found) for one in attentions} for attentions in texts]
-
-
-# --- where results come from
 
 
 @dataclass(frozen=True)

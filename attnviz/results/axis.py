@@ -57,9 +57,6 @@ FUNCTION_WORDS = frozenset(
 )
 
 
-# --- axes
-
-
 def _select(entries: tuple[T, ...], positions: Sequence[int]) -> tuple[T, ...]:
     return tuple(entries[position] for position in positions)
 
@@ -223,9 +220,6 @@ def join_axes(first: Axis, *others: Axis) -> Axis:
     return joined
 
 
-# --- words of a text
-
-
 def find_words(text: str) -> list[Span]:
     """Return the (start, end) of every word and punctuation mark, in characters.
 
@@ -305,9 +299,6 @@ def is_word(label: str) -> bool:
 def is_content(label: str) -> bool:
     """Return whether a label is a word that carries content."""
     return is_word(label) and label.casefold().replace("’", "'") not in FUNCTION_WORDS
-
-
-# --- rows and columns of a map
 
 
 @dataclass(frozen=True)

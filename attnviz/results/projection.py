@@ -38,9 +38,6 @@ STAGES = ("query", "key", "value", "scores", "weights", "head output", "output")
 Angles: TypeAlias = tuple[Tensor, Tensor]
 
 
-# --- the projections of a module, as data
-
-
 @dataclass(frozen=True, eq=False)
 class Linear(Savable):
     """The map X W + b: `weight` W (d_in, d_out), `bias` b (d_out,) or None."""
@@ -201,14 +198,9 @@ class Projection(Savable):
         return self.output.weight.chunk(self.heads)[head]
 
 
-# --- recomputing an attention from its record
-
-
 @exact_products()
-def recompute(
-    record: AttentionRecord, dtype: torch.dtype = torch.float64, last: str = STAGES[-1]
-) -> dict[str, Tensor]:
-    """Recompute every stage in `dtype`, up to the stage `last`.
+def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """Recompute every stage in `dtype`.
 
     Q, K and V follow from X and the module's weights; everything after them from the Q, K and V of
     the model. So a wrong stage is named, and not those that follow from it. Softmax is taken in
@@ -220,15 +212,11 @@ def recompute(
     weights (H, m, n), head output (H, m, d_v), output (1, m, d_model). Stages that need weights
     of the module which the record does not hold are left out.
     """
-    wanted = STAGES[: STAGES.index(last) + 1]
-    stages = project(record, dtype, wanted)
-    if "scores" in wanted:
-        stages["scores"] = record.scores(dtype=dtype)
-    if "weights" in wanted:
-        stages["weights"] = record.weights(dtype=dtype)
-    if "head output" in wanted:
-        stages["head output"] = record.mix(stages["weights"])
-    if "output" in wanted and has_output(record):
+    stages = project(record, dtype)
+    stages["scores"] = record.scores(dtype=dtype)
+    stages["weights"] = record.weights(dtype=dtype)
+    stages["head output"] = record.mix(stages["weights"])
+    if has_output(record):
         stages["output"] = output_of(record, stages["head output"])
     return stages
 

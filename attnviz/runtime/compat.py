@@ -31,9 +31,6 @@ _wrap_lock = Lock()
 FusedAttention: TypeAlias = Callable[[Tensor, Tensor, Tensor, bool, float], tuple[Tensor, Tensor]]
 
 
-# ------------------------------------------------------------------------------------------ torch
-
-
 def outside_dispatch_modes() -> AbstractContextManager[None]:
     """Run what follows outside every dispatch mode.
 
@@ -203,9 +200,6 @@ def cuda_attention_operators() -> dict[str, FusedAttention]:
     return {name: partial(attend, name) for name in arguments}
 
 
-# ----------------------------------------------------------------------------------- transformers
-
-
 def supports_fused_attention(model: nn.Module) -> bool:
     """Whether transformers runs a model under torch's fused attention."""
     return bool(getattr(model, "_supports_sdpa", False))
@@ -243,9 +237,6 @@ def unset_attention_implementation(config: Any) -> None:
     config._attn_implementation = None
 
 
-# ------------------------------------------------------------------------------------- accelerate
-
-
 def accelerate_hook(module: nn.Module) -> Any:
     """Return the hook by which accelerate places or offloads a module, or None."""
     return getattr(module, "_hf_hook", None)
@@ -254,9 +245,6 @@ def accelerate_hook(module: nn.Module) -> Any:
 def placed_forward(module: nn.Module) -> Any:
     """Return the forward of a module without the one by which accelerate places it."""
     return module.forward if accelerate_hook(module) is None else module._old_forward
-
-
-# --- tokenizers and weights
 
 
 def sought_tokens(tokenizer: Any) -> Collection[str]:

@@ -93,9 +93,6 @@ def _finding(name: str, found: str, remedy: str = "", *, broken: bool = False) -
     return Finding("", name, "broken" if broken else "advice" if remedy else "ok", found, remedy)
 
 
-# --- packages
-
-
 def _packages() -> Iterator[Finding]:
     yield _finding("attnviz", version_of("attnviz"))
     yield _finding("Python", platform.python_version())
@@ -126,9 +123,6 @@ def _required(extra: str = "") -> dict[str, Requirement]:
         if one.marker is None or one.marker.evaluate({"extra": extra})
         if one.name not in always
     }
-
-
-# --- devices
 
 
 def _print_devices() -> None:
@@ -224,9 +218,6 @@ def _gigabytes(size: int) -> str:
     return f"{size / 2**30:.0f} GB"
 
 
-# --- models
-
-
 def _models() -> Iterator[Finding]:
     folder, name = bundled_folder(), "all-MiniLM-L6-v2"
     if folder is not None and (folder / "model.safetensors").is_file():
@@ -256,9 +247,6 @@ def _hub_cache() -> Finding:
         problem, remedy = "; it cannot be written", "Set HF_HOME to a folder that you can write."
     said = f"{count} {'model' if count == 1 else 'models'} in {folder}, {free}{problem}"
     return _finding("hub cache", said, remedy)
-
-
-# --- fonts, pages, extras
 
 
 def _fonts() -> Iterator[Finding]:

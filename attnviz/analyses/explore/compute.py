@@ -53,7 +53,7 @@ from attnviz.inputs.text import tokenizer_of
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.projection import parts_of_output, recompute
+from attnviz.results.projection import parts_of_output
 from attnviz.results.text import literal
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, say
@@ -297,7 +297,7 @@ def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
     keys[0] &= bool(weights.triu(1).any())
     strength = (weights * keys).amax(-1).masked_fill(~ordinary, -1.0)
     rows = strength.argmax(-1).tolist()
-    heads = recompute(record, torch.float32, "head output")["head output"]
+    heads = record.mix(record.weights(dtype=torch.float32))
     parts_of_heads = torch.cat(list(parts_of_output(record, heads)))  # (H, T, d)
     return rows, parts_of_heads[torch.arange(len(rows), device=parts_of_heads.device), rows]
 
