@@ -228,7 +228,8 @@ def _compare(
             of_form.setdefault(_form(record, expected), []).append(n)
     measured: list[Measured] = []
     for numbers in of_form.values():
-        numbers.sort(key=lambda n: pairs[n][0].path)  # texts of one module stand side by side
+        # The texts of one module stand side by side.
+        numbers.sort(key=lambda n: (pairs[n][0].path, pairs[n][0].call))
         first = pairs[numbers[0]][0]
         size = max(first.heads * math.prod(first.size), first.query.numel(), first.value.numel())
         step = max(1, _limit(first) // size)
