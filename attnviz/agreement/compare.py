@@ -254,11 +254,14 @@ def _form(record: AttentionRecord, expected: Values) -> object:
     """Return what attentions that are measured together have in common."""
     own = {"path", "call", "layer", "stack", "query_axis", "key_axis", "projection", "rotation"}
     values = {name: value for name, value in vars(record).items() if name not in own} | expected
-    forms = ((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else x for x in values.values())
+    forms = {n: (x.shape, x.dtype, x.device) for n, x in values.items() if isinstance(x, Tensor)}
+    others = {n: x for n, x in values.items() if isinstance(x, float | bool | None)}
+    unlike = [id(x) for n, x in values.items() if n not in forms.keys() | others.keys()]
     made = record.projection
     known = made and [part is not None for part in vars(made).values()]
     is_padded = any(record.query_axis.padding + record.key_axis.padding)
-    return (type(record), *values, *forms, str(known), is_padded)
+    plain = (*forms.items(), *others.items())
+    return (type(record), *plain, *unlike, str(known), is_padded)
 
 
 def _join(records: Sequence[AttentionRecord]) -> AttentionRecord:
