@@ -222,9 +222,8 @@ def _encode(
     for key, head in sorted(heads.items()):
         levels, vectors, _ = encoding = encodings[key]
         if encoding != OVERVIEW_ONLY:
-            error = head.error_of_vectors
-            if levels is not None:
-                error = float((head.map(levels).values - head.weights).abs().max())
+            missed = None if levels is None else head.map(levels).values - head.weights
+            error = head.error_of_vectors if missed is None else float(missed.abs().max())
             exact[key] = {
                 "error": float(_ERROR.create_decimal(error)),
                 **{name: codes.add_to(blocks) for name, codes in head.codes(encoding).items()},
