@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 186
-LINES = 47_235
+LINES = 47_237
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

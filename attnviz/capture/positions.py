@@ -237,7 +237,9 @@ class _Keys(AttentionWatcher):
     def finish(self) -> None:
         """Copy the distances of all attentions from the device together."""
         several = [one for of_inputs in self.distances.values() for one in of_inputs]
-        flat = torch.cat([one.flatten() for one in several]).cpu() if several else torch.empty(0)
+        if not several:
+            return
+        flat = torch.cat([one.flatten() for one in several]).cpu()
         copied = iter(torch.split(flat, [one.numel() for one in several]))
         for call, of_inputs in self.distances.items():
             self.distances[call] = [next(copied).view(one.shape) for one in of_inputs]
@@ -277,7 +279,8 @@ def changed_batch(
     """
     argument = _argument(batch, kind)
     ends = [0, *itertools.accumulate(1 + len(rows) for _, rows in chosen)]
-    source = torch.cat([torch.full((1 + len(rows),), number) for number, rows in chosen])
+    numbers = [number for number, rows in chosen for _ in range(1 + len(rows))]
+    source = torch.tensor(numbers, device="cpu")
     inputs = {
         name: value[source.to(value.device)] if isinstance(value, Tensor) else value
         for name, value in batch.inputs.items()

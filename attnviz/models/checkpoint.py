@@ -474,7 +474,7 @@ def _sums_of_edges(tensors: Sequence[Tensor]) -> list[int]:
     sums = [0] * len(tensors)
     for kind in edges.values():
         total = torch.cat([edge for _, edge in kind]).view(torch.uint8).cumsum(0, dtype=torch.int64)
-        ends = torch.tensor([edge.nbytes for _, edge in kind]).cumsum(0) - 1
+        ends = torch.tensor([edge.nbytes for _, edge in kind], device="cpu").cumsum(0) - 1
         found = total[ends.to(total.device)].diff(prepend=total.new_zeros(1))
         for (n, _), number in zip(kind, found.tolist(), strict=True):
             sums[n] += number

@@ -112,7 +112,7 @@ def _on_device(parts: Sequence[Tensor]) -> list[int]:
         words = [w for part in some for w in (part, nothing[: len(part) % 2])]
         added = [k for part in some for k in (keys[: len(part)], keys[-1:][: len(part) % 2])]
         keyed = torch.cat(words) + torch.cat(added)
-        ends = torch.tensor([(len(part) + 1) // 2 for part in some]).cumsum(0) - 1
+        ends = torch.tensor([(len(part) + 1) // 2 for part in some], device="cpu").cumsum(0) - 1
         total = (keyed[::2] * keyed[1::2]).cumsum(0)[ends.to(keyed.device)]
         found.append(total.diff(prepend=total.new_zeros(1)))
     return [int(total) for total in torch.cat(found).tolist()]
