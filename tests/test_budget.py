@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 186
-LINES = 47_237
+LINES = 47_216
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

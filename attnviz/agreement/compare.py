@@ -261,7 +261,7 @@ def _form(record: AttentionRecord, expected: Values) -> object:
     known = made and [part is not None for part in vars(made).values()]
     is_padded = any(record.query_axis.padding + record.key_axis.padding)
     plain = (*forms.items(), *others.items())
-    return (type(record), *plain, *unlike, str(known), is_padded)
+    return (type(record), *expected, *plain, *unlike, str(known), is_padded)
 
 
 def _join(records: Sequence[AttentionRecord]) -> AttentionRecord:

@@ -80,10 +80,7 @@ class Capture:
 
 
 def capture(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    axes: Mapping[str, Sequence[Axis]] | None = None,
-    numbers: str | None = None,
+    model: nn.Module, inputs: Mapping[str, Tensor], axes: Mapping[str, Sequence[Axis]] | None = None
 ) -> list[Capture]:
     """Run `model` twice on a batch of N texts and return the attentions of each.
 
@@ -91,8 +88,7 @@ def capture(
     after an exception.
 
     axes : the positions of the N texts, by kind of input: "text", "image", "audio", and "target"
-    for the input of an encoder–decoder's decoder. Other positions are numbered. numbers : as in
-    `outputs_beside`.
+    for the input of an encoder–decoder's decoder. Other positions are numbered.
     """
     texts = len(next(iter(axes.values()))) if axes else count_inputs(model, inputs)
     outputs: list[Output] = []
@@ -104,8 +100,7 @@ def capture(
     mixtures, mixed_again = first_run.linear, second_run.linear
     expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
     between = _between_runs(calls, again)
-    how: dict[str, Any] = {"between_runs": between, "inputs": inputs, "numbers": numbers}
-    compared = outputs_beside(model, forward, outputs[-1], **how)
+    compared = outputs_beside(model, forward, outputs[-1], between_runs=between, inputs=inputs)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, minimal_run(model, inputs), shown))
     own = OwnNumbers(model)

@@ -199,12 +199,10 @@ def outputs_beside(
     *,
     between_runs: float = 0.0,
     inputs: Mapping[str, Any] | None = None,
-    numbers: str | None = None,
 ) -> Outputs:
     """Run the model as loaded, unwatched, and return its output beside a recorded one.
 
-    inputs : by which it is measured how much the output moves by another attention. numbers : what
-    else it depends on, if this is known: it is measured once for the same numbers and inputs.
+    inputs : by which it is measured how much the output moves by another attention.
     """
 
     def run_as_loaded(seed: int, *, rounded: bool = False) -> Output:
@@ -221,16 +219,11 @@ def outputs_beside(
         round_otherwise=lambda: run_as_loaded(2, rounded=True),
         tokens=tokens,
         between_runs=between_runs,
-        moved={} if inputs is None else _moved_by_attention(model, inputs, numbers),
+        moved={} if inputs is None else _moved_by_attention(model, inputs),
     )
 
 
-_moved: dict[object, dict[str, float]] = {}  # by another attention, as it was measured before
-
-
-def _moved_by_attention(
-    model: nn.Module, inputs: Mapping[str, Any], numbers: str | None
-) -> dict[str, float]:
+def _moved_by_attention(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, float]:
     """Return how much the output moves, relative to its norm, if heads in a module change sign.
 
     Each module has a row of a batch, of the start of a text, in which W^O reads other heads. Other
@@ -247,10 +240,6 @@ def _moved_by_attention(
             for n, t in tensors.items()
         }
     groups = [[path] for path in attentions] if is_text else [[*attentions]]
-    values = tuple((name, str(t.dtype), repr(t.tolist())) for name, t in tensors.items() if is_text)
-    known = (type(model), numbers, values) if numbers and is_text else None
-    if known in _moved:
-        return _moved[known]
     batch = {n: t.expand(1 + len(groups), *t.shape[1:]).clone() for n, t in tensors.items()}
     executed = set()
 
@@ -276,10 +265,7 @@ def _moved_by_attention(
         shares = [(x - x[:1]).flatten(1).norm(dim=1) / x[0].norm().clamp(min=1e-30) for x in found]
         largest = torch.stack(shares).amax(0).tolist() if shares else []
         rows = zip(groups, largest[1:], strict=False)
-        moved = {paths[0]: share for paths, share in rows if not executed.isdisjoint(paths)}
-        if known is not None:
-            _moved[known] = moved
-        return moved
+        return {paths[0]: share for paths, share in rows if not executed.isdisjoint(paths)}
     return {}
 
 

@@ -247,9 +247,7 @@ class _Run:
         sha256, module = checkpoint.current_sha256(), checkpoint.module
         computation = read_computation(checkpoint.as_loaded)
         if inputs.generate is None:
-            has_own_code = computation.hooks or computation.forwards
-            numbers = None if has_own_code else f"{sha256} {computation}"
-            captures, generated = capture(module, batch.inputs, batch.axes, numbers), None
+            captures, generated = capture(module, batch.inputs, batch.axes), None
         else:
             captured, generated = _capture_generation(checkpoint, batch, inputs.generate)
             captures = [captured]
