@@ -51,10 +51,7 @@ from attnviz.results.axis import (
     word_weights,
 )
 
-_TILE = 64  # cells a side of the maps of all heads of a long text
-_MOST_WEIGHTS = 100_000_000  # of all heads together, in an overview
 _MOST_CELLS = 2**24  # of an exact part of a long text
-_ON_SINKS = 0.5  # of all weight, from which on a head ranks last
 _WORDS, _LETTERS = 3, 24  # of a landmark at most
 
 
@@ -122,37 +119,28 @@ def attention_map(
     if len({(one.query_axis, one.key_axis) for one in attentions}) > 1:
         raise InputError("The layers differ in their positions. Draw them one by one.")
     all_notes = [*result.notes, *notes]
-    masked: Tensor | None = None
-    sink = False
-    if streamed := [one for one in attentions if isinstance(one, StreamedAttention)]:
-        _check_special(special, streamed=True)
-        maps = [_streamed_map(one, heads, rows, columns, all_notes) for one in streamed]
-    else:
-        records = [one for one in attentions if isinstance(one, AttentionRecord)]
-        maps = [_map_of(record, words) for record in records]
-        maps = [(one[list(heads)].mean(0), left, across) for one, left, across in maps]
+    maps = [_mean_map(one, heads, words, rows, columns, all_notes) for one in attentions]
     of_layers, (left, *_), (across, *_) = zip(*maps, strict=True)
-    weights = torch.stack(of_layers).mean(0)
-    if not streamed:
-        weights, left, across, masked, sink = _treat_special(
-            records, weights, left, across, special, all_notes
-        )
-        if rows is not None or columns is not None:
-            if any(isinstance(one, LinearAttention) and one.cell > 1 for one in records):
-                raise InputError(
-                    "Linear attention of a long text has pooled maps only. Leave rows and columns "
-                    "out, or give a shorter text."
-                )
-            m, n = weights.shape
-            rows, columns = _check_part(rows, m, "rows"), _check_part(columns, n, "columns")
-            weights = weights[rows, columns]
-            masked = None if masked is None else masked[rows, columns]
-            sink = sink and columns.start == 0
-            left, across = left.at(range(m)[rows]), across.at(range(n)[columns])
-            all_notes.append(
-                f"rows {rows.start} to {rows.stop - 1} of {m} and "
-                f"columns {columns.start} to {columns.stop - 1} of {n}"
+    weights, left, across, masked, sink = _treat_special(
+        attentions, torch.stack(of_layers).mean(0), left, across, special, all_notes
+    )
+    is_streamed = any(isinstance(one, StreamedAttention) for one in attentions)
+    if (rows is not None or columns is not None) and not is_streamed:
+        if any(isinstance(one, LinearAttention) and one.cell > 1 for one in attentions):
+            raise InputError(
+                "Linear attention of a long text has pooled maps only. Leave rows and columns "
+                "out, or give a shorter text."
             )
+        m, n = weights.shape
+        rows, columns = _check_part(rows, m, "rows"), _check_part(columns, n, "columns")
+        weights = weights[rows, columns]
+        masked = None if masked is None else masked[rows, columns]
+        sink = sink and columns.start == 0
+        left, across = left.at(range(m)[rows]), across.at(range(n)[columns])
+        all_notes.append(
+            f"rows {rows.start} to {rows.stop - 1} of {m} and "
+            f"columns {columns.start} to {columns.stop - 1} of {n}"
+        )
     return AttentionMap(
         weights=weights,
         rows=left.shown,
@@ -215,15 +203,12 @@ def head_maps(
     """
     result, words = one_result(result, streamed=True), true_or_false(words, "words")
     stack, notes = result.stack(), [*result.notes]
-    masked: Tensor | None = None
-    sink = False
     layers: Sequence[AttentionRecord | StreamedAttention] = stack.streamed or stack.records
     if layer is not None:
         layers = (stack.layer(layer),)
     streamed = [attention for attention in layers if isinstance(attention, StreamedAttention)]
     if streamed:
-        _check_special(special, streamed=True)
-        maps = [pooled(attention, notes, _TILE) for attention in streamed]
+        maps = [pooled(attention, notes, 64) for attention in streamed]
     else:
         records = [record for record in layers if isinstance(record, AttentionRecord)]
         if len({(record.heads, record.size) for record in records}) > 1:
@@ -231,14 +216,12 @@ def head_maps(
                 "The layers differ in their heads or positions. Choose one layer at a time."
             )
         maps = [_map_of(record, words) for record in records]
-    weights, (left, *_), (across, *_) = zip(*maps, strict=True)
-    stacked = torch.stack(weights)
-    if not streamed:
-        stacked, left, across, masked, sink = _treat_special(
-            records, stacked, left, across, special, notes
-        )
+    of_layers, (left, *_), (across, *_) = zip(*maps, strict=True)
+    weights, left, across, masked, sink = _treat_special(
+        layers, torch.stack(of_layers), left, across, special, notes
+    )
     return HeadMaps(
-        weights=stacked,
+        weights=weights,
         rows=left.shown,
         columns=across.shown,
         stack=layers[0].stack,
@@ -255,9 +238,7 @@ def head_maps(
     )
 
 
-def make_overview(
-    result: AttentionResult, *, words: bool = True, special: Special = "keep"
-) -> HeadMaps | None:
+def make_overview(result: AttentionResult, *, words: bool, special: Special) -> HeadMaps | None:
     """Return the maps of all heads for an overview beside one map.
 
     None if the layers have different heads or sequences, or if there are too many weights.
@@ -266,23 +247,13 @@ def make_overview(
         heads = {(layer.kept, layer.heads) for layer in result.stack().streamed}
         return head_maps(result) if len(heads) == 1 else None
     shapes = [(record.heads, *record.size) for record in result.stack()]
-    if len(set(shapes)) > 1 or sum(map(math.prod, shapes)) > _MOST_WEIGHTS:
+    if len(set(shapes)) > 1 or sum(map(math.prod, shapes)) > 100_000_000:
         return None
     return head_maps(result, words=words, special=special)
 
 
-def _check_special(special: Special, *, streamed: bool = False) -> None:
-    if special not in ("keep", "hide", "remove"):
-        raise InputError(f"special must be keep, hide or remove, not {special!r}.")
-    if streamed and special != "keep":
-        raise InputError(
-            "Special tokens cannot be left out of the map of a long text, because they are pooled "
-            "with others. To leave them out, choose rows and columns."
-        )
-
-
 def _treat_special(
-    records: Sequence[AttentionRecord],
+    attentions: Sequence[AttentionRecord | StreamedAttention],
     weights: Tensor,
     rows: TokenGroups,
     columns: TokenGroups,
@@ -294,9 +265,18 @@ def _treat_special(
     Also returns what no head may attend to, and whether the first key is a sink. Signed weights are
     not renormalized: their rows sum to anything.
     """
+    if special not in ("keep", "hide", "remove"):
+        raise InputError(f"special must be keep, hide or remove, not {special!r}.")
+    records = [one for one in attentions if isinstance(one, AttentionRecord)]
+    if not records:
+        if special == "keep":
+            return weights, rows, columns, None, False
+        raise InputError(
+            "Special tokens cannot be left out of the map of a long text, because they are pooled "
+            "with others. To leave them out, choose rows and columns."
+        )
     if any(len(pieces) > 1 for pieces in rows.positions + columns.positions):
         notes.append("word pieces merged (columns summed, rows averaged)")
-    _check_special(special)
     signed = any(record.signed for record in records)
     masks = [masked_cells(record, rows, columns) for record in records]
     known = [mask for mask in masks if mask is not None]
@@ -358,14 +338,18 @@ def _map_of(record: AttentionRecord, words: bool) -> tuple[Tensor, TokenGroups, 
     return weights, left, across
 
 
-def _streamed_map(
-    attention: StreamedAttention,
+def _mean_map(
+    attention: AttentionRecord | StreamedAttention,
     heads: tuple[int, ...],
+    words: bool,
     rows: slice | None,
     columns: slice | None,
     notes: list[str],
 ) -> tuple[Tensor, TokenGroups, TokenGroups]:
-    """Return the mean map of some heads: pooled, or exact for a part."""
+    """Return the mean map of some heads; of a long text pooled, or exact for a part."""
+    if isinstance(attention, AttentionRecord):
+        weights, left, across = _map_of(attention, words)
+        return weights[list(heads)].mean(0), left, across
     if rows is None and columns is None:
         weights, left, across = pooled(attention, notes)
         return weights[[attention.of_head(head) for head in heads]].mean(0), left, across
@@ -438,13 +422,13 @@ def _pooled_groups(axis: Axis, part: slice, cell: int) -> TokenGroups:
     )
 
 
-def landmarks(axis: Axis, start: int, stop: int, most: int = 10) -> tuple[Landmark, ...]:
-    """Return at most `most` positions from `start` to `stop`, in steps of a round number.
+def landmarks(axis: Axis, start: int, stop: int) -> tuple[Landmark, ...]:
+    """Return at most ten positions from `start` to `stop`, in steps of a round number.
 
     >>> [mark.position for mark in landmarks(Axis.numbered(2345), 0, 2345)]
     [0, 500, 1000, 1500, 2000]
     """
-    least = max((stop - start) / most, 1)
+    least = max((stop - start) / 10, 1)
     power = int(10 ** math.floor(math.log10(least)))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
     first = -(-start // step) * step
@@ -617,7 +601,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
         of_heads = zip(*columns, _resting(result, record.layer), strict=True)
         for head, (mass, share, rests) in enumerate(of_heads):
             score = HeadScore(record.layer, head, mass, resting=rests)
-            scored.append((share >= _ON_SINKS, score))
+            scored.append((share >= 0.5, score))
     for streamed in stack.streamed:  # of word pieces
         content = content_positions(streamed.query_axis)
         related = (streamed.summary.marked - streamed.summary.itself).cpu()[:, content]
