@@ -61,11 +61,11 @@ def heatmap(call: Call) -> int:
         **call.values,
     )
     ranking = drawn.ranking or rank_heads(result)
-    ranking = ranking.of_layer(layer) if isinstance(layer, int) else ranking
+    ranking = ranking.of_layer(layer) if words is None and isinstance(layer, int) else ranking
     return call.report(
         drawn.map,
         drawn.map,
-        drawn.matches or ranking,
+        ranking,
         draw=lambda: draw_heatmap(drawn, **call.look).get_figure(root=True),
     )
 

@@ -35,11 +35,7 @@ from attnviz.formula.attention import HIDDEN
 from attnviz.results import AxisGeometry, Landmark
 from attnviz.results.text import literal, with_minus
 
-# Matrices with more cells are drawn as one image, which keeps files small.
-_LINED_CELLS, _UNLINED_CELLS = 64 * 64, 32 * 32
 _NO_GEOMETRY = AxisGeometry()
-_SPARSE = 3  # where only each third label has room, the text is named at some places instead
-_WORDS_OF_MARK = 3
 _ROOM_FOR_NUMBER = {"x": 0.4, "y": 0.25}  # inches from one number of a scale to the next
 
 
@@ -59,7 +55,8 @@ def draw_cells(
     """
     m, n = values.shape
     down, across = extent or (m, n)
-    vector = m * n <= (_LINED_CELLS if lines else _UNLINED_CELLS)
+    # A matrix with more cells is drawn as one image, which keeps files small.
+    vector = m * n <= (64 * 64 if lines else 32 * 32)
     look: dict[str, Any] = {
         "edgecolors": theme().ground if vector and lines else "none",
         "linewidth": 0.4 if vector and lines else 0.0,
@@ -129,11 +126,16 @@ def range_of(values: Tensor, share: float = 1.0) -> float:
     return float(finite[int(share * (len(finite) - 1))].clamp(min=1e-12)) if len(finite) else 1.0
 
 
+def decimals(weight: float) -> str:
+    """Return a weight with two decimals for a cell: ".25"."""
+    return f"{weight:.2f}".removeprefix("0")
+
+
 def write_numbers(
     ax: Axes,
     mesh: QuadMesh,
     values: Tensor,
-    say: Callable[[float], str] | Sequence[Sequence[str]],
+    say: Callable[[float], str] | Sequence[Sequence[str]] = decimals,
     points: float = NUMBER_SIZE,
     *,
     shown: Tensor | None = None,
@@ -150,11 +152,6 @@ def write_numbers(
         place, color = (j + 0.5, i + 0.5), theme().readable_on(fill)
         text = say(value) if callable(say) else say[i][j]
         ax.text(*place, text, fontsize=points, color=color, ha="center", va="center")
-
-
-def decimals(weight: float) -> str:
-    """Return a weight with two decimals for a cell: ".25"."""
-    return f"{weight:.2f}".removeprefix("0")
 
 
 def number(value: float) -> str:
@@ -241,7 +238,7 @@ def fit_ticks(
         return _rows(tokens, side, cell, ruler, axis)
     points = min(TEXT_SIZE, max(SMALLEST_SIZE, line))
     every = max(1, math.ceil(SMALLEST_SIZE / line))
-    if every >= _SPARSE and is_logarithmic(len(tokens)) and not named:
+    if every >= 3 and is_logarithmic(len(tokens)) and not named:
         return _landmarks(AxisGeometry(landmarks=_marks(tokens)), cell, ruler, axis, longest)
     shown = range(named % every, len(tokens), every)
     labels = tuple(ruler.clip(literal(tokens[i]), longest, points) for i in shown)
@@ -294,7 +291,7 @@ def _marks(labels: Sequence[str]) -> tuple[Landmark, ...]:
     """Return at most ten places among labels, in steps of a round number, with the words there."""
     steps = MaxNLocator(10, steps=[1, 2, 5, 10], integer=True).tick_values(0, len(labels) - 1)
     places = [int(place) for place in steps if 0 <= place < len(labels)]
-    return tuple(Landmark(p, " ".join(labels[p : p + _WORDS_OF_MARK])) for p in places)
+    return tuple(Landmark(p, " ".join(labels[p : p + 3])) for p in places)
 
 
 def _rows(tokens: Sequence[str], side: AxisGeometry, cell: float, ruler: Ruler, axis: str) -> Ticks:

@@ -25,11 +25,9 @@ SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
 ON_LOGARITHMIC_SCALE = "colors on a logarithmic scale"
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
 _FEWEST_ROWS = 3
-_AS_EVEN = 0.75  # of the reach of even weights, from which on a head is not called local
 _FEW = 0.05  # of the words
 _MUCH = 5 * _FEW  # of the attention, from which on a few words say what a head does
 _CLEAR = 0.1  # of a query's attention, from which on one key says something of a long map
-_EXAMPLES, _NAMED = 4, 3  # cells and words that stand for all
 
 
 def is_logarithmic(keys: int) -> bool:
@@ -37,9 +35,9 @@ def is_logarithmic(keys: int) -> bool:
     return keys >= LOGARITHMIC_FROM
 
 
-def quoted(word: str, longest: int = 24) -> str:
+def quoted(word: str) -> str:
     """Return a word of a text in quotation marks, as it can be drawn."""
-    return f"“{literal(word, longest)}”"
+    return f"“{literal(word)}”"
 
 
 def were_read(side: AxisGeometry, *places: int) -> bool:
@@ -113,7 +111,7 @@ def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | Non
         return read
     if is_logarithmic(n) and drawn.rows == drawn.columns:
         reach = _reach(drawn.weights, rows)
-        if reach >= _AS_EVEN * _reach(drawn.even_weights, rows):
+        if reach >= 0.75 * _reach(drawn.even_weights, rows):  # not local
             return _concentration(drawn, related)
         this, words = _whose(drawn), counted(reach, "word")
         return Finding(f"Half of {this} attention between words stays within {words}", reach=reach)
@@ -136,7 +134,7 @@ def _largest_cells(drawn: OneMap, among: Tensor) -> tuple[tuple[int, int], ...]:
         apart = min((abs(row - other) for other, _ in cells.values()), default=len(among))
         if apart > len(among) / 12:
             cells.setdefault(drawn.columns[column].lower(), (row, column))
-        if len(cells) == _EXAMPLES:
+        if len(cells) == 4:  # they stand for all
             break
     return tuple(cells.values())
 
@@ -221,7 +219,7 @@ def _concentration(drawn: OneMap, related: Tensor) -> Finding:
         return Finding(f"{these.capitalize()} attention spreads evenly over the words")
     labels = [label for label, is_word in zip(drawn.rows, words.tolist(), strict=True) if is_word]
     names = list(dict.fromkeys(quoted(labels[n]) for n in most.indices.tolist()))
-    listed = ", ".join(names) if len(names) <= _NAMED else f"{', '.join(names[: _NAMED - 1])} …"
+    listed = ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} …"
     some = f"{count} of {len(received)} words ({listed})"
     keys = torch.zeros_like(words)
     keys[words.nonzero()[most.indices, 0]] = True

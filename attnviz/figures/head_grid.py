@@ -15,8 +15,6 @@ from attnviz.figures.layout import Page
 from attnviz.figures.scale import signed_norm
 from attnviz.figures.style import AXIS_ROOM, SMALL_SIZE, theme
 
-_LARGEST, _LOWEST, _TALLEST = 0.22, 0.1, 3.0  # inches of a head's cell, and of all heads
-
 
 @dataclass(frozen=True)
 class HeadGrid:
@@ -110,8 +108,8 @@ def draw_effects(
     left, top = place
     layers, heads = effects.shape
     grid = HeadGrid(range(layers), range(heads))
-    across = min(_LARGEST, (room - AXIS_ROOM) / grid.columns)
-    down = min(_LARGEST, max(across, _LOWEST), _TALLEST / grid.rows)
+    across = min(0.22, (room - AXIS_ROOM) / grid.columns)
+    down = min(0.22, max(across, 0.1), 3.0 / grid.rows)
     ax = page.axes(left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
     scale = signed_norm(effects.flatten().tolist())
     cells = grid.arrange(effects).numpy()

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from attnviz.errors import InputError
 from attnviz.figures.style import (
+    BAR_WIDTH,
     LEADING,
     MARGIN,
     MM,
@@ -34,7 +35,6 @@ from attnviz.figures.style import (
     SMALL_SIZE,
     TEXT_SIZE,
     TITLE_SIZE,
-    WIDTHS,
     main_font,
     style,
     theme,
@@ -47,8 +47,6 @@ CaptionLength: TypeAlias = Literal["short", "full"]
 Place: TypeAlias = tuple[float, float]  # left and top, in inches
 
 _OF_FONTS = "font.", "text.", "mathtext.", "figure.dpi"  # the settings that widths depend on
-_CAPTION_LINES = 2  # of a short caption, without the verdict
-_VERDICT_LINES = 2  # at most
 _METADATA: dict[str, dict[str, str | None]] = {
     ".png": {"Software": GENERATOR},
     ".svg": {"Creator": GENERATOR, "Date": None},
@@ -138,7 +136,7 @@ class Ruler:
 class Page:
     """A new figure that is filled from top to bottom and gets its height at the end.
 
-    width : in inches. caption : "short" for two lines and the verdict, "full" for all sentences.
+    width : in mm. caption : "short" for two lines and the verdict, "full" for all sentences.
     shown : whether a notebook shows it because it is open, since only its axes are returned.
     """
 
@@ -147,13 +145,13 @@ class Page:
     ) -> None:
         if caption not in get_args(CaptionLength):
             raise InputError(f'caption must be "short" or "full", not {caption!r:.60}.')
-        if not WIDTHS[0] * MM <= width <= WIDTHS[1] * MM:
+        if not 40 <= width <= 2000:
             raise InputError(
-                f"The width must be {WIDTHS[0]} to {WIDTHS[1]} mm, not {width / MM:g}. "
+                f"The width must be 40 to 2000 mm, not {width:g}. "
                 "A column of a journal is 89 mm wide, a page 183."
             )
-        self.width = width
-        self._caption_lines = _CAPTION_LINES if caption == "short" else None
+        self.width = width = width * MM
+        self._caption_lines = 2 if caption == "short" else None
         self.left, self.right = MARGIN, width - MARGIN  # the edges of the content
         self.room = self.right - self.left
         self.ruler = Ruler()
@@ -210,6 +208,14 @@ class Page:
         """Write what the heading says in more words; return the lower edge."""
         lines = self.ruler.wrap(text, self.room, TEXT_SIZE)
         return self.write(self.left, top, lines, points=TEXT_SIZE)
+
+    def bar(self, left: float, top: float, room: float) -> Axes:
+        """Add the axes of a color bar, at most `room` inches tall."""
+        return self.axes(left, top, BAR_WIDTH, min(room, 1.5))
+
+    def subheading(self, top: float, text: str) -> float:
+        """Write what is below the heading; return the lower edge."""
+        return self.paragraph(self.left, top, text, self.room, points=TEXT_SIZE)
 
     def heading(self, text: str) -> float:
         """Write the title of the page; return its lower edge."""
@@ -285,7 +291,7 @@ def new_page(
 ) -> Iterator[Page]:
     """Set the style and the fonts for texts, and begin a page. width : in mm."""
     with style(texts):
-        yield Page(width * MM, caption, shown=shown)
+        yield Page(width, caption, shown=shown)
 
 
 def _left_to_right(line: str) -> str:
@@ -477,7 +483,7 @@ def _paragraphs(
         font = {"color": theme().ink if verified else theme().alarm, "weight": weight}
         texts = [agreement.summary()] if full else agreement.captions()
         wrapped = [ruler.wrap(_sentence(text), width, SMALL_SIZE, weight) for text in texts]
-        yield next((lines for lines in wrapped if len(lines) <= _VERDICT_LINES), wrapped[-1]), font
+        yield next((lines for lines in wrapped if len(lines) <= 2), wrapped[-1]), font
 
 
 def _description(parts: Sequence[str], agreement: AgreementReport | None) -> str:

@@ -21,14 +21,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from cmcrameri import cm
 from cycler import cycler
-from matplotlib.colors import (
-    Colormap,
-    LinearSegmentedColormap,
-    ListedColormap,
-    to_hex,
-    to_rgb,
-    to_rgba,
-)
+from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap, to_hex, to_rgba
 from matplotlib.typing import ColorType
 
 from attnviz.errors import AttnvizWarning, InputError, did_you_mean
@@ -36,7 +29,6 @@ from attnviz.errors import AttnvizWarning, InputError, did_you_mean
 # The sizes that all figures share, in inches unless stated otherwise.
 MM = 1 / 25.4
 COLUMN_WIDTH, FULL_WIDTH = 89.0, 183.0  # mm: one and two columns of a journal
-WIDTHS = 40, 2000  # mm: the narrowest and the widest figure
 WIDE = 5.0  # figures from this width on have panels side by side
 MARGIN = 0.06  # around a figure
 GAP = 0.12  # between panels
@@ -52,11 +44,9 @@ LEADING = 1.35  # line height over font size
 
 SANS = "DejaVu Sans"  # ships with matplotlib
 _CJK = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "IDEOGRAPHIC", "FULLWIDTH")
-_DEEPEST = 50  # frames
 LUMINANCE = 0.2126, 0.7152, 0.0722  # of red, green and blue, from 0 to 1
 _DARK = 0.45  # luminance: text on a darker fill is light
 _LAST_RESORT = "Last Resort"  # has a box for every character
-_COLOR = "Color"  # in the name of fonts of colored pictures, which matplotlib leaves blank
 _SIGNS = {"ᵀ": r"^{\mathsf{T}}", "·": r"\cdot ", "…": r"\ldots ", "α": r"\alpha ", "Σ": r"\Sigma "}
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _FORMULA_PARTS = re.compile(
@@ -133,7 +123,7 @@ class Theme:
 
 def _luminance(color: ColorType) -> float:
     """Return the luminance of a color, from 0 to 1."""
-    return float(np.dot(to_rgb(color), LUMINANCE))
+    return float(np.dot(to_rgba(color)[:3], LUMINANCE))
 
 
 def theme_on(ground: ColorType) -> ThemeName | None:
@@ -150,7 +140,7 @@ def _on_ground(colors: Colormap, ground: str, lowest: float) -> Colormap:
     """
     table = colors(np.linspace(0, 1, colors.N))[:, :3]
     light = ((table - colors(lowest)[:3]) / (1 - np.array(colors(lowest)[:3]))).clip(0)
-    base = np.array(to_rgb(ground))
+    base = np.array(to_rgba(ground)[:3])
     return ListedColormap(base + (1 - base) * light, f"{colors.name} on {ground}")
 
 
@@ -299,7 +289,7 @@ def _font_for(character: str) -> str:
 def _outside() -> int:
     """Return the stack level of the code that called attnviz, for a warning of the caller."""
     frame, level = inspect.currentframe(), 0
-    while frame is not None and level < _DEEPEST:
+    while frame is not None and level < 50:
         name = frame.f_globals.get("__name__", "")
         if name.partition(".")[0] not in ("attnviz", "contextlib"):
             return level
@@ -324,7 +314,7 @@ def _covering(missing: set[int]) -> list[str]:
     families = []
     fonts = sorted(fm.fontManager.ttflist, key=lambda font: (font.style != "normal", font.name))
     for font in fonts if missing else ():
-        is_drawn = _LAST_RESORT not in font.name and _COLOR not in font.name
+        is_drawn = _LAST_RESORT not in font.name and "Color" not in font.name
         if is_drawn and (covered := missing & _characters(font.fname)):
             missing -= covered
             families.append(font.name)

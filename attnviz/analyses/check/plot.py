@@ -17,23 +17,8 @@ from attnviz.figures.cells import decimals, draw_cells, frame, write_numbers
 from attnviz.figures.claims import quoted
 from attnviz.figures.head_grid import number_axes
 from attnviz.figures.layout import CaptionLength, Page, color_bar, new_page
-from attnviz.figures.style import (
-    AXIS_ROOM,
-    BAR_ROOM,
-    BAR_WIDTH,
-    FULL_WIDTH,
-    GAP,
-    SMALL_SIZE,
-    TEXT_SIZE,
-    power,
-    theme,
-)
+from attnviz.figures.style import AXIS_ROOM, BAR_ROOM, FULL_WIDTH, GAP, SMALL_SIZE, power, theme
 from attnviz.results.text import source
-
-_LARGEST_CELL = 0.36  # inches of a head
-_SMALL_CELL = 0.2  # if all agree
-_WRITTEN_CELL = 0.3  # inches: wider cells have room for their number
-_TALLEST = 7.0  # inches of all layers
 
 
 @figure
@@ -60,7 +45,7 @@ def check(
     with new_page(width, caption, [source(result.provenance), *result.hints]) as page:
         top = page.heading(_title(result))
         for line in _below_title(result):
-            top = page.paragraph(page.left, top, line, page.room, points=TEXT_SIZE)
+            top = page.subheading(top, line)
         bottom = _draw_heads(page, result, top + GAP)
         parts = [
             f"another tool's weights beside attnviz's own, which have the verdict below, on "
@@ -111,18 +96,18 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
     rows = [layers.index(layer) for layer in result.layers]
     table[rows, list(result.heads)] = shown.double().masked_fill(result.agree, torch.nan)
     room = page.room - AXIS_ROOM - BAR_ROOM
-    across = min(_SMALL_CELL if result.agrees else _LARGEST_CELL, room / heads)
-    down = min(across, _TALLEST / len(layers))
+    across = min(0.2 if result.agrees else 0.36, room / heads)
+    down = min(across, 7.0 / len(layers))
     ax = page.axes(page.left + AXIS_ROOM, top, across * heads, down * len(layers))
     colors = theme().weights.with_extremes(over=theme().alarm)
     mesh = draw_cells(ax, table, colors, norm, edgecolors=theme().faint, linewidth=0.6)
-    if across >= _WRITTEN_CELL:
+    if across >= 0.3:  # inches, where numbers have room
         say = partial(_say, most=most)
         write_numbers(ax, mesh, table, say, SMALL_SIZE - 0.5, shown=~table.isnan())
     if result.first is not None:
         frame(ax, (result.first.head, layers.index(result.first.layer)), (1, 1))
         left = page.left + AXIS_ROOM + across * heads + GAP
-        bar = page.axes(left, top, BAR_WIDTH, min(1.5, down * len(layers)))
+        bar = page.bar(left, top, down * len(layers))
         color_bar(ScalarMappable(norm, theme().weights), bar, "", say=lambda x, _: power(x))
     number_axes(ax, {"head": range(heads), "layer": layers}, (across, down))
     return top + down * len(layers) + AXIS_ROOM

@@ -35,32 +35,22 @@ from attnviz.analyses.maps.compute import (
     make_overview,
     rank_heads,
 )
-from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadMatches, HeadRanking
+from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures import claims, figure
-from attnviz.figures.cells import (
-    CellImage,
-    Ticks,
-    decimals,
-    draw_cells,
-    fit_ticks,
-    frame,
-    write_numbers,
-)
+from attnviz.figures.cells import CellImage, Ticks, draw_cells, fit_ticks, frame, write_numbers
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
 from attnviz.figures.scale import Look, WeightScale, bytes_of, pool_largest
 from attnviz.figures.style import (
     AXIS_ROOM,
     BAR_ROOM,
-    BAR_WIDTH,
     FULL_WIDTH,
     GAP,
     IMAGE_COLORS,
     LIGHT,
     LUMINANCE,
     MARGIN,
-    MM,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
@@ -76,18 +66,8 @@ from attnviz.results.text import literal, source
 _LABEL = 0.18  # inches of the name of an axis
 _LONGEST = 0.3  # share of the width for the labels of rows at most
 _LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, with an overview and without
-_LARGEST_FILLING = 0.7  # inches, where the map alone would leave a narrow column empty
-_CAPTION = 1.6  # inches of the narrowest caption beside a map
-_WRITTEN_CELL = 0.22  # inches: larger cells have room for their number
 _READABLE = 0.13  # inches of a row with room for its label
-_TALLEST = 9.0  # inches of a map
 _SHARES = 0.55, 0.6, 0.64  # of the width, for a map with an overview beside it
-_ROOM_BESIDE = 1.3  # inches of the labels and the color bar of a map
-_BETWEEN = 0.12  # inches around a subplot that its labels may take
-_BAR_LABELS = 0.5  # inches of the numbers and the label of a color bar
-_NARROWEST = 1.7  # inches of one of several maps side by side
-_TWO_BARS = 1.0  # inches of a map with room for two color bars
-_HATCH = "//////"
 _WRITTEN_SHARE = 0.1  # of the largest signed weight, from which on a number is written
 _MOST_CELLS = 500  # along a side; more would be too small for print
 # Over an image.
@@ -97,18 +77,11 @@ _BRIGHTENED = 0.7  # the exponent of the brightness of the image
 _FINE = 25  # patches along a side: the frames around smaller ones are larger than they are
 _MOST_DOUBLINGS = 5.0  # at which colors end
 # All heads.
-_LARGE_TILE, _LARGEST_TILE = 0.8, 1.5  # inches of a tile: with one layer, and at most
-_NAMED_TILE = 0.45  # inches of a tile with room for the name of its family
 _LONGEST_WORD = 0.5  # inches of a word beside a tile
-_SHORTEST_BAR = 0.4  # inches of a color bar with room for its numbers
-_LOWEST_TILE = 0.2  # inches of a tile at least
-_LOW = 0.4  # the height of a summary beside a map, as a share of its width, at most
 _MOST_TILES = 200  # more heads are summarized
 _TILE = 64  # cells a side at most; longer maps are pooled for display
 _LARGEST_HEAD = 0.3  # inches of the cell of a head where heads are summarized
-_TALLEST_HEAD = 2.0  # the height of a cell, in its widths
 _LIGHTEST = 0.12  # the share of its color that a cell has at least
-_LINED = 0.08  # inches of a cell with room for lines around it
 _APART = 0.14  # inches between the entries of the key
 Patch: TypeAlias = tuple[int, int] | str
 _Looks: TypeAlias = Sequence[tuple[str, float]]  # what each head attends to, and how much
@@ -265,16 +238,15 @@ class SelectedMap:
     """The content of a heatmap.
 
     query : the row that is drawn over an image; None draws rows and columns. overview : the maps of
-    all heads, drawn beside the map. ranking : all heads, best first; None if no head had to be
-    chosen. matches : all heads by the weight between the two words that were asked for. asked : the
-    cell of these words; None if the map does not show them.
+    all heads, drawn beside the map. ranking : all heads, best first, or by the weight between the
+    two words that were asked for; None if no head had to be chosen. asked : the cell of these
+    words; None if the map does not show them.
     """
 
     map: AttentionMap
     query: int | None = None
     overview: HeadMaps | None = None
     ranking: HeadRanking | None = None
-    matches: HeadMatches | None = None
     asked: tuple[int, int] | None = None
 
     @cached_property
@@ -305,8 +277,9 @@ def select_map(
     some heads. An exact part of a streamed map needs it if the layer is chosen here, because exact
     weights are available only for layers that are named before a run.
     """
-    matches = None if find is None else find_heads(result, query=find[0], key=find[1])
-    ranking: HeadRanking | None = matches
+    ranking: HeadRanking | None = None
+    if find is not None:
+        ranking = find_heads(result, query=find[0], key=find[1])
     layers = () if layer is None else whole_numbers(layer, "layer")
     if len(layers) > 1:
         reason: tuple[str, ...] = ()
@@ -332,7 +305,7 @@ def select_map(
     beside = overview if isinstance(overview, HeadMaps) else None
     whole = rows is None and columns is None
     cell = claims.cell_of(drawn, *find) if find is not None and whole else None
-    return SelectedMap(drawn, query, beside, ranking, matches, cell)
+    return SelectedMap(drawn, query, beside, ranking, cell)
 
 
 def draw_heatmap(
@@ -349,7 +322,7 @@ def draw_heatmap(
     with style([*drawn.rows, *drawn.columns, source(drawn.provenance)], theme=colors):
         if ax is not None:
             return _draw_into(ax, selected, look)
-        page = Page(width * MM, caption, shown=True)
+        page = Page(width, caption, shown=True)
         if query is None:
             return _matrix_page(page, selected, look)
         return draw_image_page(page, drawn, query, selected.overview, look)
@@ -391,9 +364,9 @@ def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> 
     cell = box.width * wide / drawn.weights.shape[1]
     rows = fit_ticks(drawn.rows, cell, ruler, axis="y", side=drawn.sides[0])
     columns = fit_ticks(drawn.columns, cell, ruler, axis="x", side=drawn.sides[1])
-    right = _BAR_LABELS if look.cbar and look.cbar_ax is None else 0.0
+    right = 0.5 if look.cbar and look.cbar_ax is None else 0.0
     room = rows.room + _LABEL, right, columns.room + _LABEL, 2.5 * line_height(TEXT_SIZE)
-    left, right, below, above = (max(0.0, inches - _BETWEEN) for inches in room)
+    left, right, below, above = (max(0.0, inches - 0.12) for inches in room)
     across = max(0.2 * box.width, box.width - (left + right) / wide)
     tall = max(0.2 * box.height, box.height - (below + above) / high)
     ax.set_position((box.x0 + left / wide, box.y0 + below / high, across, tall))
@@ -409,7 +382,7 @@ def draw_side_by_side(
     texts = [*first.rows, *first.columns, source(first.provenance)]
     with new_page(width, caption, texts, shown=True) as page:
         ruler, inner = page.ruler, page.room
-        across = min(len(maps), max(1, int(inner / _NARROWEST)))
+        across = min(len(maps), max(1, int(inner / 1.7)))  # inches of one
         weights = torch.stack([drawn.weights.float() for drawn in maps])
         scale = WeightScale.of(first, weights).with_look(look)
         title = f"{len(maps)} heads on one scale" if look.title is None else look.title
@@ -456,13 +429,13 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     two_columns = overview is not None and page.width > WIDE
     room = inner
     if two_columns:  # the smallest share in which each column has room for its label
-        needed = len(drawn.columns) * SMALLEST_SIZE * 1.2 / 72 + _ROOM_BESIDE
+        needed = len(drawn.columns) * SMALLEST_SIZE * 1.2 / 72 + 1.3  # labels and color bar
         room *= next((share for share in _SHARES if share * inner > needed), _SHARES[-1])
     where = drawn.where
     title = where if finding is None else finding.title
     top = page.heading(title if look.title is None else look.title)
     if finding is not None or look.title is not None:
-        top = page.paragraph(MARGIN, top, where, inner, points=TEXT_SIZE)
+        top = page.subheading(top, where)
     start = top = top + GAP / 2
     longest, left = _LONGEST * room, MARGIN + _LABEL
     largest = _LARGEST_CELL if overview else _LARGEST_ALONE
@@ -473,9 +446,9 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     space = MARGIN + room - left - BAR_ROOM
     across, down = _cell_size(drawn, space, largest)
     m, n = drawn.weights.shape
-    is_beside = overview is None and space - across * n > _CAPTION  # the caption, of a small map
+    is_beside = overview is None and space - across * n > 1.6  # the caption, of a small map
     if overview is None and not is_beside:
-        across, down = _cell_size(drawn, space, _LARGEST_FILLING)
+        across, down = _cell_size(drawn, space, 0.7)  # no narrow column stays empty
     ax = page.axes(left, top, across * n, down * m)
     scale = WeightScale.of(drawn).with_look(look)
     below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
@@ -540,18 +513,18 @@ def _name_cells(
 def _draw_bars(page: Page, scale: WeightScale, left: float, top: float, tall: float) -> None:
     """Draw the color bars of a map beside it, one below the other where it is tall enough."""
     (name, words), *others = scale.bars
-    others = others if tall > _TWO_BARS else []
+    others = others if tall > 1.0 else []  # inches
     height = min(0.6 * tall, 1.5) if others else min(tall, 1.5)
     labels = f"attention weight {name}".strip(), "attention weight", "weight"
     if scale.signed:
         labels = "weight (signed)", "weight", "weight"
     label = page.ruler.longest(labels, height, TEXT_SIZE)
-    color_bar(words, page.axes(left, top, BAR_WIDTH, height), label)
+    color_bar(words, page.bar(left, top, height), label)
     for name, bar in others:
         name = name.removeprefix("of ")
         labels = name, name.removeprefix("the ").replace(" tokens and", ","), ""
         label = page.ruler.longest(labels, 0.28 * tall, TEXT_SIZE)
-        color_bar(bar, page.axes(left, top + 0.72 * tall, BAR_WIDTH, 0.25 * tall), label)
+        color_bar(bar, page.bar(left, top + 0.72 * tall, 0.25 * tall), label)
 
 
 def _cell_size(drawn: AttentionMap, room: float, largest: float) -> tuple[float, float]:
@@ -561,7 +534,7 @@ def _cell_size(drawn: AttentionMap, room: float, largest: float) -> tuple[float,
     down = across
     if across < _READABLE:
         down = max(across, min(_READABLE, across * n / 2 / m))
-    return across, min(down, _TALLEST / m)
+    return across, min(down, 9.0 / m)  # inches of a page
 
 
 def _draw_matrix(
@@ -582,7 +555,7 @@ def _draw_matrix(
         cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi,) * 2
     across, down = cell
     pooled = pool_largest(weights[None], (min(m, _MOST_CELLS), min(n, _MOST_CELLS)))[0]
-    write = min(cell) >= _WRITTEN_CELL if look.annot is None else look.annot
+    write = min(cell) >= 0.22 if look.annot is None else look.annot
     written = weights >= round(1 / n, 2) - 0.005
     if drawn.signed:
         written = weights.abs() >= _WRITTEN_SHARE * weights.abs().max()
@@ -596,7 +569,7 @@ def _draw_matrix(
             shown = pooled if cells.all() else weights.masked_fill(~cells, torch.nan)
             mesh = draw_cells(ax, shown, colors, norm, extent=(m, n), **look.mesh)
             if write:
-                write_numbers(ax, mesh, weights, decimals, shown=cells & written)
+                write_numbers(ax, mesh, weights, shown=cells & written)
     if drawn.masked is not None:
         _hatch(ax, drawn.masked)
     ax.set_aspect("equal" if across == down else "auto")
@@ -630,7 +603,7 @@ def _hatch(ax: Axes, masked: Tensor) -> None:
                 boxes.append(Rectangle((start, row), width, 1))
             start += width
     hatched = PatchCollection(
-        boxes, facecolor=theme().masked, edgecolor=theme().ground, linewidth=0.0, hatch=_HATCH,
+        boxes, facecolor=theme().masked, edgecolor=theme().ground, linewidth=0.0, hatch="//////",
         zorder=1.5,
     )  # fmt: skip
     ax.add_collection(hatched, autolim=False)
@@ -639,9 +612,7 @@ def _hatch(ax: Axes, masked: Tensor) -> None:
 # --- over an image
 
 
-def find_query(
-    drawn: AttentionMap, patch: Patch | None = None, *, matrix: bool = False
-) -> int | None:
+def find_query(drawn: AttentionMap, patch: Patch | None, *, matrix: bool) -> int | None:
     """Return the row of a map to draw over the image; None if it is drawn as a matrix."""
     patches = drawn.sides[0].patches or (None,) * len(drawn.rows)
     key_patches = drawn.sides[1].patches
@@ -698,7 +669,7 @@ def draw_image_page(
     where = f"{drawn.where}, {query_name(drawn, query)}"
     finding, most_read = _finding(drawn, query)
     top = page.heading(finding if look.title is None else look.title)
-    top = page.paragraph(page.left, top, where, inner, points=TEXT_SIZE) + GAP / 2
+    top = page.subheading(top, where) + GAP / 2
     under_name = line_height(SMALL_SIZE) + 0.02
     first, second = (MARGIN, top), (MARGIN + side + GAP, top)
     if is_stacked:
@@ -715,9 +686,8 @@ def draw_image_page(
     mappable = draw_over_image(ax, drawn, query, look)
     frame(ax, most_read[::-1], (1, 1), LIGHT.ink)
     if look.cbar:
-        beside = (left + side + GAP / 2, below, BAR_WIDTH, min(tall, 1.5))
-        bar = page.axes(*beside) if look.cbar_ax is None else look.cbar_ax
-        label = ruler.longest(("weight ÷ even weight", "÷ even", ""), beside[-1], TEXT_SIZE)
+        bar = look.cbar_ax or page.bar(left + side + GAP / 2, below, tall)
+        label = ruler.longest(("weight ÷ even weight", "÷ even", ""), min(tall, 1.5), TEXT_SIZE)
         color_bar(mappable, bar, label, say=times)
 
     bottom = below + tall
@@ -985,12 +955,12 @@ def draw_head_grid(
     rows, columns = grid.rows, grid.columns
     words = None
     if one_layer:
-        rows = math.ceil(columns * _LARGE_TILE / (right - left))
+        rows = math.ceil(columns * 0.8 / (right - left))
         columns = math.ceil(columns / rows)
         words = _words_beside(maps, page.ruler, (right - left) / columns)
         indent = 0.0 if words is None else words[0].room
     room = (right - left - indent) / columns
-    is_named = any(names) and room > _NAMED_TILE
+    is_named = any(names) and room > 0.45  # inches
     if one_layer:
         titles = titles or [f"head {number}" for number in grid.heads]
         titles, names = _fit_titles(titles, names, page.ruler, room)
@@ -1000,8 +970,8 @@ def draw_head_grid(
     headroom = 0.3 if one_layer else 0.24 if is_named else 0.12
     tiles = grid.arrange(weights).flatten(0, 1)
     image, (wide, high) = _tile(tiles, scale, rows, columns, headroom=headroom)
-    width = min(right - left - indent, columns * _LARGEST_TILE)
-    height: float = max(width * image.shape[0] / image.shape[1], rows * _LOWEST_TILE)
+    width = min(right - left - indent, columns * 1.5)
+    height: float = max(width * image.shape[0] / image.shape[1], rows * 0.2)
     ax = page.axes(left + indent, top, width, height)
     ax.add_image(CellImage(ax, image, (rows, columns)))
     ax.set(xlim=(0, columns), ylim=(rows, 0))
@@ -1091,7 +1061,7 @@ def _draw_bars_below(
 ) -> None:
     """Draw as many color bars as fit side by side, aligned with the right edge."""
     left, right = place
-    size = max(0.19 * (right - left), _SHORTEST_BAR)
+    size = max(0.19 * (right - left), 0.4)
     bars = scale.bars
     labels = [f"weight {name}".strip() for name, _ in bars]
     if sum(size + page.ruler.width(label, TEXT_SIZE) + 2 * GAP for label in labels) > right - left:
@@ -1144,7 +1114,7 @@ def draw_overview(
     title = f"{these} among all {count:,}, {scale}"
     top = page.subtitle(place[0], top, title, place[1] - place[0])
     if looks is not None:
-        tallest = _LOW * (place[1] - place[0])
+        tallest = 0.4 * (place[1] - place[0])
         return draw_head_summary(
             page, maps, looks, place, top + 0.04, marked=heads, tallest=tallest
         )
@@ -1170,7 +1140,7 @@ def draw_head_summary(
     left, right = place[0] + AXIS_ROOM, place[1]
     across = min(_LARGEST_HEAD, (right - left) / grid.columns)
     room = (right - left) / grid.rows / 2  # no taller than half of its width
-    down = min(_LARGEST_HEAD, max(across, min(_TALLEST_HEAD * across, room)), tallest / grid.rows)
+    down = min(_LARGEST_HEAD, max(across, min(2 * across, room)), tallest / grid.rows)
     ax = page.axes(left, top, across * grid.columns, down * grid.rows)
     blue, red, orange, green, _, purple = theme().cycle[:6]
     colors = {
@@ -1184,7 +1154,7 @@ def draw_head_summary(
         cells[row, column] = (1 - mix) * ground + mix * np.array(to_rgb(colors[name]))
     extent = (0, grid.columns, grid.rows, 0)
     ax.imshow(cells, aspect="auto", origin="upper", interpolation="nearest", extent=extent)
-    if across >= _LINED:
+    if across >= 0.08:  # inches with room for lines
         line: dict[str, Any] = {"color": theme().ground, "linewidth": 0.6}
         ax.hlines(range(1, grid.rows), 0, grid.columns, **line)
         ax.vlines(range(1, grid.columns), 0, grid.rows, **line)

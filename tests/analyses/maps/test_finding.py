@@ -104,7 +104,7 @@ def test_nothing_stands_out_of_even_weights(drawn):
 def test_words_that_were_asked_for(model):
     result = model.attend("The cat sat on the mat because it was tired.")
     selected = select_map(result, find=("it", "cat"))
-    weight = selected.matches.heads[0].score
+    weight = selected.ranking.heads[0].score
     assert selected.finding.title == f"“it” gives “cat” {weight:.0%} of its attention"
     words = selected.map.rows
     assert selected.finding.cell == (words.index("it"), words.index("cat"))
