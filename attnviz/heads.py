@@ -503,7 +503,6 @@ class WeightStatistics:
 
 FAMILIES = [one for one in STATISTICS if one.family]
 OTHER_WORDS = "other words"  # what heads without a family attend to
-_MOST_OF_A_ROW = 1.01  # what the weights of a query sum to, with rounding
 
 
 class Maps:
@@ -576,7 +575,7 @@ class Maps:
     def sums(self) -> str:
         """What rows sum to if their weights are no shares, as in "0.5 to 4"; else ""."""
         sums = self.weights.float().sum(-1)
-        if not sums.max() > _MOST_OF_A_ROW:
+        if not sums.max() > 1.01:  # 1, with rounding
             return ""
         least, most = (f"{float(end):.3g}" for end in sums[sums > 0].aminmax())
         return least if least == most else f"{least} to {most}"

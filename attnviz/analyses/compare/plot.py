@@ -23,17 +23,7 @@ from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, FULL_WIDTH, SMALL_SIZE
 from attnviz.heads import STATISTICS, TITLES
 from attnviz.results.text import literal, signed
 
-_LONGEST_NAME = 40  # letters of the name of a model
-_NAMED = 8  # heads that the caption names
-_COLORED = 5  # heads
-_SHORTEST = 0.1  # of the longest path, for a color
-_SHARE = 0.6  # of a wide figure, for the paths
-_TALL, _LOW = 2.1, 1.7  # inches of the paths in a wide and in a narrow figure
-_GAP = 0.25  # inches between the panels
-_CELL = 0.2  # inches of a role
 _LABELS = 0.2  # inches below a panel, for the labels of the checkpoints
-_LONGEST_LABEL = 24  # letters of the label of a checkpoint
-_MOST_INK = 30  # gray lines that are drawn fully opaque
 _NO_LIMIT = {one.name for one in STATISTICS if one.limit is not None}
 
 
@@ -77,7 +67,7 @@ def compare(
 
 
 def _names(result: CompareResult) -> list[str]:
-    return [literal(name, _LONGEST_NAME) for name in result.names]
+    return [literal(name, 40) for name in result.names]
 
 
 def _finding(result: CompareResult) -> str:
@@ -101,7 +91,7 @@ def _farthest(result: CompareResult) -> list[int]:
 def _caption(result: CompareResult) -> list[str]:
     first, second = _names(result)
     changes = [provenance.with_changes for provenance in result.provenances]
-    order = _farthest(result)[:_NAMED]
+    order = _farthest(result)[:8]
     most = ", ".join(
         f"{result.heads[n]} ({result.apart[n]:.2g}, {result.apart_low[n]:.2g} to "
         f"{result.apart_high[n]:.2g})"
@@ -127,7 +117,7 @@ def _caption(result: CompareResult) -> list[str]:
 
 def _draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionLength) -> Figure:
     """Draw the paths of all heads on the statistic that changes most; the five longest in color."""
-    labels = [literal(label, _LONGEST_LABEL) for label in result.checkpoints]
+    labels = result.shown_labels
     with new_page(width, caption, [*labels, *result.statistics]) as page:
         turns = result.turns()
         finding = f"No head changed significantly over {len(labels)} checkpoints"
@@ -139,10 +129,10 @@ def _draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionL
         numbers = [(role, [counter[role] for counter in by_checkpoint]) for role in roles]
         counts = dict(sorted(numbers, key=lambda item: item[1][::-1], reverse=True))
         beside = page.width > WIDE and bool(counts)
-        room = _SHARE * page.room if beside else page.room
+        room = 0.6 * page.room if beside else page.room
         bottom = _draw_paths(page, result, statistic, labels, (page.left, top, room))
         if counts:
-            left, start = (page.left + room + _GAP, top) if beside else (page.left, bottom + 0.1)
+            left, start = (page.left + room + 0.25, top) if beside else (page.left, bottom + 0.1)
             bottom = max(bottom, _draw_roles(page, counts, labels, (left, start)))
         parts = _caption_of_checkpoints(result, turns, labels)
         return page.finish_with_caption(bottom + CAPTION_GAP, parts, result.checked_agreement)
@@ -163,11 +153,11 @@ def _draw_paths(
     turns = _longest(result, statistic)
     names = [str(result.heads[turn.head]) for turn in turns]
     named = page.ruler.widest(names, SMALL_SIZE) + 0.12 if names else 0.0
-    across, down = room - AXIS_ROOM - named, _TALL if page.width > WIDE else _LOW
+    across, down = room - AXIS_ROOM - named, 2.1 if page.width > WIDE else 1.7
     ax = page.axes(left + AXIS_ROOM, top, across, down)
     paths, steps = result.mean[:, :, statistic].numpy(), np.arange(len(labels))
     segments = [np.column_stack([steps, path]) for path in paths.T]
-    opacity = float(np.clip(_MOST_INK / len(segments), 0.12, 0.7))
+    opacity = float(np.clip(30 / len(segments), 0.12, 0.7))
     lines = LineCollection(segments, colors=theme().gray, linewidths=0.5, alpha=opacity)
     ax.add_collection(lines)
     shown = [paths]
@@ -196,11 +186,11 @@ def _draw_paths(
 
 def _longest(result: CheckpointsResult, statistic: int) -> list[Turn]:
     """Return the heads with the longest paths, without those that hardly change beside them."""
-    turns = result.turns(statistic)[:_COLORED]
+    turns = result.turns(statistic)[:5]
     paths = result.mean[:, [turn.head for turn in turns], statistic]
     lengths = (paths.amax(0) - paths.amin(0)).tolist()
     pairs = zip(turns, lengths, strict=True)
-    return [turn for turn, length in pairs if length >= _SHORTEST * lengths[0]]
+    return [turn for turn, length in pairs if length >= 0.1 * lengths[0]]
 
 
 def _apart(heights: NDArray[Any], least: float, bottom: float) -> NDArray[Any]:
@@ -230,7 +220,7 @@ def _draw_roles(
     room = page.right - left
     top = page.subtitle(left, top, "Heads with each role", room) + 0.05
     named = page.ruler.widest(list(counts), SMALL_SIZE) + 0.08
-    across, down = room - named, _CELL * len(counts)
+    across, down = room - named, 0.2 * len(counts)
     ax = page.axes(left + named, top, across, down)
     numbers = np.array(list(counts.values()), dtype=float)
     drawn = ax.imshow(numbers, theme().weights, aspect="auto", vmin=0, vmax=numbers.max())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, NamedTuple, get_args
 
@@ -22,8 +22,6 @@ from attnviz.results.base import Columns, Rules, column, described, doc, documen
 from attnviz.results.text import dim, literal, plain_table
 
 _LISTED = 10  # heads
-_NAMED = 2  # statistics of each head
-_LONGEST_LABEL = 24  # letters
 _TARGETS = {"self": "the token itself", "induction": "what followed the same token before"}
 
 
@@ -126,7 +124,7 @@ class CompareResult(SeveralModels, HeadTable):
                 for index in range(len(self.statistics))
                 if self.p_value[n, index] < SURE
             }
-            most = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_NAMED]
+            most = sorted(sizes, key=sizes.__getitem__, reverse=True)[:2]
             changes = [f"{self.statistics[index]} {self.change[n, index]:+.2g}" for index in most]
             table.add_row(
                 str(self.heads[n]),
@@ -212,8 +210,9 @@ class CheckpointsResult(SeveralModels, HeadTable):
         return self.checkpoints
 
     @property
-    def _labels(self) -> list[str]:
-        return [literal(label, _LONGEST_LABEL) for label in self.checkpoints]
+    def shown_labels(self) -> list[str]:
+        """The labels, as figures and the terminal show them."""
+        return [literal(label, 24) for label in self.checkpoints]
 
     def turns(self, statistic: int | None = None) -> list[Turn]:
         """Return the heads with a significant step, the longest path (as a share) first.
@@ -229,16 +228,11 @@ class CheckpointsResult(SeveralModels, HeadTable):
         lowest = self.mean.nan_to_num(torch.inf).amin(0)
         ranges = ((highest - lowest) / units).nan_to_num(0.0)
         ranges = torch.where((self.p_value < SURE).any(0), ranges, 0.0)
-        if statistic is None:
-            sizes, statistics = ranges.max(1)
-        else:
-            sizes = ranges[:, statistic]
-            statistics = torch.full_like(sizes, statistic, dtype=torch.long)
+        sizes, statistics = (ranges if statistic is None else ranges[:, [statistic]]).max(1)
+        order = sizes.argsort(descending=True, stable=True)
         turns = []
-        for head in sizes.argsort(descending=True, stable=True).tolist():
-            if not sizes[head] > 0:
-                break
-            column = int(statistics[head])
+        for head in order[sizes[order] > 0].tolist():
+            column = int(statistics[head]) if statistic is None else statistic
             steps = self.change[:, head, column].abs().nan_to_num(0.0)
             sure = self.p_value[:, head, column] < SURE
             turns.append(Turn(head, column, int(torch.where(sure, steps, -1.0).argmax())))
@@ -247,7 +241,7 @@ class CheckpointsResult(SeveralModels, HeadTable):
     def describe(self, turn: Turn) -> str:
         """Return in words what a head does at its largest step."""
         rises = float(self.change[turn.step, turn.head, turn.statistic]) > 0
-        before, after = self._labels[turn.step : turn.step + 2]
+        before, after = self.shown_labels[turn.step : turn.step + 2]
         head, title = self.heads[turn.head], self.title_of(turn.statistic)
         if "for " in title:
             name = self.statistics[turn.statistic]
@@ -262,13 +256,6 @@ class CheckpointsResult(SeveralModels, HeadTable):
         """Return what a statistic is, as figures say it."""
         name = self.statistics[statistic]
         return TITLES.get(name, name)
-
-    def role_changes(self) -> Iterator[tuple[int, int, str, str]]:
-        """Yield the step, the head, its role before and its role after, where roles change."""
-        for step, (before, after) in enumerate(zip(self.roles, self.roles[1:], strict=False)):
-            for head, (old, new) in enumerate(zip(before, after, strict=True)):
-                if old != new:
-                    yield step, head, old, new
 
     def about(self) -> dict[str, Any]:
         """Return the size of the corpus, the roles, and the agreement of each model."""
@@ -294,7 +281,7 @@ class CheckpointsResult(SeveralModels, HeadTable):
         return columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        labels = self._labels
+        labels = self.shown_labels
         title = f"{len(self.heads)} heads in {len(labels)} checkpoints, {self.texts:,} texts"
         yield Text(title, "bold")
         yield Text(" → ".join(labels), "dim")
@@ -311,10 +298,11 @@ class CheckpointsResult(SeveralModels, HeadTable):
             )
         yield table if table.row_count else Text("No head changed significantly.")
         changes: dict[tuple[int, str, bool], list[str]] = {}
-        for step, head, old, new in self.role_changes():
-            for role, appears in ((old, False), (new, True)):
-                if role:
-                    changes.setdefault((step, role, appears), []).append(str(self.heads[head]))
+        for step, both in enumerate(itertools.pairwise(self.roles)):
+            for name, old, new in zip(self.heads, *both, strict=True):
+                for role, appears in ((old, False), (new, True)):
+                    if role and old != new:
+                        changes.setdefault((step, role, appears), []).append(str(name))
         for (step, role, appears), heads in changes.items():
             verb = "appears in" if appears else "vanishes from"
             yield Text(f"{labels[step + 1]}: ", "bold").append(

@@ -58,11 +58,7 @@ from attnviz.results.text import literal
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, say
 
-_WRITTEN = 6  # tokens that are listed
-_SAME = 1e-4  # of the largest logit: rounding
 _SIDES = (224, 160, 112, 80, 56)  # pixels of a picture in the page
-_PICTURES = 4_000_000  # bytes of all pictures, in base64
-_OUTLINE = 400  # parts of the outline of a sound
 
 
 @checked_scalars
@@ -274,7 +270,7 @@ def _written(
         for of_head, counts in zip(mean, raised, strict=True):
             lists = []
             for sign in (1, -1):
-                values, ids = (sign * of_head).topk(_WRITTEN)
+                values, ids = (sign * of_head).topk(6)
                 agreeing = counts[ids] if sign > 0 else len(texts) - counts[ids]
                 tokens = [str(tokenizer.decode([token])) for token in ids.tolist()]
                 changed = (sign * values).tolist(), agreeing.tolist()
@@ -330,7 +326,7 @@ def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int]
             read: Tensor = module(**repeated)[0].flatten(0, 1)[: len(states)]
         return read
 
-    if (read_states(last) - logits).abs().max() > _SAME * logits.abs().max():
+    if (read_states(last) - logits).abs().max() > 1e-4 * logits.abs().max():  # rounding
         raise ModelError("its last residual stream does not give its logits")
 
     def unembed(outputs: tuple[list[int], Tensor]) -> Tensor:
@@ -407,7 +403,7 @@ def _shown_media(
     encoded: dict[str, str] = {}
     for side in _SIDES:
         encoded = {number: _data_uri(picture, side) for number, picture in pictures.items()}
-        if sum(map(len, encoded.values())) <= _PICTURES:
+        if sum(map(len, encoded.values())) <= 4_000_000:  # bytes
             break
     media = {number: replace(one, image=encoded.get(number, "")) for number, one in media.items()}
     return media, tokens
@@ -422,5 +418,5 @@ def _data_uri(picture: Image.Image, side: int) -> str:
 
 def _outline(extremes: torch.Tensor) -> tuple[tuple[float, float], ...]:
     """Return the least and the largest sample of fewer parts."""
-    parts = np.array_split(extremes.numpy(), min(_OUTLINE, len(extremes)))
+    parts = np.array_split(extremes.numpy(), min(400, len(extremes)))
     return tuple((round(float(p.min()), 3), round(float(p.max()), 3)) for p in parts)

@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_SIMILAR = 5  # heads
-_LISTED = 10
-_POINTS = 40  # queries, and keys, of a plane
-
-
 @dataclass(frozen=True, eq=False)
 class QueryKeyPlane(Savable):
     """Queries and keys of some tokens, placed so that their inner products are close to scores."""
@@ -74,7 +69,7 @@ class QueryKeyPlane(Savable):
                 labels += [axis.labels[n] for n in ordinary]
                 if numbers and axis.patches is not None:
                     places += [(numbers[index], n) for n in ordinary]
-            count = min(_POINTS, len(labels))
+            count = min(40, len(labels))
             chosen = torch.linspace(0, len(labels) - 1, count, device="cpu").long()
             of_chosen = tuple(labels[n] for n in chosen.tolist())
             where = tuple(places[n] for n in chosen.tolist() if places)
@@ -273,7 +268,7 @@ class ExploreResult(Result):
         names, stacks = self.head_names, {head.stack for head in survey.heads}
         heads = []
         for k, head in enumerate(survey.heads):
-            role = survey.roles[k]
+            role, deciles = survey.roles[k], self.deciles[k]
             similar = [n for n in survey.distances[k].argsort().tolist() if n != k]
             numbers = {name: of[k, columns].tolist() for name, of in tables.items()}
             heads.append(
@@ -285,12 +280,15 @@ class ExploreResult(Result):
                     "role": role,
                     "looks": survey.name_of(role) if role else "",
                     **finite(numbers, 4),
-                    "similar": similar[:_SIMILAR],
+                    "similar": similar[:5],
                     "axes": list(self.reads[k]) if self.axes else None,
                     "examples": [self._example_data(k, one) for one in self.examples[k]],
-                    "deciles": [
+                    "deciles": [  # each example once: a small corpus has one at several
                         {"decile": decile, **self._example_data(k, one)}
-                        for decile, one in self._different_deciles(k)
+                        for decile, one, last in zip(
+                            DECILES, deciles, (None, *deciles), strict=False
+                        )
+                        if one != last
                     ],
                     "plane": _plane_data(self.planes[k]),
                     "writes": finite(asdict(self.written[k]), 3) if self.written else None,
@@ -308,15 +306,6 @@ class ExploreResult(Result):
             "axes": [asdict(axis) for axis in self.axes],
             "heads": heads,
         }
-
-    def _different_deciles(self, head: int) -> list[tuple[int, HeadExample]]:
-        """Return the examples at deciles, each once: a small corpus has one at several."""
-        examples = self.deciles[head]
-        return [
-            (decile, one)
-            for number, (decile, one) in enumerate(zip(DECILES, examples, strict=False))
-            if not number or one != examples[number - 1]
-        ]
 
     def _example_data(self, head: int, example: HeadExample) -> dict[str, Any]:
         """Return an example with rounded weights; those of an image or a sound in thousandths.
@@ -344,7 +333,7 @@ class ExploreResult(Result):
         names = ("head", "role", "strongest example", "raises", "lost without it")
         table = plain_table(names)
         named = [k for k, role in enumerate(survey.roles) if role and role not in RESTING_ROLES]
-        for k in named[:_LISTED]:
+        for k in named[:10]:
             best = self.examples[k][0] if self.examples[k] else None
             pair = "–" if best is None else " → ".join(self.position_names(k, best))
             raises = self.written[k].raises[:3] if self.written else ()

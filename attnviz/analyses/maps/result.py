@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _RAMP = " .:-=+*#%@"  # light to dark, where there are no colors
-_LABEL = 16  # cells of a row's label at most
-_NAME = 8  # cells of the name of a column at most
-_BEST, _LISTED = 6, 10  # heads that are printed of a ranking, and with their ranks
 
 
 class _LabeledMaps(Maps, Result):
@@ -207,10 +204,10 @@ class AttentionMap(_LabeledMaps, OneMap):
         from attnviz.figures.scale import WeightScale
 
         weights = self.weights.float().nan_to_num()
-        labels = [literal(label, _LABEL) for label in self.rows]
+        labels = [literal(label, 16) for label in self.rows]
         indent = max(map(cell_len, labels)) + 3
         yield Text(f"{self.where}, {self.provenance.model}", "bold")
-        names = [literal(label, _NAME) for label in self.columns]
+        names = [literal(label, 8) for label in self.columns]
         room = options.max_width - indent - 1
         width = max(2, *map(cell_len, names)) + 1
         if width * len(names) > room:  # numbers in place of words
@@ -374,7 +371,7 @@ class HeadRanking(Printed):
         return replace(self, scores=tuple(s for s in self.scores if s.layer == layer))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(f"{self.meaning}: {_names(self.scores[:_BEST], scores=True)}")
+        yield Text(f"{self.meaning}: {_names(self.scores[:6], scores=True)}")
 
 
 @dataclass(frozen=True)
@@ -435,7 +432,7 @@ class HeadMatches(HeadRanking):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table("head", "weight", "rank among the words", box=None, header_style="dim")
-        for head in self.heads[:_LISTED]:
+        for head in self.heads[:10]:
             table.add_row(f"{head.layer}.{head.head}", f"{head.score:.3f}", str(head.rank))
         yield Text(f"{self.meaning}, largest first", "bold")
         yield table

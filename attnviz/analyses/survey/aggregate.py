@@ -25,18 +25,14 @@ from attnviz.runtime.progress import say
 
 FLIPS = 2048  # of the signs of all texts; all that differ for up to _EXACT texts
 _EXACT = 12
-_CONFIDENCE = 0.95
-_MIN_TEXTS = 10  # for an interval
 _ROUNDING = 1e-6  # smaller differences are rounding
 _EQUAL, _SYMMETRIC = 1e-12, 1e-6  # a smaller variance (of a square) or skewness is none
 _TIE = 1e-9  # statistics that differ by less are tied
-_FLIPS_AT_ONCE = 256
 Floats = NDArray[np.float64]
 _ROLE_P_VALUE = 0.01
 # The fewest texts on which 2 of all 2^n flips, the texts themselves and their opposite, reach it.
 _MIN_HELD_OUT = 1 + math.floor(1 - math.log2(_ROLE_P_VALUE))
 _PAIR_WEIGHTS = 2**22  # that are compared at once
-_SAMPLE_ROWS = 64  # of a text
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,11 +157,11 @@ def assign_roles(
     return [statistics[n].role if n >= 0 else "" for n in followed]
 
 
-def cluster(distances: Floats, most: int = 8) -> NDArray[np.int64]:
+def cluster(distances: Floats) -> NDArray[np.int64]:
     """Return the cluster of each head, the largest cluster first.
 
     By Ward's method, since the distances are Euclidean (Endres & Schindelin 2003); average linkage
-    would set one head apart from all others. Of 2 to `most` clusters, the number with the largest
+    would set one head apart from all others. Of 2 to 8 clusters, the number with the largest
     silhouette.
 
     distances : (K, K), between heads.
@@ -178,7 +174,7 @@ def cluster(distances: Floats, most: int = 8) -> NDArray[np.int64]:
     if len(distances) < 3:
         return best
     tree = linkage(squareform(distances, checks=False), "ward")
-    for count in range(2, min(most, len(distances) - 1) + 1):
+    for count in range(2, min(8, len(distances) - 1) + 1):
         labels = fcluster(tree, count, "maxclust") - 1
         if labels.any():  # heads that are all the same make one
             score = silhouette_score(distances, labels, metric="precomputed")
@@ -217,7 +213,7 @@ def _distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
     for records in texts:
         special = torch.tensor(records[0].query_axis.special, device="cpu")
         words = (~special).nonzero().flatten()
-        rows = words[:: -(-len(words) // _SAMPLE_ROWS)]
+        rows = words[:: -(-len(words) // 64)]  # at most 64 of a text
         of_layers = [record.weights().float()[:, rows].cpu() for record in records]
         both = zip(of_layers, records, strict=True)
         weights = torch.cat([row_shares(one) if record.signed else one for one, record in both])
@@ -294,14 +290,14 @@ class Moments:
             third = cube - 3 * mean * square + 2 * mean**3
             skew = np.where(varies, third / deviation**3, 0.0)
             skew = np.where(np.abs(skew) < _SYMMETRIC, _SYMMETRIC, skew)
-            edge = t.ppf((1 + _CONFIDENCE) / 2, count - 1) / np.sqrt(count)
+            edge = t.ppf(0.975, count - 1) / np.sqrt(count)
             ends = (
                 self._origin
                 + mean
                 - deviation * 3 / skew * (np.cbrt(1 + skew * (w - skew / (6 * count))) - 1)
                 for w in (edge, -edge)
             )
-            low, high = (np.where(count >= _MIN_TEXTS, end, np.nan) for end in ends)
+            low, high = (np.where(count >= 10, end, np.nan) for end in ends)
         return Estimates(self._origin + mean, low, high, count.astype(np.int64))
 
 
@@ -354,11 +350,9 @@ class SignFlips:
         p_values = np.ones(len(size))
         tested = np.flatnonzero(size)
         order = tested[np.argsort(-np.abs(flipped[0, tested]) / size[tested], kind="stable")]
-        if not len(order):
-            return p_values
         first = np.abs(flipped[0, order]) / size[order]
         above = np.zeros(len(order))
-        for block in np.array_split(flipped, -(-len(flipped) // _FLIPS_AT_ONCE)):
+        for block in np.array_split(flipped, -(-len(flipped) // 256)):  # less memory at once
             sizes = np.abs(block[:, order]) / size[order]
             largest = np.maximum.accumulate(sizes[:, ::-1], axis=1)[:, ::-1]
             above += (largest >= first * (1 - _TIE)).sum(0)

@@ -43,13 +43,7 @@ from attnviz.analyses.survey.measure import (
 )
 from attnviz.analyses.survey.media import MediaCorpus
 from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
-from attnviz.analyses.survey.ray import (
-    Engine,
-    MeasuredPart,
-    Part,
-    measure_here,
-    ray_cluster,
-)
+from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
 from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
 from attnviz.errors import InputError, refuse_given
 from attnviz.heads import STATISTICS_OF, statistics_for
@@ -65,7 +59,6 @@ from attnviz.runtime.progress import part, say
 if TYPE_CHECKING:
     from attnviz.analyses.survey.store import Folder
     from attnviz.pipeline.attend import Loadable, Source
-
 
 _BASELINES = "even", "shuffled", "p_even", "p_shuffled"
 _SUMMARIES = "summary.parquet", "survey.safetensors"

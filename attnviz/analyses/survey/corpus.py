@@ -41,7 +41,6 @@ SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 _LONGEST = 2**24  # characters of a line or a field: a file without ends must not fill the memory
 PART = 512  # texts that are sorted by length and written together
 _UTF_8: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape"}
-_PARQUET_ROWS = 1024  # that are read at once
 _SAMPLE_TEXTS = 8  # on which all stages are verified and heads are compared
 _SAMPLE_TOKENS = 128  # of each of these texts at most, if some are that short
 _LISTED = 20  # numbers of texts that are left out, in a note
@@ -311,7 +310,7 @@ def _parquet(path: Path, column: str) -> Iterator[Row]:
     try:
         with pq.ParquetFile(path) as file:
             _column_index(file.schema_arrow.names, column, path.name)
-            for batch in file.iter_batches(_PARQUET_ROWS, columns=[column]):
+            for batch in file.iter_batches(1024, columns=[column]):
                 for text in batch.column(0).to_pylist():
                     row += 1
                     if not isinstance(text, str):

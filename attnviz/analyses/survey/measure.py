@@ -20,30 +20,16 @@ from attnviz.analyses.survey.corpus import Encoding, batches, softmax_only
 from attnviz.analyses.survey.result import NOUNS, HeadName
 from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
 from attnviz.errors import InputError, ModelError
-from attnviz.heads import (
-    STATISTICS,
-    STATISTICS_OF,
-    Positions,
-    Statistic,
-    WeightStatistics,
-    largest,
-)
+from attnviz.heads import STATISTICS, STATISTICS_OF, Positions, Statistic, WeightStatistics, largest
 from attnviz.inputs.text import pad_texts, padded, tokenizer_of
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.results import (
-    AttentionRecord,
-    AttentionResult,
-    Axis,
-    LinearAttention,
-    row_shares,
-)
+from attnviz.results import AttentionRecord, AttentionResult, Axis, LinearAttention, row_shares
 from attnviz.runtime.libraries import release_unused
 
 # What fits the caches of a CPU; what keeps a GPU busy.
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # positions of a batch, with padding
 _KEY_ORDER = [0, 0, 0, 1]  # where the random numbers of key orders start, apart from all others
 _MOST_HEADS = 2048  # of linear attention, of which the flips and the distances fit in memory
-
 
 Attention: TypeAlias = "BatchedAttention | _SignedWeights"
 OnAttention: TypeAlias = "Callable[[Attention, Positions, Positions | None], None]"

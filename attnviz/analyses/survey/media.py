@@ -11,12 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attnviz.analyses.survey.corpus import (
-    MEDIA_SUFFIXES,
-    CorpusChanges,
-    Kind,
-    ending,
-)
+from attnviz.analyses.survey.corpus import MEDIA_SUFFIXES, CorpusChanges, Kind, ending
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, refuse_given
 from attnviz.inputs.audio import Sound, read_sound

@@ -28,21 +28,13 @@ from attnviz.heads import RESTING_ROLES, STATISTICS_OF, TITLES
 from attnviz.results.text import literal
 
 _LARGEST_CELL = 0.3  # inches of a head in the grid of roles
-_TALLEST = 2.0  # the height of that cell, in its widths
 _BAR = 0.14  # inches of a named head
 _LONGEST_NAME = 40  # letters of the name of a model
 _CONFIRMED = 0.2  # inches of a role that ablation confirms
-_MOST_NAMED = 12
 _BOLD = 0.88  # the width of text over that of bold text
-_FAINT_OPACITY = 0.25
-_TALL = 3.0  # inches of the plane at most
 _MARKERS = "Ds^vPX*<"  # of heads with a role; those without have circles
 _GAP = 0.18  # inches between panels
 _NUMBERS = 0.12  # inches left of a panel
-_PANEL, _NARROW_PANEL = 1.35, 0.95  # inches of a panel at least, in a wide and a narrow figure
-_CELL = 0.2  # inches of a head at most
-_LOWEST_PANEL = 0.4  # inches of a panel at least
-_ZERO = 1e-9  # smaller values count as 0, and their scale ends at 1
 
 
 @figure
@@ -143,7 +135,7 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
     is_wide = page.width > WIDE
     room = (0.5 if is_wide else 1.0) * inner - AXIS_ROOM
     across = min(room / grid.columns, _LARGEST_CELL)
-    down = min(max(across, room / 2 / grid.rows), _TALLEST * across, _LARGEST_CELL)
+    down = min(max(across, room / 2 / grid.rows), 2 * across, _LARGEST_CELL)
     ax = page.axes(page.left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
     line: dict[str, Any] = {"edgecolor": theme().faint, "linewidth": min(0.4, 4 * across)}
     for place, role in zip(places, result.roles, strict=True):
@@ -170,7 +162,7 @@ def _draw_named(page: Page, result: SurveyResult, place: tuple[float, float], to
     columns = {one.role: result.of(one.name) for one in measured}
     mean = {n: float(result.mean[n, columns[role]]) for n, role in enumerate(result.roles) if role}
     named = sorted(mean, key=lambda n: (result.roles[n] in RESTING_ROLES, -mean[n]))
-    shown = named[:_MOST_NAMED]
+    shown = named[:12]
     left, right = place
     measure = "|weight|" if result.signed else "weight"
     title = f"Mean {measure} of heads with a role (line: even weights)"
@@ -244,7 +236,7 @@ def _draw_plane(
     names = [f"{role or 'not named'} ({result.roles.count(role)})" for role in roles]
     key = page.ruler.widest(names, SMALL_SIZE) + 0.3
     across = inner - key
-    high = min(_TALL, 0.7 * across)
+    high = min(3.0, 0.7 * across)
     ax = page.axes(page.left, top, across, high)
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
@@ -340,11 +332,11 @@ def head_panels(
     Unsure heads have faint colors, or none in a signed panel. Titles say where colors end.
     """
     inner = page.room
-    least = _PANEL if page.width > WIDE else _NARROW_PANEL
+    least = 1.35 if page.width > WIDE else 0.95
     columns = max(1, int((inner + _GAP) / (least + _GAP)))
     across = (inner - (columns - 1) * _GAP) / columns - _NUMBERS
     grid, places = grid_of(heads)
-    high = max(min(across / grid.columns, _CELL) * grid.rows, _LOWEST_PANEL)
+    high = max(min(across / grid.columns, 0.2) * grid.rows, 0.4)
     line = line_height(SMALL_SIZE)
     step = line + high + 0.26
     cells = tuple(zip(*places, strict=True))
@@ -352,7 +344,7 @@ def head_panels(
         x = page.left + number % columns * (across + _NUMBERS + _GAP) + _NUMBERS
         y = top + number // columns * step
         largest = float(np.nanmax(panel.values.double().abs().numpy(), initial=0.0))
-        end = _rounded_up(largest) if largest > _ZERO else 1.0
+        end = _rounded_up(largest) if largest > 1e-9 else 1.0
         limit = f"{'±' * panel.signed}{end:g}"
         room = across - page.ruler.width(limit, SMALL_SIZE) - 0.06
         title = page.ruler.longest((panel.title, panel.name), _BOLD * room, SMALL_SIZE)
@@ -365,23 +357,18 @@ def head_panels(
         values[cells] = panel.values.double()
         unsure = torch.zeros_like(values, dtype=torch.bool)
         unsure[cells] = panel.unsure & ~panel.values.isnan()
-        shown = grid.arrange(values), grid.arrange(unsure)
-        _draw_panel(ax, *shown, end, signed=panel.signed)
+        ax.imshow(
+            grid.arrange(values).numpy(),
+            theme().values if panel.signed else theme().weights,
+            aspect="auto", origin="upper", interpolation="nearest",
+            norm=Normalize(-end if panel.signed else 0.0, end),
+            alpha=np.where(grid.arrange(unsure).numpy(), 0.0 if panel.signed else 0.25, 1.0),
+        )  # fmt: skip
+        ax.set_xticks(range(0, grid.columns, max(1, grid.columns // 4)))
+        ax.set_yticks(range(0, grid.rows, math.ceil(grid.rows / 4)))
+        ax.tick_params(length=0, labelsize=SMALL_SIZE, colors=theme().muted, pad=1)
+        ax.spines[:].set(visible=True, color=theme().faint, linewidth=0.4)
     return top + math.ceil(len(panels) / columns) * step
-
-
-def _draw_panel(ax: Axes, values: Tensor, unsure: Tensor, end: float, *, signed: bool) -> None:
-    """Draw numbers (rows, columns), the unsure ones faint, or blank in a signed panel."""
-    ax.imshow(
-        values.numpy(), theme().values if signed else theme().weights, aspect="auto",
-        origin="upper", interpolation="nearest", norm=Normalize(-end if signed else 0.0, end),
-        alpha=np.where(unsure.numpy(), 0.0 if signed else _FAINT_OPACITY, 1.0),
-    )  # fmt: skip
-    rows, columns = values.shape
-    ax.set_xticks(range(0, columns, max(1, columns // 4)))
-    ax.set_yticks(range(0, rows, math.ceil(rows / 4)))
-    ax.tick_params(length=0, labelsize=SMALL_SIZE, colors=theme().muted, pad=1)
-    ax.spines[:].set(visible=True, color=theme().faint, linewidth=0.4)
 
 
 def _rounded_up(number: float) -> float:

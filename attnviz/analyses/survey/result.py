@@ -19,7 +19,6 @@ from attnviz.results.text import counted, dim, plain_table, with_minus
 
 SURE = 0.01  # a difference with a smaller p-value is sure
 NOUNS = {"text": "texts", "image": "images", "audio": "sounds"}
-_NAMED = 2  # heads of each statistic
 _ROUNDING = 1e-3  # nats: smaller differences of log-probabilities are rounding
 
 
@@ -252,7 +251,7 @@ class SurveyResult(HeadTable):
         for index, name in enumerate(self.statistics):
             means = [values[:, index].nanmean() for values in (self.mean, self.even, self.shuffled)]
             cells = ["–" if mean.isnan() else f"{mean:.3f}" for mean in means]
-            best = self.mean[:, index].nan_to_num(-1.0).topk(min(_NAMED, len(self.heads))).indices
+            best = self.mean[:, index].nan_to_num(-1.0).topk(min(2, len(self.heads))).indices
             known = [n for n in best.tolist() if self.count[n, index]]
             most = [f"{self.heads[n]} ({self.mean[n, index]:.2f})" for n in known]
             table.add_row(name, *cells, ", ".join(most) or "–")
