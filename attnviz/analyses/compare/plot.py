@@ -130,27 +130,26 @@ def _draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionL
         counts = dict(sorted(numbers, key=lambda item: item[1][::-1], reverse=True))
         beside = page.width > WIDE and bool(counts)
         room = 0.6 * page.room if beside else page.room
-        bottom = _draw_paths(page, result, statistic, labels, (page.left, top, room))
+        bottom = _draw_paths(page, result, statistic, (page.left, top, room))
         if counts:
             left, start = (page.left + room + 0.25, top) if beside else (page.left, bottom + 0.1)
             bottom = max(bottom, _draw_roles(page, counts, labels, (left, start)))
-        parts = _caption_of_checkpoints(result, turns, labels)
+        parts = _caption_of_checkpoints(result, turns)
         return page.finish_with_caption(bottom + CAPTION_GAP, parts, result.checked_agreement)
 
 
 def _draw_paths(
-    page: Page,
-    result: CheckpointsResult,
-    statistic: int,
-    labels: Sequence[str],
-    place: tuple[float, float, float],
+    page: Page, result: CheckpointsResult, statistic: int, place: tuple[float, float, float]
 ) -> float:
     """Draw a line for each head, gray but for those that change most; return the lower edge."""
-    left, top, room = place
+    (left, top, room), labels = place, result.shown_labels
     title = result.title_of(statistic)
     title = f"Weight {title}" if title.startswith("for ") else title[0].upper() + title[1:]
     top = page.subtitle(left, top, f"{title}; gray: all {len(result.heads):,} heads", room) + 0.05
-    turns = _longest(result, statistic)
+    turns = result.turns(statistic)[:5]
+    moved = result.mean[:, [turn.head for turn in turns], statistic]
+    lengths = (moved.amax(0) - moved.amin(0)).tolist()  # those that hardly change are left out
+    turns = [turn for turn, of in zip(turns, lengths, strict=True) if of >= 0.1 * lengths[0]]
     names = [str(result.heads[turn.head]) for turn in turns]
     named = page.ruler.widest(names, SMALL_SIZE) + 0.12 if names else 0.0
     across, down = room - AXIS_ROOM - named, 2.1 if page.width > WIDE else 1.7
@@ -182,15 +181,6 @@ def _draw_paths(
     for name, color, middle in zip(names, cycle, middles, strict=False):
         page.write(x, middle - line_height(SMALL_SIZE) / 2, [name], color=color)
     return top + down + _LABELS
-
-
-def _longest(result: CheckpointsResult, statistic: int) -> list[Turn]:
-    """Return the heads with the longest paths, without those that hardly change beside them."""
-    turns = result.turns(statistic)[:5]
-    paths = result.mean[:, [turn.head for turn in turns], statistic]
-    lengths = (paths.amax(0) - paths.amin(0)).tolist()
-    pairs = zip(turns, lengths, strict=True)
-    return [turn for turn, length in pairs if length >= 0.1 * lengths[0]]
 
 
 def _apart(heights: NDArray[Any], least: float, bottom: float) -> NDArray[Any]:
@@ -237,9 +227,8 @@ def _draw_roles(
     return top + down + _LABELS
 
 
-def _caption_of_checkpoints(
-    result: CheckpointsResult, turns: Sequence[Turn], labels: Sequence[str]
-) -> list[str]:
+def _caption_of_checkpoints(result: CheckpointsResult, turns: Sequence[Turn]) -> list[str]:
+    labels = result.shown_labels
     parts = [
         f"{len(labels)} checkpoints read the same {result.texts:,} texts, {result.tokens:,} tokens"
     ]

@@ -156,9 +156,7 @@ def explore(
     shown = {one.text for several in (*strongest, *deciles) for one in several}
     with part(2, 3, "each head"):
         numbers: list[int] = []
-        media: dict[str, ShownMedium] = {}
-        axes: tuple[HeadAxis, ...] = ()
-        reads: tuple[tuple[int, int], ...] = ()
+        of_media: dict[str, Any] = {}
         if isinstance(corpus, TextCorpus):
             written, effects, notes = _of_predictions(model, sample, results)
             tokens = {
@@ -173,6 +171,7 @@ def explore(
             drawn = sorted({*shown, *(numbers if kind == "image" else [])})
             media, tokens = _shown_media(corpus, drawn)
             axes, reads = _axes(heads.records)
+            of_media = {"media": media, "axes": axes, "reads": reads}
         planes = [
             plane
             for records in _by_record(results)
@@ -189,9 +188,7 @@ def explore(
         notes=notes,
         agreement=replace(surveyed.agreement, digest=None),
         provenance=surveyed.provenance,
-        media=media,
-        axes=axes,
-        reads=reads,
+        **of_media,
     )
 
 

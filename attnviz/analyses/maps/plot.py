@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -82,7 +82,6 @@ _MOST_TILES = 200  # more heads are summarized
 _TILE = 64  # cells a side at most; longer maps are pooled for display
 _LARGEST_HEAD = 0.3  # inches of the cell of a head where heads are summarized
 _LIGHTEST = 0.12  # the share of its color that a cell has at least
-_APART = 0.14  # inches between the entries of the key
 Patch: TypeAlias = tuple[int, int] | str
 _Looks: TypeAlias = Sequence[tuple[str, float]]  # what each head attends to, and how much
 
@@ -1163,31 +1162,16 @@ def draw_head_summary(
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
     ax.spines[:].set_visible(False)
     grid.number_sides(ax, (across, down))
-    bottom = top + down * grid.rows + AXIS_ROOM + 0.06
-    return _draw_key(page, Counter(name for name, _ in looks), colors, place, bottom)
-
-
-def _draw_key(
-    page: Page,
-    counts: Mapping[str, int],
-    colors: Mapping[str, str],
-    place: tuple[float, float],
-    top: float,
-) -> float:
-    """Write the name and the number of heads beside each color; return the lower edge."""
-    left, right = place
-    x = left
-    for name, color in colors.items():
-        if not counts[name]:
-            continue
+    counts = Counter(name for name, _ in looks)
+    x, y = place[0], top + down * grid.rows + AXIS_ROOM + 0.06
+    for name in filter(counts.get, colors):  # the key
         word = " word" if name in ("first", "same") else ""
         text = f"{name}{word} ({counts[name]})"
-        room = 0.12 + page.ruler.width(text, SMALL_SIZE) + _APART
-        if x > left and x + room - _APART > right:
-            x, top = left, top + line_height(SMALL_SIZE) + 0.03
-        page.write(x, top, ["■"], color=color)
-        page.write(x + 0.12, top, [text])
-        x += room
-    top += line_height(SMALL_SIZE) + 0.03
+        wide = 0.12 + page.ruler.width(text, SMALL_SIZE)
+        if x > place[0] and x + wide > right:
+            x, y = place[0], y + line_height(SMALL_SIZE) + 0.03
+        page.write(x, y, ["■"], color=colors[name])
+        page.write(x + 0.12, y, [text])
+        x += wide + 0.14  # inches between the entries
     note = "The darker a head, the more of its attention goes there."
-    return page.paragraph(left, top, note, right - left)
+    return page.paragraph(place[0], y + line_height(SMALL_SIZE) + 0.03, note, right - place[0])
