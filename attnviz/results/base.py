@@ -150,8 +150,18 @@ class Result(Savable):
         return {name: list(getattr(self, name)) for name in labels}
 
     def columns_of_table(self) -> Columns:
-        """Return the columns of a long table, one row for each number; None where there is none."""
-        raise NotImplementedError
+        """Return the columns of a long table, one row for each number; None where there is none.
+
+        By default these are the numbers of `to_arrays`, one matrix after the other.
+        """
+        rows = [
+            (name, row, column, value)
+            for name, values in self.to_arrays().items()
+            for row, numbers in enumerate(values.double().reshape(-1, values.shape[-1]).tolist())
+            for column, value in enumerate(numbers)
+        ]
+        names = ("stage", "row", "column", "value")
+        return {name: [row[n] for row in rows] for n, name in enumerate(names)}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a long table, one row for each number, with labels and positions as columns."""
@@ -204,18 +214,6 @@ def stacked(dimensions: Mapping[str, Sequence[Any]], numbers: Mapping[str, Tenso
             columns[f"{name}_position"] = indices
         columns[name] = np.array(labels, dtype=object if are_texts else None)[indices]
     return columns | {name: column(array) for name, array in numbers.items()}
-
-
-def table_of_matrices(matrices: Mapping[str, Tensor]) -> Columns:
-    """Return the numbers of several matrices of any sizes as a long table, one after the other."""
-    rows = [
-        (name, row, column, value)
-        for name, values in matrices.items()
-        for row, numbers in enumerate(values.double().reshape(-1, values.shape[-1]).tolist())
-        for column, value in enumerate(numbers)
-    ]
-    names = ("stage", "row", "column", "value")
-    return {name: [row[n] for row in rows] for n, name in enumerate(names)}
 
 
 def finite(data: Any, digits: int | None = None) -> Any:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 _SECONDS = 120  # after which torch is taken to hang
-_FIRST = ("torch", "transformers")  # of the packages
 # What figures draw beyond Latin, Greek and Cyrillic: characters, a font that has them, and its
 # package in Debian and Ubuntu. Fonts of colored emoji are blank in matplotlib.
 _SCRIPTS = {
@@ -84,8 +83,7 @@ def _protected(group: str, probe: Callable[[], Iterator[Finding]]) -> Iterator[F
     try:
         yield from (replace(finding, group=group) for finding in probe())
     except Exception as error:
-        unknown = _finding(group, f"not known: {one_line(error)}", "Report this error.")
-        yield replace(unknown, group=group)
+        yield Finding(group, group, "advice", f"not known: {one_line(error)}", "Report this error.")
 
 
 def _finding(name: str, found: str, remedy: str = "", *, broken: bool = False) -> Finding:
@@ -98,7 +96,7 @@ def _packages() -> Iterator[Finding]:
     yield _finding("Python", platform.python_version())
     yield _finding("system", f"{platform.system()} {platform.machine()}")
     required = _required()
-    for name in sorted(required, key=lambda name: (name not in _FIRST, name)):
+    for name in sorted(required, key=lambda name: (name not in ("torch", "transformers"), name)):
         yield _package(required[name])
 
 

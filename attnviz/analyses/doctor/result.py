@@ -21,25 +21,17 @@ if TYPE_CHECKING:
 State: TypeAlias = Literal["ok", "advice", "broken"]
 
 _MARKS = {"ok": ("✓", "green"), "advice": ("–", "yellow"), "broken": ("✗", "bold red")}
-_SIDE_BY_SIDE = "packages"  # a group whose entries without a remedy are listed side by side
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that attnviz uses.
+    """One thing that attnviz uses."""
 
-    group : "packages", "device", "models", "fonts", "pages" or "extras".
-    name : what it is called.
-    state : "ok", "advice" if attnviz works without it, "broken" if it does not.
-    found : what is there, or what it is for.
-    remedy : how to get it, in one line; empty if there is nothing to do.
-    """
-
-    group: str
+    group: str  # "packages", "device", "models", "fonts", "pages" or "extras"
     name: str
-    state: State
-    found: str
-    remedy: str = ""
+    state: State  # "ok", "advice" if attnviz works without it, "broken" if it does not
+    found: str  # what is there, or what it is for
+    remedy: str = ""  # how to get it, in one line; empty if there is nothing to do
 
 
 @dataclass(frozen=True)
@@ -93,7 +85,7 @@ class DoctorResult(Printed):
             table, listed = Table.grid(*columns, padding=(0, 2, 0, 0)), []
             for finding in findings:
                 found = printable(finding.found)
-                if group == _SIDE_BY_SIDE and not finding.remedy:
+                if group == "packages" and not finding.remedy:  # these are side by side
                     listed.append(f"{finding.name} {found}")
                     continue
                 text = Text(found)

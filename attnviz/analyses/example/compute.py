@@ -114,11 +114,9 @@ def _matrices(value: Any, name: str) -> Matrices:
     values = torch.from_numpy(cells.astype(np.float64))
     exponents = [[-cell.as_tuple().exponent for cell in matrix.flat] for matrix in cells]
     decimals = tuple(max(0, *digits) for digits in exponents)
-    half_units = 0.5 * 10.0 ** -torch.tensor(decimals, dtype=torch.float64, device="cpu")
+    halves = 0.5 * 10.0 ** -torch.tensor(decimals, dtype=torch.float64, device="cpu")
     texts = tuple(tuple(tuple(map(str, row)) for row in matrix) for matrix in cells)
-    return Matrices(
-        values, half_units[:, None, None].expand_as(values), texts=texts, decimals=decimals
-    )
+    return Matrices(values, halves[:, None, None].expand_as(values), texts=texts, decimals=decimals)
 
 
 class Stage(NamedTuple):
@@ -233,11 +231,7 @@ def example(
         name, text = Path(file).name, read_text(Path(file), most=_MOST_BYTES)
     else:
         text = files("attnviz").joinpath("analyses", "example", f"{name}.json").read_text("utf-8")
-    return replay(parse(text, str(name)), str(name))
-
-
-def replay(lesson: Lesson, name: str) -> ExampleResult:
-    """Compute every stage of an example twice and compare it with the printed stage."""
+    lesson = parse(text, str(name))
     computed = _computed_stages(lesson)
     lesson = _with_labels(lesson)
     ours = _inputs(lesson)
@@ -263,7 +257,7 @@ def replay(lesson: Lesson, name: str) -> ExampleResult:
         for head, (values, texts) in enumerate(zip(matrices.values, matrices.texts, strict=True)):
             title = key if len(matrices.values) == 1 else f"head {head} {key}"
             given.append(GivenMatrix(title, *_sides(lesson, key, values), values, texts))
-    return ExampleResult(name, lesson.title, lesson.tokens, tuple(given), tuple(stages))
+    return ExampleResult(str(name), lesson.title, lesson.tokens, tuple(given), tuple(stages))
 
 
 def _computed_stages(lesson: Lesson) -> list[str]:
@@ -325,10 +319,7 @@ def _inputs(lesson: Lesson) -> dict[str, Matrices]:
 
 
 def _printed(lesson: Lesson, name: str, ours: Matrices) -> Matrices:
-    """Return a printed stage, without columns of heads that are not given.
-
-    Where it is exactly ours for a head, it is not rounded.
-    """
+    """Return a printed stage, only of given heads; where it is exactly ours, it is not rounded."""
     heads, m, n = ours.values.shape
     values, slack, *_ = lesson.printed[name]
     columns = max(n, values.shape[2]) if name == "concatenated" else n

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from torch import Tensor
 
-from attnviz.results.base import Columns, Result, Savable, doc, documented, table_of_matrices
+from attnviz.results.base import Result, Savable, described, doc, documented
 from attnviz.results.text import literal
 
 _ARRAYS = (
@@ -28,7 +28,7 @@ _FACTS = (
 _LABEL = 12  # characters of a row's or a column's label in a terminal
 
 # The states of a printed cell.
-EXACT, ROUNDED, DIFFERS = "follows exactly", "within rounding", "does not follow"
+STATES = EXACT, ROUNDED, DIFFERS = "follows exactly", "within rounding", "does not follow"
 _MARKS = {EXACT: "", ROUNDED: "≈", DIFFERS: "≠"}
 _STYLES = {EXACT: "green", ROUNDED: "yellow", DIFFERS: "bold red"}
 
@@ -78,12 +78,6 @@ class GivenMatrix(Savable):
 class ReplayedStage(Savable):
     """One stage of one head: what is printed, and what attnviz computes from two sources.
 
-    name, title, formula : as in "K", "Keys K", "K = X W_k".
-    head : counted from 0; None if the example has one head, and for stages of all heads.
-    printed : (m, p). texts : the printed numbers with their digits.
-    decimals : the digits after the point, in the printed cell that has most.
-    from_inputs : (m, n), float64. If n < p, the printed columns from n on cannot be checked.
-    from_printed : (m, n), from the nearest printed stages, `sources`; None without any.
     slack_from_inputs, slack_from_printed : (m, n), how far a cell may be from the printed one: half
         a unit of the last digit, and the largest error that the rounding of `sources` can cause. A
         source that the inputs give exactly is not rounded.
@@ -91,17 +85,17 @@ class ReplayedStage(Savable):
         the inputs although those stages do.
     """
 
-    name: str
-    title: str
-    formula: str
-    head: int | None
+    name: str  # as in "K"
+    title: str  # as in "Keys K"
+    formula: str  # as in "K = X W_k"
+    head: int | None  # counted from 0; None if there is one head, and for stages of all heads
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    printed: Tensor | None
-    texts: tuple[tuple[str, ...], ...]
-    decimals: int | None
-    from_inputs: Tensor
-    from_printed: Tensor | None
+    printed: Tensor | None  # (m, p)
+    texts: tuple[tuple[str, ...], ...]  # the printed numbers with their digits
+    decimals: int | None  # the digits after the point, in the printed cell that has most
+    from_inputs: Tensor  # (m, n), float64; if n < p, printed columns from n on cannot be checked
+    from_printed: Tensor | None  # (m, n), from the nearest printed stages, `sources`
     sources: tuple[str, ...]
     slack_from_inputs: Tensor | None
     slack_from_printed: Tensor | None
@@ -130,10 +124,7 @@ class ReplayedStage(Savable):
 
     @property
     def from_printed_exactly(self) -> Tensor | None:
-        """Which cells follow from the printed stages before as printed, not only within rounding.
-
-        They differ by at most half a unit of the last digit.
-        """
+        """Which cells follow from printed stages as printed: within half a unit of a digit."""
         return self._follows(self.from_printed, self.slack_from_inputs)
 
     @property
@@ -159,8 +150,7 @@ class ReplayedStage(Savable):
 
     def about(self) -> dict[str, Any]:
         """Return the facts about the stage beside its arrays, as types of JSON."""
-        facts = {name: getattr(self, name) for name in _FACTS.split()}
-        return {name: [*one] if isinstance(one, tuple) else one for name, one in facts.items()}
+        return described(self, _FACTS)
 
     def matrices(self) -> list[Matrix]:
         """Return the printed matrix and ours from both sources, with one more digit."""
@@ -282,10 +272,6 @@ class ExampleResult(Result):
             "slips": list(self.slips),
             "stages": [stage.about() for stage in self.stages],
         }
-
-    def columns_of_table(self) -> Columns:
-        """Return one array after the other, by row and column."""
-        return table_of_matrices(self.to_arrays())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(literal(self.title, 120), "bold")

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 
 from torch import Tensor
 
+from attnviz import results
 from attnviz.analyses.maps.compute import choose_head, choose_word
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError, ModelError, whole_number
@@ -15,20 +16,7 @@ from attnviz.figures.claims import SIGNED
 from attnviz.formula.attention import merge_heads, repeat_heads, scores
 from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
-from attnviz.results import (
-    AttentionRecord,
-    AttentionResult,
-    Axis,
-    Clip,
-    Factor,
-    Gate,
-    HeadProjection,
-    Linear,
-    LinearAttention,
-    Norm,
-    Rotation,
-    Step,
-)
+from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import AxisGeometry, locate, locate_known, token_groups
 from attnviz.results.projection import recompute
@@ -98,10 +86,8 @@ def steps(
         raise InputError(f"Steps shows one head, not {len(heads)}. Choose one of them.")
     (head,) = heads
     record = result.record(layer)
-    row, label, notes = _find_query(
-        record.query_axis, choose_word(record.query_axis) if word is None else word
-    )
-    if isinstance(record, LinearAttention):
+    row, label, notes = _find_query(record.query_axis, word)
+    if isinstance(record, results.LinearAttention):
         if record.text is not None:
             raise InputError(
                 "Steps need whole maps, but those of this long text are pooled. Give a shorter "
@@ -141,24 +127,23 @@ def steps(
     return steps_result
 
 
-def _find_query(axis: Axis, word: str | int) -> tuple[int, str, list[str]]:
+def _find_query(axis: Axis, word: str | int | None) -> tuple[int, str, list[str]]:
     """Return the position of the query to follow, its label, and notes."""
+    word = choose_word(axis) if word is None else word
     pieces, words = token_groups(axis, words=False), token_groups(axis)
     if not isinstance(word, str):
-        position = whole_number(word, "a word, or the position of a token,")
-        if not 0 <= position < len(axis) or axis.padding[position]:
+        place = whole_number(word, "a word, or the position of a token,")
+        if not 0 <= place < len(axis) or axis.padding[place]:
             first, last = pieces.positions[0][0], pieces.positions[-1][0]
-            raise InputError(
-                f"token {position} is out of range: the text has tokens {first}–{last}."
-            )
-        return position, axis.unknown_label([position]) or axis.labels[position], []
+            raise InputError(f"token {place} is out of range: the text has tokens {first}–{last}.")
+        return place, axis.unknown_label([place]) or axis.labels[place], []
     if word in pieces.labels and word not in words.labels:
         return pieces.positions[locate(word, pieces)][0], word, []
     index = locate_known(word, words, axis)
     positions, label = words.positions[index], words.labels[index]
     if len(positions) == 1:
         return positions[0], label, []
-    labels = [axis.labels[position] for position in positions]
+    labels = [axis.labels[place] for place in positions]
     note = f"“{label}” is {len(labels)} pieces, {', '.join(labels)}; the first is followed"
     return positions[0], labels[0], [note]
 
@@ -300,7 +285,7 @@ class _HeadStages:
 class _LinearStages(_HeadStages):
     """The stages of one head of linear attention."""
 
-    record: LinearAttention
+    record: results.LinearAttention
 
     def all_stages(self) -> Iterator[Stage]:
         """Yield the arguments of the function, V, M and M V."""
@@ -333,11 +318,11 @@ class _LinearStages(_HeadStages):
         return notes
 
 
-def _projection(projection: HeadProjection, X: str, name: str) -> str:
+def _projection(projection: results.HeadProjection, X: str, name: str) -> str:
     """Return the formula of Q, K or V, such as "rotate(X W^Q + b^Q)"."""
     latent = X
     for step in projection.before:
-        latent = f"{latent} W^D{name}" if isinstance(step, Linear) else f"norm({latent})"
+        latent = f"{latent} W^D{name}" if isinstance(step, results.Linear) else f"norm({latent})"
     formula = f"{latent} W^{name}"
     if projection.bias is not None:
         formula += f" + b^{name}"
@@ -346,9 +331,10 @@ def _projection(projection: HeadProjection, X: str, name: str) -> str:
     return _apply_steps(projection.after, formula)
 
 
-def _apply_steps(steps: Sequence[Step], formula: str) -> str:
+def _apply_steps(steps: Sequence[results.Step], formula: str) -> str:
     """Return a formula with steps applied to it, the first one innermost."""
-    names = {Norm: "norm", Clip: "clip", Rotation: "rotate", Gate: "gate", Factor: "factor · "}
+    names = {"Rotation": "rotate", "Factor": "factor · "}
     for step in steps:
-        formula = f"{names[type(step)]}({formula})"
+        kind = type(step).__name__
+        formula = f"{names.get(kind, kind.lower())}({formula})"
     return formula

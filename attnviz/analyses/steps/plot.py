@@ -17,18 +17,7 @@ from torch import Tensor
 from attnviz.analyses.steps.compute import steps as compute_steps
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError, refuse_given
-from attnviz.figures import figure
-from attnviz.figures.cells import (
-    Ticks,
-    decimals,
-    draw_cells,
-    draw_values,
-    fit_ticks,
-    frame,
-    number,
-    range_of,
-    write_numbers,
-)
+from attnviz.figures import cells, figure
 from attnviz.figures.claims import quoted, were_read
 from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, new_page, range_bar
 from attnviz.figures.style import (
@@ -58,7 +47,6 @@ _HEADER = 4 * line_height(SMALL_SIZE) + 0.06  # inches above a panel: name, form
 _LONGEST = 0.6  # inches of a token's label at most
 _NARROWEST = 80.0  # mm
 _FORK = 0.12  # inches from X, Q, K and V down to the line that connects them
-_FROM_X = ("C", "Q", "K", "V")  # stages that do not follow from the panel on their left
 _MANY, _WIDER = 128, 1.9  # panels with more features are wider, by this factor
 _VECTOR_ROW = 0.15  # inches of a row of the attention vector
 _VECTOR_ROWS = 12  # at most; the keys with the smallest weights share the last row
@@ -108,7 +96,7 @@ def steps(
     >>> result = attnviz.attend("the train left the station")
     >>> figure = attnviz.plot.steps(result, layer=5, head=3, word="train")
     """
-    result = _as_steps(result, layer, head, word)
+    result = _as_steps(result, layer=layer, head=head, word=word)
     if not width >= _NARROWEST:
         raise InputError(
             f"The width must be at least {_NARROWEST:g} mm for all stages, not {width:g}. "
@@ -153,12 +141,8 @@ def attention_vector(
 
     Parameters
     ----------
-    result : AttentionResult or StepsResult
-        From `attend`, or from `attnviz.steps`.
-    layer, head : int, optional
-        The head, both counted from 0. By default as in `attnviz.steps`.
-    word : str or int, optional
-        The word to follow, or the position of a token. By default the first content word.
+    result, layer, head, word
+        As in `steps`.
 
     Raises
     ------
@@ -171,7 +155,7 @@ def attention_vector(
     >>> result = attnviz.attend("the train left the station")
     >>> figure = attnviz.plot.attention_vector(result, layer=5, head=3, word="train")
     """
-    result = _as_steps(result, layer, head, word)
+    result = _as_steps(result, layer=layer, head=head, word=word)
     with new_page(width, caption, [*result.keys, result.word, source(result.provenance)]) as page:
         top = _draw_heading(page, result)
         end = _draw_attention_vector(page, result, top)
@@ -195,7 +179,7 @@ def _draw_heading(page: Page, result: StepsResult) -> float:
         return page.heading(where) + 0.06
     weights = result["weights"].values
     weight = float(weights[result.row, key])
-    written = _signed_number(range_of(weights), weight) if result.signed else f"{weight:.2f}"
+    written = _signed_number(cells.range_of(weights), weight) if result.signed else f"{weight:.2f}"
     top = page.heading(
         f"{quoted(result.keys[key])} contributes {float(shares[key]):.0%} of the attention vector "
         f"of {quoted(result.word)}, with a weight of {written}"
@@ -215,17 +199,12 @@ def _signed_number(end: float, value: float) -> str:
     return f"\N{MINUS SIGN}{text[1:]}" if value < 0 else text
 
 
-def _as_steps(
-    result: AttentionResult | StepsResult,
-    layer: int | None,
-    head: int | None,
-    word: str | int | None,
-) -> StepsResult:
-    """Return the stages of a head; a StepsResult as it is."""
+def _as_steps(result: AttentionResult | StepsResult, **chosen: Any) -> StepsResult:
+    """Return the stages of the chosen head; a StepsResult as it is."""
     if not isinstance(result, StepsResult):
-        return compute_steps(result, layer=layer, head=head, word=word)
+        return compute_steps(result, **chosen)
     why = "the stages are already computed. Give it to attnviz.steps, not to the figure."
-    refuse_given(why, layer=layer, head=head, word=word)
+    refuse_given(why, **chosen)
     return result
 
 
@@ -255,7 +234,7 @@ class _Panel:
     left: float
     across: float
     down: float
-    labels: Ticks | None
+    labels: cells.Ticks | None
     signed: bool
 
     @property
@@ -266,7 +245,8 @@ class _Panel:
     @property
     def follows(self) -> bool:
         """Whether it follows from the panel on its left."""
-        return self.stage.name == "A" if self.signed else self.stage.name not in _FROM_X
+        name = self.stage.name
+        return name == "A" if self.signed else name not in ("C", "Q", "K", "V")
 
     @property
     def high(self) -> float:
@@ -278,7 +258,7 @@ class _Panel:
         values = self.stage.values
         if self.is_weights:
             return Normalize(0.0, max(float(values.max()), 1e-12))
-        end = range_of(values, 1.0 if self.stage.over_keys else _SHOWN)
+        end = cells.range_of(values, 1.0 if self.stage.over_keys else _SHOWN)
         return Normalize(-end, end)
 
 
@@ -313,11 +293,11 @@ def _draw_row(page: Page, result: StepsResult, stages: Sequence[Stage], top: flo
 def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_Panel]:
     """Place each stage: those of all heads are wider, maps have square cells."""
     down = min(_ROW, _TALLEST / max(len(stage.values) for stage in stages))
-    ticks: list[Ticks | None] = []
+    ticks: list[cells.Ticks | None] = []
     before = None
     for stage in stages:
         labels = result.queries if stage.rows == "query" else result.keys
-        fitted = fit_ticks(
+        fitted = cells.fit_ticks(
             labels, down, page.ruler, axis="y", side=result.side(stage.rows), longest=_LONGEST,
             named=result.row,
         )  # fmt: skip
@@ -373,28 +353,28 @@ def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> f
     ax = page.axes(panel.left, top, panel.across, panel.high)
     lines = stage.over_keys and min(panel.across / n, panel.down) >= _LINED_CELL
     colors = theme().weights if panel.is_weights else theme().values
-    mesh = draw_cells(ax, stage.values, colors, panel.norm, lines=lines)
+    mesh = cells.draw_cells(ax, stage.values, colors, panel.norm, lines=lines)
     if panel.labels is not None:
         panel.labels.apply(ax, "y")
     end = top + panel.high
     if stage.over_keys:
         cell = panel.across / n
         side = result.side("key")
-        ticks = fit_ticks(result.keys, cell, page.ruler, axis="x", side=side, longest=_LONGEST)
-        ticks.apply(ax, "x")
-        end += ticks.room
-        say = decimals if panel.is_weights else number
+        fit = cells.fit_ticks(result.keys, cell, page.ruler, axis="x", side=side, longest=_LONGEST)
+        fit.apply(ax, "x")
+        end += fit.room
+        say = cells.decimals if panel.is_weights else cells.number
         if panel.signed:
-            say = partial(_signed_number, range_of(stage.values))
+            say = partial(_signed_number, cells.range_of(stage.values))
         if min(cell, panel.down) >= _WRITTEN_CELL:
             numbers = [say(value) for value in stage.values.flatten().tolist()]
             if page.ruler.widest(numbers, NUMBER_SIZE) <= 0.95 * cell:
-                write_numbers(ax, mesh, stage.values, say)
+                cells.write_numbers(ax, mesh, stage.values, say)
     if stage.rows == "query":
-        frame(ax, (0, result.row), (n, 1))
+        cells.frame(ax, (0, result.row), (n, 1))
     if stage.part is not None and stage.part != (0, n):
         start, stop = stage.part
-        frame(ax, (start, 0), (stop - start, len(stage.values)))
+        cells.frame(ax, (start, 0), (stop - start, len(stage.values)))
     return end
 
 
@@ -415,8 +395,8 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     at_products = at_values + strips + _BETWEEN
     at_shares = at_products + strips + _BETWEEN / 2
     total = products.sum(0, keepdim=True)
-    largest = max(range_of(products), range_of(total))
-    shown = range_of(values, _SHOWN)
+    largest = max(cells.range_of(products), cells.range_of(total))
+    shown = cells.range_of(values, _SHOWN)
     page.write(at_bars, top, [as_math("α_j")], color=theme().muted, math=True)
     for x, name, end in ((at_values, "v_j", shown), (at_products, "α_j v_j", largest)):
         header = f"{as_math(name)}, range ± {end:.2g}"
@@ -432,21 +412,21 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     ax.barh(list(middles), weights.tolist(), height=0.7, color=theme().cycle[0])
     ends = min(float(weights.min()), 0.0), max(float(weights.max()), 1e-12)
     ax.set(xlim=ends, ylim=(len(labels), 0), xticks=[])
-    Ticks(tuple(labels), middles, TEXT_SIZE, False, 0, indent, unknown=unknown).apply(ax, "y")
+    cells.Ticks(tuple(labels), middles, TEXT_SIZE, False, 0, indent, unknown=unknown).apply(ax, "y")
     ax.spines[:].set_visible(False)
-    say = partial(_signed_number, range_of(weights)) if result.signed else decimals
+    say = partial(_signed_number, cells.range_of(weights)) if result.signed else cells.decimals
     look: dict[str, Any] = {"va": "center", "fontsize": SMALL_SIZE, "color": theme().muted}
     for middle, weight in zip(middles, weights.tolist(), strict=True):
         ax.text(max(weight, 0.0), middle, f" {say(weight)}", **look)
-    draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
+    cells.draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
     range_bar(page.axes(right - BAR_ROOM + BAR_GAP, top, BAR_WIDTH, min(high, 0.9)))
-    draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
+    cells.draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
     middle = (_VECTOR_ROW - line_height(SMALL_SIZE)) / 2
     for row, share in enumerate(shares.tolist()):
         percent = with_minus(f"{round(100 * share)}%")
         page.write(at_shares, top + row * _VECTOR_ROW + middle, [percent], color=theme().muted)
     top += high + 0.06
-    draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
+    cells.draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
     formula = [as_math("a = Σ_j α_j v_j")]
     page.write(at_products - 0.06, top + middle, formula, align="right", math=True)
     page.write(at_shares, top + middle, ["100%"], color=theme().muted)

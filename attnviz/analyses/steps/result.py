@@ -17,16 +17,7 @@ from attnviz.formula.attention import HIDDEN
 from attnviz.results.agreement_report import LINEAR, AgreementReport
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import AxisGeometry
-from attnviz.results.base import (
-    Columns,
-    Result,
-    Savable,
-    described,
-    doc,
-    documented,
-    proof,
-    table_of_matrices,
-)
+from attnviz.results.base import Result, Savable, described, doc, documented, proof
 from attnviz.results.text import dim, literal, plain_table, selection
 
 _NUMBERS = 3  # of the row that is followed
@@ -186,10 +177,6 @@ class StepsResult(Result):
             "shares": self.shares.tolist(),
             **proof(self),
         }
-
-    def columns_of_table(self) -> Columns:
-        """Return one stage after the other, by row and column."""
-        return table_of_matrices(self.to_arrays())
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         where = selection(self.stack, (self.layer,), (self.head,))
