@@ -255,10 +255,7 @@ def _described(sentence: Sentence) -> str:
 def mean_of_others(
     static: Tensor, axis: Axis, rows: Sequence[int], end: int | None = None
 ) -> Tensor:
-    """Return the mean static embedding (T, d_model) of the tokens beside a word; 0 without any.
-
-    end : the position from which on no token counts, which a causal model has not read.
-    """
+    """Return the mean static embedding (T, d_model) of tokens beside a word up to `end`; or 0."""
     others = [i for i, special in enumerate(axis.special[:end]) if not special and i not in rows]
     return static[others].mean(0) if others else 0 * static[0]
 
@@ -278,27 +275,15 @@ def word_pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:
 def _occurrences(
     words: _OccurrenceVectors, sentences: Sequence[Sentence], layer: int
 ) -> tuple[list[Occurrence], AttentionRecord]:
-    """Return every occurrence with the words it attends to in a layer, and a record of the layer.
-
-    If a model has fewer attentions than layers, the last one up to that layer is used.
-    """
+    """Return occurrences, with words attended to in a layer or the last before, and a record."""
     spans = [span for sentence in sentences for span in sentence.places]
     listed = []
     for n, (start, end), rows in zip(words.sentence, spans, words.pieces, strict=True):
         records = words.results[n].stack().records
         record = next((r for r in reversed(records) if r.layer <= layer), records[0])
-        attended, strongest = _attended(record, rows)
-        listed.append(
-            Occurrence(
-                sentence=sentences[n].text,
-                sense=sentences[n].sense,
-                start=start,
-                end=end,
-                pieces=tuple(record.query_axis.labels[i] for i in rows),
-                attended=attended,
-                strongest=strongest,
-            )
-        )
+        text, sense = sentences[n].text, sentences[n].sense
+        pieces = tuple(record.query_axis.labels[i] for i in rows)
+        listed.append(Occurrence(text, sense, start, end, pieces, *_attended(record, rows)))
     return listed, record
 
 
@@ -326,30 +311,22 @@ def _attended(
 
 
 def _notes(
-    word: str,
-    occurrences: Sequence[Occurrence],
-    repeated: int,
-    alike: Sequence[int],
-    *,
-    causal: bool,
-    raw: bool,
+    word: str, listed: list[Occurrence], copies: int, alike: Sequence[int], causal: bool, raw: bool
 ) -> list[str]:
     """Return notes on inflections, repeats, pieces, centering, imbalance and causal models."""
-    notes, total = [], len(occurrences)
-    if repeated:
-        notes.append(
-            f"sentences left out because the model reads the tokens of another: {repeated}"
-        )
-    written = Counter(occurrence.word.casefold() for occurrence in occurrences)
+    notes, total = [], len(listed)
+    if copies:
+        notes.append(f"sentences left out because the model reads the tokens of another: {copies}")
+    written = Counter(occurrence.word.casefold() for occurrence in listed)
     inflected = [f"“{form}” ({n})" for form, n in written.items() if form != word.casefold()]
     if inflected:
         notes.append(f"also counted as “{word}”: {', '.join(inflected)}")
-    split = sum(len(occurrence.pieces) > 1 for occurrence in occurrences)
+    split = sum(len(occurrence.pieces) > 1 for occurrence in listed)
     if split:
         notes.append(f"mean over the pieces of the word where it is split ({split} of {total})")
     notes.append("the best layer is chosen on the same sentences, the output is not")
     notes.append("vectors not centered" if raw else "vectors centered on the mean of all others")
-    counts = Counter(one.sense for n, one in enumerate(occurrences) if n not in alike)
+    counts = Counter(one.sense for n, one in enumerate(listed) if n not in alike)
     if min(counts.values()) < max(counts.values()):
         most, count = counts.most_common(1)[0]
         notes.append(f"“{most}” makes up {count / counts.total():.0%} of the occurrences")
@@ -357,7 +334,7 @@ def _notes(
         reads = "the model reads from left to right: the word attends only to words before it"
         notes.append(f"{reads}, and the other words alone are these")
     if alike:
-        ends = ((occurrences[n].sentence, occurrences[n].end) for n in alike)
+        ends = ((listed[n].sentence, listed[n].end) for n in alike)
         starts = dict.fromkeys(f"“{literal(sentence[:end], 40)} …”" for sentence, end in ends)
         notes.append(
             "occurrences in no score, because they are alike up to the word and the model reads no "
@@ -432,10 +409,7 @@ def nearest(
 def _classify(
     gram: Tensor, labels: Tensor, weights: Tensor, same: Tensor, k: int, *, centered: bool
 ) -> Tensor:
-    """Classify occurrences by the nearest centroid for each row of `labels`, (P, N).
-
-    Every sum leaves out the sentence of the occurrence i that is classified.
-    """
+    """Classify as `nearest`, (P, N). Every sum leaves out the sentence of the classified one."""
     member = torch.nn.functional.one_hot(labels, k).double() * weights.unsqueeze(-1)  # (P, N, k)
     member = torch.cat([member, weights.unsqueeze(-1)], -1)  # the last column is of all senses
     whole, own = gram @ member, (gram * same) @ member
@@ -482,10 +456,7 @@ def classify(vectors: Tensor, design: Design, *, centered: bool = True) -> Outco
 
 
 def score(vectors: Tensor, design: Design, outcome: Outcome) -> SenseScore:
-    """Return the score of one kind of vector.
-
-    The silhouette is that of centered vectors by cosine distance (Rousseeuw 1987).
-    """
+    """Return the score of a kind of vector; silhouettes by cosine distance (Rousseeuw 1987)."""
     from sklearn.metrics import silhouette_score
 
     centered = (vectors - vectors.mean(0)).numpy()
@@ -521,8 +492,6 @@ def interval(accuracy: float, refitted: Tensor, sentences: int) -> tuple[float, 
     (Kish 1965) and so double the noise of a centroid. The number of sentences is divided by the
     result, but at most by 2: vectors without any sense have 1.6 to 1.9 times the variance of
     independent sentences.
-
-    refitted : the accuracies with weighted sentences.
     """
     rounded = (sentences * accuracy + 1) / (sentences + 2)  # not 0 or 1, which have no variance
     independent = rounded * (1 - rounded) / (sentences + 1)
@@ -535,10 +504,7 @@ def interval(accuracy: float, refitted: Tensor, sentences: int) -> tuple[float, 
 
 
 def main_plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
-    """Return the first two principal components (N, 2), and the share of variance of each.
-
-    The senses are not used.
-    """
+    """Return the first two principal components (N, 2), and the variance share of each."""
     padded = torch.nn.functional.pad(vectors, (0, max(0, 2 - vectors.shape[1])))
     U, S, _ = torch.linalg.svd(padded - padded.mean(0), full_matrices=False)
     first, second = (S.square() / S.square().sum().clamp(min=1e-300))[:2].tolist()
@@ -546,10 +512,7 @@ def main_plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
 
 
 def align(planes: Tensor, start: int) -> Tensor:
-    """Rotate or mirror each plane (…, N, 2) to fit its neighbor, from `start` to both ends.
-
-    Orthogonal Procrustes (Schönemann 1966). Distances within a plane do not change.
-    """
+    """Rotate or mirror planes (…, N, 2) to fit their neighbors, from `start` (Schönemann 1966)."""
     aligned = planes.clone()
     for order in (range(start + 1, len(planes)), range(start - 1, -1, -1)):
         for state in order:

@@ -39,8 +39,6 @@ _LISTED = 6  # sentences at most, and at least one of each sense
 _LINES = 2  # of a sentence at most
 _INDENT = 0.13  # the number of a sentence
 _MARKERS = "oDs^vP"
-_HOLLOW = "nearer to another sense"
-_UNCOUNTED = "gray: alike up to the word, not counted"
 _LEFT = 0.32  # the numbers and the name of the vertical axis
 _TOP = 1.06  # of the axis, so that a point at 1 is not cut
 _NUMBER = 0.2  # the number of a layer
@@ -146,9 +144,11 @@ def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
     entries = [(name, color, color, marker) for name, (color, marker) in _styles(result).items()]
     if (result.right[shown_states(result)] <= 0.5).any():
         _, (_, marker) = next(iter(_styles(result).items()))
-        entries.append((f"hollow: {_HOLLOW}", theme().ground, theme().muted, marker))
+        name = "hollow: nearer to another sense"
+        entries.append((name, theme().ground, theme().muted, marker))
     if result.alike:
-        entries.append((_UNCOUNTED, theme().faint, theme().muted, _MARKERS[0]))
+        name = "gray: alike up to the word, not counted"
+        entries.append((name, theme().faint, theme().muted, _MARKERS[0]))
     for name, face, edge, marker in entries:
         shown = page.ruler.clip(literal(name, 40), page.room - 0.2, TEXT_SIZE)
         width = 0.14 + page.ruler.width(shown, TEXT_SIZE) + 0.16
@@ -163,7 +163,7 @@ def _draw_legend(page: Page, result: SensesResult, top: float) -> float:
 
 
 def _draw_planes(
-    page: Page, result: SensesResult, listed: Sequence[int], size: float, top: float
+    page: Page, result: SensesResult, listed: list[int], size: float, top: float
 ) -> float:
     """Draw the occurrences in the plane of some states, in rows; return the lower edge."""
     columns = max(1, int((page.room + _GAP + 1e-9) / (size + _GAP)))
@@ -195,9 +195,7 @@ def _title_of(result: SensesResult, state: int) -> tuple[str, str]:
     return name, share
 
 
-def _draw_dots(
-    ax: Axes, result: SensesResult, state: int, size: float, listed: Sequence[int]
-) -> None:
+def _draw_dots(ax: Axes, result: SensesResult, state: int, size: float, listed: list[int]) -> None:
     """Draw the occurrences in the plane of a state, with equal units on axes `size` inches long."""
     places = result.plane[state].numpy()
     right = result.right[state].numpy() > 0.5
@@ -285,10 +283,7 @@ def _write_sentence(
 def _write_line(
     page: Page, line: str, looks: Sequence[tuple[str, str]], left: float, top: float
 ) -> None:
-    """Write a line of which each character has a color and a weight.
-
-    Words are placed one by one, because pixels round the widths of long texts.
-    """
+    """Write a line of colored characters, word by word: pixels round the widths of long texts."""
     blank = _exact_width("a a") - _exact_width("aa")
     for piece in regex.finditer(r"\S+", line):
         for look, group in itertools.groupby(range(*piece.span()), key=looks.__getitem__):
@@ -317,9 +312,7 @@ def _find_attended(occurrence: Occurrence) -> tuple[int, int]:
     return 0, 0
 
 
-def _draw_accuracy(
-    page: Page, result: SensesResult, left: float, top: float, height: float
-) -> None:
+def _draw_accuracy(page: Page, result: SensesResult, left: float, top: float, high: float) -> None:
     """Draw the accuracy in every layer up to the right edge, each line labeled at its end."""
     scores, last = result.scores, len(result.scores) - 1
     values = {
@@ -334,14 +327,12 @@ def _draw_accuracy(
         if across - page.ruler.widest(labels, SMALL_SIZE) >= _SMALLEST_AXIS:
             break
     across -= page.ruler.widest(labels, SMALL_SIZE)
-    tall = height - AXIS_ROOM - 0.06
+    tall = high - AXIS_ROOM - 0.06
     ax = page.axes(left + _LEFT, top + 0.06, across, tall)
     states = range(last + 1)
     shuffled = [score.shuffled for score in scores]
     ax.fill_between(states, shuffled, color=theme().faint, alpha=0.6, linewidth=0)
-    ax.text(
-        last / 2, 0.04, "95% of shuffles", fontsize=SMALL_SIZE, color=theme().muted, ha="center"
-    )
+    ax.text(last / 2, 0.04, "95% of shuffles", size=SMALL_SIZE, color=theme().muted, ha="center")
     for name, dashes in _DASHES.items():
         ax.axhline(values[name], color=theme().muted, linewidth=0.8, dashes=dashes)
     accuracy = [score.accuracy for score in scores]

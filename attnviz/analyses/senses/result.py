@@ -105,9 +105,7 @@ class SensesResult(Result):
     word: str = doc("The word.")
     senses: tuple[str, ...] = doc("The names of its senses.")
     occurrences: tuple[Occurrence, ...] = doc("The occurrences, sense by sense.")
-    vectors: Tensor = doc(
-        "The vectors of each state, (L + 1, N, d_model), float64; centered unless `raw`."
-    )
+    vectors: Tensor = doc("By state, (L + 1, N, d_model), float64; centered unless `raw`.")
     scores: tuple[SenseScore, ...] = doc("The score of each state.")
     context: SenseScore = doc(
         "The score of the mean static embedding of the *other* words of each sentence, a baseline "
@@ -117,12 +115,8 @@ class SensesResult(Result):
         "1 for an occurrence nearest to its own sense, else 0; a fraction for ties, (L + 1, N). "
         "nan for those in `alike`."
     )
-    plane: Tensor = doc(
-        "The occurrences in the plane of the first two principal components, (L + 1, N, 2)."
-    )
-    explained: tuple[tuple[float, float], ...] = doc(
-        "The share of the variance of each component, by state."
-    )
+    plane: Tensor = doc("The occurrences on the first two principal components, (L + 1, N, 2).")
+    explained: tuple[tuple[float, float], ...] = doc("The share of variance of both, by state.")
     plane_accuracy: tuple[float, ...] = doc("The accuracy within that plane, by state.")
     best: int = doc(
         "The state with the highest accuracy, the earliest of equals. It is chosen on the same "
@@ -266,10 +260,7 @@ class SensesResult(Result):
         return "output" if state == len(self.scores) - 1 else f"entering layer {state}"
 
     def strongest(self, sense: str) -> list[tuple[str, float]]:
-        """Return the strongest content words of the occurrences of a sense, largest share first.
-
-        A word of several occurrences is listed once.
-        """
+        """Return the strongest content words of a sense, each once, the largest share first."""
         largest: dict[str, float] = {}
         for occurrence in self.occurrences:
             if occurrence.sense == sense and occurrence.strongest:

@@ -112,7 +112,12 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
                     f"{_quoted(text)} is listed under {sentences[text].sense!r} and {sense!r}. "
                     "Remove one."
                 )
-            sentences[text] = Sentence(text, sense, _word_spans(word, text, f"{sense} {number}"))
+            places = find_word(word, text)
+            if not places:
+                hint = did_you_mean(word, regex.findall(r"[\w'’]+", text))
+                hint = hint or "Write it, or leave the sentence out."
+                raise InputError(f"{word!r} is not in {_quoted(text)} ({sense} {number}). {hint}")
+            sentences[text] = Sentence(text, sense, places)
     for sense in senses:
         if sum(sentence.sense == sense for sentence in sentences.values()) < 2:
             raise InputError(
@@ -135,15 +140,6 @@ def _texts(sense: str, texts: str | Sequence[str]) -> list[str]:
     if not any(normalized):
         raise InputError(f"The sense {sense!r} has no sentences. Give at least two.")
     return [text for text in normalized if text]
-
-
-def _word_spans(word: str, text: str, which: str) -> tuple[Span, ...]:
-    places = find_word(word, text)
-    if places:
-        return places
-    hint = did_you_mean(word, regex.findall(r"[\w'’]+", text))
-    hint = hint or "Write it, or leave the sentence out."
-    raise InputError(f"{word!r} is not in {_quoted(text)} ({which}). {hint}")
 
 
 def _quoted(text: str) -> str:
