@@ -8,15 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnviz.attribution import tracing
 from attnviz.attribution.deeplift import DeepLift, elementwise
 from attnviz.attribution.target import Readout, token_ids
-from attnviz.attribution.tracing import (
-    TracedAttention,
-    activations,
-    by_head,
-    expect_gradients,
-    trace_run,
-)
 from attnviz.results.base import Savable
 
 _TINY = 1e-30
@@ -60,10 +54,7 @@ class Decomposition(Savable):
 
     @property
     def relative_error(self) -> float:
-        """The larger completeness error as a share of the sizes of all parts.
-
-        The length of a difference of logits may be 0.
-        """
+        """The larger completeness error, as a share of all parts: the length itself may be 0."""
         start = torch.tensor([self.start], dtype=torch.float64, device="cpu")
         return max(
             abs(parts.sum().item() - self.total) / max(parts.abs().sum().item(), _TINY)
@@ -72,10 +63,7 @@ class Decomposition(Savable):
 
 
 def measure_along(delta: Tensor, direction: Tensor | None) -> tuple[float, Tensor]:
-    """Return the length of a difference, and the unit vector along which it is measured.
-
-    direction : the direction (d,), or None for that of the difference.
-    """
+    """Return the length of a difference, and a unit vector: its direction, or a given one (d,)."""
     length = delta.norm().clamp(min=torch.finfo(delta.dtype).tiny)
     unit = delta / length if direction is None else (direction / direction.norm()).to(delta)
     return length.item(), unit
@@ -106,9 +94,9 @@ def decompose(
         gate, credit goes to the keys that it opens; without, to tokens that differ at the start.
     """
     mode = DeepLift(cut=True, gate=gate, places=readout.places)
-    with activations(readout.module, elementwise):
-        (*_, start), end = trace_run(readout, inputs, mode)
-    expect_gradients(end)
+    with tracing.activations(readout.module, elementwise):
+        (*_, start), end = tracing.trace_run(readout, inputs, mode)
+    tracing.expect_gradients(end)
     rows, T = list(readout.rows), token_ids(inputs).shape[1]
     mixes = [mix for mix in mode.mixes if readout.reads(mix.place)]
     if not mixes:
@@ -119,28 +107,23 @@ def decompose(
     length, unit = measure_along(delta, direction)
     mixed = [mix.mixed for mix in mixes]
     start_gradient, *gradients = torch.autograd.grad((end[1] * unit).sum(), [start, *mixed])
-    parts = [_parts(mix, g, rows, T) for mix, g in zip(mixes, gradients, strict=True)]
-    value, routing = (torch.stack(part).double() for part in zip(*parts, strict=True))
+    value, routing = [], []
+    for mix, gradient in zip(mixes, gradients, strict=True):
+        g = tracing.by_head(gradient, 2)[1][:, rows]
+        (w0, w1), (v0, v1) = mix.weights[:, :, rows], mix.values
+        by_value = (w0 + w1) / 2 * (g @ (v1 - v0).mT)
+        by_routing = (w1 - w0) * (g @ ((v0 + v1) / 2).mT)
+        value.append(mix.place.spread(by_value.sum(1), T))
+        routing.append(mix.place.spread(by_routing.sum(1), T))
     return Decomposition(
-        value=value.cpu(),
-        routing=routing.cpu(),
+        value=torch.stack(value).double().cpu(),
+        routing=torch.stack(routing).double().cpu(),
         start=(start_gradient[1, rows] * (start[1, rows] - start[0, rows])).sum().item(),
         credit=credits(readout, inputs, unit, gate).double().cpu(),
         total=(delta * unit).sum().item(),
         length=length,
         direction=unit.cpu(),
     )
-
-
-def _parts(
-    mix: TracedAttention, gradient: Tensor, rows: list[int], T: int
-) -> tuple[Tensor, Tensor]:
-    """Return the value and the routing part of each head and source, (H, T) each."""
-    g = by_head(gradient, 2)[1][:, rows]
-    (w0, w1), (v0, v1) = mix.weights[:, :, rows], mix.values
-    value = (w0 + w1) / 2 * (g @ (v1 - v0).mT)
-    routing = (w1 - w0) * (g @ ((v0 + v1) / 2).mT)
-    return mix.place.spread(value.sum(1), T), mix.place.spread(routing.sum(1), T)
 
 
 def credits(
@@ -153,8 +136,8 @@ def credits(
     unit : the direction along which the difference is measured, of norm 1, (d,).
     """
     mode = DeepLift(cut=False, gate=gate, places=readout.places)
-    with activations(readout.module, elementwise):
-        starts, end = trace_run(readout, inputs, mode)
+    with tracing.activations(readout.module, elementwise):
+        starts, end = tracing.trace_run(readout, inputs, mode)
     gradients = torch.autograd.grad((end.chunk(2)[1] * unit.to(end)).sum(), starts)
     from_start = []
     for gradient, start in zip(gradients, starts, strict=True):

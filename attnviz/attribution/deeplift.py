@@ -159,15 +159,11 @@ def _mean(x: Tensor) -> Tensor:
 class DeepLift(AttentionTracer):
     """Replaces derivatives by the multipliers between two runs, while a model computes both.
 
-    cut : whether gradients end at the output of each attention.
-    gate : the keys that each query may attend to in run 0, (T, T), or in each of several
-        references, (N, T, T). None for all.
-    places : as in `AttentionTracer`.
+    cut : whether gradients end at the output of each attention. gate : as in `decompose`, or of
+    several references, (N, T, T).
     """
 
-    def __init__(
-        self, *, cut: bool, gate: Tensor | None = None, places: Places | None = None
-    ) -> None:
+    def __init__(self, cut: bool, gate: Tensor | None = None, places: Places | None = None) -> None:
         super().__init__(places)
         self.cut, self.gate = cut, gate
         self.mixes: list[TracedAttention] = []  # in the order of execution

@@ -231,10 +231,7 @@ class Reference:
 def make_reference(
     target: Target, reference: TextSource, reading: Reading | None = None
 ) -> Reference:
-    """Return the reference of a text: "gate", "mask" or another text, as in `shift`.
-
-    reading : the text; another one is read like it.
-    """
+    """Return the reference of a text: "gate", "mask" or another, which is read like `reading`."""
     model, inputs = target.model, target.inputs
     gate, stacks = None, target.readout.stacks
     notes: tuple[str, ...] = ()
@@ -273,10 +270,7 @@ def make_reference(
 
 
 def gate_of(special: Sequence[bool], *, sink: int | None = None) -> Tensor:
-    """Return which keys each query may attend to without context, (T, T).
-
-    They are the token itself, special tokens, and the attention sink, the token at `sink`.
-    """
+    """Return the keys visible without context, (T, T): the own token, special ones, and `sink`."""
     gate = torch.eye(len(special), dtype=torch.bool, device="cpu")
     gate[:, [n for n, is_special in enumerate(special) if is_special or n == sink]] = True
     return gate

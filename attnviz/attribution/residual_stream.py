@@ -10,25 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from attnviz.attribution import tracing
 from attnviz.attribution.decomposition import measure_along
 from attnviz.attribution.target import Places, Readout, base_of
-from attnviz.attribution.tracing import (
-    MATRICES,
-    WEIGHT_PRESERVING,
-    AttentionTracer,
-    Elementwise,
-    TracedAttention,
-    activations,
-    by_head,
-    is_among,
-    moves,
-    trace_run,
-)
 from attnviz.results.base import Savable
 
 _NORM_FUNCTIONS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
 _ACTIVATIONS = {"gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid"}
-_SHAPE_FUNCTIONS = WEIGHT_PRESERVING | {"transpose", "permute"}
+_SHAPE_FUNCTIONS = tracing.WEIGHT_PRESERVING | {"transpose", "permute"}
 _MULTIPLY = {"mul", "__mul__", "__rmul__", "multiply"}
 
 
@@ -78,8 +67,8 @@ def decompose_residual_stream(
     The arguments are those of `decompose`, but `inputs` are those of the text alone, (1, T).
     """
     mode = FrozenNonlinearities()
-    with activations(readout.module, mode.gated):
-        (start,), ends = trace_run(readout, inputs, mode)
+    with tracing.activations(readout.module, mode.gated):
+        (start,), ends = tracing.trace_run(readout, inputs, mode)
     rows = list(readout.rows)
     end, static = ends[0], start[0, rows].detach()
     is_state = readout.module is base_of(readout.module)
@@ -92,7 +81,7 @@ def decompose_residual_stream(
     mlps, biases = 1 + len(mode.mixes), 1 + len(mode.mixes) + len(mode.mlps)
     attention = []
     for mix, gradient in zip(mode.mixes, carried[1:mlps], strict=True):
-        g = by_head(gradient, 1)[0][:, rows]
+        g = tracing.by_head(gradient, 1)[0][:, rows]
         attention.append((mix.weights[0][:, rows] * (g @ mix.values[0].mT)).sum(1))
     return ResidualStream(
         attention=torch.stack(attention).double().cpu(),
@@ -105,26 +94,28 @@ def decompose_residual_stream(
     )
 
 
-class FrozenNonlinearities(AttentionTracer):
+class FrozenNonlinearities(tracing.AttentionTracer):
     """Freezes what is not linear while a model runs, and records the parts that add up."""
 
     def __init__(self, places: Places | None = None) -> None:
         super().__init__(places)
-        self.mixes: list[TracedAttention] = []
+        self.mixes: list[tracing.TracedAttention] = []
         self.mlps: list[Tensor] = []  # the output of each MLP, without its bias
         self.biases: list[Tensor] = []
         self._activated: list[Tensor] = []
         self._mixed: list[Tensor] = []
 
-    def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
+    def softmax(
+        self, original: tracing.Elementwise, scores: Tensor, options: Mapping[str, Any]
+    ) -> Tensor:
         """Return the weights, frozen."""
         return original(scores.detach())
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
         """Return the product of weights and values, as a leaf of the graph."""
         leaf = (weights @ values).detach().requires_grad_()
-        weights, values = by_head(weights.detach(), 1), by_head(values.detach(), 1)
-        self.mixes.append(TracedAttention(weights, values, leaf, self.place))
+        weights, values = tracing.by_head(weights.detach(), 1), tracing.by_head(values.detach(), 1)
+        self.mixes.append(tracing.TracedAttention(weights, values, leaf, self.place))
         self._mixed.append(mixed := leaf.clone())  # the model may change it in place
         return mixed
 
@@ -133,21 +124,23 @@ class FrozenNonlinearities(AttentionTracer):
         if name in _SHAPE_FUNCTIONS and args:
             output = func(*args, **kwargs)
             for tensors in (self._activated, self._mixed):
-                if is_among(args[0], tensors):
+                if tracing.is_among(args[0], tensors):
                     tensors.append(output)
             return output
-        if not any(moves(value) for value in (*args, *kwargs.values())):
+        if not any(tracing.moves(value) for value in (*args, *kwargs.values())):
             return func(*args, **kwargs)
-        if name in _NORM_FUNCTIONS or (name in MATRICES and moves(args[0]) and moves(args[1])):
-            return func(*(x.detach() if moves(x) else x for x in args), **kwargs)
+        if name in _NORM_FUNCTIONS or (
+            name in tracing.MATRICES and tracing.moves(args[0]) and tracing.moves(args[1])
+        ):
+            return func(*(x.detach() if tracing.moves(x) else x for x in args), **kwargs)
         if name in _ACTIVATIONS:
             return self.gated(lambda x: func(x, *args[1:], **kwargs), args[0])
-        if name in _MULTIPLY and moves(args[0]) and moves(args[1]):
+        if name in _MULTIPLY and tracing.moves(args[0]) and tracing.moves(args[1]):
             return self._multiply(args[0], args[1])
         if name == "layer_norm":
             return self.normalize(*args, **kwargs)
-        if name in MATRICES:  # a linear map written as a product
-            is_linear = moves(args[0]) and args[1].dim() == 2
+        if name in tracing.MATRICES:  # a linear map written as a product
+            is_linear = tracing.moves(args[0]) and args[1].dim() == 2
             return self._linear(args[0], args[1].mT) if is_linear else func(*args, **kwargs)
         if name == "linear":
             return self._linear(*args, **kwargs)
@@ -155,7 +148,7 @@ class FrozenNonlinearities(AttentionTracer):
             return self._linear(args[1], args[2].mT, args[0])
         return func(*args, **kwargs)
 
-    def gated(self, f: Elementwise, x: Tensor) -> Tensor:
+    def gated(self, f: tracing.Elementwise, x: Tensor) -> Tensor:
         """Return f(x) as x times a frozen gate."""
         with torch.no_grad():
             gate = torch.where(x == 0, 0.5, f(x) / torch.where(x == 0, 1.0, x))
@@ -164,15 +157,15 @@ class FrozenNonlinearities(AttentionTracer):
 
     def _multiply(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the product with the activated factor, a gate, frozen."""
-        gate, through = (a, b) if is_among(a, self._activated) else (b, a)
+        gate, through = (a, b) if tracing.is_among(a, self._activated) else (b, a)
         output = gate.detach() * through
         # A gate on the output of attention is no MLP.
-        (self._mixed if is_among(through, self._mixed) else self._activated).append(output)
+        (self._mixed if tracing.is_among(through, self._mixed) else self._activated).append(output)
         return output
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         output = linear(x, weight)
-        if is_among(x, self._activated):
+        if tracing.is_among(x, self._activated):
             self.mlps.append(output.detach().requires_grad_())
             output = self.mlps[-1].clone()
         return output if bias is None else self.add_bias(output, bias)

@@ -9,19 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnviz.attribution import tracing
 from attnviz.attribution.interventions import batch_size
 from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import method
 from attnviz.attribution.residual_stream import FrozenNonlinearities
 from attnviz.attribution.target import Places, Score, copies_of
-from attnviz.attribution.tracing import (
-    Elementwise,
-    MixTracer,
-    TracedAttention,
-    activations,
-    by_head,
-    trace_run,
-)
 from attnviz.errors import ModelError
 
 STEPS = 32  # points on the path of integrated gradients
@@ -33,7 +26,7 @@ def gradient_input(score: Score) -> Tensor:
 
     Source: Shrikumar et al. 2016, arXiv:1605.01713.
     """
-    starts, numbers = trace_run(score.readout, score.inputs, nullcontext())
+    starts, numbers = tracing.trace_run(score.readout, score.inputs, nullcontext())
     gradients = torch.autograd.grad(score.project(numbers), starts)
     parts = zip(gradients, starts, strict=True)
     return torch.cat([(gradient * start.detach())[0].sum(-1) for gradient, start in parts])
@@ -45,15 +38,15 @@ def gradient_attention(score: Score) -> Tensor:
 
     The weight of a token for itself is left out.
     """
-    mixes: list[TracedAttention] = []
-    tracer = MixTracer(mixes.append, score.readout.places)
-    _, numbers = trace_run(score.readout, score.inputs, tracer)
+    mixes: list[tracing.TracedAttention] = []
+    tracer = tracing.MixTracer(mixes.append, score.readout.places)
+    _, numbers = tracing.trace_run(score.readout, score.inputs, tracer)
     if not mixes:
         raise ModelError("its attention weights cannot be traced")
     gradients = torch.autograd.grad(score.project(numbers), [mix.weights for mix in mixes])
     parts = []
     for mix, gradient in zip(mixes, gradients, strict=True):
-        product = by_head((mix.weights * gradient).detach(), 1)[0].sum(0)
+        product = tracing.by_head((mix.weights * gradient).detach(), 1)[0].sum(0)
         if mix.place.queries == mix.place.keys:
             product = product - product.diag().diag()
         parts.append(mix.place.spread(product.sum(0), score.ids.shape[1]))
@@ -98,10 +91,7 @@ def _embed(score: Score, ids: Tensor) -> tuple[Tensor, list[int]]:
 
 @contextmanager
 def _embeddings(score: Score, given: Iterable[Tensor] = ()) -> Iterator[list[Tensor]]:
-    """Collect the embeddings of each stack, (N, n, d), and let the model read those that are given.
-
-    The encoder runs before the decoder.
-    """
+    """Collect the embeddings of each stack in order, (N, n, d); the model reads those given."""
     bases: list[Any] = score.readout.bases
     seen: list[Tensor] = []
     others = iter(given)
@@ -129,15 +119,15 @@ def direct_attribution(score: Score) -> Tensor:
     module = score.readout.module
     run = StoredRun(score.readout.bases[-1])
     mode = _DirectPaths(run, score.readout.places)
-    with run.record(), activations(module, mode.gated):
-        _, numbers = trace_run(score.readout, score.inputs, mode)
+    with run.record(), tracing.activations(module, mode.gated):
+        _, numbers = tracing.trace_run(score.readout, score.inputs, mode)
     leaves = [mix.mixed for mix in mode.mixes]
     gradients = torch.autograd.grad(score.project(numbers), leaves, allow_unused=True)
     T = score.ids.shape[1]
     total = torch.zeros(T, dtype=torch.float64, device="cpu")
     for mix, gradient in zip(mode.mixes, gradients, strict=True):
         if gradient is not None:
-            g = by_head(gradient, 1)[0][:, score.rows]
+            g = tracing.by_head(gradient, 1)[0][:, score.rows]
             parts = mix.weights[0][:, score.rows] * (g @ mix.values[0].mT)
             total += mix.place.spread(parts.sum((0, 1)), T).double().cpu()
     return total
@@ -150,7 +140,7 @@ class _DirectPaths(FrozenNonlinearities):
         super().__init__(places)
         self._run = run
 
-    def gated(self, f: Elementwise, x: Tensor) -> Tensor:
+    def gated(self, f: tracing.Elementwise, x: Tensor) -> Tensor:
         """Return the activation, in a block without a gradient."""
         in_block = self._run.running is not None
         output = super().gated(f, x.detach() if in_block else x)

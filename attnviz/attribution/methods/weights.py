@@ -23,10 +23,7 @@ _UNIT = 10**6  # scipy computes flows of whole numbers
 
 @method("raw-attention")
 def raw_attention(score: Score) -> Tensor:
-    """Return the attention weights of the last layer, averaged over heads.
-
-    Those of a decoder with an encoder are to its target, and to its source.
-    """
+    """Return the last layer's weights, mean over heads; a decoder's to its target and source."""
     last = {place.keys.start: (record, place) for record, place in score.attentions}
     parts = [
         place.spread(record.weights().mean(0)[score.rows].mean(0), score.ids.shape[1])
