@@ -14,16 +14,11 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from attnviz.attribution import tracing
 from attnviz.attribution.interventions import AttentionKnockout, HeadPatching, batch_size
 from attnviz.attribution.lens import StoredRun
+from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.target import Score, Target, base_of
-from attnviz.attribution.tracing import (
-    MixTracer,
-    TracedAttention,
-    by_head,
-    expect_gradients,
-    trace_run,
-)
 from attnviz.errors import InputError, ModelError
 from attnviz.results.base import Rules, Savable
 from attnviz.runtime.progress import part, track
@@ -63,9 +58,8 @@ def head_effects(score: Score, *, exact: int = EXACT) -> HeadEffects:
     """Return the estimated effect of setting each head to zero, and the exact one of the largest.
 
     The estimate is gradient × (output of the head - its replacement), summed over positions: the
-    effect to first order. The heads with the largest estimates are ablated as in `ablate_each`.
-
-    exact : the number of heads to ablate.
+    effect to first order. The `exact` heads with the largest estimates are ablated as in
+    `ablate_each`.
 
     Source: attribution patching (Syed et al. 2023, arXiv:2310.10348).
     """
@@ -114,20 +108,15 @@ def patch_heads(
     Sources: path patching (Goldowsky-Dill et al. 2023, arXiv:2304.05969); direct and total effects
     (Vig et al. 2020, arXiv:2004.12265).
     """
+    sides = ({name: both[n : n + 1] for name, both in inputs.items()} for n in range(2))
     first, second = (
-        HeadRun.of(
-            replace(target, inputs={name: both[n : n + 1] for name, both in inputs.items()}),
-            keep_sink=False,
-            gate=None if n else gate,
-        )
-        for n in range(2)
+        HeadRun.of(replace(target, inputs=side), keep_sink=False, gate=keys)
+        for side, keys in zip(sides, (gate, None), strict=True)
     )
     effects = []
     for run, other, sign in ((second, first, 1), (first, second, -1)):
         fixed = run.outputs if effect == "direct" else None
-        patched = run.without(
-            run.every_head, other.outputs, measure=lambda numbers: numbers, fixed=fixed
-        )
+        patched = run.without(run.every_head, other.outputs, measure=torch.clone, fixed=fixed)
         effects.append((run.numbers.detach() - patched) * sign)
     mean = (effects[0] + effects[1]) / 2
     return mean.reshape(len(first.mixes), first.heads, -1)
@@ -159,20 +148,20 @@ class HeadRun:
         stored, causal = StoredRun(base_of(target.readout.module)), True
         mixes: list[tuple[int | None, Tensor]] = []
 
-        def note(mix: TracedAttention) -> None:
+        def note(mix: tracing.TracedAttention) -> None:
             nonlocal causal  # whether the first token attends to itself only
             mixes.append((stored.running, mix.mixed))
-            causal &= not by_head(mix.weights.detach(), 1)[..., 0, 1:].any().item()
+            causal &= not tracing.by_head(mix.weights.detach(), 1)[..., 0, 1:].any().item()
 
-        with stored.record(), _gated(gate):
-            _, numbers = trace_run(target.readout, target.inputs, MixTracer(note))
+        with stored.record(), gated(gate):
+            _, numbers = tracing.trace_run(target.readout, target.inputs, tracing.MixTracer(note))
         if not mixes:
             raise ModelError(
                 f"No attention of {target.model.name} could be traced, so no head can be ablated. "
                 "Run it with eager attention."
             )
         T = target.ids.shape[1]
-        shapes = {by_head(mix, 1).shape[1:3] for _, mix in mixes}
+        shapes = {tracing.by_head(mix, 1).shape[1:3] for _, mix in mixes}
         if len(shapes) != 1 or shapes.pop()[1] != T:
             raise ModelError(
                 f"The heads of {target.model.name} cannot be ablated: not every traced attention "
@@ -186,12 +175,12 @@ class HeadRun:
     @property
     def outputs(self) -> list[Tensor]:
         """The outputs of the heads of each layer, before W^O, (H, T, d_v) each."""
-        return [by_head(mix.detach(), 1)[0] for _, mix in self.mixes]
+        return [tracing.by_head(mix.detach(), 1)[0] for _, mix in self.mixes]
 
     @property
     def heads(self) -> int:
         """The number of heads of a layer."""
-        return by_head(self.mixes[0][1], 1).shape[1]
+        return tracing.by_head(self.mixes[0][1], 1).shape[1]
 
     @property
     def every_head(self) -> list[tuple[Head]]:
@@ -206,13 +195,13 @@ class HeadRun:
     def estimate(self, number: Tensor, replacement: Outputs) -> Tensor:
         """Return what a number () of the run loses without each head to first order, (L, H)."""
         mixed = [mix for _, mix in self.mixes]
-        expect_gradients(number)
+        tracing.expect_gradients(number)
         gradients = torch.autograd.grad(number, mixed, allow_unused=True)
         effects = []
         for mix, gradient, other in zip(mixed, gradients, replacement, strict=True):
             slope = torch.zeros_like(mix) if gradient is None else gradient
-            difference = by_head(mix.detach(), 1)[0] - other
-            terms = by_head(slope, 1)[0][:, self.rows] * difference[:, self.rows]
+            difference = tracing.by_head(mix.detach(), 1)[0] - other
+            terms = tracing.by_head(slope, 1)[0][:, self.rows] * difference[:, self.rows]
             effects.append(terms.double().sum((-2, -1)).cpu())
         estimate = torch.stack(effects)
         if not estimate.isfinite().all():
@@ -247,7 +236,11 @@ class HeadRun:
                     f"0–{len(self.mixes) - 1} and heads 0–{self.heads - 1}."
                 )
         order = sorted(range(len(sets)), key=lambda index: min(sets[index]))
-        can_start = self.can_start and self._same_from_the_last_block()
+        can_start = self.can_start
+        if can_start:  # whether the last block alone gives what the whole model gives
+            with self.stored.skip(len(self.stored.blocks) - 1, 1), gated(self.gate):
+                numbers, whole = target.outputs(1), self.numbers.detach()
+            can_start = bool((numbers - whole).norm() <= _SAME * whole.norm())
         size = min(batch_size(target.ids), _LAYERS_AT_ONCE * self.heads)
         if fixed is not None:
             rows = [row for row in target.readout.rows if row in rows]
@@ -261,9 +254,7 @@ class HeadRun:
             batch = [sets[index] for index in order[start : start + size]]
             block = self.mixes[min(batch[0])[0]][0] if can_start else None
             first = sum(index is not None and index < (block or 0) for index, _ in self.mixes)
-            patching = HeadPatching(
-                batch, replacement, rows, fixed, self.gate, layer=first, hidden=hidden
-            )
+            patching = HeadPatching(batch, replacement, rows, fixed, self.gate, first, hidden)
             skipping = self.stored.skip(block or 0, len(batch)) if can_start else nullcontext()
             with skipping, patching:
                 parts.append(measure(target.outputs(len(batch))))
@@ -277,26 +268,15 @@ class HeadRun:
         measured = torch.cat(parts)
         return measured[torch.tensor(order, device="cpu").argsort().to(measured.device)]
 
-    def _same_from_the_last_block(self) -> bool:
-        """Return whether the last block alone gives what the whole model gives."""
-        with self.stored.skip(len(self.stored.blocks) - 1, 1), _gated(self.gate):
-            numbers = self.target.outputs(1)
-        error = (numbers - self.numbers.detach()).norm()
-        return bool((error <= _SAME * self.numbers.detach().norm()).item())
-
 
 def measure_without(
-    targets: Sequence[Target],
-    sets: Sequence[Sequence[Head]] | None = None,
-    *,
-    measure: Callable[[Tensor], Tensor],
-    hidden: Sequence[int] = (),
+    targets: list[Target], sets: Sequence[Sequence[Head]] | None = None, hidden: Sequence[int] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Measure several texts, (N, 1, …), and each without each set of heads, (N, S, …).
+    """Return the means of `NextTokens` of several texts, and of each without each set of heads.
 
-    Heads have their mean output over all texts instead.
+    Heads have their mean output over all texts instead. The shapes are (N, 1, 2) and (N, S, 2).
 
-    sets : by default each head alone. measure, hidden : as in `HeadRun.without`.
+    sets : by default each head alone. hidden : as in `HeadRun.without`.
     """
     outputs = [outputs_of(target) for target in targets]
     before, after = [], []
@@ -305,12 +285,12 @@ def measure_without(
         means = replace_outputs(run, "mean", outputs)
         chosen = run.every_head if sets is None else sets
         with part(number, len(targets), "ablating heads"):
-            after.append(run.without(chosen, means, measure=measure, hidden=hidden))
-        before.append(measure(run.numbers.detach()))
+            after.append(run.without(chosen, means, measure=NextTokens.means, hidden=hidden))
+        before.append(NextTokens.means(run.numbers.detach()))
     return torch.stack(before), torch.stack(after)
 
 
-def _gated(gate: Tensor | None) -> AbstractContextManager[Any]:
+def gated(gate: Tensor | None) -> AbstractContextManager[Any]:
     """Return a context in which each query attends only to the keys that a gate (T, T) allows."""
     return nullcontext() if gate is None else AttentionKnockout(gate[None, None])
 
@@ -321,8 +301,6 @@ def replace_outputs(run: HeadRun, how: Ablation, others: Sequence[Outputs] = ())
     "zero" replaces them by zeros, "mean" by the mean output of the head over the positions of other
     texts, "resample" by its outputs in another text, which starts anew where it is shorter. Without
     `others` the mean is that of the text itself, and "resample" reads it from its middle on.
-
-    others : the outputs in other texts.
     """
     outputs = run.outputs
     if how == "zero":
@@ -336,28 +314,25 @@ def replace_outputs(run: HeadRun, how: Ablation, others: Sequence[Outputs] = ())
         )
     first = min(run.rows)  # after the sink
     texts = others or [outputs]
-    if how == "mean":
-        return [
-            torch.cat([text[layer][:, first:] for text in texts], dim=1)
-            .mean(1, keepdim=True)
-            .expand_as(output)
-            for layer, output in enumerate(outputs)
-        ]
-    resampled = []
-    for layer, output in enumerate(outputs):
-        other = texts[0][layer][:, first:]
+    replaced = []
+    for output, *of_texts in zip(outputs, *texts, strict=True):
+        other, *more = [text[:, first:] for text in of_texts]
+        if how == "mean":
+            mean = torch.cat([other, *more], dim=1).mean(1, keepdim=True)
+            replaced.append(mean.expand_as(output))
+            continue
         start = 0 if others else other.shape[1] // 2
         places = [(start + row) % other.shape[1] for row in range(output.shape[1] - first)]
-        resampled.append(torch.cat([output[:, :first], other[:, places]], dim=1))
-    return resampled
+        replaced.append(torch.cat([output[:, :first], other[:, places]], dim=1))
+    return replaced
 
 
 def outputs_of(target: Target, inputs: Mapping[str, Tensor] | None = None) -> list[Tensor]:
-    """Return the outputs of the heads of each layer in a text, (H, T, d_v) each.
-
-    inputs : of another text; by default those of the target.
-    """
+    """Return the head outputs of each layer in a text, by default the target's, (H, T, d_v)."""
     outputs: list[Tensor] = []
-    with torch.no_grad(), MixTracer(lambda mix: outputs.append(by_head(mix.mixed, 1)[0])):
+    with (
+        torch.no_grad(),
+        tracing.MixTracer(lambda mix: outputs.append(tracing.by_head(mix.mixed, 1)[0])),
+    ):
         base_of(target.readout.module)(**(target.inputs if inputs is None else inputs))
     return outputs

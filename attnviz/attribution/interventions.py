@@ -51,6 +51,26 @@ def intervene(target: Target, words: Words, interventions: Sequence[str]) -> dic
     return effects
 
 
+def measure_words(
+    target: Target, value: float, words: Words, ids: Tensor, *, knock_out: bool
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return what the number loses by each change of a word, (W,), and by each replacement, (K, W).
+
+    value : the number in the text. ids : the tokens of the text and of its reference, (2, T), which
+    replace no word. knock_out : also hide each word from all attention, which has to be traced.
+    """
+    left_out = ("replace",) if knock_out else ("replace", "knock-out")
+    others = [name for name in available_interventions(target.model) if name not in left_out]
+    with part(0, 2):
+        causal = {name: lost[:, 0] for name, lost in intervene(target, words, others).items()}
+    common = common_words(target.model)
+    stand_ins = [token for token in common if token not in ids] or common
+    with part(1, 2, "each word: replace"):
+        ends = substitute_each(target, words, stand_ins)[..., 0].double().cpu()
+    replacements = (value - ends).T
+    return {**causal, "replace": replacements.mean(0)}, replacements
+
+
 def available_interventions(model: Model) -> tuple[str, ...]:
     """Return the interventions that a model allows, the default first."""
     has_mask = getattr(model.tokenizer, "mask_token_id", None) is not None
@@ -58,10 +78,7 @@ def available_interventions(model: Model) -> tuple[str, ...]:
 
 
 def substitute_each(target: Target, words: Words, tokens: Sequence[int]) -> Tensor:
-    """Replace each word by each of K tokens and return the vectors of the target, (W, K, d).
-
-    tokens : the ids that replace a piece, in one run each: [MASK], or several words.
-    """
+    """Replace each word by each of K tokens, one in each run; return what is read, (W, K, d)."""
     if not words:
         return target.outputs(1)[:0, None].expand(0, len(tokens), -1)
     replacements = torch.tensor(tokens, device=target.ids.device)
@@ -85,7 +102,7 @@ def knock_out(target: Target, words: Words) -> Tensor:
     size, ends = batch_size(target.ids), []
     for start in track(range(0, len(words), size)):
         batch = words[start : start + size]
-        gates = gates_without(target.ids, [[word] for word in batch])
+        gates = gates_without(target.ids.shape[1], [[word] for word in batch], target.ids.device)
         with AttentionKnockout(gates[:, None], target.readout.places) as knockout:
             ends.append(target.outputs(len(batch)))
         if not knockout.count:
@@ -96,16 +113,12 @@ def knock_out(target: Target, words: Words) -> Tensor:
     return torch.cat(ends)
 
 
-def gates_without(ids: Tensor, hidden: Sequence[Words]) -> Tensor:
-    """Return which keys each query may attend to if words are hidden from all others, (N, T, T).
-
-    hidden : the words that are hidden in each of N copies of a text, the positions of each.
-    """
-    T = ids.shape[1]
-    gates = torch.ones(len(hidden), T, T, dtype=torch.bool, device=ids.device)
+def gates_without(T: int, hidden: Sequence[Words], device: torch.device) -> Tensor:
+    """Return the visible keys, (N, T, T), if words (their positions) are hidden from all others."""
+    gates = torch.ones(len(hidden), T, T, dtype=torch.bool, device=device)
     for gate, words in zip(gates, hidden, strict=True):
         for positions in words:
-            columns = torch.tensor(positions, device=ids.device)
+            columns = torch.tensor(positions, dtype=torch.long, device=device)
             gate[:, columns] = False
             gate[columns[:, None], columns] = True
     return gates
@@ -117,10 +130,7 @@ def delete(target: Target, words: Words) -> Tensor:
 
 
 class AttentionKnockout(AttentionTracer):
-    """Masks every attention by a gate (N, 1, T, T) while N texts run.
-
-    places : as in `AttentionTracer`. count : the number of attentions that were masked.
-    """
+    """Masks every attention by a gate (N, 1, T, T) while N texts run; counts those in `count`."""
 
     def __init__(self, gate: Tensor, places: Places | None = None) -> None:
         super().__init__(places)
@@ -151,10 +161,7 @@ def common_words(model: Model) -> list[int]:
 
 
 def whole_words(model: Model) -> list[int]:
-    """Return the first tokens of the vocabulary that are a whole word of letters.
-
-    In a vocabulary without such words, such as that of a protein model, letters count.
-    """
+    """Return the first tokens that are whole words of letters, or single letters without any."""
     tokenizer = tokenizer_of(model.checkpoint)
 
     def is_word(token: int, before: str, shortest: int) -> bool:
@@ -185,11 +192,9 @@ def token_of(model: Model, word: str) -> int:
 class HeadPatching(AttentionKnockout):
     """Replaces the outputs of some heads in each copy of a text while the copies run.
 
-    heads : the (layer, head) of all that are replaced, by copy. replacement : the outputs of the
-    heads of each layer, (H, T, d_v). rows : the positions at which heads are replaced. fixed : the
-    outputs of all other heads, as `replacement`; None to compute them. gate : the keys that each
-    query may attend to, (T, T); None for all. layer : the first layer that runs. hidden : keys that
-    the heads may not attend to at other positions. Their outputs are then computed, not replaced.
+    heads : the (layer, head) of all that are replaced, by copy. rows : the positions at which they
+    are. gate : the keys that each query may attend to, (T, T); None for all. layer : the first
+    layer that runs. replacement, fixed, hidden : as in `HeadRun.without`.
     """
 
     def __init__(
@@ -209,10 +214,7 @@ class HeadPatching(AttentionKnockout):
         self.rows, self.fixed = rows, fixed
         self.layer = layer
         self.is_hiding, self.hides = len(hidden) > 0, False  # hides: whether a score was hidden
-        columns = torch.tensor(hidden, dtype=torch.long, device=every.device)
-        self.hidden = torch.zeros_like(every)
-        self.hidden[:, columns] = True
-        self.hidden[columns[:, None], columns] = False
+        self.hidden = ~gates_without(T, [[hidden]], every.device)[0]
 
     def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the softmax, where the heads of each copy do not see the hidden keys."""

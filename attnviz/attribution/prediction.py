@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attribution.reference import Reading, is_causal
-from attnviz.attribution.target import Readout, base_of
+from attnviz.attribution.target import Readout, Target, base_of
 from attnviz.attribution.tracing import blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean
@@ -24,10 +24,7 @@ _TIED = 0.5  # a difference of logits that is none: 62 % against 38 % at the mos
 
 @dataclass(frozen=True, eq=False)
 class Prediction(Readout):
-    """One number of the logits, (N, 1): of a token or class, or its difference to another.
-
-    rows : the position that the logits depend on directly.
-    """
+    """One number of the logits at `rows`, (N, 1): of a token or class, or a difference of two."""
 
     choice: int  # the token or class
     against: int | None  # the one it is compared with
@@ -61,14 +58,10 @@ class Prediction(Readout):
 
 @dataclass(frozen=True, eq=False)
 class NextTokens(Readout):
-    """The log-probabilities of R tokens, and whether each is the first choice, (N, 2R).
-
-    rows : the positions at which they are predicted. others : the only tokens that they are
-    compared with; by default the whole vocabulary.
-    """
+    """The log-probabilities of R tokens at `rows`, and whether each is first, (N, 2R)."""
 
     tokens: tuple[int, ...]
-    others: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()  # the only ones they are compared with; by default the vocabulary
 
     def __call__(self, output: Tensor) -> Tensor:
         """Return both for each run, from the logits."""
@@ -94,11 +87,7 @@ def logits_at(output: Tensor, rows: tuple[int, ...]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """What a model predicts for a text: tokens at a position, or classes.
-
-    text : the text that the predicted token is in, or goes on. logits : of all tokens or classes,
-    (V,).
-    """
+    """What a model predicts, by logits (V,): tokens at `rows` of `text` or after it, or classes."""
 
     model: Model
     text: str
@@ -161,16 +150,19 @@ class Choices:
             return logits.softmax(-1)
         return logits.sigmoid() if self._problem != "regression" else logits * torch.nan
 
+    def target(self, reading: Reading, choice: int, other: int | None, log: bool = True) -> Target:
+        """Return the prediction of a choice, or of its difference from another, in a text."""
+        module, rows, kind = self.model.module, self.rows, self.kind
+        readout = Prediction(module, rows, choice, other, kind, log, stacks=reading.stacks)
+        return Target(self.model, reading.inputs, reading.special, readout, reading.sink)
+
     def top(self, count: int) -> list[int]:
         """Return the most probable tokens or classes, the first first."""
         logits = self.logits.double().cpu()
         return logits.argsort(descending=True, stable=True)[:count].tolist()
 
     def rival(self, choice: int) -> tuple[int | None, list[str]]:
-        """Return what a choice is compared with: the most probable other one, and notes.
-
-        None where the classes do not exclude each other, or where both are nearly tied.
-        """
+        """Return the next most probable choice, if exclusive and not nearly tied, and notes."""
         other = next((other for other in self.top(2) if other != choice), None)
         if other is None or not self.is_distribution:
             return None, []
@@ -193,17 +185,13 @@ class Choices:
         """Return the id of a token or class, and notes; raise InputError for an unknown one."""
         if not isinstance(choice, str) or not choice.strip():
             raise InputError(f"The {what} must be a word, not {choice!r:.60}.")
-        return self._class(choice) if self.kind == "class" else self._token(choice, what)
-
-    def _class(self, choice: str) -> tuple[int, list[str]]:
-        names = [self.label(index) for index in range(len(self.logits))]
-        folded = [name.casefold() for name in names]
-        if choice.casefold() in folded:
-            return folded.index(choice.casefold()), []
-        hint = did_you_mean(choice, names) or f"Its classes are {', '.join(names)[:200]}."
-        raise InputError(f"{choice!r:.60} is not a class of {self.model.name}. {hint}")
-
-    def _token(self, choice: str, what: str) -> tuple[int, list[str]]:
+        if self.kind == "class":
+            names = [self.label(index) for index in range(len(self.logits))]
+            folded = [name.casefold() for name in names]
+            if choice.casefold() in folded:
+                return folded.index(choice.casefold()), []
+            hint = did_you_mean(choice, names) or f"Its classes are {', '.join(names)[:200]}."
+            raise InputError(f"{choice!r:.60} is not a class of {self.model.name}. {hint}")
         tokenizer: Any = self.model.checkpoint.target_tokenizer
         goes_on = self.kind == "next token" and self.text[-1:] not in ("", " ", "\n", "(", "“")
         typed = f" {choice}" if goes_on and not choice[0].isspace() else choice

@@ -17,7 +17,6 @@ from attnviz.results import AttentionRecord, AttentionResult
 
 if TYPE_CHECKING:
     from attnviz.attribution.decomposition import Decomposition
-    from attnviz.attribution.reference import Reading
 
 _DECODER = "decoder_"  # begins the names of the inputs of a decoder
 _ALL = slice(0, None)
@@ -40,10 +39,7 @@ class Place(NamedTuple):
         return spread
 
     def embed(self, weights: Tensor, T: int) -> Tensor:
-        """Return weights (H, m, n) between all tokens, (H, T, T).
-
-        Tokens that are no queries keep their vectors: they attend to themselves.
-        """
+        """Return weights (H, T, T) of all tokens; what is no query attends to itself."""
         embedded = torch.eye(T, dtype=weights.dtype, device=weights.device)
         embedded = embedded.repeat(len(weights), 1, 1)
         embedded[:, self.queries] = self.spread(weights, T)
@@ -56,15 +52,10 @@ EVERYWHERE = Place()  # of every attention in a model with one stack
 
 @dataclass(frozen=True)
 class Stacks:
-    """The encoder and the decoder of a model, and what each attention reads; none in other models.
+    """The encoder and the decoder of a model, and what each attention reads; none in others."""
 
-    source : the number of tokens of the source, which the encoder reads. Those of the target follow
-        them.
-    attentions : by the path of the attention's module, whether its queries, and its keys, are of
-        the target.
-    """
-
-    source: int = 0
+    source: int = 0  # the number of tokens that the encoder reads; those of the target follow them
+    # By the path of the attention's module, whether its queries, and its keys, are of the target.
     attentions: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -118,10 +109,7 @@ def copies_of(inputs: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
 
 
 def without_tokens(inputs: Mapping[str, Tensor], positions: set[int]) -> dict[str, Tensor]:
-    """Return inputs without the tokens at some positions.
-
-    A mask (1, …, T, T) loses rows and columns.
-    """
+    """Return inputs without some tokens; a mask (1, …, T, T) loses their rows and columns."""
     source, total = inputs["input_ids"].shape[1], token_ids(inputs).shape[1]
     rest = [
         torch.tensor([n for n in range(length) if first + n not in positions])
@@ -194,10 +182,7 @@ class Readout:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Leave the logits of all positions that are not read undefined while the model runs.
-
-        The unembedding takes longer than many blocks.
-        """
+        """Leave the logits of other positions undefined: they take longer than many blocks."""
         unembedding, rows, T = unembedding_of(self.module), list(self.rows), 0
         if unembedding is None:
             yield
@@ -221,10 +206,7 @@ class Readout:
             yield
 
     def without(self, positions: Sequence[int]) -> Readout:
-        """Return the same readout in a text without the tokens at some positions.
-
-        Where the token itself is deleted, the one before it takes its place.
-        """
+        """Return the readout without some tokens; the one before takes the place of its own."""
 
         def moved(place: int) -> int:
             return place - sum(position < place for position in positions)
@@ -247,21 +229,13 @@ def unembedding_of(module: nn.Module) -> nn.Module | None:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A text, and what is read off the model's output for it.
-
-    In an encoder–decoder its tokens are those of the source, then those of the target.
-    """
+    """A text, and what is read off the output; of two stacks, the source's tokens come first."""
 
     model: Model
     inputs: Mapping[str, Tensor]  # of the model for the text, (1, T) each
     special: tuple[bool, ...]  # which tokens are special
     readout: Readout
     sink: int | None = None  # the position of an ordinary token that every reference keeps
-
-    @classmethod
-    def in_text(cls, model: Model, reading: Reading, readout: Readout) -> Target:
-        """Return the target of a text that was read."""
-        return Target(model, reading.inputs, reading.special, readout, reading.sink)
 
     @property
     def ids(self) -> Tensor:
@@ -332,11 +306,6 @@ class Score(Target):
         placed = [(record, readout.stacks.place(record.path)) for record in records]
         return [(record, place) for record, place in placed if readout.reads(place)]
 
-    @property
-    def twice(self) -> dict[str, Tensor]:
-        """The inputs of two runs of the text, (2, T) each."""
-        return copies_of(self.inputs, 2)
-
     def project(self, numbers: Tensor) -> Tensor:
         """Return the sum over runs of what is read (N, d) along the direction, ()."""
         return (numbers @ self.direction.to(numbers)).sum()
@@ -345,8 +314,6 @@ class Score(Target):
 def mask_token(model: Model) -> int:
     """Return the id of the model's mask token, or raise InputError if there is none."""
     token = getattr(model.tokenizer, "mask_token_id", None)
-    if token is None:
-        raise InputError(
-            f"{model.name} has no mask token. Choose another reference or intervention."
-        )
-    return int(token)
+    if token is not None:
+        return int(token)
+    raise InputError(f"{model.name} has no mask token. Choose another reference or intervention.")

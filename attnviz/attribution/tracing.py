@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from attnviz.attribution.target import EVERYWHERE, Place, Places, Readout
-from attnviz.errors import ModelError
+from attnviz.capture.watch import restoring
+from attnviz.errors import AttnvizError, ModelError, first_line
+from attnviz.pipeline.attend import Model
 from attnviz.runtime.compat import outside_function_modes
 
 Elementwise: TypeAlias = Callable[[Tensor], Tensor]
@@ -33,16 +35,12 @@ _RECENT = 8  # weights that may not have met their values yet
 
 @dataclass(frozen=True, eq=False)
 class TracedAttention:
-    """One attention: weights (runs, H, m, n), values (runs, H, n, d_v).
-
-    mixed : their product in the graph and the shape of the model, for gradients. place : where it
-    is among all tokens.
-    """
+    """One attention: weights (runs, H, m, n), values (runs, H, n, d_v), and their product."""
 
     weights: Tensor
     values: Tensor
-    mixed: Tensor
-    place: Place = EVERYWHERE
+    mixed: Tensor  # in the graph of gradients, and in the shape that the model gives it
+    place: Place = EVERYWHERE  # among all tokens
 
 
 def by_head(x: Tensor, runs: int) -> Tensor:
@@ -161,9 +159,7 @@ class MixTracer(AttentionTracer):
 
 
 @contextmanager
-def activations(
-    module: nn.Module, apply: Callable[[Elementwise, Tensor], Tensor]
-) -> Iterator[None]:
+def activations(model: nn.Module, apply: Callable[[Elementwise, Tensor], Tensor]) -> Iterator[None]:
     """Call `apply(activation, x)` for every activation, also one made of several functions."""
 
     def run(original: Elementwise, x: Tensor) -> Tensor:
@@ -172,7 +168,7 @@ def activations(
 
     functions = {
         m: partial(run, m.forward)
-        for m in module.modules()
+        for m in model.modules()
         if type(m).__module__ in _ACTIVATIONS
         and not isinstance(m, nn.Softmax | nn.MultiheadAttention)
     }
@@ -216,6 +212,23 @@ def trace_run(
         with torch.enable_grad(), readout.alone(), mode:
             end = readout(module(**inputs)[0])
     return list(starts.values()), end
+
+
+@contextmanager
+def tracing(model: Model) -> Iterator[None]:
+    """Restore the model afterwards, and raise one clear error if its blocks cannot be traced."""
+    try:
+        with restoring(model.module), torch.enable_grad():
+            yield
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        if isinstance(error, AttnvizError | torch.OutOfMemoryError):
+            raise
+        way = "Choose another kind of model."
+        if "padding token" in str(error):  # a classifier finds the end of each text by it
+            way = "Set it: model.config.pad_token_id = tokenizer.eos_token_id."
+        raise ModelError(
+            f"The blocks of {model.name} cannot be traced: {first_line(error)}. {way}"
+        ) from error
 
 
 def expect_gradients(output: Tensor) -> None:

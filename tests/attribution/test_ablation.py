@@ -271,7 +271,7 @@ def test_the_estimate_is_the_derivative_toward_the_replacement(family, how, tiny
     score = make_score(model, special=1)
     with restoring(model.module):
         run = module_under_test.HeadRun.of(score)
-        outputs = [module_under_test.by_head(mix.detach(), 1)[0] for _, mix in run.mixes]
+        outputs = [module_under_test.tracing.by_head(mix.detach(), 1)[0] for _, mix in run.mixes]
         replacement = module_under_test.replace_outputs(run, how)
         step, slopes = 1e-3, 0  # norms and softmax compute in float32, so no smaller one
         for sign in (1, -1):

@@ -11,6 +11,7 @@ from attnviz.attribution.decomposition import decompose
 from attnviz.attribution.lens import StoredRun, logit_lens
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.residual_stream import decompose_residual_stream
+from attnviz.attribution.target import copies_of
 from attnviz.capture.watch import restoring
 from attnviz.errors import ModelError
 
@@ -36,7 +37,9 @@ def test_a_logit_is_the_sum_of_what_heads_and_mlps_added(score):
 def test_the_difference_of_a_logit_is_split_over_heads_and_sources(score):
     gate = gate_of(score.special, sink=0)
     with restoring(score.model.module):
-        split = decompose(score.readout, score.twice, direction=score.direction, gate=gate)
+        split = decompose(
+            score.readout, copies_of(score.inputs, 2), direction=score.direction, gate=gate
+        )
     assert split.table.shape == (3, 4, score.ids.shape[1])
     assert max(split.error, split.credit_error) <= 1e-5
     assert split.table.abs().sum() > 1e-2

@@ -19,19 +19,13 @@ from torch import Tensor
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.ablate.result import AblationResult
 from attnviz.analyses.explain.compute import find_prediction
-from attnviz.analyses.shift.compute import read_word, tracing
-from attnviz.attribution.heads import (
-    Ablation,
-    Head,
-    HeadRun,
-    Outputs,
-    outputs_of,
-    replace_outputs,
-)
+from attnviz.analyses.shift.compute import read_word
+from attnviz.attribution.heads import Ablation, Head, HeadRun, Outputs, outputs_of, replace_outputs
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import Prediction, logits_at
 from attnviz.attribution.reference import Reading, encode_like
 from attnviz.attribution.target import Readout, Target, token_ids
+from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError
 from attnviz.inputs.batch import Inputs, Many, parse_inputs
 from attnviz.inputs.text import spelled
@@ -237,10 +231,7 @@ class _Site:
         return given if isinstance(given, str) else self.reading.result.provenance.text or ""
 
     def measure(self, unchanged: Tensor) -> Measure:
-        """Return what measures the effects on the output: what is lost, and the divergence.
-
-        unchanged : what is read without an ablation, (1, d).
-        """
+        """Return a measure of the loss and the divergence, given the unchanged output, (1, d)."""
         number, before = self.number, unchanged.double()
         shares = before.softmax(-1) if self.is_distribution else None
 
@@ -319,11 +310,9 @@ def _ablate_text(
 ) -> _OneText:
     """Ablate each set of heads in one text."""
     target, groups = site.target, site.reading.groups
-    hidden = (
-        ()
-        if knock_out is None
-        else groups.positions[locate_known(knock_out, groups, site.reading.tokens)]
-    )
+    hidden: Sequence[int] = ()
+    if knock_out is not None:
+        hidden = groups.positions[locate_known(knock_out, groups, site.reading.tokens)]
     with tracing(target.model):
         run = HeadRun.of(target, keep_sink=keep_sink)
         chosen = tuple(run.every_head if sets is None else sets)
@@ -360,9 +349,7 @@ def _outputs_in(site: _Site, patch: TextSource) -> list[Tensor]:
     return outputs
 
 
-def _describe(
-    how: str, knock_out: str | None, patch: str | None, *, several: bool
-) -> tuple[str, str]:
+def _describe(how: str, knock_out: str | None, patch: str | None, several: bool) -> tuple[str, str]:
     """Return what happens to the heads, in words, and when something is lost, for a headline."""
     if knock_out is not None:
         hidden = f"may not attend to “{knock_out}”"

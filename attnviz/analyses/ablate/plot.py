@@ -13,7 +13,6 @@ from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, sign_colors, theme
 from attnviz.results.text import signed, source
 
-_BARS = 8  # heads beside the grid
 _BESIDE = 4.0  # inches of a page with room for bars beside the grid
 _SHARE = 0.58  # of the width, for the grid
 _GAP, _BELOW, _ROW = 0.25, 0.12, 0.19
@@ -48,13 +47,20 @@ def ablate(
             bottom = draw_effects(page, grid, (left, top), room, unit=result.unit, raises=raises)
             left, top = (left + room + _GAP, top) if beside else (left, bottom + _BELOW)
         bottom = max(bottom, _draw_bars(page, result, left, top))
-        parts = _caption(result)
+        texts = len(result.texts)
+        several = f"{texts} texts, {result.provenance.model}"
+        after = {
+            "total": "everything after it is recomputed",
+            "direct": "only where the output is read, and all other heads are fixed",
+        }[result.effect]
+        read = source(result.provenance) if texts == 1 else several
+        parts = [read, f"{result.how}; {after}", *result.notes]
         return page.finish_with_caption(bottom + CAPTION_GAP, parts, result.checked_agreement)
 
 
 def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> float:
     """Draw a bar for each of the heads that change most, with its interval; return the end."""
-    shown, room = result.strongest[:_BARS], page.right - left
+    shown, room = result.strongest[:8], page.right - left
     top = page.subtitle(left, top, "The largest effects (layer.head)", room) + 0.03
     names = [page.ruler.clip(result.names[index], room / 3, SMALL_SIZE) for index in shown]
     label = page.ruler.widest(names, SMALL_SIZE) + 0.08
@@ -89,13 +95,3 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> f
     if (rho := result.rank_correlation) is not None:
         parts.append(f"rank correlation of the gradient’s estimate: ρ = {signed(rho)}")
     return page.paragraph(left, top + tall + 0.04, "; ".join(parts), room)
-
-
-def _caption(result: AblationResult) -> list[str]:
-    texts = len(result.texts)
-    read = source(result.provenance) if texts == 1 else f"{texts} texts, {result.provenance.model}"
-    after = {
-        "total": "everything after it is recomputed",
-        "direct": "only where the output is read, and all other heads are fixed",
-    }[result.effect]
-    return [read, f"{result.how}; {after}", *result.notes]

@@ -64,9 +64,7 @@ class AblationResult(Result):
     condition: str = doc("The same in a headline, with {heads} for their names.")
     effect: str = doc('"total" or "direct".')
     notes: tuple[str, ...] = doc("What a caption should say besides.")
-    agreement: AgreementReport = doc(
-        "The attention of all texts, and the outputs without an ablation."
-    )
+    agreement: AgreementReport = doc("The attention of all texts, and the outputs before ablation.")
     provenance: Provenance = doc("Of the first text.")
 
     main_array: ClassVar[str] = "lost"

@@ -18,22 +18,17 @@ from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.explain.result import ExplainResult
-from attnviz.analyses.shift.compute import COMPLETE, tracing
+from attnviz.analyses.shift.compute import COMPLETE
 from attnviz.attribution.decomposition import Decomposition, decompose
 from attnviz.attribution.heads import head_effects
-from attnviz.attribution.interventions import (
-    Words,
-    available_interventions,
-    common_words,
-    intervene,
-    substitute_each,
-)
+from attnviz.attribution.interventions import measure_words
 from attnviz.attribution.lens import logit_lens
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reading, Reference, encode_causal, make_reference, read
 from attnviz.attribution.target import Score, Target, token_ids
+from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, expect_words, first_line, positive_number
@@ -171,11 +166,7 @@ def explain_prediction(
     measure: bool = True,
     provenance: Provenance | None = None,
 ) -> ExplainResult:
-    """Explain a prediction: see `explain`.
-
-    methods : names of known methods. measure : change each word in separate runs. provenance : by
-    default that of the reading.
-    """
+    """Explain a prediction by known methods, as `explain`; `measure` changes each word."""
     reading, site, choices = prediction.reading, prediction.target, prediction.choices
     model, readout = site.model, site.readout
     assert isinstance(readout, Prediction)
@@ -195,7 +186,9 @@ def explain_prediction(
         replacements = torch.empty(0, len(words), dtype=torch.float64, device="cpu")
         if measure:
             ids = token_ids(compared.inputs)
-            causal, replacements = _measure(site, value, words, ids, knock_out=split is not None)
+            causal, replacements = measure_words(
+                site, value, words, ids, knock_out=split is not None
+            )
         attributions: dict[str, Tensor] = {}
         effects, lens = None, None
         if split is not None:
@@ -238,7 +231,7 @@ def explain_prediction(
         heads=effects,
         lens=lens,
         notes=(*prediction.notes, *reading.notes, *compared.notes, *missing),
-        agreement=_verify(result.agreement, choices, site, split, value),
+        agreement=_verify(result.agreement, choices.logits, site, split, value),
         provenance=provenance or result.provenance,
     )
 
@@ -246,10 +239,7 @@ def explain_prediction(
 def _decompose(
     site: Target, compared: Reference, value: float, *, optional: bool
 ) -> tuple[Decomposition | None, list[str]]:
-    """Return the decomposition of a prediction, whose number is `value`, and notes.
-
-    optional : return None and a note, not a ModelError, if the model cannot be traced.
-    """
+    """Return the split of the number `value`, and notes; `optional`: a note if it is impossible."""
     name = site.model.name
     if not math.isfinite(value):
         raise ModelError(
@@ -291,22 +281,6 @@ class FoundPrediction:
     choices: Choices
     notes: Sequence[str]
 
-    @classmethod
-    def of(
-        cls,
-        reading: Reading,
-        choices: Choices,
-        choice: int,
-        against: int | None,
-        notes: Sequence[str],
-        *,
-        log: bool = True,
-    ) -> FoundPrediction:
-        """Return the prediction of one choice. log : as in `Prediction`."""
-        module, rows, kind = choices.model.module, choices.rows, choices.kind
-        readout = Prediction(module, rows, choice, against, kind, log, stacks=reading.stacks)
-        return cls(reading, Target.in_text(choices.model, reading, readout), choices, notes)
-
 
 def find_prediction(
     model: Model,
@@ -318,10 +292,7 @@ def find_prediction(
     written: Written | None = None,
     truncate: bool = False,
 ) -> FoundPrediction:
-    """Read a text, and find the prediction that is explained: see `explain`.
-
-    written : by default the most probable token is explained. truncate : as in `read`.
-    """
+    """Read a text and find its prediction, by default the most probable token: see `explain`."""
     written = written or Written()
     source = text if isinstance(text, Inputs) else parse_inputs(text)
     mask = getattr(model.tokenizer, "mask_token", None)
@@ -356,7 +327,7 @@ def find_prediction(
             f"Both choices are the token or class “{choices.label(first)}”. Choose another one."
         )
     log = log and choices.is_distribution
-    return FoundPrediction.of(reading, choices, first, second, notes, log=log)
+    return FoundPrediction(reading, choices.target(reading, first, second, log=log), choices, notes)
 
 
 def _prefix(model: Model, decoder: TextSource) -> TokenIds:
@@ -377,10 +348,7 @@ def _prefix(model: Model, decoder: TextSource) -> TokenIds:
 def _write(
     model: Model, source: Inputs, prefix: TokenIds | None, count: int, truncate: bool
 ) -> Written:
-    """Return the tokens that a model generates after a text, or after the prefix of its decoder.
-
-    Raises InputError unless the model generates so many, and no special ones before the last.
-    """
+    """Return the tokens generated after a text or a prefix; InputError for fewer than `count`."""
     checkpoint = model.checkpoint
     if prefix is not None:
         before: Sequence[int] = prefix.ids
@@ -406,9 +374,7 @@ def _write(
             f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "
             "(generate=)."
         )
-    read, start = (
-        decode(tokenizer, some, skip_special_tokens=True).strip() for some in (ids, before)
-    )
+    read, start = (decode(tokenizer, x, skip_special_tokens=True).strip() for x in (ids, before))
     notes = f"the model wrote “{read[len(start) :].strip()}”", *written.notes
     if prefix is None:
         return Written(new, last, notes)
@@ -422,32 +388,8 @@ def _expect_generator(model: Model, how: str) -> None:
         raise InputError(f"{model.name} does not generate tokens{how}")
 
 
-def _measure(
-    site: Target, value: float, words: Words, ids: Tensor, *, knock_out: bool
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Return what the number loses by each change of a word, (W,), and by each replacement, (K, W).
-
-    value : the number in the text. ids : the tokens of the text and of its reference, (2, T), which
-    replace no word. knock_out : also hide each word from all attention, which has to be traced.
-    """
-    left_out = ("replace",) if knock_out else ("replace", "knock-out")
-    others = [name for name in available_interventions(site.model) if name not in left_out]
-    with part(0, 2):
-        causal = {name: lost[:, 0] for name, lost in intervene(site, words, others).items()}
-    common = common_words(site.model)
-    stand_ins = [token for token in common if token not in ids] or common
-    with part(1, 2, "each word: replace"):
-        ends = substitute_each(site, words, stand_ins)[..., 0].double().cpu()
-    replacements = (value - ends).T
-    return {**causal, "replace": replacements.mean(0)}, replacements
-
-
 def _verify(
-    report: AgreementReport,
-    choices: Choices,
-    site: Target,
-    split: Decomposition | None,
-    value: float,
+    report: AgreementReport, logits: Tensor, site: Target, split: Decomposition | None, value: float
 ) -> AgreementReport:
     """Return a report that covers the split: its sums, and the number that it explains.
 
@@ -458,7 +400,7 @@ def _verify(
         missed = AnalysisCheck("sums of the parts", split.relative_error, COMPLETE)
         report = replace(report, analysis=(*report.analysis, missed))
     ours = torch.tensor([[value]], dtype=torch.float64, device="cpu")
-    size = choices.logits.double().abs().max().item()
+    size = logits.double().abs().max().item()
     return check_hidden_states(report, ours, site.as_loaded(), name="logits", scale=size)
 
 
@@ -517,10 +459,7 @@ def explain_generation(
 def explain_tokens(
     model: Model, text: str, generate: int, *, only: int | None = None, measure: bool = False
 ) -> list[ExplainResult]:
-    """Explain generated tokens: see `explain_generation`.
-
-    only : the number of the generated token to explain, counted from 0; None for all.
-    """
+    """Explain generated tokens, or `only` the one with this number, as `explain_generation`."""
     model = Model(model.checkpoint.shadow())
     _expect_generator(model, ", so none can be explained. Use a causal language model.")
     with part(0, 2, "the model generates"):
@@ -548,7 +487,9 @@ def explain_tokens(
             choices = Choices(model, "", "next token", (end - 1,), logits[end - 1])
             other, notes = choices.rival(ids[number])
             notes += [f"the model wrote “{written.strip()}”"] if written else []
-            found = FoundPrediction.of(reading.until(end), choices, ids[number], other, notes)
+            before = reading.until(end)
+            site = choices.target(before, ids[number], other)
+            found = FoundPrediction(before, site, choices, notes)
             source = replace(reading.result.provenance, text=text + written)
             results.append(explain_prediction(found, measure=measure, provenance=source))
     return results

@@ -212,11 +212,12 @@ def _draw_key(page: Page, result: ExplainResult, scale: Normalize, top: float) -
 
 def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     """Draw methods × words, each row on its own scale, with ρ at the right; return its end."""
-    rows = {_MEASURED: result.consensus} if result.causal else {}
+    rows = {_MEASURED: (result.consensus, "")} if result.causal else {}
     for name, scores in result.attributions.items():
-        rows["contributions" if name == SPLIT else name.replace("-", " ")] = scores
+        rho = result.rank_correlations.get(name)
+        interval = "" if rho is None else "{} ({} to {})".format(*map(signed, rho))
+        rows["contributions" if name == SPLIT else name.replace("-", " ")] = scores, interval
     label = page.ruler.widest([*rows], SMALL_SIZE) + 0.06
-    correlations = ["", *(_interval(result, name) for name in result.attributions)]
     has_rho = bool(result.rank_correlations)
     left, right = page.left + label, page.right - _RHO * has_rho
     shown = _strongest(result, int((right - left) / _NARROWEST))
@@ -231,7 +232,7 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
         page.write(page.right, top - line_height(TEXT_SIZE), ["ρ with measured"], align="right")
     ax = page.axes(left, top, right - left, _ROW * len(rows), bare=True)
     ax.set(xlim=(0, len(shown)), ylim=(len(rows), 0))
-    for line, (name, scores) in enumerate(rows.items()):
+    for line, (name, (scores, interval)) in enumerate(rows.items()):
         numbers = scores.tolist()
         largest = max(abs(numbers[index]) for index in shown) or 1.0
         drawn = [numbers[index] / largest for index in shown]
@@ -247,7 +248,7 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
                 )  # fmt: skip
         middle = top + (line + 0.5) * _ROW - line_height(SMALL_SIZE) / 2
         page.write(left - 0.05, middle, [name], align="right")
-        page.write(page.right, middle, [correlations[line]], align="right")
+        page.write(page.right, middle, [interval], align="right")
     bottom = _write_words(page, result, shown, left, cell, top + _ROW * len(rows) + 0.02)
     counts = Counter(result.stacks[index] for index in shown if result.stacks)
     before = 0
@@ -324,11 +325,3 @@ def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -
     key = "after layer; shade: probability, 0 to 1"
     bottom = top + tall + 0.02 + line_height(SMALL_SIZE)
     return page.write(page.left + AXIS_ROOM, bottom, [key], color=theme().muted)
-
-
-def _interval(result: ExplainResult, method: str) -> str:
-    """Return the rank correlation of a method with its interval; "" if there is none."""
-    if method not in result.rank_correlations:
-        return ""
-    rho, low, high = map(signed, result.rank_correlations[method])
-    return f"{rho} ({low} to {high})"

@@ -23,7 +23,6 @@ from attnviz.results.base import Columns, Rules, described, doc, documented, pro
 from attnviz.results.text import dim, literal, plain_table, signed
 
 SPLIT = "split"  # the name of the contributions among the methods
-_STRONGEST = 5  # heads that are named
 _RESAMPLES = 1000
 _LONGEST = 24  # letters of a word in a sentence
 UNITS = {"difference": "logits", "log-probability": "nats", "logit": "logits"}
@@ -89,9 +88,7 @@ class ExplainResult(WordResult):
         'What it loses by each of K replacements of a word, (K, W). "replace" is their mean.'
     )
     notes: tuple[str, ...] = doc("Further lines of the caption.")
-    agreement: AgreementReport = doc(
-        "That of the attention of the text, which also covers the sums and the number."
-    )
+    agreement: AgreementReport = doc("Of the attention of the text, the sums and the number.")
     provenance: Provenance = doc("The model and the text.")
     methods: Mapping[str, Tensor] = doc(
         "Further attributions by the name of their method, (W,) each.", default_factory=dict
@@ -166,11 +163,7 @@ class ExplainResult(WordResult):
     @property
     def sources(self) -> list[int]:
         """The indices of the words that are ranked: no special tokens, and none unmeasured."""
-        return [
-            index
-            for index, special in enumerate(self.special)
-            if not special and index not in self.unmeasured
-        ]
+        return [n for n, flag in enumerate(self.special) if not flag and n not in self.unmeasured]
 
     @property
     def credit(self) -> Tensor:
@@ -197,20 +190,14 @@ class ExplainResult(WordResult):
 
     @property
     def consensus(self) -> Tensor:
-        """The measured effect of each word, (W,): the mean over the interventions.
-
-        Each is scaled to their mean deviation over the words. NaN if nothing was measured.
-        """
+        """The mean of interventions, each scaled to their mean deviation, (W,); NaN without any."""
         if not self.causal:
             return torch.full((len(self.words),), torch.nan, dtype=torch.float64, device="cpu")
         return consensus(self.causal, self.sources)
 
     @property
     def effect(self) -> Tensor:
-        """What each word adds to the number, (W,): the measured effect, named `consensus`.
-
-        The contribution if nothing was measured.
-        """
+        """What each word adds, (W,): `consensus`, or the contribution if nothing was measured."""
         return self.consensus if self.causal else self.credit
 
     @property
@@ -234,23 +221,18 @@ class ExplainResult(WordResult):
         """
         if not self.causal or len(self.sources) < RANKABLE:
             return {}
-        picked, effects = self._resampled()
-        table = {}
+        random, count, words = np.random.default_rng(0), len(self.replacements), len(self.sources)
+        draws = random.multinomial(count, [1 / count] * count, _RESAMPLES)
+        picked = torch.from_numpy(random.integers(0, words, (_RESAMPLES, words)))
+        means = torch.from_numpy(draws / count) @ self.replacements
+        effects = consensus({**self.causal, "replace": means}, self.sources)[:, self.sources]
+        effects, table = effects.gather(1, picked), {}
         for name, scores in self.attributions.items():
             of_words = scores[self.sources]
             if (rho := spearman(of_words, self.consensus[self.sources])) is not None:
                 rhos = correlate_ranks(of_words[picked], effects)
                 table[name] = (rho, *np.nanquantile(rhos, [0.025, 0.975]).tolist())
         return table
-
-    def _resampled(self) -> tuple[Tensor, Tensor]:
-        """Return draws of the sources, and the measured effect of each, (draws, sources)."""
-        random, count, words = np.random.default_rng(0), len(self.replacements), len(self.sources)
-        draws = random.multinomial(count, [1 / count] * count, _RESAMPLES)
-        picked = torch.from_numpy(random.integers(0, words, (_RESAMPLES, words)))
-        means = torch.from_numpy(draws / count) @ self.replacements
-        effects = consensus({**self.causal, "replace": means}, self.sources)[:, self.sources]
-        return picked, effects.gather(1, picked)
 
     @property
     def strongest(self) -> int | None:
@@ -322,12 +304,9 @@ class ExplainResult(WordResult):
         if self.heads is None:
             return []
         effects, count = self.heads.exact.flatten(), self.heads.exact.shape[1]
-        order = effects.abs().nan_to_num(-1).argsort(descending=True, stable=True)[:_STRONGEST]
-        return [
-            (f"{n // count}.{n % count}", effects[n].item())
-            for n in order.tolist()
-            if effects[n].isfinite()
-        ]
+        order = effects.abs().nan_to_num(-1).argsort(descending=True, stable=True)[:5]
+        measured = [n for n in order.tolist() if effects[n].isfinite()]
+        return [(f"{n // count}.{n % count}", effects[n].item()) for n in measured]
 
     @property
     def predicted_by_layer(self) -> list[str]:

@@ -24,7 +24,6 @@ from attnviz.analyses.explore.result import (
     ShownMedium,
     WrittenTokens,
 )
-from attnviz.analyses.shift.compute import tracing
 from attnviz.analyses.survey.compute import survey_corpus
 from attnviz.analyses.survey.corpus import (
     Corpus,
@@ -46,6 +45,7 @@ from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target, base_of, unembedding_of
+from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import Positions
 from attnviz.inputs.batch import encode
@@ -349,7 +349,7 @@ def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
         sites.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
     if not sites:
         raise ModelError("no text of the sample can be read whole and has a next token")
-    before, after = measure_without(sites, measure=NextTokens.means)
+    before, after = measure_without(sites)
     return (before - after)[..., 0].mean(0)
 
 

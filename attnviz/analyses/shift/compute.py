@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -23,25 +23,18 @@ from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.sentences import find_word
 from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
 from attnviz.attribution.decomposition import Decomposition, decompose
-from attnviz.attribution.heads import patch_heads
-from attnviz.attribution.interventions import AttentionKnockout, available_interventions, intervene
+from attnviz.attribution.heads import gated, patch_heads
+from attnviz.attribution.interventions import available_interventions, intervene
 from attnviz.attribution.methods import check_methods, compute_methods
 from attnviz.attribution.methods.weights import raw_attention, rollout
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reading, Reference, encode_after, make_reference, read
 from attnviz.attribution.residual_stream import ResidualStream, decompose_residual_stream
 from attnviz.attribution.target import Readout, Score, Target
-from attnviz.attribution.tracing import trace_run
+from attnviz.attribution.tracing import trace_run, tracing
 from attnviz.capture.capture import hidden_states
 from attnviz.capture.watch import restoring
-from attnviz.errors import (
-    AttnvizError,
-    InputError,
-    ModelError,
-    expect_in_text,
-    expect_words,
-    first_line,
-)
+from attnviz.errors import InputError, ModelError, expect_in_text, expect_words
 from attnviz.inputs.batch import Batch, Inputs
 from attnviz.inputs.spelling import pieces_in
 from attnviz.inputs.text import token_spans
@@ -172,7 +165,7 @@ def shift(
             )
         states = _mean_states(readout, target.inputs)
         gate = compared.gate
-        with nullcontext() if gate is None else AttentionKnockout(gate[None, None]):
+        with gated(gate):
             first = {name: both[:1] for name, both in compared.inputs.items()}
             without = _mean_states(readout, first)
         plane = _find_plane(states, without, split, regions)
@@ -223,18 +216,14 @@ def parse_pair(text: Any, reference: Any) -> tuple[Any, Any]:
     """Return the text and its reference, "gate" by default. {mud|cash} in the text has both."""
     if isinstance(reference, str):
         expect_words(reference, "The reference")
-    alternatives = _BRACES.findall(text) if isinstance(text, str) else []
-    if not alternatives:
+    pairs = _BRACES.findall(text) if isinstance(text, str) else []
+    if not pairs:
         return text, "gate" if reference is None else reference
-    for pair in alternatives:
-        if pair.count("|") > 1 or not all(pair.split("|")):
-            raise InputError(
-                f"{{{pair}}} does not have two sides. Write {{mud|cash}}, for example."
-            )
+    for one in pairs:
+        if one.count("|") > 1 or not all(one.split("|")):
+            raise InputError(f"{{{one}}} does not have two sides. Write {{mud|cash}}, for example.")
     if reference is not None:
-        raise InputError(
-            f"{{{alternatives[0]}}} in the text and a reference are given. Give one of them."
-        )
+        raise InputError(f"{{{pairs[0]}}} in the text and a reference are given. Give one of them.")
     before = _BRACES.sub(lambda braces: braces[1].split("|")[0], text)
     return _BRACES.sub(lambda braces: braces[1].split("|")[1], text), before
 
@@ -246,7 +235,7 @@ def read_word(
     reading = read(model, text, truncate=truncate)
     rows = reading.groups.positions[locate_known(word, reading.groups, reading.tokens)]
     readout = Readout.word(model.module, rows)
-    return reading, Target.in_text(model, reading, readout)
+    return reading, Target(model, reading.inputs, reading.special, readout, reading.sink)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,11 +265,7 @@ class Regions:
 
 
 def read_regions(
-    model: Model,
-    word: str,
-    toward: Mapping[str, str | Sequence[str]],
-    ids: Tensor,
-    bos: int | None = None,
+    model: Model, word: str, toward: Mapping[str, str | Sequence[str]], ids: Tensor, bos: int | None
 ) -> Regions:
     """Return the two regions of the vectors of some texts.
 
@@ -387,23 +372,6 @@ def _find_plane(
     )
 
 
-@contextmanager
-def tracing(model: Model) -> Iterator[None]:
-    """Restore the model afterwards, and raise one clear error if its blocks cannot be traced."""
-    try:
-        with restoring(model.module), torch.enable_grad():
-            yield
-    except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        if isinstance(error, AttnvizError | torch.OutOfMemoryError):
-            raise
-        way = "Choose another kind of model."
-        if "padding token" in str(error):  # a classifier finds the end of each text by it
-            way = "Set it: model.config.pad_token_id = tokenizer.eos_token_id."
-        raise ModelError(
-            f"The blocks of {model.name} cannot be traced: {first_line(error)}. {way}"
-        ) from error
-
-
 def _verify(
     report: AgreementReport,
     target: Target,
@@ -437,12 +405,9 @@ def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Ite
     """Yield notes where the parts do not add up, with the reason."""
     worst = max(split.error, split.credit_error, stream.error)
     if worst > _EXACT:
-        inexact = dtype == "float32" or worst > _ROUNDED
-        why = (
-            "some functions here have no exact rule"
-            if inexact
-            else f"rounding in {dtype}; use float32"
-        )
+        why = f"rounding in {dtype}; use float32"
+        if dtype == "float32" or worst > _ROUNDED:
+            why = "some functions here have no exact rule"
         yield f"the parts miss the whole by {worst:.1%}: {why}"
     layers, mlps = len(stream.attention), len(stream.mlp)
     if mlps != layers:
@@ -452,9 +417,7 @@ def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Ite
         )
 
 
-def _causal(
-    target: Target, groups: TokenGroups, direction: Tensor, *, every: bool
-) -> dict[str, Tensor]:
+def _causal(target: Target, groups: TokenGroups, axis: Tensor, *, every: bool) -> dict[str, Tensor]:
     """Return what the word loses by each intervention, (W,); NaN for words not changed."""
     others = [
         index
@@ -465,5 +428,5 @@ def _causal(
     interventions = available_interventions(target.model)[: None if is_few else 1]
     positions = [groups.positions[index] for index in others]
     vectors = intervene(target, positions, interventions)
-    along = direction.double().cpu()
+    along = axis.double().cpu()
     return {name: spread(of @ along, others, len(groups.labels)) for name, of in vectors.items()}

@@ -44,8 +44,6 @@ from attnviz.figures.style import (
 from attnviz.results.text import literal, signed, source, source_and_notes, with_minus
 
 _NUMBERED = 3  # words with numbers at their bars, of each kind
-_WORTH = 0.1  # of the longest bar: a shorter one has no number
-_SEEN = 0.01  # of the largest contribution: special tokens with less are left out
 # Inches.
 _BETWEEN = 0.3  # the two panels side by side
 _ACROSS, _SQUARE = 0.4, 2.1  # the share of the path panel, and its height
@@ -53,7 +51,6 @@ _UPWARDS = 0.16  # the name of the vertical axis
 _BAR, _APART = 0.09, 0.055  # a bar, and its middle from that of the word
 _CELL, _NUMBERED_CELL = 0.25, 0.5  # a word with its bars, and with their numbers
 _BLANK = 0.05  # between words
-_STRETCH = 1.6  # times their width for words of short texts
 _SAMPLE = 0.11  # of a bar, before its label in the key
 _NUMBER = 0.1  # above or below a bar
 _HIGHEST = 0.8, 1.3  # the bars below one line of words at most; also beside the path
@@ -67,11 +64,9 @@ _THICK = 0.62  # of a row: a bar
 # Inches.
 _GAP, _ROW = 0.22, 0.17  # between panels, and of a word
 _RIGHT = 0.1  # half of a number at the right end of an axis
-_LAYER = 0.16  # from one number of a layer to the next
 _ALL_WORDS = 1.9, 2.9  # all words at most, in one column of a journal and in two
 _LONGEST = 0.9  # the label of a word at most
 _NARROW = 2.6  # narrower figures have one column, without interventions
-_FOUR_TICKS = 1.2  # inches, for as many numbers
 _SMALL = 0.85, 1.25  # the height of a panel without words, likewise
 
 
@@ -106,26 +101,20 @@ def shift(
         path: Axes | None = None
         if details:
             end = _draw_small_panels(page, result, _draw_words(page, result, top) + 0.12)
+        elif (plane := result.plane) is None:
+            end = _draw_sentence(page, result, page.left, top)
+        elif page.width < WIDE:
+            end, path = _draw_path(page, result, plane, page.left, top, page.room)
+            end = _draw_sentence(page, result, page.left, end + 0.1)
         else:
-            end, path = _draw_panels(page, result, top)
+            across = _ACROSS * page.room
+            end, path = _draw_path(page, result, plane, page.left, top, across)
+            end = max(end, _draw_sentence(page, result, page.left + across + _BETWEEN, top))
         parts = _caption_parts(result, details=details)
         drawn = page.finish_with_caption(end + CAPTION_GAP, parts, result.checked_agreement)
         if path is not None:
             _label_path(path, result)
         return drawn
-
-
-def _draw_panels(page: Page, result: ShiftResult, top: float) -> tuple[float, Axes | None]:
-    """Draw the path and the sentence; return the lower edge and the axes of the path."""
-    room, plane = page.room, result.plane
-    if plane is None:
-        return _draw_sentence(page, result, page.left, top), None
-    if page.width < WIDE:
-        end, path = _draw_path(page, result, plane, page.left, top, room)
-        return _draw_sentence(page, result, page.left, end + 0.1), path
-    end, path = _draw_path(page, result, plane, page.left, top, _ACROSS * room)
-    left = page.left + _ACROSS * room + _BETWEEN
-    return max(end, _draw_sentence(page, result, left, top)), path
 
 
 def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
@@ -203,10 +192,7 @@ def _ends(result: ShiftResult) -> tuple[str, str]:
 
 
 def _label_path(ax: Axes, result: ShiftResult) -> None:
-    """Label the start and the end of both paths, and some layers.
-
-    Call it when the axes have their final place, because overlaps are measured on the page.
-    """
+    """Label path ends and some layers, on axes in their final place: overlaps are measured."""
     assert result.plane is not None
     path, reference = result.plane.path.numpy(), result.plane.reference_path.numpy()
     last = len(path) - 1
@@ -322,7 +308,7 @@ def _numbered(shares: Sequence[float]) -> set[int]:
     """Return the words of which the numbers are written."""
     sizes = {n: abs(share) for n, share in enumerate(shares) if share == share}
     largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_NUMBERED]
-    return {n for n in largest if sizes[n] > 0 and sizes[n] >= _WORTH * sizes[largest[0]]}
+    return {n for n in largest if sizes[n] > 0 and sizes[n] >= 0.1 * sizes[largest[0]]}
 
 
 def _break_lines(
@@ -332,7 +318,7 @@ def _break_lines(
     largest = max(map(abs, contributions))
     words = []
     for index, word in enumerate(result.words):
-        if result.special[index] and abs(contributions[index]) <= _SEEN * largest:
+        if result.special[index] and abs(contributions[index]) <= 0.01 * largest:
             continue
         text = page.ruler.clip(literal(word, 60), room - _BLANK, TEXT_SIZE)
         least = _NUMBERED_CELL if index in numbered else _CELL
@@ -342,7 +328,7 @@ def _break_lines(
     full = room
     while len(narrower := _fill_lines(words, 0.97 * room)) == len(lines) and room > _CELL:
         lines, room = narrower, 0.97 * room
-    stretch = min(_STRETCH, full / max(line[-1].left + line[-1].width for line in lines))
+    stretch = min(1.6, full / max(line[-1].left + line[-1].width for line in lines))
     wider = [replace(word, width=min(full, stretch * word.width)) for word in words]
     return _fill_lines(wider, stretch * room * (1 + 1e-9))
 
@@ -383,10 +369,7 @@ def _draw_bars(
     kinds: Sequence[Sequence[float]],
     scale: float,
 ) -> None:
-    """Draw two bars for each word of a line, the first with the range of the kinds of change.
-
-    scale : of the axis, per inch.
-    """
+    """Draw two bars for each word of a line, the first with its range. scale : units per inch."""
     ends = line[0].left, line[-1].left + line[-1].width
     ax.plot(ends, [0, 0], color=theme().muted, linewidth=0.5, clip_on=False)
     with_numbers = [_numbered(shares) for shares in bars]
@@ -461,7 +444,11 @@ def _draw_words(page: Page, result: ShiftResult, top: float) -> float:
     _draw_interventions(ax, result)
     labels.apply(ax, "y")
     ax.set_xlabel(page.ruler.longest([_UNIT, "units"], room, TEXT_SIZE), color=theme().muted)
-    end = page.write(left, below + tall + AXIS_ROOM, _key(result), color=theme().muted)
+    ranks, key = result.rank_correlations, []
+    for name in [*result.causal, *(["consensus"] if "consensus" in ranks else [])]:
+        rho = f", {_rho(ranks[name])}" if name in ranks else ""
+        key.append(f"{_SIGNS.get(name, '')} {name}{rho}".strip())
+    end = page.write(left, below + tall + AXIS_ROOM, key, color=theme().muted)
     if not is_wide:
         return _draw_map(page, result, labels, left, end + 0.1, tall)
     return max(end, _draw_map(page, result, labels, left + room + _GAP + labels.room, top, tall))
@@ -481,16 +468,6 @@ def _draw_interventions(ax: Axes, result: ShiftResult) -> None:
     _style_rows(ax, len(contributions))
 
 
-def _key(result: ShiftResult) -> list[str]:
-    """Return the legend of the interventions, with their rank correlations."""
-    ranks = result.rank_correlations
-    lines = []
-    for name in [*result.causal, *(["consensus"] if "consensus" in ranks else [])]:
-        rho = f", {_rho(ranks[name])}" if name in ranks else ""
-        lines.append(f"{_SIGNS.get(name, '')} {name}{rho}".strip())
-    return lines
-
-
 def _rho(rho: float) -> str:
     return with_minus(f"ρ {rho:.2f}")
 
@@ -508,7 +485,7 @@ def _draw_map(
     largest = range_of(others) if others.abs().sum() > 0 else None
     mesh = draw_values(ax, table, largest=largest, lines=len(table) <= _LINED)
     labels.apply(ax, "y")
-    every = math.ceil(_LAYER * table.shape[1] / (right - left))
+    every = math.ceil(0.16 * table.shape[1] / (right - left))  # inches between numbers
     shown = np.arange(0, table.shape[1], every)
     ax.set_xticks(shown + 0.5, [str(layer) for layer in shown])
     ax.tick_params(axis="x", length=0)
@@ -542,7 +519,7 @@ def _draw_small_panels(page: Page, result: ShiftResult, top: float) -> float:
         below = page.subtitle(left, top, title, room - labels) + 0.04
         ax = page.axes(left, below, across, tall)
         mesh = draw(ax, result)
-        if draw is _draw_residual_stream and across < _FOUR_TICKS:
+        if draw is _draw_residual_stream and across < 1.2:
             ax.locator_params(axis="x", nbins=3)
         unit = page.ruler.longest([_UNIT, "units"], across, TEXT_SIZE)
         ax.set_xlabel(ax.get_xlabel() or unit, color=theme().muted)

@@ -25,7 +25,6 @@ from attnviz.results.text import dim, literal, plain_table, signed
 
 _LONGEST = 14  # letters of a word in a table
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
-_RANKED = 5  # words of each ranking
 _LISTED = 3  # words that a sentence names
 _NOTHING = 1e-6  # of the largest: not worth a rank
 _FAR = 0.1  # of the way: less is no movement to speak of
@@ -83,9 +82,7 @@ class ShiftResult(WordResult):
     tokens: tuple[str, ...] = doc("The tokens of the text.", label=True)
     reference: str = doc("What the text is compared with, in words.")
     decomposition: Decomposition = doc("The difference to the reference, split.")
-    residual_stream: ResidualStream = doc(
-        "What was added from the static to the contextual vector."
-    )
+    residual_stream: ResidualStream = doc("What is added from the static to the contextual vector.")
     causal: Mapping[str, Tensor] = doc(
         "By intervention, what the word loses along the direction if each other word is masked, "
         "replaced, knocked out or deleted, (W,). NaN for words that were not changed."
@@ -95,9 +92,7 @@ class ShiftResult(WordResult):
         "Mean of patching the text with the reference, and the reverse. None if heads were not "
         "patched."
     )
-    raw_attention: Tensor = doc(
-        "The weights of the word in the last layer, averaged over heads, (W,)."
-    )
+    raw_attention: Tensor = doc("The weights of the word in the last layer, mean of heads, (W,).")
     rollout: Tensor = doc("Attention multiplied through the layers, (W,).")
     regions: tuple[str, ...] = doc(
         "The two regions whose axis is the direction. Empty if the direction is that of the shift."
@@ -143,15 +138,9 @@ class ShiftResult(WordResult):
 
     @property
     def sources(self) -> list[int]:
-        """The indices of the words that can move the word, without special tokens and itself.
-
-        A word with a rollout of 0 is on no path, such as later words in a causal model.
-        """
-        return [
-            index
-            for index, special in enumerate(self.special)
-            if not special and index not in (self.at, self.sink) and self.rollout[index] > 0
-        ]
+        """The indices of words that can move it: not special, not itself, of a rollout above 0."""
+        others = (n for n, flag in enumerate(self.special) if not flag and self.rollout[n] > 0)
+        return [n for n in others if n not in (self.at, self.sink)]
 
     @property
     def credit(self) -> Tensor:
@@ -210,10 +199,7 @@ class ShiftResult(WordResult):
 
     @property
     def method_correlations(self) -> dict[str, dict[str, float]]:
-        """Spearman's ρ of each of `methods` with each intervention, and with their consensus.
-
-        Methods that cannot be ranked are left out.
-        """
+        """Spearman's ρ of each of `methods` that can be ranked, as in `rank_correlations`."""
         by_method = {name: self._rank_correlations(scores) for name, scores in self.methods.items()}
         return {name: correlations for name, correlations in by_method.items() if correlations}
 
@@ -302,14 +288,10 @@ class ShiftResult(WordResult):
             along = {name: labels.get(name, range(size)) for name, size in sides}
             table = stacked(along, {"number": numbers})
             tables.append({"quantity": [quantity] * numbers.numel(), **table})
-        return {
-            name: [
-                value
-                for table in tables
-                for value in table.get(name, [None] * len(table["quantity"]))
-            ]
-            for name in dict.fromkeys(name for table in tables for name in table)
-        }
+        columns: dict[str, Any] = {name: [] for table in tables for name in table}
+        for table, (name, column) in itertools.product(tables, columns.items()):
+            column.extend(table.get(name, [None] * len(table["quantity"])))
+        return columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         toward = f" toward {self.regions[0]}, from {self.regions[1]}" if self.regions else ""
@@ -355,9 +337,8 @@ class ShiftResult(WordResult):
         for start in range(0, len(names), count):
             here = names[start : start + count]
             columns = (map(_number, numbers[name]) for name in here)
-            yield plain_table(
-                ["source"], here, zip(words, *columns, strict=True), no_wrap=1 + len(here)
-            )
+            rows = zip(words, *columns, strict=True)
+            yield plain_table(["source"], here, rows, no_wrap=1 + len(here))
 
     @property
     def way(self) -> float | None:
@@ -409,9 +390,13 @@ class ShiftResult(WordResult):
     @property
     def headline(self) -> str:
         """What moved the word, in one sentence: the title of the figure."""
-        if self.at in self.entries:
-            return self._headline_of_itself()
-        return self._headline_of_a_pair() if self.entries else self._headline_of_words()
+        if self.at not in self.entries:
+            return self._headline_of_a_pair() if self.entries else self._headline_of_words()
+        word, other = self._name(self.at), f"“{literal(self.replaced[self.at])}”"
+        start = self.decomposition.start  # of the difference, without any context
+        if self.regions:
+            return f"In place of {other}, {word} itself makes {self._movement(start)}"
+        return f"{self.share(start):.0%} of what parts {word} from {other} is in the words alone"
 
     @property
     def details(self) -> list[str]:
@@ -470,14 +455,6 @@ class ShiftResult(WordResult):
         if self.way is None:
             return f"by {_number(abs(float(length)))} toward {end}"
         return f"{_number(abs(self.share(length)))} of the way from {start} to {end}"
-
-    def _headline_of_itself(self) -> str:
-        """Say how much of the difference to another word is there without any context."""
-        word, other = self._name(self.at), f"“{literal(self.replaced[self.at])}”"
-        start = self.decomposition.start
-        if self.regions:
-            return f"In place of {other}, {word} itself makes {self._movement(start)}"
-        return f"{self.share(start):.0%} of what parts {word} from {other} is in the words alone"
 
     def _headline_of_a_pair(self) -> str:
         """Say how far different words move the word: that they do so is no finding."""
@@ -547,22 +524,20 @@ class ShiftResult(WordResult):
 
     def _reached(self) -> Iterator[str]:
         """Yield where a difference of two texts enters, and how it reaches the word directly."""
-        split, entries = self.decomposition, self.entries
+        split, rows = self.decomposition, self.entries
         sign = 1 if split.total > 0 else -1
 
         def share(number: Tensor | float) -> str:
             return self._share(number * sign)
 
-        pairs = [
-            f"{self._name(n)} (“{literal(self.replaced[n])}” in the reference)" for n in entries
-        ]
-        if len(entries) == 1:
+        pairs = [f"{self._name(n)} (“{literal(self.replaced[n])}” in the reference)" for n in rows]
+        if len(rows) == 1:
             yield f"All of it starts at {pairs[0]}, the only difference."
         else:
-            known = [n for n in entries if self.credit[n] == self.credit[n]]
+            known = [n for n in rows if self.credit[n] == self.credit[n]]
             shares = [f"{share(self.credit[n])} starts at {self._name(n)}" for n in known]
             yield f"The differences are {joined(pairs)}. {joined(shares)}."
-        others = [n for n in entries if n != self.at]
+        others = [n for n in rows if n != self.at]
         rest = [n for n in range(len(self.words)) if n not in (*others, self.at)]
         parts = [f"{share(self.direct[n])} directly from {self._name(n)}" for n in others]
         parts += [f"{share(self.direct[self.at])} from itself"]
@@ -626,7 +601,7 @@ class ShiftResult(WordResult):
             scores = {index: numbers[index].item() for index in self.sources}
             least = _NOTHING * max(map(abs, scores.values()))
             ranked = sorted(scores, key=scores.__getitem__, reverse=True)
-            shown = [index for index in ranked if abs(scores[index]) > least][:_RANKED]
+            shown = [index for index in ranked if abs(scores[index]) > least][:5]
             columns[name] = [literal(self.names[index], _LONGEST) for index in shown]
         rows = itertools.zip_longest(*columns.values(), fillvalue="")
         return plain_table(list(columns), rows=rows, no_wrap=len(columns))

@@ -10,7 +10,6 @@ from functools import cache, partial
 
 import torch
 
-from attnviz.analyses.shift.compute import tracing
 from attnviz.analyses.survey.corpus import TextCorpus, TokenizedText
 from attnviz.analyses.survey.probes import Probe, ProbeText, predicts_next
 from attnviz.analyses.survey.result import Confirmation, HeadName
@@ -20,6 +19,7 @@ from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import read
 from attnviz.attribution.target import Target, unembedding_of
+from attnviz.attribution.tracing import tracing
 from attnviz.capture.watch import restoring
 from attnviz.errors import ModelError
 from attnviz.pipeline.attend import Model
@@ -181,7 +181,7 @@ def _measure(
     """Return the answers' log-probability and accuracy before, and without each set of heads."""
     targets, hidden = find_answers(), (0,) if probe.hides_sink else ()
     with tracing(model):
-        before, after = measure_without(targets, sets, measure=NextTokens.means, hidden=hidden)
+        before, after = measure_without(targets, sets, hidden=hidden)
     with restoring(model.module, None, seed=2):
         loaded = [NextTokens.means(one.readout.run(one.inputs)) for one in targets]
     errors = (before - torch.stack(loaded))[..., 0].abs()

@@ -8,7 +8,7 @@ it, rank words by it, and save it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from importlib import import_module
 from pkgutil import iter_modules
@@ -59,17 +59,11 @@ def attempt(compute: Callable[[], T]) -> tuple[T | None, str]:
         return None, first_line(error)
 
 
-def compute_methods(
-    names: Sequence[str], score: Score, methods: Mapping[str, Method] | None = None
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Return attributions by method, (T,) each, and notes on the methods that are left out.
-
-    methods : the functions by name; by default those that are registered.
-    """
+def compute_methods(names: Sequence[str], score: Score) -> tuple[dict[str, Tensor], list[str]]:
+    """Return attributions by method, (T,) each, and notes on the methods that are left out."""
     attributions, notes = {}, []
-    functions = METHODS if methods is None else methods
     for name in names:
-        attribution, reason = attempt(lambda: functions[name](score).detach().double().cpu())  # noqa: B023
+        attribution, reason = attempt(lambda: METHODS[name](score).detach().double().cpu())  # noqa: B023
         if attribution is None:
             notes.append(f"{name} is left out: {score.model.name} does not support it ({reason})")
         elif attribution.isfinite().all():

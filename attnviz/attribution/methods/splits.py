@@ -23,7 +23,7 @@ def split(score: Score) -> Tensor:
 
     In the reference every token may attend only to itself, to special tokens and to the sink.
     """
-    return credits(score.readout, score.twice, score.direction, score.gate)
+    return credits(score.readout, copies_of(score.inputs, 2), score.direction, score.gate)
 
 
 @method("partial-split")
@@ -43,7 +43,8 @@ def partial_split(score: Score) -> Tensor:
     parts = divide(_hidden_words(score))
     size = max(1, batch_size(score.ids) // 2)
     for start in range(0, len(parts), size):
-        gates = gates_without(score.ids, parts[start : start + size])
+        batch = parts[start : start + size]
+        gates = gates_without(score.ids.shape[1], batch, score.ids.device)
         copies = copies_of(score.inputs, 2 * len(gates))
         total += credits(score.readout, copies, score.direction, gates).double().cpu()
     return total / len(DIVISIONS)
