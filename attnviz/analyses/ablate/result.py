@@ -12,8 +12,7 @@ from torch import Tensor
 
 from attnviz.analyses.explain.result import UNITS
 from attnviz.attribution.ranking import RANKABLE, spearman
-from attnviz.results.agreement_report import AgreementReport
-from attnviz.results.attention_result import Provenance
+from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Result, Rules, described, doc, documented, proof
 from attnviz.results.text import dim, literal, plain_table, signed
 

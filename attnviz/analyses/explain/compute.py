@@ -38,9 +38,8 @@ from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
-from attnviz.results import AgreementReport, AnalysisCheck
+from attnviz.results import AgreementReport, AnalysisCheck, Provenance
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.attention_result import Provenance
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, track
 

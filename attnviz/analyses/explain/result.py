@@ -17,8 +17,7 @@ from attnviz.attribution.decomposition import Decomposition
 from attnviz.attribution.heads import HeadEffects
 from attnviz.attribution.lens import LogitLens
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, correlate_ranks, spearman
-from attnviz.results.agreement_report import AgreementReport
-from attnviz.results.attention_result import Provenance
+from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Rules, described, doc, documented, proof
 from attnviz.results.text import dim, literal, plain_table, signed
 

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from attnviz.errors import joined
 from attnviz.figures.claims import quoted
-from attnviz.results.agreement_report import AgreementReport
-from attnviz.results.attention_result import Provenance
+from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import (
     Columns,
     Result,

@@ -18,8 +18,7 @@ from attnviz.attribution.decomposition import Decomposition
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, spearman
 from attnviz.attribution.residual_stream import ResidualStream
 from attnviz.errors import joined
-from attnviz.results.agreement_report import AgreementReport
-from attnviz.results.attention_result import Provenance
+from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Savable, described, doc, documented, proof, stacked
 from attnviz.results.text import dim, literal, plain_table, signed
 
@@ -384,8 +383,18 @@ class ShiftResult(WordResult):
 
     def conclusion(self) -> str:
         """Return what moved the word, without what is so by construction."""
-        place = self._best_place() if self.entries else ()
-        return " ".join([f"{self.headline}.", *self.details, *place])
+        sentences = [f"{self.headline}.", *self.details]
+        if self.entries:  # the layer and the head that carry most of the difference to the word
+            split = self.decomposition
+            by_head = split.table.sum(-1)
+            toward = by_head * (1 if split.total > 0 else -1)
+            best = int(toward.sum(1).argmax())
+            layer, head = divmod(int(toward.argmax()), by_head.shape[1])
+            sentences.append(
+                f"The strongest layer is {best} ({self._share(toward[best].sum())}), the strongest "
+                f"head {head} of layer {layer} ({self._share(toward[layer, head])})."
+            )
+        return " ".join(sentences)
 
     @property
     def headline(self) -> str:
@@ -548,18 +557,6 @@ class ShiftResult(WordResult):
 
     def _share(self, number: Tensor | float) -> str:
         return _number(self.share(number))
-
-    def _best_place(self) -> Iterator[str]:
-        """Yield the layer and the head that carry most of a difference to the word."""
-        split = self.decomposition
-        by_head = split.table.sum(-1)
-        toward = by_head * (1 if split.total > 0 else -1)
-        best = int(toward.sum(1).argmax())
-        layer, head = divmod(int(toward.argmax()), by_head.shape[1])
-        yield (
-            f"The strongest layer is {best} ({self._share(toward[best].sum())}), the strongest "
-            f"head {head} of layer {layer} ({self._share(toward[layer, head])})."
-        )
 
     def _conclusions(self) -> Iterator[str]:
         """Yield the sums, what moved the word, and the rank correlations."""

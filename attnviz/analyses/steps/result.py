@@ -14,9 +14,8 @@ from torch import Tensor
 from attnviz.errors import expect_names
 from attnviz.figures.claims import were_read
 from attnviz.formula.attention import HIDDEN
+from attnviz.results import AxisGeometry, Provenance
 from attnviz.results.agreement_report import LINEAR, AgreementReport
-from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import AxisGeometry
 from attnviz.results.base import Result, Savable, described, doc, documented, proof
 from attnviz.results.text import dim, literal, plain_table, selection
 
