@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 # Check the shapes in the signatures of the formula while the tests of these folders run.
-SHAPED = {"formula", "property", "streaming", "differential"}
+SHAPED = {"formula", "property", "streaming"}
 jaxtyping.install_import_hook(
     ["attnviz.formula.attention", "attnviz.formula.projection"], "beartype.beartype"
 )

@@ -364,26 +364,38 @@ FURTHER: dict[str, tuple[str, dict[str, object]]] = {
 }  # fmt: skip
 
 
-def _further(family: str) -> PreTrainedModel:
+_BY_LAYER = {"layer_types", "mlp_layer_types", "no_rope_layers"}  # layers of several kinds
+
+
+def _further(family: str, *, shallow: bool = False) -> PreTrainedModel:
     name, sizes = FURTHER[family]
+    if shallow and "num_hidden_layers" in sizes and not _BY_LAYER & sizes.keys():
+        sizes = sizes | {"num_hidden_layers": 1}
     model_class = getattr(transformers, name)
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     return model_class(model_class.config_class(**tokens | sizes))
 
 
-def tiny(family: str, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:
-    """Return a tiny random model with sharp attention, in eval mode."""
-    model, random_state = _built(family, dtype, seed)
+def tiny(
+    family: str, dtype: torch.dtype = torch.float32, seed: int = 0, *, shallow: bool = False
+) -> PreTrainedModel:
+    """Return a tiny random model with sharp attention, in eval mode.
+
+    shallow : of a further family whose layers are alike, with a single one.
+    """
+    model, random_state = _built(family, dtype, seed, shallow)
     torch.set_rng_state(random_state)  # as if it had been built anew
     return copy.deepcopy(model)
 
 
 @lru_cache(12)
-def _built(family: str, dtype: torch.dtype, seed: int) -> tuple[PreTrainedModel, torch.Tensor]:
+def _built(
+    family: str, dtype: torch.dtype, seed: int, shallow: bool
+) -> tuple[PreTrainedModel, torch.Tensor]:
     """Return a model to be copied, and the state of the random generator after it was built."""
     torch.manual_seed(seed)
     every = FAMILIES | TWO_SIDED | OWN_CODE
-    model = every[family]() if family in every else _further(family)
+    model = every[family]() if family in every else _further(family, shallow=shallow)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1 or "norm." in name:
             is_scale = name.endswith("weight")  # of a norm; other vectors are biases

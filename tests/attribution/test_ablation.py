@@ -164,6 +164,7 @@ def test_an_encoder_is_ablated_at_every_position(tiny_model):
     assert differ(table(make_score(model, special=1)), table(make_score(model))) == 0
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("how", ["zero", "mean"])
 @pytest.mark.parametrize("family", ["llama", "bert", "albert"])
 def test_batched_ablations_equal_whole_runs_one_by_one(family, how, tiny_model, monkeypatch):
@@ -263,6 +264,7 @@ def test_the_mean_of_the_text_or_of_other_texts_replaces_a_head(tiny_model):
         assert effects.item() == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("how", ["zero", "mean"])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 def test_the_estimate_is_the_derivative_toward_the_replacement(family, how, tiny_model):

@@ -29,7 +29,7 @@ def own_names(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") in ("self", "cls"):
             names.add(node.attr)
     return names
 

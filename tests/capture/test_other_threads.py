@@ -66,7 +66,7 @@ def test_the_outputs_of_another_thread_stay_right(analysis, tokenizer):
     model = attnviz.load(module, tokenizer=tokenizer)
     step = watched_by(module, tokenizer(TEXT, return_tensors="pt").input_ids)
     with running(step) as counts:
-        verdicts = {ANALYSES[analysis](model) for _ in range(2)}
+        verdicts = {ANALYSES[analysis](model) for _ in range(2 if analysis == "attend" else 1)}
         while counts.total() < 20:
             time.sleep(0.001)
     assert set(counts) == {True}

@@ -54,7 +54,7 @@ def test_a_model_of_the_same_kind_follows_the_plan_of_another(tokenizer, searche
     assert len(searches) == 2
 
 
-@pytest.mark.parametrize("family", ["deberta", "longformer"])
+@pytest.mark.parametrize("family", ["deberta", pytest.param("longformer", marks=pytest.mark.long)])
 def test_attention_beside_the_interface_is_searched_each_time(family, tokenizer, searches):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     for count in (2, 4):

@@ -101,7 +101,7 @@ def test_weights_that_a_model_rescales_are_not_written(tokenizer):
     sizes = {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2}
     module = RwkvModel(RwkvConfig(vocab_size=30522, rescale_every=1, **sizes)).eval()
     model, before = attnviz.load(module, tokenizer=tokenizer), deepcopy(module.state_dict())
-    results = [model.attend(TEXTS[0]) for _ in range(2)]
+    results = [model.attend(TEXTS[2]) for _ in range(2)]
     assert {result.agreement.verdict for result in results} == {"verified"}
     assert results[0].provenance.weights_sha256 == results[1].provenance.weights_sha256
     assert not module.layers_are_rescaled

@@ -25,7 +25,10 @@ PLACES = [
 def placed(request, tokenizer, simulated_gpu):
     """A model on one device, while another one, or the same, is the default."""
     device, default = request.param
-    model = attnviz.load(tiny("bert").to(device), tokenizer=tokenizer)
+    module = tiny("bert")
+    del module.bert.encoder.layer[2:]
+    module.config.num_hidden_layers = 2
+    model = attnviz.load(module.to(device), tokenizer=tokenizer)
     torch.set_default_device(default)
     yield model
     torch.set_default_device(None)

@@ -31,7 +31,10 @@ def sharp(family, dtype=torch.float32):
     return module
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(one, marks=pytest.mark.long if one == "gpt2" else ()) for one in FAMILIES],
+)
 def test_steps_and_one_pass_give_the_same_weights(family, tokenizer):
     result = attnviz.load(sharp(family), tokenizer=tokenizer).attend(TEXTS[0], generate=TOKENS)
     assert result.agreement.verdict == "verified", result.agreement.summary()
@@ -63,7 +66,7 @@ def test_the_map_is_that_of_the_generated_text(tokenizer):
     assert result.provenance.generated == tokenizer.decode(ids[0, len(inputs["input_ids"][0]) :])
 
 
-@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("family", ["t5", pytest.param("bart", marks=pytest.mark.long)])
 def test_both_sides_have_the_right_tokens(family, tokenizer):
     result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("a train", generate=3)
     cross = result.stack().record(0)
@@ -167,11 +170,12 @@ def language_model(family):
 
 # Of each mechanism: positions, windows, chunks, experts, sinks, soft caps, ALiBi, two sides.
 WRITERS = [
-    "llama", "gemma2", "gpt-oss", "bloom", "mpt", "gpt-j", "gpt-neo", "deepseek-v3", "gemma4",
-    "llama4", "opt", "qwen3-next", "pegasus",
+    "llama", "gpt-oss", "bloom", "gpt-j", "gpt-neo", "deepseek-v3", "gemma4", "llama4", "opt",
+    "qwen3-next", "pegasus",
 ]  # fmt: skip
 MORE_WRITERS = [
-    "mistral", "falcon", "codegen", "gemma3", "modernbert-decoder", "ctrl", "marian",
+    "gemma2", "mpt", "mistral", "falcon", "codegen", "gemma3", "modernbert-decoder", "ctrl",
+    "marian",
     "llama-biased", "qwen2", "qwen3", "falcon-grouped", "afmoe", "apertus", "arcee", "biogpt",
     "bitnet", "cohere", "cohere2", "cwm", "dbrx", "deepseek-v2", "dots1", "ernie4.5", "exaone4",
     "flex-olmo", "gemma", "glm", "glm4-moe", "gpt-bigcode", "gpt-neox", "granite", "granite-moe",

@@ -260,8 +260,6 @@ SENTENCES = [
     ("bank", "Two herons stood on the muddy bank of the river."),
     ("check", "He wrote a check for the rent and signed it."),
     ("apple", "I love apple phones more than any others."),
-    ("bat", "The player swung the wooden bat and missed the ball."),
-    ("mouse", "She plugged the mouse into her old computer."),
 ]
 
 

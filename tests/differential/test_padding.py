@@ -51,9 +51,8 @@ ROUGH = {"dbrx": 1e-4}
 # Of the families without attention code of their own, some are enough: those that find positions by
 # themselves, and the unusual ones.
 OFTEN = {"bert", "gpt2", "mistral", "gemma2", "gpt-oss", "t5-encoder", *OWN_CODE, "roberta", "opt",
-         "esm", "roberta-prelayernorm", "cohere", "ctrl", "dbrx", "deepseek-v2", "gemma4",
-         "gpt-bigcode", "lfm2", "llama4", "ministral3", "modernbert", "phi3-longrope", "qwen3-next",
-         "smollm3", "youtu"}  # fmt: skip
+         "ctrl", "deepseek-v2", "gemma4", "lfm2", "llama4", "ministral3", "modernbert",
+         "qwen3-next"}  # fmt: skip
 CASES = [
     pytest.param(
         family, side, id=f"{family}-{side}", marks=() if family in OFTEN else pytest.mark.long
@@ -67,7 +66,7 @@ CASES = [
 @pytest.mark.pairs(each=1)
 @pytest.mark.parametrize(("family", "side"), CASES)
 def test_a_padded_text_has_the_same_maps_as_alone(family, side, own_tokenizer):
-    module = tiny(family)
+    module = tiny(family, shallow=True)
     inputs, axes = padded(family, module, own_tokenizer, side)
     no_provenance = {"versions": {}, "weights_sha256": ""}
     most_padded = min(range(len(SOME)), key=lambda n: int(inputs["attention_mask"][n].sum()))

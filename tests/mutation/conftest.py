@@ -12,7 +12,7 @@ from attnviz.capture.capture import capture
 from attnviz.inputs.batch import encode
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def captured(tokenizer):
     """Return the captures of some texts, by family and dtype.
 
@@ -37,7 +37,7 @@ def captured(tokenizer):
     return of
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def honest(captured):
     """Return the checks of the captures without a fault: all of them are verified.
 

@@ -16,7 +16,7 @@ from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, attend, numba_kernels, reference
 from attnviz.streaming.cpu import _RowBlock
 
-LONG = "the train left the station on time and nobody noticed that it was early. " * 6
+LONG = "the train left the station on time and nobody noticed that it was early. " * 4
 
 
 def scoring_of(change):

@@ -31,7 +31,7 @@ def attend(family, tokenizer, positions, dtype=torch.float32):
     return model.attend(**INPUTS[family], positions=positions).agreement
 
 
-@pytest.mark.pairs
+@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("positions", ["sample", "all"])
 @pytest.mark.parametrize("family", INPUTS)

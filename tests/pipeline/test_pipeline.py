@@ -111,7 +111,7 @@ def test_a_text_that_is_too_long_is_refused_or_truncated(model):
     long = "word " * 600
     with pytest.raises(InputError, match=r"has 602 tokens.*at most 512.*--truncate"):
         model.attend(long)
-    assert len(model.attend("word " * 300, truncate=True).record(0).query_axis) == 302
+    assert len(model.attend("word " * 100, truncate=True).record(0).query_axis) == 102
 
 
 def test_ids_without_an_embedding_are_named(tokenizer):
@@ -226,11 +226,9 @@ def test_only_reports_of_one_model_are_merged(train):
 def test_streamed_heads_keep_the_order_in_which_they_are_named(model):
     text = "the train left the station"
     natural = model.attend(text, mode="streamed", layers=[2], heads=[0, 1]).streamed[0]
-    for heads in ([1, 0], [*range(11, -1, -1)]):
-        result = model.attend(text, mode="streamed", layers=[2], heads=heads)
-        assert result.agreement.verdict == "verified"
-        assert result.streamed[0].kept == tuple(heads)
-        position = heads.index(0)
-        torch.testing.assert_close(
-            result.streamed[0].summary.entropy[position], natural.summary.entropy[0]
-        )
+    heads = [*range(11, -1, -1)]
+    result = model.attend(text, mode="streamed", layers=[2], heads=heads)
+    assert result.agreement.verdict == "verified"
+    assert result.streamed[0].kept == tuple(heads)
+    entropy = result.streamed[0].summary.entropy
+    torch.testing.assert_close(entropy[[-1, -2]], natural.summary.entropy)

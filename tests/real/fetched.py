@@ -43,6 +43,12 @@ def speech():
         pytest.skip(str(error))
 
 
+@cache
+def attended(name, dtype, positions, *given):
+    """Return what a model attends to in its own inputs, or in those that are given as items."""
+    return load(name, dtype).attend(**(dict(given) or inputs(name)), positions=positions)
+
+
 def inputs(name):
     """Return arguments of `attend`."""
     if name == "whisper-tiny.en":

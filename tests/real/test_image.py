@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from fetched import PHOTO, load
+from fetched import PHOTO, attended, load
+from PIL import Image
 
 pytestmark = pytest.mark.real
 SIDE = 16  # patches
@@ -20,8 +21,10 @@ def photo():
     hook = model.module.layernorm.register_forward_pre_hook(
         lambda _, arguments: outputs.append(arguments[0][0, 1:].norm(dim=-1))
     )
-    result = model.attend(image=PHOTO, positions="sample")
+    with torch.no_grad(), Image.open(PHOTO) as picture:
+        model.module(**model.checkpoint.processors.image(picture, return_tensors="pt"))
     hook.remove()
+    result = attended("dinov2-small", torch.float32, "sample")
     weights = np.stack([record.weights().numpy() for record in result])
     return weights[:, :, 1:, 1:], weights[:, :, 0, 1:], outputs[-1]
 
