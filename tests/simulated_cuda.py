@@ -337,10 +337,15 @@ def _uncomputed(operator, args, kwargs):
     return _replace(shapes, without_numbers)
 
 
+_NESTS = tuple, list, dict
+
+
 def _replace(value, change):
     """Return a value whose parts are changed, in tuples, lists and dictionaries."""
     if isinstance(value, (tuple, list)):
-        return type(value)([_replace(part, change) for part in value])
+        return type(value)(
+            [_replace(part, change) if isinstance(part, _NESTS) else change(part) for part in value]
+        )
     if isinstance(value, dict):
         return {name: _replace(part, change) for name, part in value.items()}
     return change(value)

@@ -177,7 +177,9 @@ def two_layers(tokenizer, simulated_gpu, monkeypatch):
     return attnviz.load(module.to("cuda"), tokenizer=tokenizer)
 
 
-@pytest.mark.parametrize("function", ALL)
+@pytest.mark.parametrize(  # `explore` calls `survey`
+    "function", [pytest.param(one, marks=pytest.mark.long if one is survey else ()) for one in ALL]
+)
 def test_every_function_runs_to_its_end(function, two_layers, tmp_path):
     result = function(two_layers, tmp_path)
     assert getattr(result, "agreement", result).verdict == "verified"
