@@ -39,31 +39,26 @@ def scores_by_formula(scoring):
         scores = scores + scoring.bias.double()
     rule = scoring.visible
     distance = torch.arange(m)[:, None] + rule.offset - torch.arange(n)
-    for i in range(m):
-        for j in range(n):
-            near = rule.after is None or distance[i, j] >= -rule.after
-            near &= rule.before is None or distance[i, j] <= rule.before
-            if not near or (rule.keys is not None and not rule.keys[j]):
-                scores[:, i, j] = -torch.inf
-    return scores
+    visible = torch.ones(m, n, dtype=torch.bool) if rule.keys is None else rule.keys.expand(m, n)
+    if rule.after is not None:
+        visible = visible & (distance >= -rule.after)
+    if rule.before is not None:
+        visible = visible & (distance <= rule.before)
+    return scores.masked_fill(~visible, -torch.inf)
 
 
 def check(summary, P, offset=0):
     """Compare every number of a summary with the full map."""
     H, m, n = P.shape
     cell = summary.cell
-    cells = [
-        [P[:, i : i + cell, j : j + cell].flatten(1) for j in range(0, n, cell)]
-        for i in range(0, m, cell)
-    ]
-
-    def pooled(reduce):
-        return torch.stack([torch.stack([reduce(each) for each in row], -1) for row in cells], 1)
-
+    M, N = -(-m // cell), -(-n // cell)
+    filled = torch.full((H, M * cell, N * cell), torch.nan, dtype=P.dtype)
+    filled[:, :m, :n] = P
+    cells = filled.view(H, M, cell, N, cell).transpose(2, 3).flatten(3)
     i = torch.arange(m)[:, None] + offset
     expected = {
-        "mean": pooled(lambda each: each.mean(1)),
-        "largest": pooled(lambda each: each.amax(1)),
+        "mean": cells.nanmean(-1),
+        "largest": cells.nan_to_num(0).amax(-1),
         "received": P.sum(1),
         "entropy": -(P * P.clamp(min=1e-300).log()).sum(-1),
         "distance": (P * (i - torch.arange(n)).abs()).sum(-1),

@@ -112,7 +112,7 @@ def test_the_bundled_model_with_padding(train, small):
 
 
 @pytest.mark.parametrize("least", [cpu.LEAST, 2**62], ids=["loops", "torch"])
-@pytest.mark.parametrize("count", [400, pytest.param(4096, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [700, pytest.param(4096, marks=pytest.mark.long)])
 def test_hundreds_and_thousands_of_tokens(count, least, monkeypatch):
     monkeypatch.setattr(cpu, "LEAST", least)
     torch.manual_seed(0)
