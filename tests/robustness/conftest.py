@@ -8,7 +8,7 @@ from robustness.running.scene import Scene, Server, restore_permissions, run
 from robustness.running.settings import apply
 
 # Groups of cases of what comes before and after the model
-KNOWN = ("text", "selections", "files", "commands")
+KNOWN = ("text", "selections", "files", "commands", "streams")
 
 
 @pytest.fixture(scope="session")

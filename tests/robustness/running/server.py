@@ -44,7 +44,9 @@ _MODULES = (
     "attnviz.analyses.senses.compute", "attnviz.interactive.payload",
     "pydantic", "PIL.JpegImagePlugin", "PIL.GifImagePlugin",
     "attnviz.analyses.example.compute", "attnviz.app", "calling",
-    "attnviz.analyses.maps.plot", "attnviz.interactive.serve.app",
+    "attnviz.analyses.maps.plot", "attnviz.interactive.serve.app", "attnviz.analyses.shift.plot",
+    "attnviz.analyses.example.plot", "attnviz.analyses.senses.plot", "attnviz.analyses.steps.plot",
+    "textalloc", "scipy.signal", "rich._emoji_codes",
 )  # fmt: skip
 
 
@@ -75,7 +77,7 @@ def warm_up(model: str) -> None:
     import attnviz.app
 
     axes = attnviz.plot.heatmap(attnviz.attend("the train", model=model))
-    for suffix in ("png", "svg"):
+    for suffix in ("png", "svg", "pdf"):
         axes.figure.savefig(io.BytesIO(), format=suffix)
     attnviz.view(attnviz.attend("the train", model=model)).data()
     with contextlib.redirect_stdout(io.StringIO()):
@@ -83,11 +85,11 @@ def warm_up(model: str) -> None:
 
 
 _KNOWN: dict[str, Any] = {}
-_TEXTS = ("the train left the station", "the train left", "the train")
+_TEXTS = ("the train left the station", "the train left", "the train", "train")
 
 
 def know(model: str) -> None:
-    """Read the model and two texts, for cases of what comes after."""
+    """Read the model and these texts, for cases of what comes after."""
     from attnviz.pipeline import attend
 
     load, run, done = attend.load_checkpoint, attend.run, {}
@@ -101,7 +103,7 @@ def know(model: str) -> None:
 
     def run_known(of: Any, inputs: Any, options: Any) -> Any:
         key = repr((inputs, options))
-        if of.module is not checkpoint.module or key not in done:
+        if of.loaded is not checkpoint or key not in done:  # each run has a shadow of its own
             return run(of, inputs, options)
         return [*done[key]]
 
