@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parent.parent / "attnviz"
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -42,28 +40,33 @@ def test_no_module_is_named_after_a_model_family():
 HEAVY = ("torch", "transformers", "matplotlib", "seaborn", "pandas", "numpy")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import attnviz",
-        "from attnviz.app import run; run(['--help'])",
-        "from attnviz.app import run; run(['heatmap', '--help'])",
-        "from attnviz.app import run; run(['heatmap', ''])",
-        "from attnviz.app import run; run(['heatmap', 'text', '-o', 'figure.docx'])",
-        "from attnviz.app import run; run(['models', 'bert'])",
-        "from attnviz.app import run; run(['example', '--help'])",
-        "from attnviz.app import run; run(['example', 'phnes'])",
-        "from attnviz.app import run; run(['senses', '--help'])",
-        "from attnviz.app import run; run(['doctor', '--help'])",
-        "from attnviz.app import run; run(['senses', 'bnak'])",
-    ],
-)
-def test_nothing_heavy_is_loaded_before_it_is_needed(code):
-    check = f"import sys; print([name for name in {HEAVY} if name in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{check}"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+CALLED = [
+    "import attnviz",
+    *(
+        f"from attnviz.app import run; run({arguments})"
+        for arguments in (
+            ["--help"],
+            ["heatmap", "--help"],
+            ["heatmap", ""],
+            ["heatmap", "text", "-o", "figure.docx"],
+            ["models", "bert"],
+            ["example", "--help"],
+            ["example", "phnes"],
+            ["senses", "--help"],
+            ["doctor", "--help"],
+            ["senses", "bnak"],
+        )
+    ),
+]
+
+
+def test_nothing_heavy_is_loaded_before_it_is_needed():
+    check = f"print([name for name in {HEAVY} if name in sys.modules], file=told)"
+    tell = "import sys; told, sys.stdout = sys.stdout, sys.stderr"
+    code = "\n".join([tell, *(f"{called}\n{check}" for called in CALLED)])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = dict(zip(CALLED, done.stdout.splitlines(), strict=True))
+    assert loaded == dict.fromkeys(CALLED, "[]")
 
 
 def test_saved_results_are_drawn_without_transformers_and_triton_is_loaded_on_demand():
