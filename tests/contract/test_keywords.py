@@ -12,6 +12,7 @@ import pytest
 
 import attnviz
 from contract.calls import CALLS, FIGURES, IDLE, With, names_in, outcome, outcome_once, read_only
+from contract.test_options import in_turn
 
 
 def arguments_of(call, keyword, context=None):
@@ -49,14 +50,19 @@ DRAWN = {*FIGURES, "details"}
 SELECTED = {"head", "word"}
 COMMANDS = ("ablate", "check", "compare", "example", "explain", "heads", "heatmap", "senses",
             "shift", "steps", "survey")  # fmt: skip
+# The commands that call the function of their name with the options that are typed
+CALLING = ("ablate", "check", "compare", "explain", "explore", "senses", "shift", "steps", "survey")
+WRITING = {"out", "resume", "force"}  # what a command does itself, too
 
 
 def of_functions():
     """Return all keywords; those that `test_options.py` gives to a command are long."""
+    typed = {case.values for case in in_turn() if not case.marks and case.values[0] in CALLING}
     for name, call in CALLS.items():
         for keyword in call.values:
+            called = (name, keyword) in typed and keyword not in WRITING
             rests = name.removeprefix("plot.") in COMMANDS and keyword in DRAWN
-            rests = rests or (name == "plot.steps" and keyword in SELECTED)
+            rests = rests or called or (name == "plot.steps" and keyword in SELECTED)
             yield pytest.param(name, keyword, marks=pytest.mark.long if rests else [])
 
 
