@@ -1,4 +1,7 @@
-"""What the calls share: runs of tiny models on the same texts, and the process that loads torch."""
+"""What the calls share: runs of tiny models on the same texts, and the process that loads torch.
+
+The common words of a vocabulary are found once, too.
+"""
 
 from functools import cache
 
@@ -7,7 +10,16 @@ from one_run import Runs
 
 from attnviz.analyses.doctor import compute
 from attnviz.analyses.survey import corpus
-from attnviz.attribution import reference
+from attnviz.attribution import interventions, reference
+
+_WORDS = {}
+
+
+def whole_words_once(model, find=interventions.whole_words):
+    """Return the words of a vocabulary, found once."""
+    if model.tokenizer not in _WORDS:
+        _WORDS[model.tokenizer] = find(model)
+    return _WORDS[model.tokenizer]
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -17,5 +29,6 @@ def _each_run_once():
         runs = Runs()
         for module in (corpus, reference):
             patch.setattr(module, "run", runs)
+        patch.setattr(interventions, "whole_words", whole_words_once)
         patch.setattr(compute, "_load_torch", cache(compute._load_torch))
         yield
