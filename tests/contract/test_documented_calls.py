@@ -13,7 +13,7 @@ from families import FAMILIES, FURTHER, OWN_CODE, TARGETS, TEXTS, TWO_SIDED, tin
 import attnviz
 
 EVERY = [*FAMILIES, *TWO_SIDED, *OWN_CODE, *FURTHER]
-ROTATING = EVERY[::4]  # 30 of the families; all with -m long
+ROTATING = EVERY[::8]  # 15 of the families; all with -m long
 
 
 def documented(module, tokenizer, text, target):
