@@ -40,7 +40,7 @@ TEXTS = {
         leaves="view.html",
     ),
     "100,000 tokens, cut and verified": typed(
-        "verify --file 100000.txt -m tiny --truncate", said=_CUT
+        "verify --file 100000.txt -m tiny --truncate", said=_CUT, long=True
     ),
     "100,000 tokens, streamed": typed(
         "heatmap --file 100000.txt -m tiny --mode streamed", 2, "can read at most 64", long=True
