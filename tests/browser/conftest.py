@@ -7,6 +7,7 @@ integration, they fail instead.
 import os
 import re
 import shutil
+import time
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +18,10 @@ FLAGS = [
     "--disable-gpu", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
     # otherwise a frame may send a request before Playwright intercepts it
-    "--disable-features=IsolateSandboxedIframes",
+    "--disable-features=IsolateSandboxedIframes,SpareRendererForSitePerProcess",
 ]  # fmt: skip
 NOWHERE = {"server": "http://127.0.0.1:9", "bypass": "127.0.0.1"}  # there is no network here
+PATIENCE = 60  # seconds for what is expected to be reported
 AT_HAND = ("file:", "about:", "data:", "blob:")  # schemes that need no network
 
 
@@ -60,15 +62,42 @@ def browser():
 
 @pytest.fixture(scope="module")
 def left_open(browser):
-    """Return the pages that several tests of a module read, by their address and window."""
-    pages = {}
-    yield pages
-    for page, _ in pages.values():
-        page.context.close()
+    """Return the tabs that several tests of a module read, by their address and window."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def idle_tabs(browser):
+    """Return the tabs that no test reads; a new one takes longer than most tests."""
+    return []
+
+
+class Tab:
+    """A page, the prefixes of the addresses that it may request, and its troubles."""
+
+    def __init__(self, browser):
+        self.allowed, self.troubles = AT_HAND, []
+        context = browser.new_context()
+        _watch(context, self)
+        self.page = context.new_page()
+
+    def prepare(self, address, width=1280, height=800, dark=False):
+        """Make the empty page ready for an address."""
+        self.allowed = _allowed(address)
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.emulate_media(color_scheme="dark" if dark else "light")
+
+    def clear(self):
+        """Leave the page, and all that it has stored."""
+        self.page.evaluate("() => { sessionStorage.clear(); localStorage.clear() }")
+        self.page.mouse.move(0, 0)
+        self.page.unroute_all()
+        self.page.goto("about:blank")
+        self.page.context.clear_cookies()
 
 
 @pytest.fixture
-def open_page(browser, left_open, tmp_path):
+def open_page(browser, left_open, idle_tabs, tmp_path):
     """Open pages without a network: a file, HTML as text, or the address of a local server.
 
     open_page(what, width=1280, height=800, dark=False, expects=(), fragment="", shared=False) →
@@ -82,38 +111,38 @@ def open_page(browser, left_open, tmp_path):
     def open_(what, fragment="", shared=False, expects=(), **window):
         address = _address(what, tmp_path / f"page{len(opened)}.html")
         key = (address, *sorted(window.items()))
-        page, troubles = (shared and left_open.get(key)) or _new(browser, address, **window)
+        tab = shared and left_open.get(key)
+        if not tab:
+            tab = idle_tabs.pop() if idle_tabs else Tab(browser)
+            tab.prepare(address, **window)
         if shared:
-            left_open[key] = page, troubles
-        opened.append((page, troubles, expects, shared))
-        if page.url == "about:blank":
-            page.goto(f"{address}#{fragment}" if fragment else address)
-        return page
+            left_open[key] = tab
+        opened.append((tab, expects, shared))
+        if tab.page.url == "about:blank":
+            tab.page.goto(f"{address}#{fragment}" if fragment else address)
+        return tab.page
 
     yield open_
-    for page, _, _, shared in opened:
-        if not shared:
-            page.context.close()
-    wrong = [line for _, troubles, expects, _ in opened for line in _wrong(troubles, expects)]
-    for _, troubles, _, _ in opened:
-        troubles.clear()
+    for tab, expects, shared in opened:
+        deadline = time.monotonic() + PATIENCE
+        while _absent(tab.troubles, expects) and time.monotonic() < deadline:
+            tab.page.wait_for_timeout(20)
+        if not shared and not tab.page.is_closed():  # as a test does that changes the device
+            tab.clear()
+            idle_tabs.append(tab)
+    wrong = [line for tab, expects, _ in opened for line in _wrong(tab.troubles, expects)]
+    for tab, _, _ in opened:
+        tab.troubles.clear()
     assert not wrong, "\n".join(wrong)
 
 
-def _new(browser, address, width=1280, height=800, dark=False):
-    """Return an empty page for an address, and the list of its troubles."""
-    context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
-    )
-    troubles = []
-    _watch(context, _allowed(address), troubles)
-    return context.new_page(), troubles
+def _absent(troubles, expects):
+    return [e for e in expects if not any(re.search(e, line) for line in troubles)]
 
 
 def _wrong(troubles, expects):
-    absent = [e for e in expects if not any(re.search(e, line) for line in troubles)]
     unexpected = [line for line in troubles if not any(re.search(e, line) for e in expects)]
-    return unexpected + [f"expected {e!r}, which did not come" for e in absent]
+    return unexpected + [f"expected {e!r}, which did not come" for e in _absent(troubles, expects)]
 
 
 def _address(what, file):
@@ -133,9 +162,11 @@ def _allowed(address):
     return (*AT_HAND, host, host.replace("http:", "ws:"))
 
 
-def _watch(context, allowed, troubles):
+def _watch(context, tab):
+    troubles = tab.troubles
+
     def refuse(address):
-        return not address.startswith(allowed)
+        return not address.startswith(tab.allowed)
 
     def ask(kind, asked):
         if refuse(asked.url):

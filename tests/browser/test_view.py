@@ -1016,6 +1016,7 @@ def test_a_zoomed_page_is_sharp(read):
         const canvas = document.querySelector('.stage canvas');
         return canvas.width === Math.round(1.25 * parseFloat(canvas.style.width));
     }""")
+    reader.page.context.close()  # the next page shall not be zoomed
 
 
 def test_invalid_states_are_ignored(read):
