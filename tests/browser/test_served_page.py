@@ -10,7 +10,6 @@ from playwright.sync_api import expect
 
 import attnviz
 from tests.interactive.serve.live_server import (
-    few_sentences,  # noqa: F401
     serving_in_thread,
     small_model,
     wait_until_idle,
@@ -80,16 +79,10 @@ def test_a_typed_sentence_is_shown_the_selection_stays_and_two_are_compared(page
     expect(shown.locator("footer .source")).to_contain_text("she sat by the bank")
 
 
-@pytest.mark.usefixtures("few_sentences")
-@pytest.mark.parametrize(("tab", "n", "drawn"), [("Senses", 1, "bank"), ("Shift", 2, "bank")])
-def test_a_figure_of_a_word(page, tab, n, drawn):
-    shown = page()
-    shown.get_by_role("tab", name=tab).click()
-    panel = asked(shown, n)
-    panel.get_by_label("Word", exact=False).last.fill(drawn)
-    panel.get_by_role("button", name="Show").click()
+def expect_drawn(panel):
+    """Expect the figure of a word, and its verdict."""
     image = panel.locator("figure img")
-    expect(image).to_be_visible(timeout=120_000)
+    expect(image).to_be_visible()
     expect(image).to_have_attribute("src", re.compile("^blob:"))
     expect(image).to_have_js_property("complete", True)
     assert image.evaluate("image => image.naturalWidth") > 300
@@ -145,6 +138,7 @@ def test_senses_of_own_sentences_are_read_at_their_dots(page, served_bundled):
     panel.get_by_role("button", name="Show").click()
     dots = panel.locator(".plane circle")
     expect(dots).to_have_count(4, timeout=120_000)
+    expect_drawn(panel)
     rows = panel.locator(".sentences li")
     assert rows.all_inner_texts() == [text for texts in SENTENCES.values() for text in texts]
     expect(panel.locator("h3")).to_have_text(list(SENTENCES))
@@ -171,6 +165,7 @@ def test_the_words_of_a_shift_are_bars_with_their_numbers(page, served_bundled, 
     panel.get_by_role("button", name="Show").click()
     moved = panel.locator(".moved")
     expect(moved.get_by_role("heading")).to_have_text(result.headline, timeout=120_000)
+    expect_drawn(panel)
     _, contributions = result.contributions
     for label in ("cash", "full"):
         index = result.words.index(label)

@@ -12,14 +12,16 @@ import sys
 sys.path.insert(0, {str(GALLERY.parent / "tests")!r})
 from attnviz.pipeline import attend
 from one_model import load_once
-attend.load_checkpoint = load_once
+from one_run import Runs
+attend.load_checkpoint, attend.run = load_once, Runs()
+%config InlineBackend.print_figure_kwargs = {{"dpi": 40, "bbox_inches": None}}
 """
 
 
 def execute_all(books, folder):
     """Run notebooks in one kernel, each in a folder; return each by name, and its folder.
 
-    The kernel reads each model from the disk once.
+    The kernel reads each model from the disk once, runs it on each text once, and draws small.
     """
     whole, places = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(ONE_MODEL)]), {}
     for name, book in books.items():
