@@ -115,7 +115,7 @@ def test_every_python_block_runs(code, tmp_path, monkeypatch):
         for word, senses in bundled().items()
     }
     monkeypatch.setattr("attnviz.analyses.senses.sentences.bundled", lambda: few)
-    code = re.sub(r"(?<=\] \* )\d+", "3", re.sub(r'(?<=" \* )\d+', "9", code))
+    code = re.sub(r"(?<=\] \* )\d+", "3", re.sub(r'(?<=" \* )\d+', "10", code))
     exec(compile(code, "README.md", "exec"), {})
 
 

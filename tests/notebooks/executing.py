@@ -10,10 +10,13 @@ GALLERY = Path(__file__).parents[2] / "gallery"
 ONE_MODEL = f"""
 import sys
 sys.path.insert(0, {str(GALLERY.parent / "tests")!r})
+from attnviz.analyses.survey import corpus
+from attnviz.attribution import reference
 from attnviz.pipeline import attend
 from one_model import load_once
 from one_run import Runs
-attend.load_checkpoint, attend.run = load_once, Runs()
+attend.load_checkpoint = load_once
+attend.run = corpus.run = reference.run = Runs()
 %config InlineBackend.print_figure_kwargs = {{"dpi": 40, "bbox_inches": None}}
 """
 
