@@ -835,7 +835,9 @@ def test_steps_go_on_to_the_output(read, result):
     assert reader.hover(part="heads", dimension=9 * width + 3).tip().startswith("head 9, ")
 
 
-@pytest.mark.parametrize("family", ["bloom", "t5-encoder", "mpnet"])
+@pytest.mark.parametrize(
+    "family", ["bloom", "t5-encoder", pytest.param("mpnet", marks=pytest.mark.long)]
+)
 def test_steps_of_a_model_with_a_score_bias(family, tokenizer, read, tmp_path):
     result = attnviz.attend(TEXT, model=attnviz.load(tiny(family), tokenizer=tokenizer))
     path = tmp_path / "view.html"

@@ -108,6 +108,7 @@ LONG_COMMANDS = (
 LONG_FIGURES = (
     "senses", "shift", "shift-column", "steps-of-saved", "heatmap-column", "steps-latent",
     "survey-column", "heatmap-long-head",
+    "shift-pair",  # shift-of-saved draws it, and the command shift has its numbers
 )  # fmt: skip
 
 # A line of a help page: the names of an option, its description, and its default

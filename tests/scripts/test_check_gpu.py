@@ -76,6 +76,7 @@ def test_parts_can_be_rehearsed(tmp_path, rehearsed):
     """The README's command; and the kernels and the benchmark."""
     script = ROOT / "scripts" / "check_gpu.sh"
     environment = {"PYTHON": sys.executable, "OUT": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    environment["OMP_NUM_THREADS"] = "1"  # beside other tests
     done = subprocess.run(
         [str(script), "--rehearse", *rehearsed],
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,

@@ -198,7 +198,7 @@ def test_own_sentences_that_cannot_be_read(reader, sentences, said):
 
 
 @pytest.mark.parametrize(
-    ("clients", "requests"), [(6, 12), pytest.param(20, 100, marks=pytest.mark.long)]
+    ("clients", "requests"), [(6, 8), pytest.param(20, 100, marks=pytest.mark.long)]
 )
 def test_requests_of_many_clients_are_all_answered_correctly(
     server, reader, small, clients, requests
