@@ -134,3 +134,5 @@ def test_jupyterlab_shows_the_view_and_the_widget_and_nbconvert_keeps_the_view(
     html, _ = HTMLExporter().from_filename(notebook)
     converted = open_page(html, expects=CONVERTED)
     expect_view(converted.frame_locator("iframe"))
+    for each in (page, converted):  # JupyterLab would go on in its tab
+        each.context.close()
