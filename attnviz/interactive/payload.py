@@ -23,10 +23,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from attnviz.analyses.explain.result import SPLIT, ExplainResult
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
 from attnviz.figures.claims import LOGARITHMIC_FROM
-from attnviz.figures.scale import BELOW_EVEN
+from attnviz.figures.scale import BELOW_EVEN, signed_norm
 from attnviz.interactive.page import compact_json
 from attnviz.results import (
     AttentionRecord,
@@ -43,7 +44,7 @@ from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import find_words
 from attnviz.results.projection import recompute
-from attnviz.results.text import literal, source
+from attnviz.results.text import literal, signed, source
 
 _LEVELS = (2**16 - 1, 2**12 - 1, 1440, 1023)  # of the codes of maps; the first that fits is used
 _COLOR_LEVELS = 2**8 - 1  # of numbers that are mainly seen as colors
@@ -58,10 +59,15 @@ _NOTES_BYTES = 600  # of the notes, at most
 _BLOCK_CELLS = 2**22  # weights in memory at once while an error is measured
 _SAMPLED_BLOCKS = 8  # blocks of rows in which the error of a long text is measured
 _TITLES = {"cross": "Cross-attention"}
+_NAMED = 3  # words with the largest contributions that the headline names
+_DIGITS = 4  # of a number
+_LONGEST = 24  # letters of a word in a sentence
 
 Attention = AttentionRecord | StreamedAttention
 HeadKey = tuple[int, int]  # the index of the attention, and the head
 Blocks = dict[str, int]  # the texts of codes, with their numbers
+Json = dict[str, Any]
+Overviews = Sequence[Json | None]  # of each attention
 
 
 class Encoding(NamedTuple):
@@ -76,11 +82,8 @@ OVERVIEW_ONLY, VECTORS_ONLY = Encoding(None, False), Encoding(None, True)
 
 
 def make_payload(
-    results: Sequence[AttentionResult],
-    start: dict[str, Any],
-    limit: int,
-    explanations: Sequence[dict[str, Any]] = (),
-) -> dict[str, Any]:
+    results: Sequence[AttentionResult], start: Json, limit: int, explanations: Sequence[Json] = ()
+) -> Json:
     """Return the data of a page as types of JSON: its "payload", and the "blocks" of its numbers.
 
     start : what is shown first. limit : the bytes of the data, at most. explanations : of generated
@@ -92,9 +95,7 @@ def make_payload(
     heads = _rank_heads(results[0], attentions, overviews[0])
     aligned = align_stacks(*attentions) if len(attentions) == 2 else {}
 
-    def fill(
-        encodings: Mapping[HeadKey, Encoding], outputs: Sequence[Mapping[int, Codes]]
-    ) -> dict[str, Any]:
+    def fill(encodings: Mapping[HeadKey, Encoding], outputs: Sequence[Mapping[int, Codes]]) -> Json:
         exact = [
             _encode({key: twins[number] for key, twins in heads.items()}, encodings, blocks)
             for number in range(len(results))
@@ -216,7 +217,7 @@ def _sizes(heads: Sequence[Sequence[Head]], encodings: Sequence[Encoding]) -> It
 
 def _encode(
     heads: Mapping[HeadKey, Head], encodings: Mapping[HeadKey, Encoding], blocks: Blocks
-) -> dict[HeadKey, dict[str, Any]]:
+) -> dict[HeadKey, Json]:
     """Add the heads of one result to the blocks, and return the place and the error of each."""
     exact = {}
     for key, head in sorted(heads.items()):
@@ -241,9 +242,7 @@ def _without_padding(attention: Attention) -> Attention:
 
 
 def _rank_heads(
-    result: AttentionResult,
-    attentions: Sequence[Sequence[Attention]],
-    overviews: Sequence[dict[str, Any] | None],
+    result: AttentionResult, attentions: Sequence[Sequence[Attention]], overviews: Overviews
 ) -> dict[HeadKey, list[Head]]:
     """Return the heads of which every result has more than a summary, the most important first.
 
@@ -255,18 +254,18 @@ def _rank_heads(
     for index, twins in enumerate(zip(*attentions, strict=True)):
         known = [record for one in twins if (record := _record_of(one)) is not None]
         if len(known) == len(twins):
-            for number in head_numbers(twins[0]):
+            for number in twins[0].kept:
                 rank = ranks.get((twins[0].stack, twins[0].layer, number), len(ranks))
                 order = overviews[index] is not None, rank
                 heads[index, number] = order, [Head(record, number) for record in known]
     return {key: heads[key][1] for key in sorted(heads, key=lambda key: heads[key][0])}
 
 
-def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[dict[str, Any] | None]:
+def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[Json | None]:
     """Return the pooled maps of a long text; None where the page can show whole maps at once."""
-    count = sum(len(head_numbers(attention)) for attention in attentions)
+    count = sum(len(attention.kept) for attention in attentions)
     side = min(_OVERVIEW_SIDE, math.isqrt(_OVERVIEW_CELLS // count))
-    overviews: list[dict[str, Any] | None] = []
+    overviews: list[Json | None] = []
     for attention in attentions:
         longest = max(len(attention.query_axis), len(attention.key_axis))
         if isinstance(attention, StreamedAttention):
@@ -285,13 +284,6 @@ def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[dict[str
     return overviews
 
 
-def head_numbers(attention: Attention) -> tuple[int, ...]:
-    """Return the numbers of the heads that an attention has, or that its summary holds."""
-    if isinstance(attention, StreamedAttention):
-        return attention.kept
-    return tuple(range(attention.heads))
-
-
 def shape(attention: Attention) -> tuple[str, int, tuple[int, ...], int | None, int, int]:
     """Return what two attentions must share so that their weights can be compared.
 
@@ -300,23 +292,23 @@ def shape(attention: Attention) -> tuple[str, int, tuple[int, ...], int | None, 
     cell = attention.summary.cell if isinstance(attention, StreamedAttention) else None
     m, n = (axis.padding.count(False) for axis in (attention.query_axis, attention.key_axis))
     size = (0, 0) if _is_short(attention) else (m, n)
-    return attention.stack, attention.layer, head_numbers(attention), cell, *size
+    return attention.stack, attention.layer, attention.kept, cell, *size
 
 
 def _describe_result(
     blocks: Blocks,
     result: AttentionResult,
     attentions: Sequence[Attention],
-    overviews: Sequence[dict[str, Any] | None],
-    exact: Mapping[HeadKey, dict[str, Any]],
+    overviews: Overviews,
+    exact: Mapping[HeadKey, Json],
     outputs: Mapping[int, Codes],
-) -> dict[str, Any]:
+) -> Json:
     """Return what a page shows of one result."""
     sides = ((attention.query_axis, attention.key_axis) for attention in attentions)
     axes = list(dict.fromkeys(axis for pair in sides for axis in pair))
-    groups: dict[tuple[str, Axis, Axis], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, Axis, Axis], list[Json]] = {}
     for index, attention in enumerate(attentions):
-        numbers = head_numbers(attention)
+        numbers = attention.kept
         layer = {
             "layer": attention.layer,
             "heads": numbers,
@@ -362,7 +354,7 @@ def _describe_result(
     }
 
 
-def _describe_axis(axis: Axis, result: AttentionResult) -> dict[str, Any]:
+def _describe_axis(axis: Axis, result: AttentionResult) -> Json:
     """Return what a page shows of the positions of an axis."""
     unread = [axis.unknown_label([n]) for n in range(len(axis))]
     words = {n: read for n, read in zip(axis.words, unread, strict=True) if read}
@@ -389,7 +381,7 @@ def _data_address(image: Tensor) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def _waveform(waveform: Waveform) -> dict[str, Any]:
+def _waveform(waveform: Waveform) -> Json:
     """Return the outline of a sound in whole percent of its largest sample."""
     extremes = waveform.extremes
     low, high = (100 * extremes / extremes.abs().max().clamp(min=1e-9)).round().int().T.tolist()
@@ -480,7 +472,7 @@ def _words(axis: Axis) -> tuple[list[int], list[tuple[bool, str]]]:
     return starts, words
 
 
-def _stack_name(start: dict[str, Any], stacks: Sequence[dict[str, Any]]) -> str:
+def _stack_name(start: Json, stacks: Sequence[Json]) -> str:
     """Return the name that the page gives to the stack with the first layer to show."""
     name: str = start["stack"]
     for data in stacks:
@@ -503,14 +495,14 @@ def name_results(results: Sequence[AttentionResult]) -> list[str]:
 
 def _notes(
     attentions: Sequence[Attention],
-    overviews: Sequence[dict[str, Any] | None],
+    overviews: Overviews,
     encodings: Mapping[HeadKey, Encoding],
     errors: Sequence[float],
     sampled: bool,
 ) -> list[str]:
     """Return which weights the page holds, and how exactly; `sampled`: errors of some rows."""
     notes = []
-    heads = sum(len(head_numbers(attention)) for attention in attentions)
+    heads = sum(len(attention.kept) for attention in attentions)
     exact = sum(encoding != OVERVIEW_ONLY for encoding in encodings.values())
     vectors = sum(encoding.vectors for encoding in encodings.values())
     given = any(isinstance(attention, GivenAttention) for attention in attentions)
@@ -554,7 +546,7 @@ class Head:
 
     record: AttentionRecord
     head: int
-    _maps: dict[int, Codes] = field(default_factory=dict)
+    _made: dict[int | str, Codes] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Tensor:
@@ -563,32 +555,25 @@ class Head:
 
     def map(self, levels: int) -> Codes:
         """Return the quantized map; each is made once."""
-        if levels not in self._maps:
-            self._maps[levels] = Codes.of_maps(self.weights, levels, signed=self.record.signed)
-        return self._maps[levels]
+        if levels not in self._made:
+            self._made[levels] = Codes.of_maps(self.weights, levels, signed=self.record.signed)
+        return self._made[levels]
 
-    @cached_property
-    def query(self) -> Codes:
-        """The queries, (m, d)."""
-        return Codes.of_vectors(self.record.query[self.head].cpu())
-
-    @cached_property
-    def key(self) -> Codes:
-        """The keys, (n, d)."""
-        return Codes.of_vectors(self.record.key[self.key_head].cpu())
-
-    @cached_property
-    def value(self) -> Codes:
-        """The values, (n, d_v), precise enough for colors."""
-        return Codes.of_vectors(self.record.value[self.key_head].cpu(), _COLOR_LEVELS)
+    def vectors(self, name: str, levels: int = _LEVELS[0]) -> Codes:
+        """Return the quantized queries (m, d), keys (n, d) or values (n, d_v); made once."""
+        if name not in self._made:
+            head = self.head if name == "query" else self.key_head
+            vectors = getattr(self.record, name)[head].cpu()
+            self._made[name] = Codes.of_vectors(vectors, levels)
+        return self._made[name]
 
     def codes(self, encoding: Encoding) -> dict[str, Codes]:
         """Return what the page holds of this head, by its name there."""
         levels, vectors, values = encoding
         return {
             **({} if levels is None else {"map": self.map(levels)}),
-            **({"query": self.query, "key": self.key} if vectors else {}),
-            **({"value": self.value} if values else {}),
+            **({name: self.vectors(name) for name in ("query", "key")} if vectors else {}),
+            **({"value": self.vectors("value", _COLOR_LEVELS)} if values else {}),
         }
 
     @property
@@ -617,7 +602,7 @@ class Head:
         return not self.rule["added"]
 
     @cached_property
-    def rule(self) -> dict[str, Any]:
+    def rule(self) -> Json:
         """What determines the map beside queries and keys, as types of JSON.
 
         "added" says that the model adds a table to the scores that this rule cannot express: a
@@ -654,8 +639,8 @@ class Head:
         device = record.query.device
         quantized = replace(  # each head as this one, without a copy
             record,
-            query=self.query.values.to(device).expand(record.heads, -1, -1),
-            key=self.key.values.to(device).expand(record.key_heads, -1, -1),
+            query=self.vectors("query").values.to(device).expand(record.heads, -1, -1),
+            key=self.vectors("key").values.to(device).expand(record.key_heads, -1, -1),
         )
         m = len(record.query_axis)
         block = max(1, _BLOCK_CELLS // len(record.key_axis))
@@ -707,7 +692,7 @@ class Codes:
         return cls(codes.long() + zero, "signed", levels, scale)
 
     @classmethod
-    def of_vectors(cls, vectors: Tensor, levels: int = 2**16 - 1) -> Codes:
+    def of_vectors(cls, vectors: Tensor, levels: int = _LEVELS[0]) -> Codes:
         """Quantize signed numbers (n, d), by default in even steps of 1/32,767 of the largest.
 
         For the largest numbers, which dominate a score, that is finer than float16.
@@ -737,7 +722,7 @@ class Codes:
         return base64.b64encode(zlib.compress(data, 9, -zlib.MAX_WBITS)).decode("ascii")
 
     @cached_property
-    def format(self) -> dict[str, Any]:
+    def format(self) -> Json:
         """What a reader needs in order to decode the text."""
         return {
             "shape": list(self.codes.shape),
@@ -751,7 +736,7 @@ class Codes:
         """The bytes that a page needs for the codes, at most."""
         return len(self.text) + len(compact_json(self.format)) + _CODES_BYTES
 
-    def add_to(self, blocks: Blocks) -> dict[str, Any]:
+    def add_to(self, blocks: Blocks) -> Json:
         """Add the text, if it is not there, and return its place and how it is decoded."""
         return {"block": blocks.setdefault(self.text, len(blocks)), **self.format}
 
@@ -764,3 +749,105 @@ def _finite(numbers: Tensor) -> Tensor:
             "computes some. Choose another --dtype (dtype=), or draw a heatmap."
         )
     return numbers.double()
+
+
+# --- explanations of generated tokens
+
+
+def place_explanations(
+    result: AttentionResult, explanations: Sequence[ExplainResult]
+) -> list[Json]:
+    """Return what a page of a generation shows of the explanations of its tokens.
+
+    InputError: an explanation is not of a token that the result has after the same tokens.
+    """
+    labels = result.stack().records[0].query_axis.labels
+    placed: dict[int, Json] = {}
+    for explanation in explanations:
+        tokens = explanation.tokens
+        has_first = tokens != labels[: len(tokens)]  # a token that is read before the text
+        position = len(tokens) - 1 if has_first else len(tokens)
+        if tokens[-position:] != labels[:position]:
+            raise InputError(
+                f"{explanation.question} is no token of this result after the same text. Explain "
+                "the tokens of the same generation: explain_generation(text, generate=…)."
+            )
+        if position < len(labels):  # the model has not read its last token
+            placed[position] = describe_explanation(explanation, position)
+    if not placed:
+        raise InputError(
+            "None of the explained tokens is shown: the model does not read the last token that it "
+            "generates. Generate one token more."
+        )
+    return [placed[position] for position in sorted(placed)]
+
+
+def describe_explanation(result: ExplainResult, position: int) -> Json:
+    """Return what a page shows of the explanation of one token.
+
+    position : that of the token in the page. The explanation may read a token before the text.
+    """
+    before = len(result.tokens) - position
+    if result.decomposition is None:
+        raise InputError(f"{result.question} has no contributions of words, which a page shows.")
+    credit = result.decomposition.credit.clone()
+    for word in {*range(len(result.words))} - {*result.sources}:
+        credit[list(result.positions[word])] = math.nan
+    words = result.credit.tolist()
+    top = signed_norm(words[index] for index in result.sources).vmax or 1.0
+    return {
+        "position": position,
+        "credit": [_rounded(number) for number in credit[before:].tolist()],
+        "top": _rounded(top),
+        "headline": _headline(result),
+        "lowers": f"lowers {result.question}",
+        "unit": result.unit,
+        "details": _details(result),
+        "verdict": result.checked_agreement.verdict,
+    }
+
+
+def _rounded(number: float) -> float | None:
+    return None if math.isnan(number) else float(f"{number:.{_DIGITS}g}")
+
+
+def _headline(result: ExplainResult) -> str:
+    """Return what raised the token most, with numbers: “Paris” over “London”: “Eiffel” +2.10."""
+    credit = result.credit.tolist()
+    order = sorted(result.sources, key=lambda index: -abs(credit[index]))[:_NAMED]
+    words = [f"“{literal(result.names[n], _LONGEST)}” {_with_sign(credit[n])}" for n in order]
+    if not words:
+        return f"{result.question}: no word before it is measured"
+    numbers = f"{', '.join(words)} {result.unit}"
+    if result.causal and result.strongest != result.first(result.credit):
+        return f"{result.question}: methods disagree, {numbers} by the split"
+    return f"{result.question}: {numbers}"
+
+
+def _details(result: ExplainResult) -> str:
+    """Return how the contributions were computed, and how far they agree with the measured ones."""
+    value, baseline = signed(result.value), signed(result.baseline)
+    numbers = f"the logits differ by {value} here and by {baseline} without context"
+    if result.against is None:
+        numbers = f"{result.quantity} is {value} here and {baseline} without context"
+    parts = [f"Contributions of the words by the split, sum {_with_sign(result.total)}: {numbers}"]
+    if not result.causal:
+        parts.append("Not compared with measured effects")
+    elif SPLIT in result.rank_correlations:
+        rho, low, high = map(signed, result.rank_correlations[SPLIT])
+        rho = f"{rho} ({low} to {high} over words)"
+        parts.append(f"Rank correlation with the measured effects {rho}")
+    else:
+        parts.append("Too few words for a rank correlation with the measured effects")
+    parts += [
+        f"{note[0].upper()}{note[1:]}"
+        for note in result.notes
+        if not note.startswith("the model wrote")
+    ]
+    if result.checked_agreement.verdict != "verified":
+        parts.append(result.checked_agreement.summary())
+    return ". ".join(part.rstrip(".") for part in parts) + "."
+
+
+def _with_sign(number: float) -> str:
+    return f"+{signed(number)}" if number > 0 else signed(number)

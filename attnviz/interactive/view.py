@@ -10,9 +10,8 @@ from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
 from attnviz.errors import InputError, refuse_given
-from attnviz.interactive.explanations import place_explanations
 from attnviz.interactive.page import Page, explorer_page, make_page, static
-from attnviz.interactive.payload import head_numbers, make_payload, shape
+from attnviz.interactive.payload import make_payload, place_explanations, shape
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import AttentionResult, expect_vectors, one_result
 from attnviz.results.arguments import checked_scalars
@@ -206,7 +205,7 @@ def _expect_same_shape(first: AttentionResult, second: AttentionResult) -> None:
     if [*map(shape, attentions[0])] == [*map(shape, attentions[1])]:
         return
     sizes = [
-        f"{len(of_result)} × {len(head_numbers(one))} on {one.query_axis.padding.count(False):,}"
+        f"{len(of_result)} × {len(one.kept)} on {one.query_axis.padding.count(False):,}"
         for of_result in attentions
         for one in of_result[:1]
     ]

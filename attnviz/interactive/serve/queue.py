@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -22,21 +21,24 @@ class Cancelled(BaseException):
     """Raised inside a cancelled job; a BaseException, so that no `except Exception` stops it."""
 
 
-@dataclass(eq=False)
-class Job:
+class Job(TorchFunctionMode):
     """One job: the client's ticket for it, its current step, and its progress from 0 to 1."""
 
-    ticket: str
-    step: str = ""
-    progress: float = 0.0
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    _raised: bool = False
+    def __init__(self, ticket: str) -> None:
+        super().__init__()
+        self.ticket, self.step, self.progress = ticket, "", 0.0
+        self.cancelled, self._raised = threading.Event(), False
 
     def run(self, work: Callable[[], T]) -> T:
         """Do the work; once cancelled, it ends at its next call of torch or progress report."""
-        with listening(self._report), _CheckAtTorchCalls(self.check):
+        with listening(self._report), self:
             self.check()
             return work()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func` unchanged, unless the job is cancelled."""
+        self.check()
+        return func(*args, **(kwargs or {}))
 
     def _report(self, step: str, progress: float) -> None:
         self.check()
@@ -47,21 +49,6 @@ class Job:
         if self.cancelled.is_set() and not self._raised:
             self._raised = True
             raise Cancelled
-
-
-class _CheckAtTorchCalls(TorchFunctionMode):
-    """Calls `check` at each call of torch in this thread, so that a forward pass can be ended."""
-
-    def __init__(self, check: Callable[[], None]) -> None:
-        super().__init__()
-        self._check = check
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Call `func` unchanged."""
-        self._check()
-        return func(*args, **(kwargs or {}))
 
 
 class JobQueue:
