@@ -30,6 +30,7 @@ from attnviz.runtime.compat import attention_implementation
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
 
+Axes: TypeAlias = dict[str, tuple[Axis, ...]]  # of N inputs, by kind
 ArgumentSource: TypeAlias = "Mapping[str, Any] | str | os.PathLike[str]"
 _MOST_BYTES = 2**26  # of a .json file
 _REFUSED = {
@@ -124,7 +125,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def encode_arguments(
     checkpoint: Checkpoint, given: Arguments
-) -> tuple[dict[str, Any], dict[str, tuple[Axis, ...]], tuple[TextPair, ...]]:
+) -> tuple[dict[str, Any], Axes, tuple[TextPair, ...]]:
     """Return arguments as the model takes them, the axes of N inputs by kind, and their texts.
 
     Raises InputError for a name that the model's forward does not take.
@@ -150,7 +151,7 @@ def encode_arguments(
     for name in ("input_ids", "decoder_input_ids"):
         if isinstance(ids := values.get(name), Tensor):
             _expect_ids(checkpoint, name, ids)
-    axes: dict[str, tuple[Axis, ...]] = {}
+    axes: Axes = {}
     texts: tuple[TextPair, ...] = ()
     if tokenizer is not None and _are_ids(values.get("input_ids")):
         read = _text_axes(checkpoint, values)
@@ -223,9 +224,7 @@ def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[
     return read
 
 
-def _labeled(
-    axes: dict[str, tuple[Axis, ...]], given: Arguments, count: int
-) -> dict[str, tuple[Axis, ...]]:
+def _labeled(axes: Axes, given: Arguments, count: int) -> Axes:
     """Return axes in which given labels come first, and take the place of any of their length."""
     own = {
         name: (Axis.of_labels(labels),) * count

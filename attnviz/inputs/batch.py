@@ -13,6 +13,7 @@ from attnviz.errors import InputError, ModelError, expect_words, positive_number
 from attnviz.inputs.arguments import (
     Arguments,
     ArgumentSource,
+    Axes,
     encode_arguments,
     outside_embedding,
     parse_arguments,
@@ -48,13 +49,8 @@ from attnviz.inputs.text import (
     translate,
 )
 from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
-from attnviz.models.pretrained import (
-    count_inputs,
-    forward_parameters,
-    has_text_decoder,
-    input_kinds,
-)
-from attnviz.results import Axis, InputCheck, Waveform
+from attnviz.models import pretrained
+from attnviz.results import InputCheck, Waveform
 from attnviz.results.base import doc, documented
 from attnviz.results.text import counted
 
@@ -232,7 +228,7 @@ class Batch:
     """N inputs as tensors; texts are padded to one length T."""
 
     inputs: dict[str, Any] = doc("By the name of the model's argument; texts (N, T).")
-    axes: dict[str, tuple[Axis, ...]] = doc(
+    axes: Axes = doc(
         'The positions of each of the N inputs, by kind: "text", "image", "audio" or "target" (the '
         "decoder's text in an encoder–decoder)."
     )
@@ -276,7 +272,7 @@ def encode(
     if sound is not None and checkpoint.processors.audio is not None:
         sound = resample(sound, int(checkpoint.processors.audio.sampling_rate))
     tensors: dict[str, Tensor] = {}
-    axes: dict[str, tuple[Axis, ...]] = {}
+    axes: Axes = {}
     details: Sequence[EncodedInput] = [EncodedInput()] * len(texts or (None,))
     more = [note for media in (image, sound) if media is not None for note in media.notes]
     pixels = steps = None
@@ -311,7 +307,7 @@ def encode(
             pixels = processed_image(checkpoint, image, tensors)
     if image is None and sound is None:  # their placeholders have no row in the embedding
         _expect_rows(checkpoint, tensors)
-    names = forward_parameters(module)
+    names = pretrained.forward_parameters(module)
     tensors = _placed(checkpoint, {name: t for name, t in tensors.items() if name in names})
     if image is not None:
         axes |= feature_map_axes(module, tensors)
@@ -337,7 +333,11 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
     inputs = _placed(checkpoint, inputs)
     has_image = "image" in axes and len(axes["image"]) == 1
     axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
-    count = len(next(iter(axes.values()))) if axes else count_inputs(checkpoint.module, inputs)
+    count = (
+        len(next(iter(axes.values())))
+        if axes
+        else pretrained.count_inputs(checkpoint.module, inputs)
+    )
     lost = sorted({"attention_mask", "token_type_ids"} & arguments.values.keys() - inputs.keys())
     read = f"read as arguments of the model: {Arguments(inputs).summary}"
     differs = (f"{', '.join(lost)} left out: the model takes no such argument",) if lost else ()
@@ -366,16 +366,12 @@ def _placed(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _own_target(
-    checkpoint: Checkpoint,
-    inputs: Mapping[str, Any],
-    axes: dict[str, tuple[Axis, ...]],
-    *,
-    generating: bool,
-) -> tuple[dict[str, tuple[Axis, ...]], list[str]]:
+    checkpoint: Checkpoint, inputs: Mapping[str, Any], axes: Axes, *, generating: bool
+) -> tuple[Axes, list[str]]:
     """Return the axes with that of a target that the model makes itself, and a note on it."""
     module, tokenizer = checkpoint.module, checkpoint.target_tokenizer
     is_given = "decoder_input_ids" in inputs or "decoder_inputs_embeds" in inputs
-    if is_given or generating or not has_text_decoder(module):
+    if is_given or generating or not pretrained.has_text_decoder(module):
         return axes, []
     ids = own_decoder_ids(module, inputs)
     if ids is None or tokenizer is None:
@@ -405,13 +401,13 @@ def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
 def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: bool) -> None:
     """Raise InputError for a kind of input that the model does not read, or one that is missing."""
     module, name = checkpoint.module, checkpoint.name
-    readable = list(input_kinds(module))
+    readable = list(pretrained.input_kinds(module))
     if not readable:
         raise ModelError(
             f"{name} reads {module.main_input_name}. Give it by name: "
             f"inputs={{'{module.main_input_name}': …}}."
         )
-    if has_text_decoder(module) and not generating:
+    if pretrained.has_text_decoder(module) and not generating:
         readable.append("target")
     makes_target = "target" in readable and not module.can_generate()
     needed = f"{name} reads {' and '.join(_NAMES[kind] for kind in readable)}"
@@ -429,7 +425,7 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
 def expect_one_text(checkpoint: Checkpoint) -> None:
     """Raise ModelError unless a model reads one text and nothing else."""
     module = checkpoint.module
-    if tuple(input_kinds(module)) != ("text",) or has_text_decoder(module):
+    if tuple(pretrained.input_kinds(module)) != ("text",) or pretrained.has_text_decoder(module):
         raise ModelError(
             f"{checkpoint.name} does not read one text and nothing else: choose an encoder (BERT) "
             "or a decoder (GPT-2, Llama)."

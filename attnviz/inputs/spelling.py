@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attnviz.results.axis import Span
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 _NORMALIZED = {"Mn", "Mc", "Me", "Cf", "Cc"}  # categories of characters that may be removed
 _REPLACED = "\N{REPLACEMENT CHARACTER}"  # where a token is a part of a character
@@ -20,12 +20,12 @@ _MOST_PARTS = 8  # tokens that are parts of one character, or of two with a toke
 _SLACK = 32  # letters that a normalizer may have added or removed before a token
 
 
-def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], **options: bool) -> str:
+def decode(tokenizer: Tokenizer, ids: Sequence[int], **options: bool) -> str:
     """Return the text of tokens."""
     return str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False, **options))
 
 
-def unknown_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
+def unknown_id(tokenizer: Tokenizer) -> int | None:
     """Return the id of what is not in the vocabulary; None for a tokenizer that knows every byte.
 
     The unknown token of such a tokenizer, such as <|endoftext|>, has another purpose.
@@ -39,7 +39,7 @@ def unknown_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
 # --- labels
 
 
-def read_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> list[str]:
+def read_labels(ids: Sequence[int], tokenizer: Tokenizer | None) -> list[str]:
     r"""Return the text of each token, without the marks that stand for a space.
 
     Blanks are written as ␣ and \n, and bytes that are a part of a character as <0xC3>. Without a
@@ -49,7 +49,7 @@ def read_labels(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -
     return [labels[token_id] for token_id in ids]
 
 
-def _label(token_id: int, tokenizer: PreTrainedTokenizerBase | None) -> str:
+def _label(token_id: int, tokenizer: Tokenizer | None) -> str:
     token = None if tokenizer is None else tokenizer.convert_ids_to_tokens(token_id)
     if tokenizer is None or token is None:  # a row of the embedding beyond the vocabulary
         return f"[id {token_id}]"
@@ -87,9 +87,7 @@ def _letters(text: str) -> str:
     return "".join(map(_fold, text))
 
 
-def _groups(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]
-) -> Iterator[tuple[int, int, str | None]]:
+def _groups(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[tuple[int, int, str | None]]:
     """Yield start, end and letters of tokens that are one character; None for unknown letters."""
     alone = {token_id: decode(tokenizer, [token_id]) for token_id in set(ids)}
     unknown, start = unknown_id(tokenizer), 0
@@ -107,7 +105,7 @@ def _groups(
         start = end
 
 
-def align(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], text: str) -> list[Span]:
+def align(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[Span]:
     """Return the span of each token in a text, for a tokenizer that does not report it.
 
     An unknown token has the letters between its neighbors. One that is not found has none.
@@ -163,12 +161,7 @@ def _divide(origins: Sequence[int], text: str, gap: Span, count: int) -> list[Sp
 
 
 def covered(
-    tokenizer: PreTrainedTokenizerBase,
-    ids: Sequence[int],
-    spans: Sequence[Span],
-    text: str,
-    *,
-    cut: bool,
+    tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span], text: str, *, cut: bool
 ) -> tuple[tuple[str, str] | None, tuple[str, ...]]:
     """Compare what the tokens of a text spell with the text at their places.
 
@@ -202,7 +195,7 @@ def covered(
 
 
 def _places(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], spans: Sequence[Span]
+    tokenizer: Tokenizer, ids: Sequence[int], spans: Sequence[Span]
 ) -> list[tuple[Span, str | None, list[int]]]:
     """Return places in a text, with the letters, if known, and the ids of the tokens of each."""
     places: list[tuple[Span, str | None, list[int]]] = []

@@ -25,12 +25,14 @@ from attnviz.runtime.compat import sought_tokens
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
-    from transformers import BatchEncoding, PreTrainedTokenizerBase
+    from transformers import BatchEncoding
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from attnviz.models.checkpoint import Checkpoint
 
 Source = str | TokenIds | Chat  # what is read as one text
 TextPair = tuple[str, str | None]  # a text, and the second one of a pair
+SourcePair = tuple[Source, str | None]
 
 # A fast tokenizer stores 16 bytes for each byte of a text (its offsets). Tokens come on top: 105 to
 # 165 bytes for each byte of English were measured.
@@ -55,7 +57,7 @@ def _input_memory(checkpoint: Checkpoint) -> MemoryBudget:
     return MemoryBudget(what, torch.device("cpu"), "Give a smaller one.")
 
 
-def tokenizer_of(checkpoint: Checkpoint, *, of_decoder: bool = False) -> PreTrainedTokenizerBase:
+def tokenizer_of(checkpoint: Checkpoint, *, of_decoder: bool = False) -> Tokenizer:
     """Return the tokenizer of a model that reads text, or that of its decoder."""
     tokenizer = checkpoint.target_tokenizer if of_decoder else checkpoint.tokenizer
     if tokenizer is None:  # no model that reads text is loaded without one
@@ -118,7 +120,7 @@ class Encoded:
         """Which tokens stand for no word of the text."""
         return [*map(bool, self.fields["special_tokens_mask"])]
 
-    def axis(self, tokenizer: PreTrainedTokenizerBase, length: int) -> Axis:
+    def axis(self, tokenizer: Tokenizer, length: int) -> Axis:
         """Return the axis of the tokens, padded on the right to `length`."""
         padding, unknown = length - len(self.ids), unknown_id(tokenizer)
         return make_axis(
@@ -134,11 +136,7 @@ class Encoded:
 
 
 def encode_texts(
-    checkpoint: Checkpoint,
-    pairs: Sequence[tuple[Source, str | None]],
-    *,
-    truncate: bool,
-    of_decoder: bool = False,
+    checkpoint: Checkpoint, pairs: Sequence[SourcePair], *, truncate: bool, of_decoder: bool = False
 ) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodedInput, ...]]:
     """Tokenize texts, or pairs of them, and pad them on the right.
 
@@ -221,7 +219,7 @@ def tokenize(
 
 
 def _call(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     text: str,
     pair: str | None,
     *,
@@ -239,12 +237,7 @@ def _call(
 
 
 def _encode(
-    tokenizer: PreTrainedTokenizerBase,
-    text: str,
-    pair: str | None,
-    *,
-    literal: bool = False,
-    **options: Any,
+    tokenizer: Tokenizer, text: str, pair: str | None, *, literal: bool = False, **options: Any
 ) -> Encoded:
     """Return a text or a pair as encoded; literal : special tokens typed in it are plain text."""
     if literal and tokenizer.is_fast:
@@ -303,7 +296,7 @@ def _segments(encoding: BatchEncoding, added: Sequence[bool]) -> list[int]:
 
 
 def _aligned(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     ids: Sequence[int],
     added: Sequence[bool],
     segments: Sequence[int],
@@ -319,7 +312,7 @@ def _aligned(
     return spans
 
 
-def encode_ids(tokenizer: PreTrainedTokenizerBase, source: TokenIds) -> Encoded:
+def encode_ids(tokenizer: Tokenizer, source: TokenIds) -> Encoded:
     """Return token ids as a tokenizer encodes a text, with the text or the pair that they spell."""
     special, segments = special_flags(tokenizer, source.ids), [*map(int, source.second())]
     texts = [
@@ -341,7 +334,7 @@ def encode_ids(tokenizer: PreTrainedTokenizerBase, source: TokenIds) -> Encoded:
 
 def _check(
     checkpoint: Checkpoint,
-    pair: tuple[Source, str | None],
+    pair: SourcePair,
     encoded: Encoded,
     axis: Axis,
     row: Sequence[int],
@@ -460,9 +453,7 @@ def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     return torch.tensor([[*row, *[fill] * (T - len(row))] for row in rows], device="cpu")
 
 
-def max_tokens(
-    module: nn.Module, tokenizer: PreTrainedTokenizerBase, *, of_decoder: bool = False
-) -> int | None:
+def max_tokens(module: nn.Module, tokenizer: Tokenizer, *, of_decoder: bool = False) -> int | None:
     """Return the most tokens that the model can read, special ones included; None if unlimited."""
     limits, model_max_length = [10**9], tokenizer.model_max_length
     if isinstance(model_max_length, int | float) and model_max_length > 0:
@@ -500,7 +491,7 @@ def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
         return tokenize(checkpoint, text).spans
 
 
-def _is_word_level(tokenizer: PreTrainedTokenizerBase) -> bool:
+def _is_word_level(tokenizer: Tokenizer) -> bool:
     """Return whether the vocabulary holds whole words, as its author delimits them."""
     from tokenizers.models import WordLevel
 
@@ -614,9 +605,7 @@ def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
 # --- generated tokens
 
 
-def continue_axis(
-    tokenizer: PreTrainedTokenizerBase | None, axis: Axis | None, ids: Tensor
-) -> Axis:
+def continue_axis(tokenizer: Tokenizer | None, axis: Axis | None, ids: Tensor) -> Axis:
     """Return the axis of `ids` (T,), whose first positions `axis` describes already."""
     if axis is None:  # the token with which a decoder begins
         axis = Axis.plain(read_labels(ids[:1].tolist(), tokenizer), special=[True])

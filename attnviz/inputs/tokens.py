@@ -13,7 +13,8 @@ from attnviz.errors import InputError
 from attnviz.inputs.spelling import unknown_id
 
 if TYPE_CHECKING:
-    from transformers import BatchEncoding, PreTrainedTokenizerBase
+    from transformers import BatchEncoding
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 # What a user may give as one text. A type checker reads a string only in one piece.
 _Ids: TypeAlias = "BatchEncoding | Tensor | np.ndarray[Any, Any] | Sequence[int]"
@@ -28,17 +29,13 @@ BOOKKEEPING = {"special_tokens_mask", "offset_mapping", "length", "num_truncated
 
 @dataclass(frozen=True)
 class TokenIds:
-    """A text as the ids of its tokens, special ones included.
-
-    segments : the token type of each; None where the tokenizer gave none.
-    padding : how many tokens of padding stood before them, and are left out.
-    shifted : whether a target begins with the first token that the decoder reads, so that it is
-        not shifted to the right.
-    """
+    """A text as the ids of its tokens, special ones included."""
 
     ids: tuple[int, ...]
-    segments: tuple[int, ...] | None = None
-    padding: int = 0
+    segments: tuple[int, ...] | None = None  # the token type of each, if the tokenizer gave them
+    padding: int = 0  # how many tokens of padding stood before them, and are left out
+    # Whether a target begins with the first token that the decoder reads, so that it is not shifted
+    # to the right.
     shifted: bool = False
 
     @property
@@ -65,7 +62,7 @@ class Chat:
         count = len(self.messages)
         return f"a chat of {count} message{'' if count == 1 else 's'}, by the tokenizer's template"
 
-    def render(self, tokenizer: PreTrainedTokenizerBase, name: str, *, ids: bool = False) -> Any:
+    def render(self, tokenizer: Tokenizer, name: str, *, ids: bool = False) -> Any:
         """Return the text that the chat template of the tokenizer makes of the messages, or ids."""
         if not tokenizer.chat_template:
             raise InputError(
@@ -166,7 +163,7 @@ def _rows(values: Any, subject: str) -> list[tuple[int, ...]]:
     raise InputError(f"The ids of {subject.lower()} are whole numbers, one for each token.")
 
 
-def special_flags(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[bool]:
+def special_flags(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bool]:
     """Return which tokens are special.
 
     A mask and an unknown token stand for words; but a tokenizer of bytes knows every word, and its

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
@@ -11,13 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from attnviz.runtime.compat import (
-    TorchDispatchMode,
-    draws,
-    is_in_place,
-    with_generator,
-    wrap_once,
-)
+from attnviz.runtime.compat import TorchDispatchMode, draws, is_in_place, with_generator, wrap_once
 
 _lock = Lock()  # of the generators of the process
 
@@ -59,13 +53,7 @@ class IsolatedRun(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seed = seed
         self._generators.clear()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator, with a generator of this mode if it is random."""
         kwargs = {**(kwargs or {})}
         parameter = args[0] if args and isinstance(args[0], nn.Parameter) else None

@@ -39,18 +39,14 @@ _calls: Counter[tuple[object, ...]] = Counter()
 
 @dataclass(frozen=True)
 class Tiling:
-    """How large a tile is, and how it is worked on.
+    """How large a tile is, and how it is worked on."""
 
-    rows, columns : of a tile. warps, stages : of a program. programs : on each multiprocessor.
-    features : how many are multiplied at once.
-    """
-
-    rows: int = 128
+    rows: int = 128  # of a tile
     columns: int = 64
-    warps: int = 4
+    warps: int = 4  # of a program
     stages: int = 3
-    programs: int = 2
-    features: int = 256
+    programs: int = 2  # on each multiprocessor
+    features: int = 256  # that are multiplied at once
 
     @classmethod
     def of(cls, spec: ScoreSpec) -> Tiling:
@@ -270,15 +266,10 @@ def _fused_by_torch(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor] | N
 
 @dataclass(frozen=True)
 class _DensePart:
-    """The queries and the keys of a map whose hidden cells follow from their distance alone.
+    """The queries and the keys of a map whose hidden cells follow from their distance alone."""
 
-    spec : of these queries and keys; the last query is at the last key if there is a limit.
-    length : how many queries the map has. rows, keys : which of them these are.
-    """
-
-    spec: ScoreSpec
-    length: int
-    rows: slice
+    spec: ScoreSpec  # of these; the last query is at the last key if there is a limit
+    rows: slice  # which of all queries and keys these are
     keys: slice
 
     @classmethod
@@ -305,7 +296,7 @@ class _DensePart:
             key=spec.key[:, keys],
             visible=MaskRule(rule.before, rule.after, offset + first),
         )
-        return cls(part, m, rows, keys)
+        return cls(part, rows, keys)
 
     def whole(self, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         """Return the results with a row for each query of the map."""

@@ -149,19 +149,14 @@ def _scores(spec: ScoreSpec, rows: slice, work: Tensor, cell: int = 1) -> tuple[
 
 
 def _reduce_rows(
-    spec: ScoreSpec,
-    value: Tensor | None,
-    buffers: MapBuffers,
-    heads: slice,
-    rows: slice,
-    work: Tensor,
+    spec: ScoreSpec, value: Tensor | None, into: MapBuffers, heads: slice, rows: slice, work: Tensor
 ) -> None:
     """Reduce some rows of some heads; `spec` and `value` are those of these heads.
 
     The weights are P = E / Σ E with E = exp(S - max S). Only sums of E are divided, because every
     pass over a block takes about as long as its product.
     """
-    cell, device = buffers.cell, spec.query.device
+    cell, device = into.cell, spec.query.device
     columns, S = _scores(spec, rows, work, cell)
     first, (H, m, n) = columns.start, S.shape
     highest = S.amax(-1)
@@ -181,10 +176,10 @@ def _reduce_rows(
     inverse = 1 / total.clamp(min=1)  # the largest score adds 1, so only empty rows have less
     mass = mass * inverse
     log_total = total.log()
-    buffers.lse[heads, rows] = highest + log_total
+    into.lse[heads, rows] = highest + log_total
     # The entropy of P is log Σ E - Σ E log E / Σ E, where the weights sum to 1.
     entropy = log_total * mass - log_E.mul_(E).sum(-1) * inverse
-    buffers.entropy[heads, rows] = entropy.masked_fill_(empty, 0) / log(2)
+    into.entropy[heads, rows] = entropy.masked_fill_(empty, 0) / log(2)
 
     i = torch.arange(rows.start, rows.stop, device=device)
     j = torch.arange(columns.start, columns.stop, device=device)
@@ -194,23 +189,23 @@ def _reduce_rows(
     else:
         far = torch.sub(position[:, None].float(), j, out=log_E[0])
         distance = (E * far.abs_()).sum(-1) * inverse
-    buffers.distance[heads, rows] = distance
-    if buffers.marks is not None:
-        buffers.marked[heads, rows] = E @ buffers.marks[columns].float() * inverse
+    into.distance[heads, rows] = distance
+    if into.marks is not None:
+        into.marked[heads, rows] = E @ into.marks[columns].float() * inverse
     if value is not None:
-        buffers.attended[heads, rows] = E @ value[:, columns] * inverse[..., None]
+        into.attended[heads, rows] = E @ value[:, columns] * inverse[..., None]
     near = torch.stack([position, position - 1, torch.zeros_like(position)]) - first
     inside = (near >= 0) & (near < n)
     near = near.clamp(0, n - 1).mT.expand(H, -1, -1)
-    buffers.near[heads, :, rows] = (E.gather(2, near) * inverse[..., None]).mT * inside
+    into.near[heads, :, rows] = (E.gather(2, near) * inverse[..., None]).mT * inside
 
     # Pool the columns of each cell, then its rows.
-    buffers.received[heads, columns] += (inverse[:, None] @ E)[:, 0]
+    into.received[heads, columns] += (inverse[:, None] @ E)[:, 0]
     across = slice(first // cell, first // cell + by_cell.shape[2])
     down = slice(rows.start // cell, (rows.stop - 1) // cell + 1)
     index = i // cell - down.start
     in_cell = (index == torch.arange(down.stop - down.start, device=device)[:, None]).float()
-    buffers.mean[heads, down, across] += in_cell @ (by_cell.sum(-1) * inverse[..., None])
+    into.mean[heads, down, across] += in_cell @ (by_cell.sum(-1) * inverse[..., None])
     largest = by_cell.amax(-1) * inverse[..., None]
     index = index[:, None].expand_as(largest)
-    buffers.largest[heads, down, across].scatter_reduce_(1, index, largest, "amax")
+    into.largest[heads, down, across].scatter_reduce_(1, index, largest, "amax")

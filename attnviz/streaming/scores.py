@@ -19,23 +19,16 @@ ALL = slice(None)
 
 @dataclass(frozen=True, eq=False)
 class ScoreSpec:
-    """One attention before its softmax: cap(Q Kᵀ · scale + capped_bias) + bias, where visible.
+    """One attention before its softmax: cap(Q Kᵀ · scale + capped_bias) + bias, where visible."""
 
-    query : (H, m, d). key : (G, n, d), each for H / G heads.
-    scale : the factor on Q Kᵀ. soft_cap : the bound of the scaled scores, or None.
-    capped_bias, bias : (1 or H, m, n), added before and after the cap; None without one.
-    sinks : (H,) or (H, m), a score beside those of the keys; None without one.
-    visible : which keys each query may read.
-    """
-
-    query: Tensor
-    key: Tensor
-    scale: float
-    visible: MaskRule = field(default_factory=MaskRule)
-    soft_cap: float | None = None
-    capped_bias: Tensor | None = None
-    bias: Tensor | None = None
-    sinks: Tensor | None = None
+    query: Tensor  # (H, m, d)
+    key: Tensor  # (G, n, d), each for H / G heads
+    scale: float  # the factor on Q Kᵀ
+    visible: MaskRule = field(default_factory=MaskRule)  # which keys each query may read
+    soft_cap: float | None = None  # the bound of the scaled scores
+    capped_bias: Tensor | None = None  # (1 or H, m, n), added before the cap
+    bias: Tensor | None = None  # and after it
+    sinks: Tensor | None = None  # (H,) or (H, m), a score beside those of the keys
 
     @classmethod
     def of(cls, record: AttentionRecord) -> ScoreSpec:
