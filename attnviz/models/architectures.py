@@ -89,15 +89,12 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The outcome of the last check, and the versions it used.
-
-    parts : model types that are not checked alone, and the architecture of which each is a part or
-        another name.
-    """
+    """The outcome of the last check, and the versions it used."""
 
     transformers: str
     torch: str
     architectures: dict[str, Architecture]
+    # Model types that are not checked alone, with that of which each is a part or another name.
     parts: dict[str, str]
 
 

@@ -18,16 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line
-from attnviz.models import pretrained
-from attnviz.models.devices import (
-    DeviceMap,
-    device_map_options,
-    devices,
-    expect_float64,
-    input_device,
-    one_device,
-    whole_weights,
-)
+from attnviz.models import devices, pretrained
 from attnviz.models.named import NAMED, bundled_folder
 from attnviz.models.pretrained import Processors
 from attnviz.models.shadow import shadow_of
@@ -51,29 +42,21 @@ _DTYPES = {
 class Checkpoint:
     """A model, the processors of its inputs, and the fingerprint of its weights.
 
-    name : the hub name or the folder's name; of an object, the name in its config, or its class.
-    sha256 : in hexadecimal. Of the safetensors file; of several shards, of their hexadecimal
-        digests joined in the order of file names; of an adapter, of those of its base and of its
-        own file; of an object, of name, dtype, shape and bytes of every tensor in its
-        ``state_dict``, in the order of names, and of every other buffer that its class would
-        compute otherwise.
-    versions : what changes when a tensor is written, of each tensor when it was hashed.
-    special_tokens : how a special token that is typed in a text is read: "split" as plain text, or
-        "parse" as the token.
-    notes : what a reader should know of an object: which model was taken from it.
-    loaded : of a shadow, the checkpoint with the model as it was loaded.
-    writes : of a shadow, how often the weights had been written when it was made.
+    The fingerprint is a SHA-256: of the safetensors file; of several shards, of their hexadecimal
+    digests joined in the order of file names; of an adapter, of those of its base and of its own
+    file; of an object, of name, dtype, shape and bytes of every tensor in its ``state_dict``, in
+    the order of names, and of every other buffer that its class would compute otherwise.
     """
 
-    name: str
+    name: str  # on the hub or of the folder; of an object, that in its config, or its class
     module: PreTrainedModel
     processors: Processors
-    sha256: str
-    versions: tuple[tuple[int, ...], ...]
-    special_tokens: SpecialTokens = "parse"
-    notes: tuple[str, ...] = ()
-    loaded: Checkpoint | None = None
-    writes: int = 0
+    sha256: str  # in hexadecimal
+    versions: tuple[tuple[int, ...], ...]  # what changes when a tensor is written, when hashed
+    special_tokens: SpecialTokens = "parse"  # as the tokens that are typed; "split": as plain text
+    notes: tuple[str, ...] = ()  # which model was taken from an object
+    loaded: Checkpoint | None = None  # of a shadow, the checkpoint with the model as it was loaded
+    writes: int = 0  # of a shadow, how often the weights had been written when it was made
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.name!r}, {type(self.module).__name__}, {self.sha256[:12]})"
@@ -81,7 +64,7 @@ class Checkpoint:
     @property
     def device(self) -> torch.device:
         """The device on which the model takes its inputs."""
-        return input_device(self.module)
+        return devices.input_device(self.module)
 
     @cached_property
     def fits_vocabulary(self) -> bool | None:
@@ -175,7 +158,7 @@ def load_checkpoint(
     processor: Any = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
-    device_map: DeviceMap | None = None,
+    device_map: devices.DeviceMap | None = None,
     offload_folder: str | os.PathLike[str] | None = None,
 ) -> Checkpoint:
     """Load a pretrained model and check that every weight comes from its file.
@@ -184,8 +167,8 @@ def load_checkpoint(
     """
     if sys.flags.optimize > 1:
         raise InputError("python -OO removes docstrings, which transformers needs. Use python -O.")
-    target, torch_dtype = one_device(device), _dtype(dtype)
-    placement = device_map_options(device_map, offload_folder, device)
+    target, torch_dtype = devices.one_device(device), _dtype(dtype)
+    placement = devices.device_map_options(device_map, offload_folder, device)
     with pretrained.quiet():
         unwrapped = unwrap(source)
         source = unwrapped.source
@@ -195,8 +178,8 @@ def load_checkpoint(
                     "device_map does not apply to a model object, which is never changed. "
                     "Give its folder or hub name."
                 )
-            for used in devices(source):
-                expect_float64(used)
+            for used in devices.devices(source):
+                devices.expect_float64(used)
             _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
             tokenizer = unwrapped.tokenizer if tokenizer is None else tokenizer
             processor = unwrapped.processor if processor is None else processor
@@ -388,7 +371,7 @@ def _expect_as_it_is(
     module: PreTrainedModel, device: torch.device | None, dtype: torch.dtype | None
 ) -> None:
     """Raise InputError if a model object would have to be moved or cast."""
-    current = input_device(module)
+    current = devices.input_device(module)
     is_elsewhere = device is not None and (
         (device.type, device.index or 0) != (current.type, current.index or 0)
     )
@@ -485,7 +468,7 @@ def _sha256_of_state(module: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     buffers = _unsaved_buffers(module)
     changed = ((name, buffers[name]) for name in sorted(changed_buffers(module)) if name in buffers)
-    for key, tensor in (*whole_weights(module), *changed):
+    for key, tensor in (*devices.whole_weights(module), *changed):
         digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
         tensor_bytes: Any = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         digest.update(tensor_bytes)

@@ -11,15 +11,11 @@ from platformdirs import user_cache_path
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A model that was converted on this machine.
-
-    title : how figures name it; it says what the conversion could not undo. sha256 : of its
-    weights; others under this name are refused.
-    """
+    """A model that was converted on this machine."""
 
     name: str
-    title: str
-    sha256: str
+    title: str  # how figures name it; it says what the conversion could not undo
+    sha256: str  # of its weights; others under this name are refused
 
     @property
     def folder(self) -> Path:

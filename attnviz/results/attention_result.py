@@ -15,6 +15,7 @@ from torch import Tensor
 
 import attnviz
 from attnviz.errors import InputError, true_or_false, whole_number
+from attnviz.results import base
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_record import (
     Attention,
@@ -23,20 +24,6 @@ from attnviz.results.attention_record import (
     LinearAttention,
 )
 from attnviz.results.axis import Axis, merge, token_groups
-from attnviz.results.base import (
-    Rules,
-    Savable,
-    as_html,
-    described,
-    doc,
-    documented,
-    fits,
-    is_image,
-    labeled_array,
-    proof,
-    stacked,
-    wide_table,
-)
 from attnviz.results.digest import digests
 from attnviz.results.projection import STAGES
 from attnviz.results.text import listed, literal
@@ -54,24 +41,9 @@ _TOO_LONG = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class MapSummary(Savable):
+@base.documented
+class MapSummary(base.Savable):
     """A summary of the m × n weights of each of H heads.
-
-    Attributes
-    ----------
-    cell : how many rows and columns a cell of the pooled maps joins; the last may be smaller.
-    mean, largest : (H, ⌈m / cell⌉, ⌈n / cell⌉), the mean and the largest weight in each cell.
-    received : (H, n), the weight that all queries give to a key.
-    entropy : (H, m), of each row, in nats.
-    distance : (H, m), the mean distance from a query to the keys it reads, in tokens.
-    itself, previous, first : (H, m), the weight of a query for its own position, the one before,
-        and the first of the text.
-    marked : (H, m), the weight of a query for the keys that were marked; 0 where none were.
-    lse : (H, m), the log-sum-exp of each row of scores, sinks among them.
-    empty : (m,), queries that may read no key; all their other numbers are 0.
-    top_keys, top_weights : (H, m, k), the keys with the largest weights and these, largest first;
-        -1 and 0 where a row has fewer keys. k is 0 where none were asked for.
 
     Examples
     --------
@@ -82,36 +54,39 @@ class MapSummary(Savable):
     MapSummary(12 heads, 66 × 66, cells of 5)
     """
 
-    cell: int
-    mean: Tensor
-    largest: Tensor
-    received: Tensor
-    entropy: Tensor
-    distance: Tensor
-    itself: Tensor
-    previous: Tensor
-    first: Tensor
-    marked: Tensor
-    lse: Tensor
-    empty: Tensor
-    top_keys: Tensor
-    top_weights: Tensor
+    cell: int = base.doc("How many rows and columns a cell of the pooled maps joins, at most.")
+    mean: Tensor = base.doc("(H, ⌈m / cell⌉, ⌈n / cell⌉), the mean weight in each cell.")
+    largest: Tensor = base.doc("Of the same shape, the largest weight in each cell.")
+    received: Tensor = base.doc("(H, n), the weight that all queries give to a key.")
+    entropy: Tensor = base.doc("(H, m), of each row, in nats.")
+    distance: Tensor = base.doc("(H, m), the mean distance from a query to its keys, in tokens.")
+    itself: Tensor = base.doc("(H, m), the weight of a query for its own position.")
+    previous: Tensor = base.doc("(H, m), for the position before.")
+    first: Tensor = base.doc("(H, m), for the first position of the text.")
+    marked: Tensor = base.doc("(H, m), for the keys that were marked; 0 where none were.")
+    lse: Tensor = base.doc("(H, m), the log-sum-exp of each row of scores, sinks among them.")
+    empty: Tensor = base.doc("(m,), queries that may read no key; their other numbers are 0.")
+    top_keys: Tensor = base.doc(
+        "(H, m, k), the keys with the largest weights, largest first; -1 where a row has fewer "
+        "keys. k is 0 where none were asked for."
+    )
+    top_weights: Tensor = base.doc("(H, m, k), their weights; 0 where a row has fewer keys.")
 
     def __repr__(self) -> str:
         H, m = self.entropy.shape
         n = self.received.shape[-1]
         return f"MapSummary({H} heads, {m:,} × {n:,}, cells of {self.cell})"
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> base.Rules:
         H, m = self.entropy.shape if self.entropy.dim() == 2 else (0, 0)
         n = self.received.shape[-1] if self.received.dim() == 2 else 0
         yield "cells of one row or more, and something in them", min(self.cell, H, m, n) > 0
-        yield "a number for each key", fits(self.received, {H}, {n})
+        yield "a number for each key", base.fits(self.received, {H}, {n})
         rows = (self.distance, self.itself, self.previous, self.first, self.marked, self.lse)
-        yield "a number for each row", all(fits(numbers, {H}, {m}) for numbers in rows)
+        yield "a number for each row", all(base.fits(numbers, {H}, {m}) for numbers in rows)
         cells = (H, -(-m // self.cell), -(-n // self.cell))
         yield "a number for each cell", self.mean.shape == self.largest.shape == cells
-        yield "a flag for each row", fits(self.empty, {m})
+        yield "a flag for each row", base.fits(self.empty, {m})
         top = self.top_keys.shape
         is_complete = top[:2] == (H, m) and top == self.top_weights.shape
         yield "a weight for each of the top keys", is_complete
@@ -135,17 +110,11 @@ def cell_sizes(length: int, cell: int, device: torch.device | str = "cpu") -> Te
     return (length - torch.arange(0, length, cell, device=device)).clamp(max=cell)
 
 
-@dataclass(frozen=True, eq=False)
+@base.documented
 class StreamedAttention(Attention):
     """An attention of a long text: its maps, reduced while the model ran.
 
-    Attributes
-    ----------
-    path, call, layer, stack, query_axis, key_axis : as in `AttentionRecord`.
-    heads, layers : how many query heads it has, and how many layers its stack.
-    kept : the heads in `summary`, in this order.
-    summary : the summary of the maps of these heads.
-    record : the source of exact crops, where the layer was asked for.
+    Where it is in its model is described as in `AttentionRecord`.
 
     Examples
     --------
@@ -157,17 +126,17 @@ class StreamedAttention(Attention):
     >>> axes = result.plot()
     """
 
-    heads: int
-    layers: int
-    kept: tuple[int, ...]
-    summary: MapSummary
-    record: AttentionRecord | None = None
+    heads: int = base.doc("How many query heads it has.")
+    layers: int = base.doc("How many layers its stack has.")
+    kept: tuple[int, ...] = base.doc("The heads in `summary`, in this order.")
+    summary: MapSummary = base.doc("The summary of the maps of these heads.")
+    record: AttentionRecord | None = base.doc("The source of exact crops, if any.", default=None)
 
     def __repr__(self) -> str:
         (m, n), heads = self.size, len(self.kept)
         return f"StreamedAttention({self.place}, {heads} heads, {m:,} × {n:,}, {self.path})"
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> base.Rules:
         size, heads, record = self.size, self.heads, self.record
         shape = (*self.summary.entropy.shape, self.summary.received.shape[-1])
         yield "a summary of its shape", shape == (len(self.kept), *size)
@@ -233,7 +202,7 @@ def digests_of_each(texts: Sequence[Sequence[Attention]]) -> list[dict[str, str]
 
 
 @dataclass(frozen=True)
-class Computation(Savable):
+class Computation(base.Savable):
     """How a model computes, as it was loaded: what its name and its SHA-256 do not say.
 
     A path is that of a module: "" for the model itself, "*" for every module of the process.
@@ -295,7 +264,7 @@ def _placed(path: str, function: str) -> str:
 
 
 @dataclass(frozen=True)
-class Provenance(Savable):
+class Provenance(base.Savable):
     """Where a result comes from: the weights, the input, and how the model ran.
 
     target : the text of the decoder of an encoder–decoder. versions : of attnviz, torch and
@@ -333,32 +302,34 @@ class Provenance(Savable):
         return changes and f" with {changes}"
 
 
-@documented
-class Waveform(Savable):
+@base.documented
+class Waveform(base.Savable):
     """The outline of a sound."""
 
-    seconds: float = doc("How long the sound is.")
-    extremes: Tensor = doc(
+    seconds: float = base.doc("How long the sound is.")
+    extremes: Tensor = base.doc(
         "(B, 2) float32, the least and the largest sample of each of B equal parts."
     )
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> base.Rules:
         yield "a duration", 0 < self.seconds < float("inf")
         yield "two samples of each part", self.extremes.dim() == 2 and self.extremes.shape[1] == 2
         yield "at least one part", len(self.extremes) > 0
 
-    def _number_rules(self) -> Rules:
+    def _number_rules(self) -> base.Rules:
         yield "samples that are finite", bool(self.extremes.isfinite().all())
 
 
-@documented
-class NextTokens(Savable):
+@base.documented
+class NextTokens(base.Savable):
     """The K tokens that a causal language model finds most probable after each of T positions."""
 
-    axis: Axis = doc("The positions.")
-    ids: Tensor = doc("(T, K), the most probable first.")
-    labels: tuple[tuple[str, ...], ...] = doc("Of the ids, in the vocabulary of the tokenizer.")
-    probabilities: Tensor = doc(
+    axis: Axis = base.doc("The positions.")
+    ids: Tensor = base.doc("(T, K), the most probable first.")
+    labels: tuple[tuple[str, ...], ...] = base.doc(
+        "Of the ids, in the vocabulary of the tokenizer."
+    )
+    probabilities: Tensor = base.doc(
         "(T, K) float32, softmax in float64 over the logits of the run that was recorded; of a "
         "text with generated tokens, over those of one pass over all of it."
     )
@@ -367,18 +338,18 @@ class NextTokens(Savable):
         last = zip(self.labels[-1], self.probabilities[-1].tolist(), strict=True)
         return f"NextTokens({', '.join(f'{label!r} {value:.2f}' for label, value in last)})"
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> base.Rules:
         shape = len(self.axis), len(self.labels[0]) if self.labels else 0
         yield "tokens for each position", self.ids.shape == shape and self.ids.numel() > 0
         yield "a label for each token", [len(row) for row in self.labels] == [shape[1]] * shape[0]
         yield "a probability for each token", self.probabilities.shape == shape
 
-    def _number_rules(self) -> Rules:
+    def _number_rules(self) -> base.Rules:
         yield "probabilities", bool(((self.probabilities >= 0) & (self.probabilities <= 1)).all())
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionResult(Savable):
+class AttentionResult(base.Savable):
     """Every attention of one model on one input, with the proof that it is the model's.
 
     Its numbers are those of `weights()`, and of `to_frame()` and `to_xarray()` with their labels;
@@ -449,13 +420,13 @@ class AttentionResult(Savable):
         (digest,) = digests([values])
         return digest
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> base.Rules:
         yield "one attention or more", len(self) > 0
-        yield "an image in colors", is_image(self.image)
+        yield "an image in colors", base.is_image(self.image)
         for part in (*self.records, *filter(None, [self.next_tokens, self.waveform])):
             part.check()
 
-    def _number_rules(self) -> Rules:
+    def _number_rules(self) -> base.Rules:
         records = [*self.records, *(entry.record for entry in self.streamed if entry.record)]
         are_finite = self.agreement.verdict != "verified" or all(r.finite for r in records)
         yield "numbers where it says that they were verified", are_finite
@@ -470,7 +441,7 @@ class AttentionResult(Savable):
 
     def about(self) -> dict[str, Any]:
         """Return the stacks, the provenance and the agreement, as types of JSON."""
-        return {"stacks": list(self.stacks), **proof(self)}
+        return {"stacks": list(self.stacks), **base.proof(self)}
 
     def plot(self, **keywords: Any) -> Axes | list[Axes]:
         """Draw the attention map of one head: see `attnviz.plot.heatmap`."""
@@ -478,7 +449,7 @@ class AttentionResult(Savable):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: one map with the verdict, and the stages that agree."""
-        return as_html(self, self.plot)
+        return base.as_html(self, self.plot)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         def outcome(agrees: bool) -> Text:
@@ -701,10 +672,10 @@ class AttentionResult(Savable):
         """
         dimensions, weights = self._labeled(layer, head, words=true_or_false(words, "words"))
         if len(dimensions) == 2:
-            return wide_table(weights, *dimensions.values())
+            return base.wide_table(weights, *dimensions.values())
         import pandas as pd
 
-        return pd.DataFrame(stacked(dimensions, {"weight": weights}))
+        return pd.DataFrame(base.stacked(dimensions, {"weight": weights}))
 
     def to_xarray(
         self, *, layer: int | None = None, head: int | None = None, words: bool = False
@@ -720,7 +691,7 @@ class AttentionResult(Savable):
             xarray is not installed.
         """
         dimensions, weights = self._labeled(layer, head, words=true_or_false(words, "words"))
-        return labeled_array(dimensions, weights, attributes_of(self))
+        return base.labeled_array(dimensions, weights, attributes_of(self))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return the weights of all layers, for numpy."""
@@ -764,7 +735,7 @@ class AttentionResult(Savable):
 
 def attributes_of(result: Any) -> dict[str, Any]:
     """Return where the numbers of a result come from and how far they are verified, in words."""
-    source = described(result.provenance, "model text pair target")
+    source = base.described(result.provenance, "model text pair target")
     return {**source, "verdict": result.checked_agreement.summary()}
 
 

@@ -168,9 +168,7 @@ class Axis(Savable):
     @classmethod
     def numbered(cls, length: int) -> Axis:
         """Return an axis of positions of which only the number is known."""
-        labels = tuple(map(str, range(length)))
-        axis = cls.plain(labels, special=(False,) * length)
-        return replace(axis, words=tuple(range(length)), word_labels=labels)
+        return cls.of_labels([*map(str, range(length))])
 
 
 @dataclass(frozen=True)

@@ -10,23 +10,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.errors import ModelError
+from attnviz.formula import projection as formula
 from attnviz.formula.attention import merge_heads, repeat_heads, split_heads
-from attnviz.formula.projection import (
-    clip,
-    head_linear,
-    layer_norm,
-    linear,
-    regroup,
-    rms_norm,
-    rotary,
-    share,
-)
 from attnviz.results.base import Savable
 from attnviz.runtime.precision import exact_products
 
@@ -307,8 +298,8 @@ def source(record: AttentionRecord, stage: str) -> Tensor | None:
 
 def begin(part: HeadProjection, X: Tensor) -> Tensor:
     """Return X W_h + b_h of every head h, (heads, T, d)."""
-    heads = head_linear(follow(part.before, X), part.weight.to(X), _to(part.bias, X))
-    return heads if part.beside is None else share(_linear(part.beside, X), heads)
+    heads = formula.head_linear(follow(part.before, X), part.weight.to(X), _to(part.bias, X))
+    return heads if part.beside is None else formula.share(_linear(part.beside, X), heads)
 
 
 def follow(
@@ -332,7 +323,7 @@ def follow(
             case Rounding():
                 heads = _round(step, heads)
             case Clip():
-                heads = clip(heads, step.bound)
+                heads = formula.clip(heads, step.bound)
             case Factor():
                 heads = heads * torch.as_tensor(step.factor).to(heads)
             case Rotation() if angles is not None:
@@ -346,10 +337,7 @@ def follow(
 
 def _before_output(record: AttentionRecord, heads: Tensor) -> tuple[Tensor, Linear]:
     """Take the steps between the head output and W^O, which is returned too."""
-    projection = record.projection
-    assert projection is not None
-    assert projection.output is not None
-    assert projection.before_output is not None
+    projection: Any = record.projection  # all of it is known where there is an output
     X = _to(record.input, heads)
     return follow(projection.before_output, heads, X=X), projection.output
 
@@ -366,7 +354,7 @@ def _to(numbers: Tensor | None, other: Tensor) -> Tensor | None:
 
 
 def _linear(map_: Linear, X: Tensor) -> Tensor:
-    return linear(X, map_.weight.to(X), _to(map_.bias, X))
+    return formula.linear(X, map_.weight.to(X), _to(map_.bias, X))
 
 
 def _norm(norm: Norm, X: Tensor) -> Tensor:
@@ -378,12 +366,12 @@ def _norm(norm: Norm, X: Tensor) -> Tensor:
     )
     weight = None if weight is None else weight + norm.offset
     if norm.kind == "layer":
-        return layer_norm(wide, weight, bias, norm.eps).to(X.dtype)
-    return rms_norm(wide, weight, norm.eps).to(X.dtype)
+        return formula.layer_norm(wide, weight, bias, norm.eps).to(X.dtype)
+    return formula.rms_norm(wide, weight, norm.eps).to(X.dtype)
 
 
 def _opening(gate: Gate, X: Tensor) -> Tensor:
-    through = head_linear(X, gate.weight.to(X), _to(gate.bias, X))
+    through = formula.head_linear(X, gate.weight.to(X), _to(gate.bias, X))
     wide = through.to(torch.promote_types(X.dtype, torch.float32))
     opened = torch.sigmoid(wide) if gate.opening == "sigmoid" else nn.functional.softplus(wide)
     return opened.to(X.dtype)
@@ -393,8 +381,8 @@ def _rotate(rotation: Rotation, heads: Tensor, angles: Angles) -> Tensor:
     cos, sin = (part.to(heads.dtype) for part in angles)
     before, turning = heads.tensor_split([rotation.first], dim=-1)
     if rotation.regrouped:
-        turning = regroup(turning)
-    turned = rotary(
+        turning = formula.regroup(turning)
+    turned = formula.rotary(
         turning, cos, -sin if rotation.backwards else sin, interleaved=rotation.interleaved
     )
     return torch.cat((before, turned), -1)

@@ -295,7 +295,7 @@ def test_a_device_without_float64_is_refused(folder, device):
 
 def test_a_model_on_a_device_without_float64_is_refused(monkeypatch):
     """PyTorch does not compute on "mps" here, so the model only says that it is there."""
-    monkeypatch.setattr(checkpoints, "devices", lambda model: [torch.device("mps:0")])
+    monkeypatch.setattr(checkpoints.devices, "devices", lambda model: [torch.device("mps:0")])
     with pytest.raises(InputError, match=r"'mps:0' has no float64.*cpu"):
         load_checkpoint(tiny("bert"))
 
