@@ -300,14 +300,11 @@ class Visible:
 
     Queries that are padding or fully masked have no meaning. Among the operators, nor have keys
     that no query reads: some modules set them to zero.
-
-    hidden : which keys must have weight exactly 0, (1 or all heads, m, n); None where none must.
-    rows, read : the queries (L, m) and the keys (L, n) that are compared.
     """
 
-    hidden: Tensor | None
-    rows: Tensor
-    read: Tensor
+    hidden: Tensor | None  # which keys must have weight exactly 0, (1 or all heads, m, n), if any
+    rows: Tensor  # the queries (L, m) that are compared
+    read: Tensor  # and the keys (L, n)
 
     @classmethod
     def of(cls, records: Sequence[AttentionRecord], mask: Tensor | None) -> Visible:
@@ -545,10 +542,7 @@ def _of_logarithms(
 
 
 def _measure_output(
-    records: Sequence[AttentionRecord],
-    heads: Sequence[Tensor],
-    model: Tensor,
-    ignored: Tensor | None,
+    records: Sequence[AttentionRecord], heads: list[Tensor], model: Tensor, ignored: Tensor | None
 ) -> Numbers:
     """Measure the output, and the slope of what each head adds to it.
 

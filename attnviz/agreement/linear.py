@@ -13,14 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnviz.agreement.verdict import (
-    FLOAT32,
-    FLOOR,
-    SMALLEST,
-    SUMMATION,
-    bounded_check,
-    largest_by_head,
-)
+from attnviz.agreement import verdict
 from attnviz.results import LinearAttention, LinearReference, StageCheck
 from attnviz.runtime.precision import exact_products
 
@@ -43,7 +36,7 @@ def compare_linear(
     M, v, u = record.matrix[:, read].double(), record.value.double(), reference.probes.double()
     mixed, summed, model = M @ v, M.abs() @ v.abs(), reference.head_output[:, read].double()
     probed, of_probes = reference.weights[:, read].double(), M.abs() @ u.abs()
-    none = _Rounding.of(probed[None], probed[None], of_probes, FLOAT32)
+    none = _Rounding.of(probed[None], probed[None], of_probes, verdict.FLOAT32)
     exact, rounded = (x[:, :, read].double() for x in (reference.exact, reference.rounded))
     eps = torch.finfo(reference.head_output.dtype).eps
     own = _Rounding.of(exact, rounded, M.abs() @ v.abs().flip(1), eps)
@@ -70,7 +63,7 @@ def compare_linear(
     told_apart = allowed <= 0.5  # an argument 1 % off from one that is not
     if told_apart.any():
         off, most = shares[told_apart].abs(), allowed[told_apart]
-        checks.append(bounded_check(record, "arguments", off, most, compared=model.numel()))
+        checks.append(verdict.bounded_check(record, "arguments", off, most, compared=model.numel()))
     caught = told_apart & ((shares - 1).abs() > allowed)
     names = zip(reference.canaries, caught.tolist(), strict=True)
     return tuple(checks), tuple(name for name, is_caught in names if not is_caught)
@@ -95,9 +88,9 @@ class _Rounding:
     def of(cls, exact: Tensor, rounded: Tensor, summed: Tensor, eps: float) -> _Rounding:
         """Return it for mixtures (K, H, m, c), exact and rounded; `summed` is that of the first."""
         products, squares = exact * (rounded - exact), exact**2
-        relative = (rounded[0] - exact[0]) / summed.clamp(min=SMALLEST)
-        slope = products[0].sum() / squares[0].sum().clamp(min=SMALLEST**2)
-        slopes = products.sum((2, 3)) / squares.sum((2, 3)).clamp(min=SMALLEST**2)
+        relative = (rounded[0] - exact[0]) / summed.clamp(min=verdict.SMALLEST)
+        slope = products[0].sum() / squares[0].sum().clamp(min=verdict.SMALLEST**2)
+        slopes = products.sum((2, 3)) / squares.sum((2, 3)).clamp(min=verdict.SMALLEST**2)
         numbers = torch.stack([relative.abs().max(), relative.square().mean().sqrt(), slope.abs()])
         largest, typical, whole = numbers.tolist()
         return cls(largest, typical, whole, slopes.mean(0), eps)
@@ -106,17 +99,19 @@ class _Rounding:
         self, record: LinearAttention, stage: str, ours: Tensor, model: Tensor, summed: Tensor
     ) -> StageCheck:
         """Compare two results (H, m, c); `summed` is the sum of the sizes of what was added up."""
-        largest = largest_by_head(ours).clamp(min=SMALLEST)
-        own_errors = self.largest * largest_by_head(summed)
-        floor = (FLOOR * self.eps + SUMMATION) * largest + SUMMATION * largest_by_head(summed)
+        largest = verdict.largest_by_head(ours).clamp(min=verdict.SMALLEST)
+        own_errors = self.largest * verdict.largest_by_head(summed)
+        floor = (
+            verdict.FLOOR * self.eps + verdict.SUMMATION
+        ) * largest + verdict.SUMMATION * verdict.largest_by_head(summed)
         tolerances, difference = 3 * own_errors + floor, model - ours
-        differences = largest_by_head(difference)
-        spread = (ours**2).sum((1, 2)).clamp(min=SMALLEST**2)
+        differences = verdict.largest_by_head(difference)
+        spread = (ours**2).sum((1, 2)).clamp(min=verdict.SMALLEST**2)
         slopes = (ours * difference).sum((1, 2)) / spread - self.slopes
         standard = self.typical * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
-        cancelled = FLOAT32 * (ours.abs() * summed).sum((1, 2)) / spread
+        cancelled = verdict.FLOAT32 * (ours.abs() * summed).sum((1, 2)) / spread
         allowed = (_ERRORS * standard).clamp(min=max(3 * self.slope, _SLOPE)) + cancelled
-        return bounded_check(
+        return verdict.bounded_check(
             record,
             stage,
             differences,
@@ -137,7 +132,7 @@ class _Rounding:
 
         rounded : (K,), how much of the change was in the rounding errors with other values.
         """
-        size = (change**2).sum().clamp(min=SMALLEST**2)
+        size = (change**2).sum().clamp(min=verdict.SMALLEST**2)
         share = (change * difference).sum() / size - rounded.mean()
         apart = _ERRORS * ((change * summed) ** 2).sum().sqrt() / size
         together = summed.square().sum().sqrt() / size.sqrt()

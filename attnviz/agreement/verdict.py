@@ -63,19 +63,15 @@ def dtypes(record: AttentionRecord) -> tuple[torch.dtype, torch.dtype]:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What is measured of one stage of L attentions, and what it is compared with.
+    """What is measured of one stage of L attentions, and what it is compared with."""
 
-    numbers : which attentions. width : how many numbers are compared in a row. found : tensors
-    (L, heads), or (L, 1). planted : whether it is of a fault that must be caught.
-    """
-
-    numbers: Sequence[int]
+    numbers: Sequence[int]  # which attentions
     records: Sequence[AttentionRecord]
     stage: str
     precision: Precision
-    width: int
-    found: Numbers
-    planted: bool = False
+    width: int  # how many numbers are compared in a row
+    found: Numbers  # tensors (L, heads), or (L, 1)
+    planted: bool = False  # whether it is of a fault that must be caught
 
 
 def decide(measured: Sequence[Measured]) -> Iterator[tuple[Measured, int, StageCheck]]:
