@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isqrt
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -57,6 +57,7 @@ from attnviz.results import (
     digests_of,
     digests_of_each,
 )
+from attnviz.results.attention_record import Attention
 from attnviz.results.axis import content_positions
 from attnviz.runtime import version_of
 from attnviz.runtime.libraries import translate
@@ -170,7 +171,7 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
 
         def encoded(inputs: Inputs) -> _Run:
             batch = encode(checkpoint, inputs, truncate=options.truncate)
-            return _Run(checkpoint, inputs, batch, options)
+            return _Run(checkpoint, inputs, batch, options, read_computation(checkpoint.as_loaded))
 
         if options.mode != "streamed" and not options.are_for_reduced_maps:
             all_at_once = encoded(inputs)
@@ -237,6 +238,7 @@ class _Run:
     inputs: Inputs
     batch: Batch
     options: AttendOptions
+    computation: Computation  # before the run
 
     def whole(self) -> list[AttentionResult]:
         """Return the results of a batch, with records from which the whole maps follow."""
@@ -245,7 +247,6 @@ class _Run:
             why = "whole maps hold all heads, exactly. Leave it out."
             refuse_given(why, heads=options.heads, exact=options.exact)
         sha256, module = checkpoint.current_sha256(), checkpoint.module
-        computation = read_computation(checkpoint.as_loaded)
         if inputs.generate is None:
             captures, generated = capture(module, batch.inputs, batch.axes), None
         else:
@@ -294,7 +295,6 @@ class _Run:
                 n,
                 records,
                 report,
-                computation,
                 (*captured.notes, *_linear_notes(records)),
                 generated=generated,
                 next_tokens=_next_tokens(module, checkpoint.target_tokenizer, logits[n], records),
@@ -315,7 +315,6 @@ class _Run:
                 "Leave it out."
             )
         module, axis = checkpoint.module, batch.axes["text"][0]
-        computation = read_computation(checkpoint.as_loaded)
         cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // known.heads)))
         cell = -(-len(axis) // cells)
         records, references = capture_pooled(module, batch.inputs, axis, known.calls, cell)
@@ -334,7 +333,7 @@ class _Run:
             "(columns summed with their signs, rows averaged)"
         )
         notes = (*self._doubts(0), *known.notes, pooled)
-        result = self._result(0, records, report, computation, notes)
+        result = self._result(0, records, report, notes)
         for head in options.heads or ():
             for layer in options.layers or result.layers:
                 result.check_head(layer, head)
@@ -352,7 +351,6 @@ class _Run:
         if known is not None and known.is_all:
             return self.pooled(known)
         module, axis, device = checkpoint.module, batch.axes["text"][0], checkpoint.device
-        computation = read_computation(checkpoint.as_loaded)
         layers, heads = _head_counts(checkpoint)
         count = len(options.layers or range(layers)) * len(options.heads or range(heads))
         cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // count)))
@@ -376,14 +374,12 @@ class _Run:
                 return
             proofs.append(agreement.prove_streamed(attention, own_rows, marked))
             source = replace(record, input=None, rotation=None, projection=None)
+            place: dict[str, Any] = {
+                one.name: getattr(record, one.name) for one in fields(Attention)
+            }
             attentions.append(
                 StreamedAttention(
-                    path=record.path,
-                    call=record.call,
-                    layer=record.layer,
-                    stack=record.stack,
-                    query_axis=record.query_axis,
-                    key_axis=record.key_axis,
+                    **place,
                     heads=record.heads,
                     layers=0,  # known after the run
                     kept=attention.heads,
@@ -415,7 +411,7 @@ class _Run:
                 f"layers that mix tokens; the other {others} ({kinds}) "
                 f"{'are' if others > 1 else 'is'} linear attention",
             )
-        return self._result(0, (), report, computation, notes, streamed=streamed)
+        return self._result(0, (), report, notes, streamed=streamed)
 
     def _moved_keys(self, captures: Sequence[Capture]) -> dict[str, list[MovedKeys]]:
         """Return how far keys moved when each input was changed, by kind; {} if none can be."""
@@ -472,7 +468,6 @@ class _Run:
         n: int,
         records: tuple[AttentionRecord, ...],
         report: AgreementReport,
-        computation: Computation,
         notes: tuple[str, ...],
         *,
         generated: str | None = None,
@@ -489,7 +484,7 @@ class _Run:
             target=spelled(checkpoint, target, of_decoder=True)[0] or None,
             cut_from=known.cut_from,
             image=inputs.pictures[0].name if inputs.pictures else None, audio=batch.sound,
-            generated=generated, computation=computation,
+            generated=generated, computation=self.computation,
             inputs=None if inputs.arguments is None else Arguments(batch.inputs).summary,
         )  # fmt: skip
         source = inputs.texts[n] if inputs.texts else ""
