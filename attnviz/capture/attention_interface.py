@@ -211,9 +211,7 @@ def _of_this_thread(get_interface: Callable[..., Any]) -> Callable[..., Any]:
 class UnfusedAttention(TorchFunctionMode):
     """Computes torch's fused attention by its operators one by one, in this thread."""
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, or what takes the place of it."""
         if func is scaled_dot_product_attention:
             func = math_attention

@@ -14,41 +14,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from transformers import (
-    DynamicCache,
-    EncoderDecoderCache,
-    GenerationConfig,
-    GenerationMixin,
-    StoppingCriteriaList,
-)
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from attnviz.capture import watch
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
 from attnviz.capture.plan import record_runs
 from attnviz.capture.projections.find import ModuleInputs
-from attnviz.capture.projections.match import (
-    Executed,
-    match_batch,
-    match_projections,
-    reproduced,
-)
+from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.arrange import Attention
-from attnviz.capture.watch import (
-    Output,
-    Outputs,
-    expect_same,
-    map_tensors,
-    minimal_run,
-    model_errors,
-    output_of,
-    outputs_beside,
-    restoring,
-    weights_in_memory,
-)
 from attnviz.errors import ModelError
 from attnviz.models.devices import input_device
 from attnviz.models.pretrained import count_inputs, forward_parameters
@@ -64,7 +42,13 @@ from attnviz.results.agreement_report import LINEAR
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+
+
+# What a record takes from an attention as it is.
+_TERMS = (
+    "query", "key", "value", "scale", "soft_cap", "capped_bias", "bias", "sinks", "log_softmax",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +57,7 @@ class Capture:
 
     records: tuple[AttentionRecord, ...]  # from the first run: all that our weights follow from
     references: tuple[Reference, ...]  # from the second run: the model's own values
-    outputs: Outputs
+    outputs: watch.Outputs
     # For a generation, the weights (H, m, n) of a single pass over the whole text.
     in_one_pass: tuple[Tensor, ...] = ()
     notes: tuple[str, ...] = ()  # on softmaxes that are no attention, and what is not compared
@@ -91,20 +75,22 @@ def capture(
     for the input of an encoder–decoder's decoder. Other positions are numbered.
     """
     texts = len(next(iter(axes.values()))) if axes else count_inputs(model, inputs)
-    outputs: list[Output] = []
+    outputs: list[watch.Output] = []
     forward = partial(model, **inputs)
     first_run, second_run = record_runs(
-        model, texts, lambda: outputs.append(output_of(model, forward)), forward
+        model, texts, lambda: outputs.append(watch.output_of(model, forward)), forward
     )
     calls, again = first_run.calls, second_run.calls
     mixtures, mixed_again = first_run.linear, second_run.linear
-    expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
+    watch.expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
     between = _between_runs(calls, again)
-    compared = outputs_beside(model, forward, outputs[-1], between_runs=between, inputs=inputs)
+    compared = watch.outputs_beside(
+        model, forward, outputs[-1], between_runs=between, inputs=inputs
+    )
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
-    notes = (*first_run.notes, *notes_on_unshown(model, minimal_run(model, inputs), shown))
+    notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
     own = OwnNumbers(model)
-    with weights_in_memory(call.module for call in calls):
+    with watch.weights_in_memory(call.module for call in calls):
         return [
             Capture(
                 own.copy(records),
@@ -121,7 +107,7 @@ def capture_generation(
     inputs: Mapping[str, Tensor],
     tokens: int,
     axes_of: Callable[[Tensor], Mapping[str, Sequence[Axis]]],
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> tuple[Capture, Generation]:
     """Let `model` continue one text, and join the attentions of all steps into one map.
 
@@ -136,9 +122,9 @@ def capture_generation(
     generation = generate_greedily(model, inputs, tokens, tokenizer)
     read = generation.ids[:-1]
     whole, axes = _full_inputs(model, inputs, read[None]), axes_of(read)
-    outputs: list[Output] = []
+    outputs: list[watch.Output] = []
     forward = partial(model, **whole)
-    (one_pass,) = record_runs(model, 1, lambda: outputs.append(output_of(model, forward)))
+    (one_pass,) = record_runs(model, 1, lambda: outputs.append(watch.output_of(model, forward)))
     if one_pass.linear or not _caches_keys_only(model):
         (captured,) = capture(model, whole, axes)
         pairs = zip(captured.records, captured.references, strict=True)
@@ -151,17 +137,17 @@ def capture_generation(
     calls, again = (_join_steps(run.calls) for run in runs)
     of_path = {call.path: call.attention.weights[0] for call in one_pass.calls}
     paths = [call.path for call in calls]
-    expect_same(model, _executed(again), _executed(calls))
-    expect_same(model, [path for path in paths if path in of_path], paths)
+    watch.expect_same(model, _executed(again), _executed(calls))
+    watch.expect_same(model, [path for path in paths if path in of_path], paths)
     weights = [of_path[path] for path in paths]
     own = OwnNumbers(model)
-    with weights_in_memory(call.module for call in calls):
+    with watch.weights_in_memory(call.module for call in calls):
         records = own.copy(_to_records(calls, 1, axes, own)[0])
     _expect_no_later_keys(model, zip(records, weights, strict=True), generation)
     captured = Capture(
         records,
         own.copy(_to_references(again, 0)),
-        outputs_beside(model, forward, outputs[-1], between_runs=_between_runs(calls, again)),
+        watch.outputs_beside(model, forward, outputs[-1], between_runs=_between_runs(calls, again)),
         tuple(weights),
         (*generation.notes, *runs[0].notes),
     )
@@ -176,8 +162,8 @@ def hidden_states(
     as_loaded : run it with its own attention implementation, and with other random numbers.
     """
     name = type(model).__name__
-    run = restoring(model, None, seed=2) if as_loaded else restoring(model)
-    with run, torch.no_grad(), model_errors(model):
+    run = watch.restoring(model, None, seed=2) if as_loaded else watch.restoring(model)
+    with run, torch.no_grad(), watch.model_errors(model):
         states = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
     if not states:
         raise ModelError(f"{name} returns no hidden states. Choose another model.")
@@ -192,7 +178,8 @@ def hidden_states(
 def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing] = ()) -> list[str]:
     """Return what two runs must have in common: the modules and the sizes of their attentions."""
     names = [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
-    return names + [f"{one.path} {one.function} {tuple(one.result.shape)}" for one in mixtures]
+    shapes = ((one, tuple(one.reference.weights.shape)) for one in mixtures)
+    return names + [f"{one.path} {one.function} {shape}" for one, shape in shapes]
 
 
 def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]) -> float:
@@ -219,13 +206,13 @@ def _to_records(
         StackCounter({kind: of_batch[n] for kind, of_batch in axes.items()}) for n in range(texts)
     ]
     causal = _are_causal(calls)
-    executed = [
-        [
-            _of_one_text(call, n, stacks[n], is_causal=one)
-            for call, one in zip(calls, causal, strict=True)
-        ]
-        for n in range(texts)
-    ]
+
+    def of_one_text(call: AttentionCall, n: int, is_causal: bool) -> Executed:
+        one, batch = _of_text(call, n), (call.inputs.input, call.inputs.key_input)
+        record = _to_record(one, stacks[n], is_causal=is_causal)
+        return Executed(record, one.module, one.attention.head_output, one.merged_heads, batch)
+
+    executed = [list(map(of_one_text, calls, [n] * len(calls), causal)) for n in range(texts)]
     of_batch = match_batch(list(zip(*executed, strict=True)), own.copy)
     matched = [record for of_text in zip(*of_batch, strict=True) for record in of_text]
     every = [(n, one) for n, of_text in enumerate(executed) for one in of_text]
@@ -261,15 +248,6 @@ def _are_causal(calls: Sequence[AttentionCall]) -> list[bool]:
     return [m == n > 1 and not flag for (m, n), flag in zip(sizes, flags, strict=True)]
 
 
-def _of_one_text(
-    call: AttentionCall, text_index: int, stacks: StackCounter, *, is_causal: bool
-) -> Executed:
-    """Return the record of one text with what shows its projections."""
-    one, batch = _of_text(call, text_index), (call.inputs.input, call.inputs.key_input)
-    record = _to_record(one, stacks, is_causal=is_causal)
-    return Executed(record, one.module, one.attention.head_output, one.merged_heads, batch)
-
-
 def _to_references(
     calls: Sequence[AttentionCall], text_index: int, mixtures: Sequence[LinearMixing] = ()
 ) -> tuple[Reference, ...]:
@@ -290,7 +268,7 @@ def to_linear_record(
     H, m, n = matrix.shape
     is_causal = m == n and not matrix.triu(1).any()
     empty = value.new_empty(H, m, 0)
-    texts = len(mixing.values)
+    own = {name for name, one in mixing.arguments.items() if len(one) == len(mixing.values)}
     return LinearAttention(
         path=mixing.path,
         call=0,
@@ -302,14 +280,8 @@ def to_linear_record(
         matrix=matrix,
         module=mixing.module,
         function=mixing.function,
-        arguments={
-            name: tensor[text_index] if len(tensor) == texts else tensor
-            for name, tensor in mixing.arguments.items()
-        },
-        head_dims={
-            name: dim - int(len(mixing.arguments[name]) == texts)
-            for name, dim in mixing.head_dims.items()
-        },
+        arguments={n: one[text_index] if n in own else one for n, one in mixing.arguments.items()},
+        head_dims={name: dim - (name in own) for name, dim in mixing.head_dims.items()},
         through_interface=False,
         visible=MaskRule(after=0) if is_causal else None,
     )
@@ -317,15 +289,10 @@ def to_linear_record(
 
 def to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReference:
     """Return the reference of one text of a batch."""
-    return LinearReference(
-        weights=mixing.probed[text_index],
-        head_output=mixing.result[text_index],
-        probes=mixing.probes,
-        exact=mixing.exact[:, text_index],
-        rounded=mixing.rounded[:, text_index],
-        canaries={name: result[text_index] for name, result in mixing.canaries.items()},
-        rounded_by={name: shares[:, text_index] for name, shares in mixing.rounded_by.items()},
+    reference: LinearReference = watch.map_tensors(
+        mixing.reference, lambda tensor: tensor[text_index]
     )
+    return reference
 
 
 def _of_text(call: AttentionCall, text_index: int) -> AttentionCall:
@@ -334,7 +301,7 @@ def _of_text(call: AttentionCall, text_index: int) -> AttentionCall:
     def select(tensor: Tensor) -> Tensor:
         return tensor if tensor.dim() == 1 else tensor[text_index if len(tensor) > 1 else 0]
 
-    of_text: AttentionCall = map_tensors(call, select)
+    of_text: AttentionCall = watch.map_tensors(call, select)
     return of_text
 
 
@@ -350,20 +317,12 @@ def _to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) ->
         path=call.path,
         call=call.call,
         **stacks.place(call.path, m, n, cross=cross, causal=is_causal),
-        query=attention.query,
-        key=attention.key,
-        value=attention.value,
-        scale=attention.scale,
-        soft_cap=attention.soft_cap,
-        capped_bias=attention.capped_bias,
-        bias=attention.bias,
         mask=None if attention.mask is None else attention.mask.expand(-1, m, n),
-        sinks=attention.sinks,
         input=inputs.input,
         key_input=inputs.key_input,
         rotation=rotation,
         through_interface=call.through_interface,
-        log_softmax=attention.log_softmax,
+        **{name: getattr(attention, name) for name in _TERMS},
     )
 
 
@@ -381,7 +340,7 @@ class OwnNumbers:
 
     def copy(self, value: Any) -> Any:
         """Return a record, or a tuple of them, without memory of the model."""
-        return map_tensors(value, self._of_tensor)
+        return watch.map_tensors(value, self._of_tensor)
 
     def _of_tensor(self, tensor: Tensor) -> Tensor:
         if (storage := _storage(tensor)) is None or storage not in self._storages:
@@ -403,24 +362,19 @@ def _storage(tensor: Tensor) -> tuple[str, int] | None:
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """What a model wrote.
+    """What a model wrote."""
 
-    ids : (T,), what it read, and the token that it wrote last; of its decoder, if it has one.
-    prompt : how many of them it did not write. returned : the ids that its own `generate` returns.
-    notes : on its settings that were left out.
-    """
-
-    ids: Tensor
-    prompt: int
-    returned: Tensor
-    notes: tuple[str, ...]
+    ids: Tensor  # (T,), what it, or its decoder, read, and the token that it wrote last
+    prompt: int  # how many of them it did not write
+    returned: Tensor  # the ids that its own `generate` returns
+    notes: tuple[str, ...]  # on its settings that were left out
 
 
 def generate_greedily(
     model: Any,
     inputs: Mapping[str, Tensor],
     tokens: int | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Generation:
     """Let the model, as it was loaded, continue one text greedily, with its own settings.
 
@@ -450,7 +404,7 @@ def generate_greedily(
     options: dict[str, Any] = {"do_sample": False, "num_beams": 1}
     if tokens is not None:
         settings.max_length, options["max_new_tokens"] = None, tokens
-    is_standard = type(model).generate is GenerationMixin.generate
+    is_standard = type(model).generate is transformers.GenerationMixin.generate
     if model.config.is_encoder_decoder and is_standard and not settings.cache_implementation:
         # By default transformers gives the decoder a cache with the layers of the encoder.
         options["past_key_values"] = _cache_of(model)
@@ -465,9 +419,9 @@ def generate_greedily(
             read.append(ids)
         return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # ends no text
 
-    with restoring(model, None), torch.no_grad(), model_errors(model):
+    with watch.restoring(model, None), torch.no_grad(), watch.model_errors(model):
         model.generation_config = settings
-        options["stopping_criteria"] = StoppingCriteriaList([keep])
+        options["stopping_criteria"] = transformers.StoppingCriteriaList([keep])
         returned = type(model).generate(model, **inputs, **options)
     if not read:
         raise ModelError(f"{type(model).__name__} does not generate text. Choose another model.")
@@ -502,8 +456,8 @@ def _read_again(model: Any, inputs: Mapping[str, Tensor], generation: Generation
     for name in ("bos_token_id", "pad_token_id", "decoder_start_token_id"):
         value = getattr(model.generation_config, name, None)
         settings[name] = getattr(model.config, name, None) if value is None else value
-    model.generation_config = GenerationConfig(**settings)  # type: ignore[no-untyped-call]
-    mixin: Any = GenerationMixin
+    model.generation_config = transformers.GenerationConfig(**settings)  # type: ignore[no-untyped-call]
+    mixin: Any = transformers.GenerationMixin
     mixin.generate(
         model,
         **inputs,
@@ -515,15 +469,17 @@ def _read_again(model: Any, inputs: Mapping[str, Tensor], generation: Generation
 def _cache_of(model: Any) -> Any:
     """Return a cache that drops nothing, also where layers look back through a window only."""
     if model.config.is_encoder_decoder:
-        return EncoderDecoderCache(DynamicCache(), DynamicCache())
-    return DynamicCache()
+        return transformers.EncoderDecoderCache(
+            transformers.DynamicCache(), transformers.DynamicCache()
+        )
+    return transformers.DynamicCache()
 
 
 def _caches_keys_only(model: Any) -> bool:
     """Whether the keys and values are all that a model keeps from step to step."""
     if "past_key_values" not in forward_parameters(model):
         return False
-    layers = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    layers = transformers.DynamicCache(config=model.config.get_text_config(decoder=True)).layers
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
 
 

@@ -16,13 +16,7 @@ from attnviz.capture.function_calls import functions_lock
 from attnviz.models.checkpoint import changed_buffers
 from attnviz.models.wrappers import adapters
 from attnviz.results import Computation
-from attnviz.runtime.compat import (
-    attention_configs,
-    attention_implementation,
-    forward_hooks,
-    global_forward_hooks,
-    placed_forward,
-)
+from attnviz.runtime import compat
 
 # Hooks of these packages gather outputs, place tensors or build a weight from stored ones.
 _LIBRARIES = ("transformers.", "accelerate.", "peft.", "torch.nn.utils.", "attnviz.")
@@ -38,13 +32,13 @@ _IGNORED = {
 def read_computation(model: PreTrainedModel) -> Computation:
     """Return how a model computes as the user has it."""
     with functions_lock:  # those that another thread watches are wrapped meanwhile
-        hooks = [("*", _origin(hook)) for hook in global_forward_hooks()]
+        hooks = [("*", _origin(hook)) for hook in compat.global_forward_hooks()]
         forwards = []
         for path, module in model.named_modules():
-            hooks += [(path, _origin(hook)) for hook in forward_hooks(module)]
-            if _is_replaced(module, forward := placed_forward(module)):
+            hooks += [(path, _origin(hook)) for hook in compat.forward_hooks(module)]
+            if _is_replaced(module, forward := compat.placed_forward(module)):
                 forwards.append((path, ".".join(_origin(forward))))
-        implementations = map(attention_implementation, attention_configs(model))
+        implementations = map(compat.attention_implementation, compat.attention_configs(model))
         return Computation(
             attention=", ".join(dict.fromkeys(filter(None, implementations))) or "eager",
             training=model.training,

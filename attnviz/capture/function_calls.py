@@ -23,22 +23,18 @@ from torch.autograd import Function
 
 from attnviz.runtime.compat import outside_dispatch_modes
 
+functions_lock = threading.RLock()  # functions belong to modules of Python: all threads share them
 # Packages whose functions are no part of a model.
-# The functions belong to Python modules, which all threads share.
-functions_lock = threading.RLock()
 _LIBRARIES = frozenset({"torch", "attnviz", "accelerate", "peft", "contextlib", "functools"})
 PLAIN = (Tensor, nn.Module, torch.dtype, torch.device, str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionCall:
-    """A call of a function or method.
-
-    arguments : by name, those with a default value among them.
-    """
+    """A call of a function or method."""
 
     function: FunctionType
-    arguments: dict[str, Any]
+    arguments: dict[str, Any]  # by name, those with a default value among them
 
     @classmethod
     def read(

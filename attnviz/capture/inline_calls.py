@@ -134,22 +134,15 @@ def _wide(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """From what one submodule returns to what a later one takes.
+    """From what one submodule returns to what a later one takes."""
 
-    start : the number of the call that returns the values. end : of the call that takes the
-    result; behind the last call, the module returns it. tokens : the dimension of the positions.
-    features : that along which values lie, maybe beside queries and keys. order : which of them are
-    the values, in the order of the features of the result. width : how many of these, side by side,
-    are one head's. others : the calls that the result also depends on.
-    """
-
-    start: int
-    end: int
-    tokens: int
-    features: int
-    order: Tensor
-    width: int
-    others: tuple[int, ...]
+    start: int  # the number of the call that returns the values
+    end: int  # of the call that takes the result; behind the last call, the module returns it
+    tokens: int  # the dimension of the positions
+    features: int  # that along which values lie, maybe beside queries and keys
+    order: Tensor  # which of them are the values, in the order of the features of the result
+    width: int  # how many of these, side by side, are one head's
+    others: tuple[int, ...]  # the calls that the result also depends on
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,19 +235,15 @@ def find_spans(run: ModuleRun) -> Iterator[InlineCall]:
                 if grad is None or leaf is None or leaf.dim() != result.dim() or not grad.any():
                     continue
                 for features in range(1, result.dim()):
-                    if features == tokens or not _fit(leaf, result, tokens, features):
+                    rest = [dim for dim in range(result.dim()) if dim not in (tokens, features)]
+                    fits = all(leaf.shape[dim] == result.shape[dim] for dim in rest)
+                    if features == tokens or not fits:
                         continue
                     order = reach.one_to_one(numbers.index(number), tokens, features)
                     if order is not None:
                         is_all = len(order) == leaf.shape[features]
-                        rest = tuple(one for one in others if one != number or not is_all)
-                        yield InlineCall(run, Span(number, end, tokens, features, order, 1, rest))
-
-
-def _fit(leaf: Tensor, result: Tensor, tokens: int, features: int) -> bool:
-    """Whether two tensors have the same dimensions, but for the positions and the features."""
-    rest = [dim for dim in range(result.dim()) if dim not in (tokens, features)]
-    return all(leaf.shape[dim] == result.shape[dim] for dim in rest)
+                        also = tuple(one for one in others if one != number or not is_all)
+                        yield InlineCall(run, Span(number, end, tokens, features, order, 1, also))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,38 +19,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from attnviz.capture import inline_calls
 from attnviz.capture.function_calls import FunctionCall, first_tensor
-from attnviz.capture.inline_calls import (
-    VALUES,
-    InlineCall,
-    ModuleRun,
-    Span,
-    find_spans,
-    split_heads,
-)
 from attnviz.capture.watch import model_errors, restoring
+from attnviz.results import LinearReference
 from attnviz.runtime.compat import storage_id
 
 _ROUNDING = 1e-4  # of a sum of two results, relative to the largest number; 100 times in bfloat16
 _FEWEST_PROBES, _MOST_PROBES = 4, 16  # random columns by which a matrix is compared
-Call = FunctionCall | InlineCall
+Call = FunctionCall | inline_calls.InlineCall
 CANARY = 1.01  # the factor on an argument that must be noticed
 MATTERS = 1e-3  # by how much of its norm an argument 1 % off changes a result that it matters to
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the values of a call are, and what their dimensions are.
+    """Where the values of a call are, and what their dimensions are."""
 
-    value : the name of the argument. texts : N; the first dimension may hold their heads, too.
-    tokens : the dimension of the positions. features : the last dimension if all numbers along it
-    are mixed by one matrix; None where each has its own.
-    """
-
-    value: str
-    texts: int
-    tokens: int
-    features: int | None
+    value: str  # the name of the argument
+    texts: int  # N; the first dimension may hold their heads, too
+    tokens: int  # the dimension of the positions
+    features: int | None  # the last one if a matrix mixes all along it; None where each has its own
 
     def by_head(self, tensor: Tensor) -> Tensor:
         """Return values, or results, as (N, H, T, d_v)."""
@@ -83,7 +72,7 @@ class LinearCalls:
         self._texts = texts
         self._parameters = {storage_id(tensor.untyped_storage()) for tensor in parameters}
         self._known: dict[object, Layout | None] = {}
-        self._known_inline: dict[object, list[tuple[Span, Layout]]] = {}
+        self._known_inline: dict[object, list[tuple[inline_calls.Span, Layout]]] = {}
 
     def layout(self, call: FunctionCall, result: Tensor, lengths: Collection[int]) -> Layout | None:
         """Return how the values of a call lie; None if its result is not linear in an argument.
@@ -109,7 +98,9 @@ class LinearCalls:
             return None
         return known if result.shape[known.tokens] in lengths else None
 
-    def inline(self, run: ModuleRun, heads: int) -> Iterator[tuple[InlineCall, Layout]]:
+    def inline(
+        self, run: inline_calls.ModuleRun, heads: int
+    ) -> Iterator[tuple[inline_calls.InlineCall, Layout]]:
         """Return the parts of a module's own code that mix values by other activations.
 
         heads : the number of heads of the module, or 0 if it is not known.
@@ -121,7 +112,7 @@ class LinearCalls:
             with suppress(Exception):  # the code cannot run again, or has no derivatives
                 self._known_inline[key] = list(_spans(run, heads, self._texts))
         for span, layout in self._known_inline[key]:
-            yield InlineCall(run, span), layout
+            yield inline_calls.InlineCall(run, span), layout
 
     def read(
         self,
@@ -151,10 +142,17 @@ class LinearCalls:
         reverse = torch.arange(count, device="cpu").flip(0)
         is_wide = all(tensor.dtype == torch.float32 for tensor in call.tensors.values())
         orders = [reverse] if is_wide else [reverse, *orders]
-        other_values = torch.stack([own.values[:, :, order.to(values.device)] for order in orders])
-        exact = torch.stack([wide.mixed(one.to(values)) for one in other_values])
-        rounded = exact if is_wide else torch.stack([own.mixed(one) for one in other_values])
+        other_values = [own.values[:, :, order.to(values.device)] for order in orders]
+        exact = [wide.mixed(one.to(values)) for one in other_values]
+        rounded = exact if is_wide else [own.mixed(one) for one in other_values]
         canaries = {} if with_matrix else wide.canaries()
+
+        def shares_of(name: str) -> list[Tensor]:
+            return [
+                _share(wide.with_canary(name, one.to(values)) - right, off - right)
+                for one, right, off in zip(other_values, exact, rounded, strict=True)
+            ]
+
         arguments = {
             name: tensor
             for name, tensor in call.tensors.items()
@@ -168,24 +166,18 @@ class LinearCalls:
             module=type(module).__name__,
             function=call.name,
             values=own.values,
-            result=layout.by_head(result) if own.cell == 1 else own.mixed(own.values),
             matrix=wide.times(torch.eye(count, device=values.device)) if with_matrix else None,
             arguments=arguments,
             head_dims={name: dim for name, dim in dims.items() if dim is not None},
-            probes=probes,
-            probed=wide.times(probes),
-            exact=exact,
-            rounded=rounded,
-            canaries=canaries,
-            rounded_by={
-                name: torch.stack(
-                    [
-                        _share(wide.with_canary(name, one.to(values)) - right, off - right)
-                        for one, right, off in zip(other_values, exact, rounded, strict=True)
-                    ]
-                )
-                for name in canaries
-            },
+            reference=LinearReference(
+                weights=wide.times(probes),
+                head_output=layout.by_head(result) if own.cell == 1 else own.mixed(own.values),
+                probes=probes.expand(len(values), -1, -1),
+                exact=torch.stack(exact, 1),
+                rounded=torch.stack(rounded, 1),
+                canaries=canaries,
+                rounded_by={name: torch.stack(shares_of(name), 1) for name in canaries},
+            ),
         )
 
 
@@ -229,19 +221,25 @@ def _is_shared(mixed: Tensor, dim: int) -> bool:
     return torch.allclose(mixed, mixed.narrow(dim, 0, 1).expand_as(mixed), atol=scale)
 
 
-def _spans(run: ModuleRun, heads: int, texts: int) -> Iterator[tuple[Span, Layout]]:
+def _spans(
+    run: inline_calls.ModuleRun, heads: int, texts: int
+) -> Iterator[tuple[inline_calls.Span, Layout]]:
     """Return the parts of a module's code that are linear in values, and how these lie."""
     ends = set()
-    for call in find_spans(run):
+    for call in inline_calls.find_spans(run):
         span, result = call.span, call.result
-        layout = None if span.end in ends else _test(call, result, VALUES, texts, [span.tokens])
+        layout = (
+            None
+            if span.end in ends
+            else _test(call, result, inline_calls.VALUES, texts, [span.tokens])
+        )
         # Where it depends on nothing else, it is a fixed mixture.
         if layout is None or not span.others:
             continue
-        width = _width(_of_first(call, VALUES, span.tokens), span.features, heads)
+        width = _width(_of_first(call, inline_calls.VALUES, span.tokens), span.features, heads)
         if 1 < width < result.shape[span.features]:
-            call = InlineCall(run, replace(span, width=width))
-            layout = _test(call, call.result, VALUES, texts, range(call.result.dim()))
+            call = inline_calls.InlineCall(run, replace(span, width=width))
+            layout = _test(call, call.result, inline_calls.VALUES, texts, range(call.result.dim()))
         if layout is not None:
             ends.add(span.end)
             yield call.span, layout
@@ -252,7 +250,9 @@ def _width(mixed: Tensor, features: int, heads: int) -> int:
     count = mixed.shape[features]
     most = count // heads if heads and count % heads == 0 else count
     widths = (width for width in range(most, 1, -1) if most % width == 0)
-    shared = (w for w in widths if _is_shared(split_heads(mixed, features, w), features + 1))
+    shared = (
+        w for w in widths if _is_shared(inline_calls.split_heads(mixed, features, w), features + 1)
+    )
     return next(shared, 1)
 
 
@@ -271,14 +271,12 @@ def _spreads(call: Call, name: str, noise: Tensor, dim: int) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class LinearCall:
-    """A call whose result is a mixture of its values, in float32 where the model computes in less.
+    """A call whose result mixes its values, in float32 where the model computes in less."""
 
-    call : with arguments of float32. layout : of the values. cell : how many positions, side by
-    side, have the same value and the mean of their results; with n and m all of them are counted.
-    """
-
-    call: Call
-    layout: Layout
+    call: Call  # with arguments of float32
+    layout: Layout  # of the values
+    # How many positions, side by side, have the same value and the mean of their results; with n
+    # and m all of them are counted.
     cell: int = 1
 
     @property
@@ -359,34 +357,16 @@ class LinearCall:
 
 @dataclass(frozen=True, eq=False)
 class LinearMixing:
-    """One linear mixture of values that a model computed, on a batch of N texts.
+    """One linear mixture of values that a model computed, on a batch of N texts."""
 
-    path : the module that ran. module : the name of its class. function : the name of the call.
-    values, result : (N, H, n, d_v) and (N, H, m, d_v), in the model's precision.
-    matrix : (N, H, m, n); None in the run that the first is compared with.
-    arguments : the other arguments that are no parameters, by name. head_dims : along which
-        dimension of these their heads lie, where each head has its own.
-    probes : (n, c), random columns; probed : (N, H, m, c), their mixture.
-    exact, rounded : (K, N, H, m, d_v), the mixture of the values in K other orders, the first of
-        them reversed, in float32 and in the model's own precision.
-    canaries : the result with one argument 1 % off, by its name.
-    rounded_by : (K, N), how much of that change is in the rounding errors of `rounded`, by name.
-    """
-
-    path: str
-    module: str
-    function: str
-    values: Tensor
-    result: Tensor
-    matrix: Tensor | None
-    arguments: dict[str, Tensor]
-    head_dims: dict[str, int]
-    probes: Tensor
-    probed: Tensor
-    exact: Tensor
-    rounded: Tensor
-    canaries: dict[str, Tensor]
-    rounded_by: dict[str, Tensor]
+    path: str  # the module that ran
+    module: str  # the name of its class
+    function: str  # the name of the call
+    values: Tensor  # (N, H, n, d_v), in the model's precision
+    matrix: Tensor | None  # (N, H, m, n); None in the run that the first is compared with
+    arguments: dict[str, Tensor]  # those that are no parameters, by name
+    head_dims: dict[str, int]  # along which dimension of these each head has its own
+    reference: LinearReference  # each tensor of it has one more dimension, the first: N
 
 
 def _share(change: Tensor, difference: Tensor) -> Tensor:

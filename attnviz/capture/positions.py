@@ -24,15 +24,8 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
+from attnviz.capture import watch
 from attnviz.capture.attention_interface import AttentionCallArgs
-from attnviz.capture.watch import (
-    AttentionWatcher,
-    EndRunError,
-    minimal_run,
-    model_errors,
-    restoring,
-    watch,
-)
 from attnviz.inputs.batch import Batch
 from attnviz.models.pretrained import forward_parameters
 from attnviz.results import AttentionRecord, Axis
@@ -52,20 +45,13 @@ class UnknownPlacesError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class MovedKeys:
-    """How far the keys of an input moved when some of its T positions were changed in R runs.
+    """How far the keys of an input moved when some of its T positions were changed in R runs."""
 
-    changed : the positions that each run changed, (R, T).
-    distances : by attention, (R, n), relative to the norm of the longest key.
-    keys : by attention, those of the unchanged run, (G, n, d_k).
-    reach : how many keys before and after a position are computed from a part of what it is.
-    coded : whether each position is changed in several runs, and else one in each run.
-    """
-
-    changed: Tensor
-    distances: dict[Call, Tensor]
-    keys: dict[Call, Tensor]
-    reach: int = 0
-    coded: bool = False
+    changed: Tensor  # the positions that each run changed, (R, T)
+    distances: dict[Call, Tensor]  # (R, n), relative to the norm of the longest key
+    keys: dict[Call, Tensor]  # of the unchanged run, (G, n, d_k)
+    reach: int = 0  # how many keys on either side of a position are computed from a part of it
+    coded: bool = False  # whether each position is changed in several runs, else one in each run
 
 
 def change_by_code(
@@ -185,8 +171,10 @@ def _moved(
         source = torch.cat([torch.full((1 + len(p),), n) for n, p in chosen])
         inputs["encoder_outputs"] = _encoded(model, batch.inputs, source)
     spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
-    watcher = watch(
-        model, minimal_run(model, inputs), lambda model: _Keys(model, wanted, spans, coded=coded)
+    watcher = watch.watch(
+        model,
+        watch.minimal_run(model, inputs),
+        lambda model: _Keys(model, wanted, spans, coded=coded),
     )
     reach = batch.steps.reach if kind == "audio" and batch.steps is not None else 0
     moved = []
@@ -203,9 +191,14 @@ def _encoded(model: Any, inputs: Mapping[str, Tensor], source: Tensor) -> BaseMo
 
     def end(module: nn.Module, args: Any, output: Any) -> None:
         states.append(output[0])
-        raise EndRunError
+        raise watch.EndRunError
 
-    with restoring(model), torch.no_grad(), model_errors(model), suppress(EndRunError):
+    with (
+        watch.restoring(model),
+        torch.no_grad(),
+        watch.model_errors(model),
+        suppress(watch.EndRunError),
+    ):
         model.get_encoder().register_forward_hook(end)
         model(**inputs)
     return BaseModelOutput(last_hidden_state=states[0][source.to(states[0].device)])
@@ -219,7 +212,7 @@ def _distances(keys: Tensor) -> Tensor:
     return distances
 
 
-class _Keys(AttentionWatcher):
+class _Keys(watch.AttentionWatcher):
     """Takes how far the keys of some attentions moved, and ends the run after the last of them.
 
     spans : the rows of each input, the first unchanged. coded : if others go on with its attention.
@@ -253,7 +246,7 @@ class _Keys(AttentionWatcher):
             self.distances[call] = [_distances(args.key[span]) for span in self._spans]
             self.keys[call] = [args.key[span.start].clone() for span in self._spans]
         if len(self.distances) == len(self._wanted):
-            raise EndRunError
+            raise watch.EndRunError
         if not self._coded:
             return args.call()
         outputs = [

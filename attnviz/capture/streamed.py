@@ -21,6 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from attnviz.capture import watch
 from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
 from attnviz.capture.capture import OwnNumbers, to_linear_record, to_linear_reference
 from attnviz.capture.function_calls import FunctionCall, watching_functions
@@ -30,18 +31,6 @@ from attnviz.capture.projections.match import Executed, match_projections, repro
 from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import SoftmaxCollector
-from attnviz.capture.watch import (
-    ModuleWatcher,
-    Outputs,
-    expect_same,
-    minimal_run,
-    model_errors,
-    output_of,
-    outputs_beside,
-    restoring,
-    watch,
-    weights_in_memory,
-)
 from attnviz.errors import InputError, ModelError
 from attnviz.results import (
     AttentionRecord,
@@ -83,23 +72,14 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class ReducedAttention(Sample):
-    """A sampled attention, and the reduced maps of some of its heads.
-
-    heads, summary : the numbers of the heads, and their maps in this order.
-    signed_sums : (heads, m), for every query the sum of the features of our attention vector, with
-        random signs.
-    model_sums : (heads, m), the same of the model's own; None if more enters it than weights and
-        values.
-    longest : (heads,), the norm of the model's longest attention vector.
-    fused : whether the model's scores were not rounded to its precision.
-    """
+    """A sampled attention, and the reduced maps of some of its heads."""
 
     heads: tuple[int, ...]
-    summary: MapSummary
-    signed_sums: Tensor
-    model_sums: Tensor | None
-    longest: Tensor
-    fused: bool
+    summary: MapSummary  # in the order of the heads
+    signed_sums: Tensor  # (heads, m), the features of our attention vectors with random signs
+    model_sums: Tensor | None  # of the model's own; None if not only weights and values enter it
+    longest: Tensor  # (heads,), the norm of the model's longest attention vector
+    fused: bool  # whether the model's scores were not rounded to its precision
 
 
 def capture_streamed(
@@ -117,24 +97,24 @@ def capture_streamed(
     mode that monitors the model.
     """
     with part(0, 1, "the model reads"):
-        watcher = watch(
+        watcher = watch.watch(
             model,
-            minimal_run(model, inputs),
+            watch.minimal_run(model, inputs),
             lambda model: _StreamedRun(model, axes, rows, options, on_attention),
             fused=supports_fused_attention(model),
         )
     _expect_existing("layer", (*(options.layers or ()), *options.exact), watcher.layers)
 
 
-def outputs_of_start(model: nn.Module, inputs: Mapping[str, Tensor]) -> Outputs:
+def outputs_of_start(model: nn.Module, inputs: Mapping[str, Tensor]) -> watch.Outputs:
     """Return the outputs for the first tokens of a long text, read as in `capture_streamed`."""
     start = {name: tensor[:, :_START] for name, tensor in inputs.items()}
     tokens = max(tensor.shape[1] for tensor in start.values())
-    run = minimal_run(model, start)
+    run = watch.minimal_run(model, start)
     attention: Literal["eager", "sdpa"] = "sdpa" if supports_fused_attention(model) else "eager"
-    with torch.no_grad(), restoring(model, attention), model_errors(model):
-        recorded = output_of(model, run)
-    return outputs_beside(model, run, recorded, tokens, inputs=inputs)
+    with torch.no_grad(), watch.restoring(model, attention), watch.model_errors(model):
+        recorded = watch.output_of(model, run)
+    return watch.outputs_beside(model, run, recorded, tokens, inputs=inputs)
 
 
 def _expect_existing(kind: str, numbers: Collection[int], existing: Collection[int]) -> None:
@@ -200,7 +180,7 @@ class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
         return result
 
 
-class _StreamedRun(ModuleWatcher):
+class _StreamedRun(watch.ModuleWatcher):
     """Samples some rows of every attention of a run and reduces its maps, one at a time."""
 
     def __init__(
@@ -319,7 +299,7 @@ class _StreamedRun(ModuleWatcher):
                 merged = merged.reshape(len(self._rows), len(heads), -1).transpose(0, 1)
             # The sampled positions show how the module makes Q, K, V and its output.
             module = self.modules.get(record.path)
-            with weights_in_memory([module]):
+            with watch.weights_in_memory([module]):
                 batch = record.input, record.key_input
                 kind = None if module is None else type(module.module)
                 known = self._reproduced[kind] & (frozenset() if module is None else module.known)
@@ -337,24 +317,19 @@ class _StreamedRun(ModuleWatcher):
 
 @dataclass(frozen=True, eq=False)
 class LinearLayers:
-    """The linear attention of a model, as its run on the first tokens of a text shows it.
+    """The linear attention of a model, as its run on the first tokens of a text shows it."""
 
-    calls : which calls are linear in their values. modules : the class of each layer's module.
-    heads : of all layers together. is_all : whether the model has no softmax attention. notes : on
-    layers that are neither.
-    """
-
-    calls: LinearCalls
-    modules: tuple[str, ...]
-    heads: int
-    is_all: bool
-    notes: tuple[str, ...]
+    calls: LinearCalls  # which calls are linear in their values
+    modules: tuple[str, ...]  # the class of each layer's module
+    heads: int  # of all layers together
+    is_all: bool  # whether the model has no softmax attention
+    notes: tuple[str, ...]  # on layers that are neither
 
 
 def linear_calls(model: nn.Module, inputs: Mapping[str, Tensor]) -> LinearLayers | None:
     """Return what is linear attention in a model; None if its first tokens show no attention."""
     start = {name: tensor[:, :_LINEAR_START] for name, tensor in inputs.items()}
-    run = minimal_run(model, start)
+    run = watch.minimal_run(model, start)
     try:
         (recording,) = record_runs(model, 1, run)
     except ModelError:
@@ -378,14 +353,16 @@ def capture_pooled(
 
     axis : the tokens. known : those of `linear_calls`. cell : how many tokens are pooled.
     """
-    run = minimal_run(model, inputs)
+    run = watch.minimal_run(model, inputs)
 
     def mixtures(number: int) -> list[LinearMixing]:
         watcher = partial(_PooledRun, known=known, cell=cell, is_first=number == 0)
-        return watch(model, run, watcher, seed=number).mixtures
+        return watch.watch(model, run, watcher, seed=number).mixtures
 
     first, second = mixtures(0), mixtures(1)
-    expect_same(model, *([f"{one.path} {one.function}" for one in run] for run in (second, first)))
+    watch.expect_same(
+        model, *([f"{one.path} {one.function}" for one in run] for run in (second, first))
+    )
     starts = range(0, len(axis), cell)
     cells = Axis.plain(
         [axis.labels[start] for start in starts],
@@ -399,7 +376,7 @@ def capture_pooled(
     return own.copy(records), own.copy(references)
 
 
-class _PooledRun(ModuleWatcher):
+class _PooledRun(watch.ModuleWatcher):
     """Reads the pooled maps of one run, or what they are compared with."""
 
     def __init__(self, model: nn.Module, known: LinearCalls, cell: int, *, is_first: bool) -> None:

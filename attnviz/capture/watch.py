@@ -24,25 +24,12 @@ from attnviz.capture.attention_interface import (
     intercept_attention,
     is_registered_by_user,
 )
-from attnviz.capture.projections.find import (
-    AttentionModule,
-    ModuleInputs,
-    find_attention_modules,
-    find_output,
-    read_inputs,
-)
+from attnviz.capture.projections import find
 from attnviz.errors import ModelError
 from attnviz.models.devices import held_whole, input_device
 from attnviz.models.pretrained import forward_parameters
 from attnviz.results import Axis
-from attnviz.runtime.compat import (
-    attention_configs,
-    attention_implementation,
-    set_attention_implementation,
-    state_of,
-    tree_leaves,
-    write_count,
-)
+from attnviz.runtime import compat
 from attnviz.runtime.isolation import IsolatedRun
 from attnviz.runtime.libraries import MemoryBudget, translate
 from attnviz.runtime.precision import full_float32
@@ -65,23 +52,23 @@ def restoring(
     stays. With None every implementation stays, and the modes of modules too if the model as a
     whole is in eval mode. seed : of the random numbers.
     """
-    every = [state for module in model.modules() for state in state_of(module)]
+    every = [state for module in model.modules() for state in compat.state_of(module)]
     states = [(state, dict(state)) for state in every if state]
     empty = [state for state in every if not state]
     # Those that a run may write.
     buffers = [
-        (buffer, write_count(buffer), buffer.clone())
+        (buffer, compat.write_count(buffer), buffer.clone())
         for buffer in model.buffers()
         if not (buffer.is_meta or buffer.is_inference())
     ]
-    configs = attention_configs(model)
+    configs = compat.attention_configs(model)
     states += [(vars(config), dict(vars(config))) for config in configs]
     try:
         if attention is not None or model.training:
             model.eval()
         for config in configs if attention is not None else ():
-            if not is_registered_by_user(attention_implementation(config)):
-                set_attention_implementation(config, attention)
+            if not is_registered_by_user(compat.attention_implementation(config)):
+                compat.set_attention_implementation(config, attention)
         # Eager code may still call torch's fused attention, which shows no softmax.
         unfused = UnfusedAttention() if attention == "eager" else nullcontext()
         isolated = IsolatedRun(seed)
@@ -102,12 +89,12 @@ def restoring(
             state.clear()
         with torch.no_grad():
             for buffer, writes, values in buffers:
-                if write_count(buffer) != writes:
+                if compat.write_count(buffer) != writes:
                     buffer.copy_(values)
 
 
 @contextmanager
-def weights_in_memory(attentions: Iterable[AttentionModule | None]) -> Iterator[None]:
+def weights_in_memory(attentions: Iterable[find.AttentionModule | None]) -> Iterator[None]:
     """Hold all weights of some attention modules in memory, also those that are offloaded."""
     known = [attention for attention in attentions if attention is not None]
     modules = [attention.module for attention in known]
@@ -143,35 +130,28 @@ def minimal_run(model: nn.Module, inputs: Mapping[str, Tensor]) -> Callable[[], 
 
 
 class Output(NamedTuple):
-    """The tensors of real numbers that a run returns, for N texts.
-
-    model : of the model. attention : of the attention module that runs first, where the input is
-    the same in every run; empty if no module is known. logits : those in `model` that the model
-    names so, (N, T, vocabulary); None without them.
-    """
+    """The tensors of real numbers that a run returns, for N texts."""
 
     model: tuple[Tensor, ...]
+    # Of the attention module that runs first, where the input is the same in every run; empty if no
+    # module is known.
     attention: tuple[Tensor, ...]
-    logits: Tensor | None = None
+    logits: Tensor | None = None  # those in `model` that are named so, (N, T, vocabulary)
 
 
 @dataclass(frozen=True, eq=False)
 class Outputs:
-    """What the model returned in the run that was recorded, and as it was loaded.
-
-    recorded, loaded : the outputs. repeat : runs the model as loaded once more, with other random
-    numbers. round_otherwise : runs it with every module's output off by one rounding step. tokens :
-    how many were read of a long text, from its start; None for all. between_runs : the largest
-    difference between the queries of two watched runs, which have other random numbers, relative to
-    their norm. moved : how much the output moves by another attention in a module, by its path.
-    """
+    """What the model returned in the run that was recorded, and as it was loaded."""
 
     recorded: Output
     loaded: Output
-    repeat: Callable[[], Output]
-    round_otherwise: Callable[[], Output]
-    tokens: int | None = None
+    repeat: Callable[[], Output]  # runs the model as loaded again, with other random numbers
+    round_otherwise: Callable[[], Output]  # and with all modules' output off by one rounding step
+    tokens: int | None = None  # how many were read of a long text, from its start; None for all
+    # The largest difference between the queries of two watched runs, which have other random
+    # numbers, relative to their norm.
     between_runs: float = 0.0
+    # How much the output moves by another attention in a module, by its path.
     moved: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -183,7 +163,7 @@ def output_of(model: nn.Module, run: Callable[[], object]) -> Output:
         if not first:
             first.append(floats(output)[:1])  # eager attention returns its weights too
 
-    for attention in find_attention_modules(model).values():
+    for attention in find.find_attention_modules(model).values():
         attention.module.register_forward_hook(keep_first)
     output = run()
     logits = getattr(output, "logits", None)
@@ -229,7 +209,7 @@ def _moved_by_attention(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str
     Each module has a row of a batch, of the start of a text, in which W^O reads other heads. Other
     inputs have one more row, for all modules. Empty where the model does not run on it.
     """
-    attentions = find_attention_modules(model)
+    attentions = find.find_attention_modules(model)
     tensors = {name: t[:1] for name, t in inputs.items() if isinstance(t, Tensor) and t.dim()}
     is_text = all(t.dim() == 2 and not t.is_floating_point() for t in tensors.values())
     if is_text:
@@ -279,17 +259,19 @@ def _round_otherwise(module: nn.Module, args: Any, output: Any) -> Any:
 
 def floats(output: object) -> tuple[Tensor, ...]:
     """Return the tensors of real numbers in the output of a model."""
-    tensors = (leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    tensors = (leaf for leaf in compat.tree_leaves(output) if isinstance(leaf, Tensor))
     return tuple(tensor for tensor in tensors if tensor.is_floating_point())
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Return a value with all tensors in it changed: a tensor, a tuple, a dataclass; or itself."""
+    """Return a value with all tensors changed: a tensor, a tuple, a dict, a record; or itself."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, tuple):
         changed = tuple(map_tensors(item, change) for item in value)
         return value if all(map(is_, changed, value)) else changed
+    if isinstance(value, dict):
+        return {name: map_tensors(item, change) for name, item in value.items()}
     if not is_dataclass(value) or isinstance(value, Axis | type):
         return value
     members = {one.name: getattr(value, one.name) for one in fields(value)}
@@ -363,11 +345,11 @@ class ModuleWatcher(AttentionWatcher):
     def __init__(self, model: nn.Module, texts: int, paths: Collection[str] | None = None) -> None:
         super().__init__(model)
         self.texts = texts
-        self.modules = find_attention_modules(model)
+        self.modules = find.find_attention_modules(model)
         modules = dict(model.named_modules())
         watched = modules if paths is None else {*self.modules, *paths}
         # The module that multiplies the heads of each module by W^O.
-        self.outputs = {path: find_output(modules, path) for path in watched}
+        self.outputs = {path: find.find_output(modules, path) for path in watched}
         # The modules that have been entered and not left, the innermost last, with their arguments.
         self.running: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
         thread = threading.get_ident()  # other threads have another call stack
@@ -404,12 +386,12 @@ class ModuleWatcher(AttentionWatcher):
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
         """Take the input and the output of a module that multiplies the heads by W^O."""
 
-    def inputs_of(self, module: nn.Module) -> ModuleInputs:
+    def inputs_of(self, module: nn.Module) -> find.ModuleInputs:
         """Return the inputs of a module that runs now, as far as they are known."""
         for running, args, kwargs in reversed(self.running):
             if running is module:
-                return read_inputs(module, args, kwargs, self.texts)
-        return ModuleInputs()
+                return find.read_inputs(module, args, kwargs, self.texts)
+        return find.ModuleInputs()
 
     def lengths(self) -> set[int]:
         """Return how many positions the inputs of the model have, which runs now."""

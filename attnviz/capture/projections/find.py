@@ -66,14 +66,12 @@ _TABLES = ("embed_positions",)  # sines, then cosines, of every position
 
 @dataclass(frozen=True, eq=False)
 class AttentionModule:
-    """One attention module, and the module that multiplies its heads by W^O (or None).
-
-    known : the stages whose form is known, because attnviz reproduces them in every attention of
-    this architecture. If the module computes something else, that is a difference.
-    """
+    """One attention module, and the module that multiplies its heads by W^O (or None)."""
 
     module: nn.Module
     output: nn.Module | None
+    # The stages whose form is known, because attnviz reproduces them in every attention of this
+    # architecture. If the module computes something else, that is a difference.
     known: frozenset[str] = frozenset()
 
 
@@ -183,21 +181,18 @@ def _stacked(modules: list[nn.Module], name: str) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The recorded sizes: H query heads, and the widths d_k and d_v of a head.
-
-    roundings : how a dynamically quantized module may round its input, which depends on the run.
-    """
+    """The recorded sizes: H query heads, and the widths d_k and d_v of a head."""
 
     heads: int
     key: int
     value: int
+    # How a dynamically quantized module may round its input, which depends on the run.
     roundings: Callable[[], tuple[Rounding, ...]] = tuple
 
 
 def layouts(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProjection]:
     """Return the ways in which `module` may project to its queries, keys or values."""
     yield from _separate(module, stage, sizes)
-    yield from _rounded(module, stage, sizes)
     yield from _latent(module, stage, sizes)
     if (linear := _fused_linear(module)) is not None:
         for heads in _fused(linear, stage, sizes, sizes.heads):
@@ -245,10 +240,6 @@ def _separate(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProje
             yield _cut(linear, 1, 0, sizes.heads, width)
         else:
             yield _cut(linear, 1, 0, count, width)
-
-
-def _rounded(module: nn.Module, stage: str, sizes: Sizes) -> Iterator[HeadProjection]:
-    width = sizes.value if stage == "value" else sizes.key
     for names in _SEPARATE:
         linear = rounding_linear(getattr(module, names[STAGES.index(stage)], None))
         if linear is not None and not linear.weight.shape[-1] % width:

@@ -11,16 +11,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from attnviz.capture.projections.find import (
-    NORMS,
-    STAGES,
-    AttentionModule,
-    Sizes,
-    gates,
-    layouts,
-    norms,
-    plain_linear,
-)
+from attnviz.capture.projections import find
+from attnviz.capture.projections.find import AttentionModule
 from attnviz.formula.attention import HIDDEN, repeat_heads
 from attnviz.results import (
     AttentionRecord,
@@ -45,21 +37,16 @@ _Candidate: TypeAlias = tuple[HeadProjection, Tensor, tuple[Step, ...]]
 
 @dataclass(frozen=True, eq=False)
 class Executed:
-    """An attention that was recorded, and the module that executed it.
-
-    module : None if it is of no known kind.
-    head_output, merged_heads : (H, m, d_v), A·V of each head, and the input of W^O, if known.
-    batch : the input and the key input of the whole batch, if the record is only a part of it.
-    known : the stages that are known. exactly : whether nothing is returned that is not close.
-    """
+    """An attention that was recorded, and the module that executed it."""
 
     record: AttentionRecord
-    module: AttentionModule | None
-    head_output: Tensor | None = None
-    merged_heads: Tensor | None = None
+    module: AttentionModule | None  # None if it is of no known kind
+    head_output: Tensor | None = None  # (H, m, d_v), A·V of each head, if known
+    merged_heads: Tensor | None = None  # the input of W^O in this shape
+    # The input and the key input of the whole batch, if the record is only a part of it.
     batch: tuple[Tensor | None, Tensor | None] | None = None
-    known: Collection[str] = ()
-    exactly: bool = False
+    known: Collection[str] = ()  # the stages that are known
+    exactly: bool = False  # whether nothing is returned that is not close
 
 
 @torch.no_grad()
@@ -75,7 +62,7 @@ def match_projections(executed: Sequence[Executed]) -> list[AttentionRecord]:
     a device is waited for only once in each of these rounds.
     """
     searches = [
-        {} if one.module is None else {stage: _Search.of(one, stage) for stage in STAGES}
+        {} if one.module is None else {stage: _Search.of(one, stage) for stage in find.STAGES}
         for one in executed
     ]
     pending = [s for of_one in searches for s in of_one.values() if s is not None]
@@ -131,7 +118,9 @@ def match_batch(
 def _join_tokens(of_texts: Sequence[Executed]) -> Executed:
     """Return an attention of several texts as one with the tokens of all."""
     first, records = of_texts[0], [one.record for one in of_texts]
-    fields: dict[str, Any] = {s: torch.cat([getattr(r, s) for r in records], 1) for s in STAGES}
+    fields: dict[str, Any] = {
+        s: torch.cat([getattr(r, s) for r in records], 1) for s in find.STAGES
+    }
     for side in ("query", "key"):
         fields[f"{side}_axis"] = Axis.numbered(fields[side].shape[1])
     heads, merged = (
@@ -146,7 +135,7 @@ def _join_tokens(of_texts: Sequence[Executed]) -> Executed:
 
 def _is_of_every_text(projection: Projection, one: Executed) -> bool:
     """Whether a projection for a batch is complete, and depends on no position in it."""
-    parts = {stage: getattr(projection, stage) for stage in STAGES}
+    parts = {stage: getattr(projection, stage) for stage in find.STAGES}
     steps = [step for part in parts.values() if part is not None for step in part.after]
     return (
         all(part is not None or source(one.record, stage) is None for stage, part in parts.items())
@@ -161,7 +150,7 @@ def _with_projection(
     """Return the record with what was found; is_merged : whether W^O reads A·V as it is."""
     record, heads, merged = one.record, one.head_output, one.merged_heads
     query, key, value = (None if s is None else s.best for s in searches.values())
-    output = plain_linear(module.output)
+    output = find.plain_linear(module.output)
     if output is not None and len(output.weight) != record.heads * record.value.shape[-1]:
         output = None
     before_output: tuple[Step, ...] | None = ()
@@ -196,7 +185,7 @@ class _Search:
         X = X.to(dtype)
         by_layout = [
             _candidates(record, module, stage, layout, X)
-            for layout in layouts(module, stage, sizes)
+            for layout in find.layouts(module, stage, sizes)
         ]
         self._candidates = _round_robin(by_layout)
         self._tried: _Candidate | None = None
@@ -287,8 +276,8 @@ def _before_output(
     heads, merged_heads = heads.to(wide), merged_heads.to(wide)
     best: tuple[Step, ...] | None = None
     least = _ROUGHLY
-    possible: list[Step] = [*gates(module, sizes)]
-    possible += norms(module, NORMS["output"], sizes.heads, sizes.value)
+    possible: list[Step] = [*find.gates(module, sizes)]
+    possible += find.norms(module, find.NORMS["output"], sizes.heads, sizes.value)
     for step in possible:
         error = _distance((step,), heads, merged_heads, X=X)
         if error is not None and error < least:
@@ -296,8 +285,8 @@ def _before_output(
     return best
 
 
-def _sizes(record: AttentionRecord) -> Sizes:
-    return Sizes(record.heads, record.key.shape[-1], record.value.shape[-1])
+def _sizes(record: AttentionRecord) -> find.Sizes:
+    return find.Sizes(record.heads, record.key.shape[-1], record.value.shape[-1])
 
 
 def _distance(
@@ -333,7 +322,7 @@ def _following_steps(
     choices = itertools.product(
         factors,
         _clips(module),
-        [*norms(module, NORMS[stage], heads, width), None],
+        [*find.norms(module, find.NORMS[stage], heads, width), None],
         [None] if stage == "value" else _rotations(width, record.rotation, layout.beside),
     )
     for factor, clip, norm, rotation in choices:

@@ -143,16 +143,12 @@ def _without_padding(is_read: Tensor, lengths: Collection[int]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """The queries or keys of all products, and which of them each score comes from.
+    """The queries or keys of all products, and which of them each score comes from."""
 
-    vectors : (R, d). row : for each score its row of these, -1 for none. place : where that row was
-    stored, the same for every copy of it. number : that of the row within its product.
-    """
-
-    vectors: Tensor
-    row: Tensor
-    place: Tensor
-    number: Tensor
+    vectors: Tensor  # (R, d)
+    row: Tensor  # for each score its row of these, -1 for none
+    place: Tensor  # where that row was stored, the same for every copy of it
+    number: Tensor  # that of the row within its product
 
 
 def _sides(softmax: Softmax, provenance: Provenance) -> tuple[_Side, _Side]:

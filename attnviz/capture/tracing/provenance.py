@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from attnviz.runtime.compat import storage_id
 # weight: a copy of attention weights, origin is the element of the softmax. shift: the largest or
 # log-sum-exp of each row of scores; subtracting it from the row does not change the weights.
 Kind = Literal["place", "score", "weight", "shift"]
+Args: TypeAlias = tuple[Any, ...]  # of an operator
+Kwargs: TypeAlias = Mapping[str, Any]
 # More than any precision loses of a weight, less than any change that a model makes on purpose.
 _ROUNDING, _TINY = 0.02, 1e-6
 
@@ -83,11 +85,7 @@ def constants(tensor: Tensor, like: Provenance) -> Provenance:
 
 
 def apply(
-    name: str,
-    main: int,
-    tracked: Mapping[int, Provenance],
-    values: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    name: str, main: int, tracked: Mapping[int, Provenance], values: Sequence[Any], kwargs: Kwargs
 ) -> Provenance | None:
     """Return what an operator makes of a score that is its argument `main`; None if unknown."""
     score = tracked[main]

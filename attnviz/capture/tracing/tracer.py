@@ -9,7 +9,7 @@ values. It depends on no model; products with a parameter (linear layers, router
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,8 +18,10 @@ import torch
 from torch import Tensor
 
 from attnviz.capture.tracing.provenance import (
+    Args,
     ConstantStorages,
     DerivedStorages,
+    Kwargs,
     Mixture,
     Product,
     Provenance,
@@ -69,13 +71,7 @@ class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._softmaxes = before
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.is_inference_mode_enabled():  # composite operators are dispatched whole
             with self:
@@ -91,7 +87,7 @@ class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._softmaxes.append(Softmax(args[0], result, args[1]))
         return result
 
-    def run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def run(self, func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator outside attention functions, and return its result."""
         return func(*args, **kwargs)
 
@@ -128,7 +124,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self._traced = [softmax for softmax in self._traced if softmax.depth <= depth]
         self._exponentials = {k: one for k, one in self._exponentials.items() if one[0] <= depth}
 
-    def run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def run(self, func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator, and follow scores through it."""
         in_place = is_in_place(func)
         # An operator in place overwrites its input, which an unknown operator is compared with.
@@ -143,13 +139,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         return result
 
     def _follow(
-        self,
-        name: str,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        result: Any,
-        before: Tensor | None,
+        self, name: str, func: Any, args: Args, kwargs: Kwargs, result: Any, before: Tensor | None
     ) -> None:
         """Follow numbers to an operator's result; before : a score that it overwrites."""
         reduces = name in _ROW_REDUCTIONS and len(args) > 1
@@ -193,7 +183,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             values = [before, *args[1:]] if before is not None else args
             self._compute(name, args, values, kwargs, result)
 
-    def _note_derived(self, name: str, args: tuple[Any, ...], result: Any) -> None:
+    def _note_derived(self, name: str, args: Args, result: Any) -> None:
         """Note what is computed of weights, but for copies, and if an activation is multiplied."""
         tensors = [tensor for tensor in tensors_in(args) if tensor.is_floating_point()]
         derived = [self._derived.of(tensor) for tensor in tensors]
@@ -215,7 +205,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         is_plain = provenance is None or provenance.kind == "place"
         return is_plain and tensor.numel() > 1 and tensor not in self._constants
 
-    def _multiply(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> None:
+    def _multiply(self, args: Args, kwargs: Kwargs, result: Tensor) -> None:
         """Follow a batched product: of weights with values, or of queries with keys."""
         left, right = args[-2:]
         if any(storage_key(side) in self._exponentials for side in (left, right)):
@@ -283,9 +273,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self._derived.add(result, frozenset([softmax]))
         self._on_softmax(softmax)
 
-    def _move(
-        self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
-    ) -> None:
+    def _move(self, func: Any, name: str, args: Args, kwargs: Kwargs, result: Tensor) -> None:
         """Move the fields of a formula as an operator moves its numbers."""
         moved_args = {i: args[i] for i in _MOVES[name] if i < len(args)}
         tensors = tensors_in(moved_args.values())
@@ -316,12 +304,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self.provenance.set(result, like.with_fields(moved))
 
     def _compute(
-        self,
-        name: str,
-        args: Sequence[Any],
-        values: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        result: Tensor,
+        self, name: str, args: Sequence[Any], values: Sequence[Any], kwargs: Kwargs, result: Tensor
     ) -> None:
         """Change the formula of scores, or note which weights are left of a distribution."""
         known = {i: self.provenance.get(arg) for i, arg in enumerate(args)}
