@@ -89,15 +89,10 @@ def capture(
     )
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
-    own = OwnNumbers(model)
+    own, references = OwnNumbers(model), partial(_to_references, again, mixtures=mixed_again)
     with watch.weights_in_memory(call.module for call in calls):
         return [
-            Capture(
-                own.copy(records),
-                own.copy(_to_references(again, n, mixed_again)),
-                compared,
-                notes=notes,
-            )
+            Capture(own.copy(records), own.copy(references(n)), compared, notes=notes)
             for n, records in enumerate(_to_records(calls, texts, axes or {}, own, mixtures))
         ]
 
@@ -594,8 +589,4 @@ def _join_inputs(steps: Sequence[ModuleInputs]) -> ModuleInputs:
     if len(rotations) == len(steps) and len({cos.shape[-1] for cos, _ in rotations}) == 1:
         cos, sin = (torch.cat(tables, dim=-2) for tables in zip(*rotations, strict=True))
         rotation = cos, sin
-    return ModuleInputs(
-        input=_stack_rows([step.input for step in steps]),
-        key_input=steps[0].key_input,
-        rotation=rotation,
-    )
+    return ModuleInputs(_stack_rows([one.input for one in steps]), steps[0].key_input, rotation)

@@ -161,6 +161,7 @@ class LinearCalls:
             and storage_id(tensor.untyped_storage()) not in self._parameters
         }
         dims = {name: wide.head_dim(name) for name in arguments} if with_matrix else {}
+        in_float32 = torch.stack(exact, 1)
         return LinearMixing(
             path=path,
             module=type(module).__name__,
@@ -173,8 +174,8 @@ class LinearCalls:
                 weights=wide.times(probes),
                 head_output=layout.by_head(result) if own.cell == 1 else own.mixed(own.values),
                 probes=probes.expand(len(values), -1, -1),
-                exact=torch.stack(exact, 1),
-                rounded=torch.stack(rounded, 1),
+                exact=in_float32,
+                rounded=in_float32 if is_wide else torch.stack(rounded, 1),
                 canaries=canaries,
                 rounded_by={name: torch.stack(shares_of(name), 1) for name in canaries},
             ),

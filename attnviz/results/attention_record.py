@@ -568,11 +568,9 @@ class LinearAttention(AttentionRecord):
         if dim is not None:
             tensor = tensor.select(dim, head // (self.heads // tensor.shape[dim]))
         positions = [d for d, size in enumerate(tensor.shape) if size == len(self.query_axis)]
-        return (
-            tensor.movedim(positions[0], 0).reshape(len(self.query_axis), -1)
-            if len(positions) == 1
-            else None
-        )
+        if len(positions) != 1:
+            return None
+        return tensor.movedim(positions[0], 0).reshape(len(self.query_axis), -1)
 
     def at(self, rows: Tensor, columns: Tensor | slice | None = None) -> LinearAttention:
         """Return the attention of some queries (R,) to some keys (C,), by default the same ones."""
