@@ -57,14 +57,19 @@ def corpus(request, model, tmp_path_factory):
 
 
 @pytest.fixture
-def cluster(monkeypatch):
+def cluster(monkeypatch, tmp_path):
     """Yield a cluster of two nodes with one processor each."""
+    # Each of Ray's ten processes would read a grammar of addresses for seconds.
+    (tmp_path / "rfc3987_syntax.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(tmp_path)
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     node = {"num_cpus": 1, "include_log_monitor": False}
     head = {**node, "include_dashboard": False, "no_monitor": True}
+    head["_system_config"] = {"health_check_period_ms": 200}  # a dead node is missed at once
     found = Cluster(initialize_head=True, head_node_args=head)
     found.second = found.add_node(**node)
     yield found
