@@ -4,13 +4,14 @@ The corpus has repeated tokens, commas, and texts of different lengths.
 """
 
 import inspect
+from weakref import WeakKeyDictionary
 
 import pytest
 from one_run import Runs
 
 import attnviz
 from attnviz.analyses.survey import corpus
-from attnviz.attribution import reference
+from attnviz.attribution import interventions, reference
 from attnviz.pipeline import attend
 from tests.analyses.survey.english import sentences
 
@@ -40,7 +41,12 @@ def found(texts, model):
 
 @pytest.fixture(scope="package", autouse=True)
 def _runs(model):
-    runs, load = Runs(), attend.load
+    runs, load, find, words = Runs(), attend.load, interventions.whole_words, WeakKeyDictionary()
+
+    def find_once(model):
+        if runs.anew or model.tokenizer not in words:
+            words[model.tokenizer] = find(model)
+        return words[model.tokenizer]
 
     def load_once(name=None, **how):
         plain = name is None and all(value in (None, "auto", "parse") for value in how.values())
@@ -50,6 +56,7 @@ def _runs(model):
         for module in (attend, corpus, reference):
             patch.setattr(module, "run", runs)
         patch.setattr(attend, "load", load_once)
+        patch.setattr(interventions, "whole_words", find_once)
         yield runs
 
 
