@@ -222,8 +222,8 @@ def test_the_path_ends_at_0_and_1_in_the_regions_themselves(model):
 
 
 @pytest.mark.usefixtures("without_changed_words")
-def test_a_minimal_pair(model):
-    result = attnviz.shift("bank", CASH, reference=CASH.replace("cash", "mud"), model=model)
+def test_a_minimal_pair(small):
+    result = attnviz.shift("bank", CASH, reference=CASH.replace("cash", "mud"), model=small)
     assert result.reference == "“The bank was full of mud.”"
     assert result.decomposition.credit.abs().argmax() == 6
     assert result.decomposition.credit[6].item() == pytest.approx(
@@ -275,7 +275,7 @@ def test_the_headline_is_the_word_with_the_largest_measured_effect(model, shift,
 
 
 @pytest.mark.usefixtures("without_changed_words")
-def test_in_texts_of_regions_without_the_word_those_that_differ_count(model):
+def test_in_texts_of_regions_without_the_word_those_that_differ_count(model, small):
     """Not “I” and “love”, which both regions have."""
     regions = {"tech": ["I love computers", "my laptop"], "fruit": ["I love fruit", "an apple pie"]}
     text = "I love apple phones"
@@ -294,12 +294,13 @@ def test_in_texts_of_regions_without_the_word_those_that_differ_count(model):
     place = (end_of(model, text, 3) - fruit) @ (tech - fruit) / (tech - fruit).norm() ** 2
     assert moved.path[-1].item() == pytest.approx(place.item(), rel=1e-4)
     same = {"tech": "I love it", "fruit": "we love it"}  # no content word differs: each counts
-    assert "“love”" in attnviz.shift("apple", text, toward=same, model=model).notes[0]
+    assert "“love”" in attnviz.shift("apple", text, toward=same, model=small).notes[0]
     figure = attnviz.plot.shift(moved)
     assert "in no text of tech" in " ".join(one.get_text() for one in figure.texts)
     plt.close(figure)
 
 
+@pytest.mark.long  # by hand: test_interventions_must_agree_on_the_word_and_on_its_sign
 def test_the_headline_names_the_direction_of_the_movement(model):
     result = attnviz.shift("apple", "I love apple pie", toward=FRUITS, model=model)
     assert result.names[result.strongest] == "pie"
@@ -547,8 +548,8 @@ def test_a_region_with_the_text_itself_is_refused(model, texts, name):
 
 
 @pytest.mark.usefixtures("without_changed_words")
-def test_a_word_of_several_pieces_is_their_mean(model):
-    result = attnviz.shift("unbelievably", "It was unbelievably late", model=model)
+def test_a_word_of_several_pieces_is_their_mean(small):
+    result = attnviz.shift("unbelievably", "It was unbelievably late", model=small)
     assert result.positions[result.at] == (3, 4, 5, 6, 7)
     assert result.words == ("[CLS]", "It", "was", "unbelievably", "late", "[SEP]")
     assert_close(result.credit[3], result.decomposition.credit[3:8].sum())
@@ -557,7 +558,9 @@ def test_a_word_of_several_pieces_is_their_mean(model):
     assert result.decomposition.error < 1e-5
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "roberta"])
+@pytest.mark.parametrize(  # test_attribution.py has the others
+    "family", ["gpt2", *(pytest.param(one, marks=pytest.mark.long) for one in ("llama", "roberta"))]
+)
 def test_models_of_other_kinds(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     result = attnviz.shift("bank", "cash filled the bank", model=model)
@@ -765,8 +768,7 @@ def test_the_command_draws_the_details(tmp_path):
     "suffix",
     [
         ".json",
-        ".png",
-        *(pytest.param(one, marks=pytest.mark.long) for one in (".npz", ".safetensors")),
+        *(pytest.param(one, marks=pytest.mark.long) for one in (".png", ".npz", ".safetensors")),
     ],
 )
 def test_the_command_writes_each_format(tmp_path, capsys, suffix):
@@ -812,27 +814,27 @@ def test_only_words_that_can_be_read_are_ranked(tokenizer):
     """In a causal model, words after the target have no effect."""
     model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
     text = "the bank was full of cash that old farmers brought"
-    result = attnviz.shift("full", text, verify_causally=True, model=model)
+    result = attnviz.shift("full", text, model=model)
     assert [result.words[at] for at in result.sources] == ["the", "bank", "was"]
     later = result.causal["knock-out"][result.at + 1 : -1]
     assert later.abs().max() < 1e-4
-    few = attnviz.shift("was", text, verify_causally=True, model=model)
+    few = attnviz.shift("was", text, model=model)
     assert few.rank_correlations == {}
 
 
 @pytest.mark.usefixtures("without_changed_words")
-def test_regions_that_are_one_point_at_first_have_no_distance_there(model):
+def test_regions_that_are_one_point_at_first_have_no_distance_there(small):
     regions = {"money": "the bank lends", "river": "the bank floods"}
-    result = attnviz.shift("bank", "the bank of cash", toward=regions, model=model)
+    result = attnviz.shift("bank", "the bank of cash", toward=regions, model=small)
     assert result.distances[0].isnan().all()
     assert not result.path.isnan().any()
 
 
 @pytest.mark.usefixtures("without_changed_words")
-def test_inflections_count_in_regions_and_texts_without_the_word_are_named(model):
+def test_inflections_count_in_regions_and_texts_without_the_word_are_named(small):
     def end(texts):
         regions = {"one": texts, "two": ["the river bank"]}
-        return attnviz.shift("bank", CASH, toward=regions, model=model)
+        return attnviz.shift("bank", CASH, toward=regions, model=small)
 
     assert end(["Two banks merged."]).notes == ()
     (note,) = end(["Two banks merged.", "No such thing."]).notes
