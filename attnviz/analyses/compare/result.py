@@ -155,10 +155,10 @@ class CheckpointsResult(SeveralModels, HeadTable):
     --------
     >>> import attnviz
     >>> texts = ["the train left the station", "the cat saw the dog"]
-    >>> models = {name: attnviz.load(dtype=name) for name in ("float64", "float32", "bfloat16")}
-    >>> result = attnviz.compare(texts, models=models)
+    >>> one, two = attnviz.load(), attnviz.load(dtype="bfloat16")
+    >>> result = attnviz.compare(texts, models={"step 0": one, "step 1": two, "step 2": one})
     >>> result.checkpoints
-    ('float64', 'float32', 'bfloat16')
+    ('step 0', 'step 1', 'step 2')
     >>> figure = result.plot()
     """
 

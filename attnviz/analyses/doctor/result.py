@@ -44,11 +44,10 @@ class DoctorResult(Printed):
 
     Examples
     --------
-    >>> import attnviz
-    >>> checkup = attnviz.doctor()
-    >>> [finding.name for finding in checkup.findings if finding.state == "broken"]
-    []
-    >>> remedies = checkup.to_frame()["remedy"]
+    >>> ray = Finding("extras", "ray", "advice", "", "pip install 'attnviz[survey]'")
+    >>> checkup = DoctorResult((ray,))  # as attnviz.doctor() returns it
+    >>> checkup.works, list(checkup.to_frame()["remedy"])
+    (True, ["pip install 'attnviz[survey]'"])
     """
 
     findings: tuple[Finding, ...]

@@ -68,7 +68,8 @@ def senses(
     Examples
     --------
     >>> import attnviz
-    >>> figure = attnviz.plot.senses(attnviz.senses("bank"))
+    >>> senses = {"river": ["a muddy bank", "a wet bank"], "money": ["a rich bank", "a bank loan"]}
+    >>> figure = attnviz.plot.senses(attnviz.senses("bank", senses))
     """
     words = [result.word, *(occurrence.sentence for occurrence in result.occurrences)]
     texts = [*result.senses, *words, result.provenance.model]
