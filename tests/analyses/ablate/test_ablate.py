@@ -181,7 +181,7 @@ def zeroed(model, text, **options):
 @pytest.mark.parametrize("family", OUTPUT)
 def test_a_zeroed_head_equals_zeroed_columns_of_the_output_projection(family, tiny_model):
     model, text = tiny_model(family), text_of(family)
-    heads = every_head(model)
+    heads = every_head(model)[:: 1 if family in ("gpt2", "llama", "bert") else 5]
     result = zeroed(model, text, heads=heads)
     expected = by_weights(model, family, [[head] for head in heads], text)
     assert (expected.abs() > 1e-7).all()
@@ -265,25 +265,24 @@ def test_planted_faults_are_caught(tiny_model, monkeypatch):
         assert differ(measured(zeroed(model, TEXT, heads=sets)), expected) > 1e-2, name
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_the_mean_replaces_a_head_at_all_positions_but_the_sink(family, tiny_model):
-    model, texts = tiny_model(family), [TEXT, "a river runs through it"]
+@pytest.mark.parametrize(("family", "count"), [("gpt2", 2), ("llama", 1)])
+def test_the_mean_replaces_a_head_at_all_positions_but_the_sink(family, count, tiny_model):
+    model, texts = tiny_model(family), [TEXT, "a river runs through it"][:count]
     every = [mixes(model, family, text) for text in texts]
-    for count in (1, 2):
-        result = attnviz.ablate(texts[:count], model=model)
-        for text in range(count):
-            expected = []
-            for layer, head in every_head(model):
-                mean = torch.cat([every[n][layer][0, 1:] for n in range(count)]).mean(0)
+    result = attnviz.ablate(texts, model=model)
+    for text in range(count):
+        expected = []
+        for layer, head in every_head(model):
+            mean = torch.cat([mix[layer][0, 1:] for mix in every]).mean(0)
 
-                def change(place, x, layer=layer, head=head, mean=mean):
-                    if place == layer:
-                        x[:, 1:, features(x, head)] = mean[features(x, head)]
-                    return x
+            def change(place, x, layer=layer, head=head, mean=mean):
+                if place == layer:
+                    x[:, 1:, features(x, head)] = mean[features(x, head)]
+                return x
 
-                expected.append(changed(model, family, texts[text], change))
-            assert differ(measured(result, text), torch.stack(expected)) < 1e-5
-        assert result.how.endswith("at all positions but the attention sink")
+            expected.append(changed(model, family, texts[text], change))
+        assert differ(measured(result, text), torch.stack(expected)) < 1e-5
+    assert result.how.endswith("at all positions but the attention sink")
 
 
 def test_another_text_replaces_a_head(tiny_model):
