@@ -290,7 +290,7 @@ def test_more_frames_than_fit_are_drawn_by_their_maximum(speech):
     assert "Each cell is the largest of several weights." in page_text(ax.figure)
 
 
-@pytest.mark.parametrize("width", [COLUMN, FULL])
+@pytest.mark.parametrize("width", [COLUMN, pytest.param(FULL, marks=pytest.mark.long)])
 def test_nothing_overlaps_for_images_and_audio(vision, fine, speech, width):
     result = fine if width == COLUMN else vision
     check_layout(attnviz.plot.heatmap(result, width=width).figure)

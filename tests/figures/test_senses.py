@@ -274,7 +274,10 @@ def test_the_numbers_are_the_measured_ones(results, word):
         assert sense in said
 
 
-@pytest.mark.parametrize("width", [40, 60, 89, 120, 183, 300])
+@pytest.mark.parametrize(
+    "width",
+    [40, 89, *(pytest.param(width, marks=pytest.mark.long) for width in (60, 120, 183)), 300],
+)
 @pytest.mark.parametrize("word", WORDS[:2])
 def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(results, word, width):
     figure = attnviz.plot.senses(results[word], width=width)
