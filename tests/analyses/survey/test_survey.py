@@ -200,8 +200,8 @@ def test_the_command_writes_tables_and_the_figure(tmp_path, monkeypatch, capsys,
 
 
 @pytest.mark.parametrize("corpus", [["She sat down."], ["one two", "three four"]])
-def test_one_or_two_texts_give_no_significance(corpus, model):
-    result = attnviz.survey(corpus, model=model)
+def test_one_or_two_texts_give_no_significance(corpus, short):
+    result = attnviz.survey(corpus, model=short)
     assert result.mean[:, result.of("self")].isfinite().all()
     assert result.low.isnan().all()
     assert result.p_even.min() == result.p_shuffled.min() == 1.0
