@@ -73,7 +73,7 @@ def test_the_decomposition_of_a_shift_adds_up(family, tokenizer):
 def test_a_model_of_the_shape_of_bert_base(tokenizer):
     """Twelve layers of twelve heads, width 768: rounding does not accumulate over the depth."""
     torch.manual_seed(0)
-    module = BertModel(BertConfig()).eval()
+    module = BertModel(BertConfig(intermediate_size=768)).eval()
     inputs = tokens(tokenizer, CASH, CASH)
     with restoring(module):
         found = decompose(

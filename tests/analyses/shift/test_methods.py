@@ -146,7 +146,14 @@ def test_methods_are_ranked_like_the_decomposition(model, bank):
     assert plain.rank_correlations == bank.rank_correlations
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "roberta", "gemma2"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "gpt2",
+        "gemma2",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("llama", "roberta")),
+    ],
+)
 def test_other_models(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     result = attnviz.shift("bank", "cash filled the bank", methods=NAMES, model=model)

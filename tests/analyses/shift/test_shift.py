@@ -559,7 +559,7 @@ def test_a_word_of_several_pieces_is_their_mean(small):
 
 
 @pytest.mark.parametrize(  # test_attribution.py has the others
-    "family", ["gpt2", *(pytest.param(one, marks=pytest.mark.long) for one in ("llama", "roberta"))]
+    "family", ["llama", *(pytest.param(one, marks=pytest.mark.long) for one in ("gpt2", "roberta"))]
 )
 def test_models_of_other_kinds(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
