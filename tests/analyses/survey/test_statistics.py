@@ -281,7 +281,9 @@ def test_a_batch_of_long_texts_is_small():
     assert [len(batch) for batch in batches(lengths, 16384)] == [128, 72, 4, 4, 1, 1, 1]
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "bloom"])
+@pytest.mark.parametrize(
+    "family", ["bloom", *(pytest.param(one, marks=pytest.mark.long) for one in ("bert", "gpt2"))]
+)
 def test_a_slightly_wrong_scale_is_detected(family, texts, tokenizer, monkeypatch):
     model = attnviz.load(tiny(family, torch.float32), tokenizer=tokenizer)
     good, weights = measured(model, texts[:5]), BatchedAttention.weights
