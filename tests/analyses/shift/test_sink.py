@@ -64,7 +64,7 @@ def hide_in_the_partial_split(monkeypatch):
     monkeypatch.setattr(splits, "_hidden_words", lambda score: [(0,), (1,)])
 
 
-@pytest.mark.pairs(each=1)
+@pytest.mark.pairs
 @pytest.mark.parametrize("fault", [None, hide_in_the_reference, hide_in_the_partial_split])
 @pytest.mark.parametrize("bos", [None, "[CLS]"])
 @pytest.mark.parametrize("analysis", ["shift", "explain"])
