@@ -36,7 +36,7 @@ def decoder(tokenizer):
 @pytest.fixture(scope="module")
 def plain(decoder):
     """Return the heads of the tiny decoder, explored on some of the texts."""
-    return attnviz.explore(TEXTS[:5], model=decoder)
+    return attnviz.explore(TEXTS[:3], model=decoder)
 
 
 def searched(results, weights_of, roles):
@@ -56,6 +56,7 @@ def searched(results, weights_of, roles):
     return [sorted(one, reverse=True)[:STRONGEST] for one in best]
 
 
+@pytest.mark.long  # of tiny models: test_explored_by_hand.py
 def test_the_strongest_examples_are_those_of_a_search(explored, model):
     results = [model.attend(text) for text in TEXTS]
     weights_of = [result.weights().flatten(0, 1) for result in results]
@@ -75,9 +76,9 @@ def test_typical_examples_are_in_order_and_come_again_with_the_seed(explored, de
         weights = [one.weight for one in several]
         assert weights == sorted(weights, reverse=True)
         assert len(weights) == 9
-    again = attnviz.explore((text for text in TEXTS[:5]), model=decoder)
+    again = attnviz.explore((text for text in TEXTS[:3]), model=decoder)
     assert again.deciles == plain.deciles
-    assert attnviz.explore(TEXTS[:5], model=decoder, seed=1).deciles != plain.deciles
+    assert attnviz.explore(TEXTS[:3], model=decoder, seed=1).deciles != plain.deciles
 
 
 def test_memory_does_not_grow_with_the_texts():
