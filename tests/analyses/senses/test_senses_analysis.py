@@ -36,7 +36,7 @@ def two(model):
 
 @pytest.mark.parametrize(
     ("word", "senses", "n"),
-    [pytest.param("bank", 2, 20, marks=pytest.mark.long), ("check", 3, 30)],
+    [("bank", 2, 20), pytest.param("check", 3, 30, marks=pytest.mark.long)],
 )
 def test_context_determines_the_sense_and_the_word_alone_does_not(result_of, word, senses, n):
     found = result_of(word)
