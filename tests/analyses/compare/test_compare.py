@@ -33,7 +33,7 @@ def changed(model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(texts, model, changed):
-    return attnviz.compare(texts[:24], models=(model, changed))
+    return attnviz.compare(texts[:16], models=(model, changed))
 
 
 @pytest.fixture(scope="module")
