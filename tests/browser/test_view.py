@@ -950,6 +950,7 @@ def test_a_long_text_is_pooled_and_exact_after_zooming(read, saved, long):
     assert reader.state()["range"] is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_narrow_window_needs_no_horizontal_scrolling(read, dark):
     reader = read(width=400, height=800, dark=dark)
@@ -981,6 +982,7 @@ def test_a_phone_shows_the_whole_map_at_once(read, saved, other, compared):
     expect(reader.control("find")).to_be_hidden()
 
 
+@pytest.mark.long
 def test_the_tooltip_follows_the_drawing(read, result):
     reader = read(fragment="layer=0&special=keep&words=0").hover(layer=2, head=5)
     assert "Layer 2, head 5" in reader.tip()
@@ -995,6 +997,7 @@ def test_the_tooltip_follows_the_drawing(read, result):
         assert value == pytest.approx(expected, abs=half + 1e-4)
 
 
+@pytest.mark.long
 def test_resizing_while_a_view_is_loading(read, saved, long):
     reader = read(saved("long", long), width=900)
     reader.page.evaluate("""async () => {
@@ -1321,6 +1324,7 @@ def test_the_frames_of_a_sound_lie_side_by_side(tokenizer, open_page, tmp_path):
     assert (reader.state()["view"], reader.state()["query"]) == ("token", 3)
 
 
+@pytest.mark.long
 def test_the_outline_of_a_sound_stands_above_its_frames(tokenizer, open_page, tmp_path):
     sound = chirp()
     sound[len(sound) // 2 :] *= 0.2

@@ -192,6 +192,7 @@ def medium(model):
     return attnviz.attend(text, model=model)
 
 
+@pytest.mark.long
 def test_all_heads_of_512_tokens_are_exact_within_eight_megabytes(long, long_page, tmp_path):
     long_page.save(tmp_path / "view.html")
     assert (tmp_path / "view.html").stat().st_size <= 8_000_000

@@ -7,6 +7,7 @@ import attnviz
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.long
 def test_a_shift_in_smollm2_is_read_as_the_beginning_of_a_text(smollm2, monkeypatch):
     monkeypatch.setattr("attnviz.analyses.shift.compute.intervene", lambda *_: {})  # not read here
     text = "He walked to the river and sat down on the bank"

@@ -42,6 +42,7 @@ def paris(smollm2):
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_estimate_agrees_with_exact_ablations(paris):
     """Of the ten largest heads, and of 18 others spread over all layers."""
     with restoring(paris.model.module):

@@ -40,6 +40,7 @@ def by_these(utterance):
     return by_heads(utterance, HEADS)
 
 
+@pytest.mark.long
 def test_onsets_lie_within_100_ms(utterances):
     from benchmarks.speech import by_letters, evenly
 

@@ -153,6 +153,7 @@ print(max(sizes), resident("VmHWM") - before)
 """
 
 
+@pytest.mark.long
 def test_the_estimate_is_close_to_the_peak(checkpoint):
     command = [sys.executable, "-c", _PEAK, str(checkpoint)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from benchmarks import models
@@ -16,6 +18,7 @@ def test_the_texts_of_the_survey_differ():
     assert len(set(texts)) == models.SURVEYED == 100
 
 
+@pytest.mark.long
 def test_a_process_prints_its_times_and_its_peak():
     command = [sys.executable, str(ENTRY), "memory", "models", "attend", "minilm", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

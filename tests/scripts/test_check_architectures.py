@@ -79,6 +79,7 @@ def test_architectures_that_do_not_run_report_the_reason():
     assert reason(unread) == "a row sees scores that are no product"
 
 
+@pytest.mark.long
 def test_classes_with_a_head_are_checked_too():
     name = "EfficientLoFTRForKeypointMatching"
     assert head_classes("efficientloftr") == [name]

@@ -55,6 +55,7 @@ def test_both_sentences_of_a_pair_have_the_word_once_in_the_same_form():
             assert one["text"][one["start"] - 1] == " "
 
 
+@pytest.mark.long
 def test_no_sentence_is_used_twice_or_nearly():
     places = [(one["text"], one["start"], one["end"]) for p in PAIRS for one in p["sentences"]]
     others = [wordnet_pairs.other_words(*place) for place in places]

@@ -12,6 +12,7 @@ MONEY = ["The bank lent money.", "She owns a bank."]
 TWO = [f"--sentences=river={s}" for s in RIVER] + [f"--sentences=money={s}" for s in MONEY]
 
 
+@pytest.mark.long
 def test_a_bundled_word(capsys):
     assert run(["senses", "bank"]) == 0
     out, err = capsys.readouterr()

@@ -62,6 +62,7 @@ def test_phones_shows_three_matrices_and_counts_what_follows(capsys):
     assert lines[-1].endswith("Slips: K, V, scores.")
 
 
+@pytest.mark.long
 def test_inconsistent_cells_are_marked_with_and_without_color(capsys):
     assert "\x1b" not in (plain := succeeds(capsys, "likes").out)
     assert plain.count("≠") == 11  # the legend, nine cells and the count below them

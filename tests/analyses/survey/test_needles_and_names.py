@@ -88,6 +88,7 @@ def planted():
     return attnviz.load(module, tokenizer=tokenizer())
 
 
+@pytest.mark.long
 def test_heads_made_by_hand_are_named_and_confirmed(planted):
     result = attnviz.survey(probe="induction,retrieval,ioi,inhibition", model=planted)
     induction, needle, mover, inhibition = result.confirmations

@@ -176,6 +176,7 @@ def test_the_figure_shows_every_statistic_and_names_the_heads(found):
     )
 
 
+@pytest.mark.long
 def test_the_command_writes_tables_and_the_figure(tmp_path, monkeypatch, capsys, once):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("\n".join(sentences(16)))
