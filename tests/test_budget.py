@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-FILES = 186
-LINES = 47_216
+FILES = 184
+LINES = 46_145
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 
