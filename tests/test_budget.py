@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 184
-LINES = 46_145
+LINES = 46_150
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

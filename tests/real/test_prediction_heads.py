@@ -11,7 +11,7 @@ from attnviz.attribution.lens import logit_lens
 from attnviz.attribution.ranking import spearman
 from attnviz.attribution.reference import gate_of, read
 from attnviz.attribution.residual_stream import decompose_residual_stream
-from attnviz.attribution.target import Readout, Score
+from attnviz.attribution.target import Readout, Score, copies_of
 from attnviz.capture.watch import restoring
 
 pytestmark = pytest.mark.real
@@ -69,7 +69,9 @@ def test_the_estimate_agrees_with_exact_ablations(paris):
 def test_the_logit_is_split_completely(paris):
     gate = gate_of(paris.special, sink=paris.sink)
     with restoring(paris.model.module):
-        split = decompose(paris.readout, paris.twice, direction=paris.direction, gate=gate)
+        split = decompose(
+            paris.readout, copies_of(paris.inputs, 2), direction=paris.direction, gate=gate
+        )
         stream = decompose_residual_stream(paris.readout, paris.inputs, direction=paris.direction)
     assert max(split.error, split.credit_error, stream.error) <= 1e-5
     assert split.table.shape == stream.attention.shape == (30, 9, paris.ids.shape[1])
