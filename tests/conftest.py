@@ -20,6 +20,8 @@ jaxtyping.install_import_hook(
     ["attnviz.formula.attention", "attnviz.formula.projection"], "beartype.beartype"
 )
 
+sys.modules["rfc3987_syntax"] = None  # jsonschema would read a grammar of addresses for seconds
+
 import attnviz  # noqa: E402
 from attnviz.models.named import NAMED  # noqa: E402
 

@@ -35,6 +35,10 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def environment(folder):
     """Keep Jupyter's settings, kernels and history in a folder of the test."""
+    # Each process of Jupyter would read a grammar of addresses for seconds.
+    (folder / "hidden").mkdir()
+    (folder / "hidden" / "rfc3987_syntax.py").write_text("raise ImportError")
+    paths = [str(folder / "hidden"), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {
         name: str(folder / name.lower())
         for name in (
@@ -42,7 +46,7 @@ def environment(folder):
             "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR",
         )
     }  # fmt: skip
-    return os.environ | variables
+    return os.environ | variables | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 @pytest.fixture(scope="module")
