@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-FILES = 184
-LINES = 46_150
+FILES = 186
+LINES = 46_207
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

@@ -1,6 +1,6 @@
 """A plan of a model, learned once: which attentions it executes, and that there are no others.
 
-A search among all operators (recorder.py) costs several times the run of the model. What it finds
+A search among all operators (search.py) costs several times the run of the model. What it finds
 depends on the model's code and not on its numbers. So it is kept for models with the same code,
 hooks, settings and config. A later run is recorded by the plan, and its operators are counted. If
 it executes other attentions, or other operators from which one could be made, it is searched again.
@@ -18,7 +18,8 @@ from typing import Any
 from torch import nn
 
 from attnviz.capture.function_calls import functions_lock, functions_of
-from attnviz.capture.recorder import Recorder, Recording, Search
+from attnviz.capture.recorder import Recorder, Recording
+from attnviz.capture.search import Search
 from attnviz.capture.watch import expect_same, needs_isolation, watch
 from attnviz.runtime.compat import SOFTMAX, attention_configs, forward_hooks, global_forward_hooks
 

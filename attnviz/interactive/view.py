@@ -10,8 +10,9 @@ from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
 from attnviz.errors import InputError, refuse_given
+from attnviz.interactive.explanations import place_explanations
 from attnviz.interactive.page import Page, explorer_page, make_page, static
-from attnviz.interactive.payload import make_payload, place_explanations, shape
+from attnviz.interactive.payload import make_payload, shape
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import AttentionResult, expect_vectors, one_result
 from attnviz.results.arguments import checked_scalars
