@@ -100,10 +100,9 @@ class _Rounding:
     ) -> StageCheck:
         """Compare two results (H, m, c); `summed` is the sum of the sizes of what was added up."""
         largest = verdict.largest_by_head(ours).clamp(min=verdict.SMALLEST)
-        own_errors = self.largest * verdict.largest_by_head(summed)
-        floor = (
-            verdict.FLOOR * self.eps + verdict.SUMMATION
-        ) * largest + verdict.SUMMATION * verdict.largest_by_head(summed)
+        sums = verdict.largest_by_head(summed)
+        own_errors, rounding = self.largest * sums, verdict.SUMMATION
+        floor = (verdict.FLOOR * self.eps + rounding) * largest + rounding * sums
         tolerances, difference = 3 * own_errors + floor, model - ours
         differences = verdict.largest_by_head(difference)
         spread = (ours**2).sum((1, 2)).clamp(min=verdict.SMALLEST**2)

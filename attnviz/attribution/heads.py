@@ -116,7 +116,7 @@ def patch_heads(
     effects = []
     for run, other, sign in ((second, first, 1), (first, second, -1)):
         fixed = run.outputs if effect == "direct" else None
-        patched = run.without(run.every_head, other.outputs, measure=torch.clone, fixed=fixed)
+        patched = run.without(run.every_head, other.outputs, measure=lambda x: x, fixed=fixed)
         effects.append((run.numbers.detach() - patched) * sign)
     mean = (effects[0] + effects[1]) / 2
     return mean.reshape(len(first.mixes), first.heads, -1)
@@ -254,7 +254,9 @@ class HeadRun:
             batch = [sets[index] for index in order[start : start + size]]
             block = self.mixes[min(batch[0])[0]][0] if can_start else None
             first = sum(index is not None and index < (block or 0) for index, _ in self.mixes)
-            patching = HeadPatching(batch, replacement, rows, fixed, self.gate, first, hidden)
+            patching = HeadPatching(
+                batch, replacement, rows, fixed, self.gate, layer=first, hidden=hidden
+            )
             skipping = self.stored.skip(block or 0, len(batch)) if can_start else nullcontext()
             with skipping, patching:
                 parts.append(measure(target.outputs(len(batch))))

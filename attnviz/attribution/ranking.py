@@ -25,6 +25,15 @@ class WordResult(Result):
     causal: Mapping[str, Tensor]
 
     @property
+    def credit(self) -> Tensor:
+        """What each word contributed, (W,)."""
+        raise NotImplementedError
+
+    def first(self, scores: Tensor) -> int | None:
+        """Return the index of the word that moves the number most by some scores (W,)."""
+        raise NotImplementedError
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The words, with a number where one occurs several times: the#1 and the#2."""
         return numbered(self.words)
@@ -35,9 +44,8 @@ class WordResult(Result):
 
     def is_confirmed(self, first: int, sign: float) -> bool:
         """Whether all effects, or else the credit, have this sign, and most peak at `first`."""
-        result: Any = self  # a subclass has what each word contributed, and the first by scores
-        effects = (*self.causal.values(),) or (result.credit,)
-        firsts = sum(result.first(effect) == first for effect in effects)
+        effects = (*self.causal.values(),) or (self.credit,)
+        firsts = sum(self.first(effect) == first for effect in effects)
         return 2 * firsts > len(effects) and all(sign * one[first] > 0 for one in effects)
 
 

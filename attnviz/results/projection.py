@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -337,7 +337,10 @@ def follow(
 
 def _before_output(record: AttentionRecord, heads: Tensor) -> tuple[Tensor, Linear]:
     """Take the steps between the head output and W^O, which is returned too."""
-    projection: Any = record.projection  # all of it is known where there is an output
+    projection = record.projection
+    assert projection is not None
+    assert projection.output is not None
+    assert projection.before_output is not None
     X = _to(record.input, heads)
     return follow(projection.before_output, heads, X=X), projection.output
 

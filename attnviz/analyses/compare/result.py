@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, NamedTuple, get_args
 
@@ -257,6 +257,13 @@ class CheckpointsResult(SeveralModels, HeadTable):
         name = self.statistics[statistic]
         return TITLES.get(name, name)
 
+    def role_changes(self) -> Iterator[tuple[int, int, str, str]]:
+        """Yield the step, the head, its role before and its role after, where roles change."""
+        for step, (before, after) in enumerate(zip(self.roles, self.roles[1:], strict=False)):
+            for head, (old, new) in enumerate(zip(before, after, strict=True)):
+                if old != new:
+                    yield step, head, old, new
+
     def about(self) -> dict[str, Any]:
         """Return the size of the corpus, the roles, and the agreement of each model."""
         about = {"checkpoints": list(self.checkpoints), **super().about()}
@@ -298,11 +305,10 @@ class CheckpointsResult(SeveralModels, HeadTable):
             )
         yield table if table.row_count else Text("No head changed significantly.")
         changes: dict[tuple[int, str, bool], list[str]] = {}
-        for step, both in enumerate(itertools.pairwise(self.roles)):
-            for name, old, new in zip(self.heads, *both, strict=True):
-                for role, appears in ((old, False), (new, True)):
-                    if role and old != new:
-                        changes.setdefault((step, role, appears), []).append(str(name))
+        for step, head, old, new in self.role_changes():
+            for role, appears in ((old, False), (new, True)):
+                if role:
+                    changes.setdefault((step, role, appears), []).append(str(self.heads[head]))
         for (step, role, appears), heads in changes.items():
             verb = "appears in" if appears else "vanishes from"
             yield Text(f"{labels[step + 1]}: ", "bold").append(

@@ -333,8 +333,10 @@ def _projection(projection: results.HeadProjection, X: str, name: str) -> str:
 
 def _apply_steps(steps: Sequence[results.Step], formula: str) -> str:
     """Return a formula with steps applied to it, the first one innermost."""
-    names = {"Rotation": "rotate", "Factor": "factor · "}
+    names = {
+        results.Norm: "norm", results.Clip: "clip", results.Rotation: "rotate",
+        results.Gate: "gate", results.Factor: "factor · ",
+    }  # fmt: skip
     for step in steps:
-        kind = type(step).__name__
-        formula = f"{names.get(kind, kind.lower())}({formula})"
+        formula = f"{names[type(step)]}({formula})"
     return formula

@@ -141,8 +141,12 @@ def attention_vector(
 
     Parameters
     ----------
-    result, layer, head, word
-        As in `steps`.
+    result : AttentionResult or StepsResult
+        From `attend`, or from `attnviz.steps`.
+    layer, head : int, optional
+        The head, both counted from 0. By default as in `attnviz.steps`.
+    word : str or int, optional
+        The word to follow, or the position of a token. By default the first content word.
 
     Raises
     ------
