@@ -142,6 +142,14 @@ def _close_figures():
         sys.modules["matplotlib.pyplot"].close("all")
 
 
+@pytest.fixture(scope="session")
+def light_path(tmp_path_factory):
+    """The PYTHONPATH of processes in which jsonschema reads no grammar of addresses, as here."""
+    folder = tmp_path_factory.mktemp("light")
+    (folder / "rfc3987_syntax.py").write_text("raise ImportError")
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 @pytest.fixture
 def simulated_gpu():
     """A CUDA device that counts what it does and refuses what CUDA refuses (simulated_cuda.py)."""

@@ -1,4 +1,7 @@
-"""Tests read the same texts again and again: run a model once on the same texts."""
+"""Tests read the same texts again and again: run a model once on the same texts.
+
+What takes long to find in a vocabulary is found once, too.
+"""
 
 from weakref import WeakKeyDictionary
 
@@ -28,3 +31,20 @@ class Runs:
         if key not in done:
             done[key] = self.run(checkpoint, inputs, options)
         return [*done[key]]
+
+
+def once_by_tokenizer(find, anew=lambda: False):
+    """Return a function of a model that depends on its tokenizer alone, and is called once for it.
+
+    anew : whether to call it all the same.
+    """
+    found = WeakKeyDictionary()
+
+    def find_once(model):
+        if (tokenizer := model.tokenizer) is None:
+            return find(model)
+        if anew() or tokenizer not in found:
+            found[tokenizer] = find(model)
+        return found[tokenizer]
+
+    return find_once

@@ -4,10 +4,9 @@ The corpus has repeated tokens, commas, and texts of different lengths.
 """
 
 import inspect
-from weakref import WeakKeyDictionary
 
 import pytest
-from one_run import Runs
+from one_run import Runs, once_by_tokenizer
 
 import attnviz
 from attnviz.analyses.survey import corpus
@@ -41,12 +40,8 @@ def found(texts, model):
 
 @pytest.fixture(scope="package", autouse=True)
 def _runs(model):
-    runs, load, find, words = Runs(), attend.load, interventions.whole_words, WeakKeyDictionary()
-
-    def find_once(model):
-        if runs.anew or model.tokenizer not in words:
-            words[model.tokenizer] = find(model)
-        return words[model.tokenizer]
+    runs, load = Runs(), attend.load
+    find_once = once_by_tokenizer(interventions.whole_words, lambda: runs.anew)
 
     def load_once(name=None, **how):
         plain = name is None and all(value in (None, "auto", "parse") for value in how.values())

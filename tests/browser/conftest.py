@@ -21,7 +21,7 @@ FLAGS = [
     "--disable-features=IsolateSandboxedIframes,SpareRendererForSitePerProcess",
 ]  # fmt: skip
 NOWHERE = {"server": "http://127.0.0.1:9", "bypass": "127.0.0.1"}  # there is no network here
-PATIENCE = 60  # seconds for what is expected to be reported
+PATIENCE = 120  # seconds for what is expected to be reported
 AT_HAND = ("file:", "about:", "data:", "blob:")  # schemes that need no network
 
 

@@ -33,12 +33,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def environment(folder):
+def environment(folder, light_path):
     """Keep Jupyter's settings, kernels and history in a folder of the test."""
-    # Each process of Jupyter would read a grammar of addresses for seconds.
-    (folder / "hidden").mkdir()
-    (folder / "hidden" / "rfc3987_syntax.py").write_text("raise ImportError")
-    paths = [str(folder / "hidden"), *filter(None, [os.environ.get("PYTHONPATH")])]
     variables = {
         name: str(folder / name.lower())
         for name in (
@@ -46,7 +42,7 @@ def environment(folder):
             "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR",
         )
     }  # fmt: skip
-    return os.environ | variables | {"PYTHONPATH": os.pathsep.join(paths)}
+    return os.environ | variables | {"PYTHONPATH": light_path}
 
 
 @pytest.fixture(scope="module")

@@ -6,20 +6,11 @@ The common words of a vocabulary are found once, too.
 from functools import cache
 
 import pytest
-from one_run import Runs
+from one_run import Runs, once_by_tokenizer
 
 from attnviz.analyses.doctor import compute
 from attnviz.analyses.survey import corpus
 from attnviz.attribution import interventions, reference
-
-_WORDS = {}
-
-
-def whole_words_once(model, find=interventions.whole_words):
-    """Return the words of a vocabulary, found once."""
-    if model.tokenizer not in _WORDS:
-        _WORDS[model.tokenizer] = find(model)
-    return _WORDS[model.tokenizer]
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -29,6 +20,7 @@ def _each_run_once():
         runs = Runs()
         for module in (corpus, reference):
             patch.setattr(module, "run", runs)
-        patch.setattr(interventions, "whole_words", whole_words_once)
+        words_once = once_by_tokenizer(interventions.whole_words)
+        patch.setattr(interventions, "whole_words", words_once)
         patch.setattr(compute, "_load_torch", cache(compute._load_torch))
         yield

@@ -5,38 +5,28 @@ here.
 """
 
 import ast
-import copy
 import math
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from fetched import load
-from figures.sentences.gallery import GALLERY, built
-from figures.sentences.reading import Patterns, read_all
+from figures.sentences import gallery
+from figures.sentences.maps import HALF
+from figures.sentences.reading import read_all, read_number
 from figures.test_sentences import planted
 
 pytestmark = pytest.mark.real
 CAPTIONS = {}
-HALF = 0.5
+caption = partial(gallery.caption, among=CAPTIONS)
 
 
-def caption(stem, *words):
-    patterns = CAPTIONS.setdefault(stem, Patterns())
-    patterns.words(*words)
-    return patterns
-
-
-@cache
 def eager(name):
     """Return a copy of a model whose code returns its weights, and its tokenizer."""
-    checkpoint = load(name, torch.float32)
-    shared = {id(one): one for one in checkpoint.module.parameters()}
-    module = copy.deepcopy(checkpoint.module, shared).eval()
-    module.set_attn_implementation("eager")
-    return module, checkpoint.tokenizer
+    model = load(name, torch.float32)
+    return gallery.eager(model), model.tokenizer
 
 
 @cache
@@ -60,7 +50,7 @@ def encode(name, text):
 
 def texts_of(stem, name="TEXTS"):
     """Return the texts of a script, separated there by lines and by bars."""
-    source = (GALLERY / f"{stem}.py").read_text(encoding="utf-8")
+    source = (gallery.GALLERY / f"{stem}.py").read_text(encoding="utf-8")
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and name in ast.unparse(node.targets[0]).split(", "):
             text = next(one.value for one in ast.walk(node.value) if isinstance(one, ast.Constant)
@@ -273,7 +263,7 @@ def grouped_interval(facts, said):
     means = random.choice(gains, (20_000, len(gains))).mean(1)
     one = {"gain": gains.mean(), "level": 0.95}
     for name, share in (("low", 0.025), ("high", 0.975)):
-        shown, end = float(said[name].rstrip("%")) / 100, np.quantile(means, share)
+        shown, end = read_number(said[name])[0], np.quantile(means, share)
         assert abs(shown - end) < 0.002, (name, end)
         one[name] = shown
     return one
@@ -355,7 +345,7 @@ def is_interval(right, count, low, high):
 
 
 def numbers_of(said, *names):
-    return [float(said[name].rstrip("%")) / 100 for name in names]
+    return [read_number(said[name])[0] for name in names]
 
 
 @LAST.sentence("A decoder, too, separates the senses of “bank” when it comes last")
@@ -425,7 +415,7 @@ def last_band(facts, said):
 
 @pytest.mark.parametrize("stem", CAPTIONS)
 def test_a_caption_about_smollm2_names_what_its_code_returns(stem):
-    figure = built()[stem]
+    figure = gallery.built()[stem]
     caption = " ".join(figure["caption"].split())
     problems = [one for text in (figure["title"], caption)
                 for one in read_all(text, None, CAPTIONS[stem])]  # fmt: skip

@@ -57,12 +57,9 @@ def corpus(request, model, tmp_path_factory):
 
 
 @pytest.fixture
-def cluster(monkeypatch, tmp_path):
+def cluster(monkeypatch, light_path):
     """Yield a cluster of two nodes with one processor each."""
-    # Each of Ray's ten processes would read a grammar of addresses for seconds.
-    (tmp_path / "rfc3987_syntax.py").write_text("raise ImportError")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", light_path)
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")

@@ -58,7 +58,8 @@ def description(stem):
 @cache
 def eager(model):
     """Return a copy of the model whose code returns its weights."""
-    module = copy.deepcopy(model.module).eval()
+    shared = {id(one): one for one in model.module.parameters()}
+    module = copy.deepcopy(model.module, shared).eval()
     module.set_attn_implementation("eager")
     return module
 
@@ -105,9 +106,9 @@ def content_of(words):
 CAPTIONS = {}
 
 
-def caption(stem, *words):
+def caption(stem, *words, among=CAPTIONS):
     """Return the patterns of a caption; their facts are the model. words : without numbers."""
-    patterns = CAPTIONS.setdefault(stem, Patterns())
+    patterns = among.setdefault(stem, Patterns())
     patterns.words(*words)
     return patterns
 
