@@ -8,7 +8,7 @@ that attnviz sees its arguments: they are all that the weights follow from.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -213,11 +213,11 @@ class UnfusedAttention(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, or what takes the place of it."""
-        if func is scaled_dot_product_attention:
-            func = math_attention
-        # The other one calls the fused attention.
-        with self if func is multi_head_attention_forward else nullcontext():
-            return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is multi_head_attention_forward:  # it is fused where nobody asks for its weights
+            output, weights = func(*args, **{**kwargs, "need_weights": True})
+            return output, weights if kwargs.get("need_weights", True) else None
+        return (math_attention if func is scaled_dot_product_attention else func)(*args, **kwargs)
 
 
 def from_arguments(args: AttentionCallArgs, softmax: Softmax, output: Tensor) -> Attention:

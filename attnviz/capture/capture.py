@@ -25,7 +25,7 @@ from attnviz.capture.plan import record_runs
 from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall
-from attnviz.capture.stacks import StackCounter
+from attnviz.capture.stacks import StackCounter, stacks_of
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.errors import ModelError
 from attnviz.models.devices import input_device
@@ -90,10 +90,11 @@ def capture(
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
     own, references = OwnNumbers(model), partial(_to_references, again, mixtures=mixed_again)
+    stacks = stacks_of(texts, axes or {}, inputs)
     with watch.weights_in_memory(call.module for call in calls):
         return [
             Capture(own.copy(records), own.copy(references(n)), compared, notes=notes)
-            for n, records in enumerate(_to_records(calls, texts, axes or {}, own, mixtures))
+            for n, records in enumerate(_to_records(calls, stacks, own, mixtures))
         ]
 
 
@@ -137,7 +138,7 @@ def capture_generation(
     weights = [of_path[path] for path in paths]
     own = OwnNumbers(model)
     with watch.weights_in_memory(call.module for call in calls):
-        records = own.copy(_to_records(calls, 1, axes, own)[0])
+        records = own.copy(_to_records(calls, stacks_of(1, axes, inputs), own)[0])
     _expect_no_later_keys(model, zip(records, weights, strict=True), generation)
     captured = Capture(
         records,
@@ -191,15 +192,12 @@ def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]
 
 def _to_records(
     calls: Sequence[AttentionCall],
-    texts: int,
-    axes: Mapping[str, Sequence[Axis]],
+    stacks: Sequence[StackCounter],
     own: OwnNumbers,
     mixtures: Sequence[LinearMixing] = (),
 ) -> list[tuple[AttentionRecord, ...]]:
     """Return the records of each text of a batch; those of linear attention follow the others."""
-    stacks = [
-        StackCounter({kind: of_batch[n] for kind, of_batch in axes.items()}) for n in range(texts)
-    ]
+    texts = len(stacks)
     causal = _are_causal(calls)
 
     def of_one_text(call: AttentionCall, n: int, is_causal: bool) -> Executed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.inputs.image import Grid, find_grid, patch_label
+from attnviz.models.pretrained import kinds_among
 from attnviz.results import AttentionRecord, Axis
 from attnviz.results.agreement_report import LINEAR
 
@@ -25,17 +26,18 @@ _CROSS = ("cross", "encoder_attn", "encdec", "enc_dec")
 _READS = {
     "vision": "image", "audio": "audio", "text": "text", "decoder": "target", "cross": "target",
 }  # fmt: skip
+_GIVEN = "queries", "keys"  # labels that the user gives
 _MERGES = 6  # of patches, two by two, from stage to stage of a model with windows
 
 
 class StackCounter:
     """Numbers the layers of each stack of a model, in the order of execution.
 
-    axes : those of one text, by kind of input.
+    axes : those of one text, by kind of input. kinds : that the model reads.
     """
 
-    def __init__(self, axes: Mapping[str, Axis]) -> None:
-        self._axes = axes
+    def __init__(self, axes: Mapping[str, Axis], kinds: Collection[str] = ()) -> None:
+        self._axes, self._read = axes, {*axes, *kinds}
         self._layers: Counter[str] = Counter()
 
     def place(
@@ -50,11 +52,15 @@ class StackCounter:
         stack = LINEAR if linear else place
         layer = self._layers[stack]
         self._layers[stack] += 1
-        kinds = sorted(self._axes, key=lambda kind: kind != _READS.get(place))
+        kinds = self._kinds(place)
         query_axis = key_axis = self._axis(queries, kinds)
         if place == "cross" or queries != keys:
-            others = sorted(self._axes, key=lambda kind: self._axes[kind] is query_axis)
-            key_axis = self._axis(keys, others)
+            # A decoder reads a text first; a text, or queries that are learned, an image or sound.
+            reads_text = query_axis is self._axes.get("target")
+            others = sorted(kinds, key=lambda kind: (kind == "text") != reads_text)
+            key_axis = self._axis(
+                keys, sorted(others, key=lambda kind: self._axes[kind] is query_axis)
+            )
         return {"stack": stack, "layer": layer, "query_axis": query_axis, "key_axis": key_axis}
 
     def _stack(self, path: str, cross: bool, causal: bool) -> str:
@@ -68,10 +74,28 @@ class StackCounter:
             return "decoder"
         return "encoder"
 
+    def _kinds(self, place: str) -> list[str]:
+        """Return the kinds of input that a stack may read, the likeliest first."""
+        own = _READS.get(place)
+        is_alone = place in ("vision", "audio") and own in self._read
+        kinds = [kind for kind in self._axes if not is_alone or kind in (own, *_GIVEN)]
+        return sorted(kinds, key=lambda kind: kind != own)
+
     def _axis(self, length: int, kinds: Iterable[str]) -> Axis:
         """Return the first axis of this length, or numbers."""
         matching = (self._axes[kind] for kind in kinds if len(self._axes[kind]) == length)
         return next(matching, None) or Axis.numbered(length)
+
+
+def stacks_of(
+    texts: int, axes: Mapping[str, Sequence[Axis]], inputs: Collection[str]
+) -> list[StackCounter]:
+    """Return the stacks of each of N texts; inputs : the names of the model's arguments."""
+    kinds = kinds_among(inputs)
+    return [
+        StackCounter({kind: of_batch[n] for kind, of_batch in axes.items()}, kinds)
+        for n in range(texts)
+    ]
 
 
 def place_windows(

@@ -17,7 +17,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -488,10 +488,12 @@ class Processors:
 
 def input_kinds(model: Any) -> tuple[str, ...]:
     """Return which of "text", "image" and "audio" a model, or a class of models, takes."""
-    parameters = forward_parameters(model)
-    return tuple(
-        kind for kind, names in _ARGUMENTS.items() if any(name in parameters for name in names)
-    )
+    return kinds_among(forward_parameters(model))
+
+
+def kinds_among(arguments: Collection[str]) -> tuple[str, ...]:
+    """Return which of "text", "image" and "audio" the arguments of a forward hold, by name."""
+    return tuple(kind for kind, names in _ARGUMENTS.items() if not set(names).isdisjoint(arguments))
 
 
 def forward_parameters(model: Any) -> list[str]:
