@@ -50,19 +50,23 @@ def check_output(
     blind = tuple(path for path, share in moved.items() if share <= SMALLEST)
     canary = min(moved.values(), default=None), blind
     again, rounded = cache(outputs.repeat), cache(outputs.round_otherwise)
+    eager = outputs.under_eager and cache(outputs.under_eager)
 
     def check(part: Callable[[Output], tuple[Tensor, ...]], tolerance: float) -> list[OutputCheck]:
-        def difference(run: Output) -> list[float]:
-            return _differences(part(run), part(outputs.loaded), axes, texts)
+        def difference(run: Output, other: Output = outputs.loaded) -> list[float]:
+            return _differences(part(run), part(other), axes, texts)
 
         differences = difference(outputs.recorded)
         repeated: list[Any] = [None] * texts
+        is_eager = False
         if not all(value <= tolerance for value in differences):
             repeated = difference(again())
             if all(value <= tolerance for value in repeated):
                 tolerance = max(tolerance, _AMPLIFIED * max(difference(rounded())))
+                if eager is not None and not max(differences) <= tolerance:
+                    is_eager = max(difference(eager(), outputs.recorded)) <= tolerance
         return [
-            OutputCheck(value, tolerance, other, outputs.tokens, *canary)
+            OutputCheck(value, tolerance, other, outputs.tokens, *canary, is_eager)
             for value, other in zip(differences, repeated, strict=True)
         ]
 

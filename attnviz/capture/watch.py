@@ -147,6 +147,8 @@ class Outputs:
     loaded: Output
     repeat: Callable[[], Output]  # runs the model as loaded again, with other random numbers
     round_otherwise: Callable[[], Output]  # and with all modules' output off by one rounding step
+    # Runs it under its eager attention, unwatched; None where more than this would differ.
+    under_eager: Callable[[], Output] | None
     tokens: int | None = None  # how many were read of a long text, from its start; None for all
     # The largest difference between the queries of two watched runs, which have other random
     # numbers, relative to their norm.
@@ -185,18 +187,23 @@ def outputs_beside(
     inputs : by which it is measured how much the output moves by another attention.
     """
 
-    def run_as_loaded(seed: int, *, rounded: bool = False) -> Output:
-        with torch.no_grad(), restoring(model, None, seed=seed), model_errors(model):
+    def run_as_loaded(
+        seed: int, *, attention: Literal["eager"] | None = None, rounded: bool = False
+    ) -> Output:
+        with torch.no_grad(), restoring(model, attention, seed=seed), model_errors(model):
             for module in model.modules() if rounded else ():
                 if not any(module.children()):
                     module.register_forward_hook(_round_otherwise)
             return output_of(model, run)
 
+    names = {compat.attention_implementation(one) for one in compat.attention_configs(model)}
+    differs_more = names <= {"eager"} or any(module.training for module in model.modules())
     return Outputs(
         recorded,
         loaded=run_as_loaded(2),
         repeat=lambda: run_as_loaded(3),
         round_otherwise=lambda: run_as_loaded(2, rounded=True),
+        under_eager=None if differs_more else lambda: run_as_loaded(2, attention="eager"),
         tokens=tokens,
         between_runs=between_runs,
         moved={} if inputs is None else _moved_by_attention(model, inputs),

@@ -158,6 +158,7 @@ class OutputCheck(_Bounded, Savable):
     moved : the least difference that another attention in one layer makes (in all layers, where
         there is only one run for them); None where it was not measured. blind : the modules of
         which another attention makes none.
+    eager : whether the output differs, and the model under its eager attention gives this one.
     """
 
     difference: float
@@ -166,6 +167,7 @@ class OutputCheck(_Bounded, Savable):
     tokens: int | None = None
     moved: float | None = None
     blind: tuple[str, ...] = ()
+    eager: bool = False
 
     @property
     def reason(self) -> str:
@@ -175,9 +177,13 @@ class OutputCheck(_Bounded, Savable):
                 f"two runs of the model differ {_amount(self.repeated)}: it draws random "
                 "numbers, or changes from run to run"
             )
+        helps = (
+            " (its eager attention, which is recorded, computes something else: load it with "
+            'from_pretrained(…, attn_implementation="eager") and give that model)'
+        )
         return (
             "the recorded run is not the model's: its output differs from that of the model as "
-            f"loaded {_amount(self.difference)}"
+            f"loaded {_amount(self.difference)}{helps * self.eager}"
         )
 
 

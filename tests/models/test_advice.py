@@ -261,3 +261,37 @@ def test_sines_that_a_model_passes_first_are_told_from_cosines():
             found = angles(pair)
             assert torch.equal(found[0], torch.cat([cos[:, rows]] * 2, -1))
             assert torch.equal(found[1], torch.cat([sin[:, rows]] * 2, -1))
+
+
+def falcon_with_alibi(attention):
+    torch.manual_seed(0)
+    settings = {"num_hidden_layers": 2, "num_attention_heads": 4, "alibi": True}
+    config = t.FalconConfig(vocab_size=30522, hidden_size=32, **settings)
+    config._attn_implementation = attention
+    model = t.FalconModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=parameter[0].numel() ** -0.5)
+    return model
+
+
+def test_a_model_whose_fused_attention_computes_something_else_is_told_how_to_load_it(
+    tokenizer, tmp_path
+):
+    model = falcon_with_alibi("sdpa")
+    report = attnviz.load(model, tokenizer=tokenizer).attend(TEXT).agreement
+    assert report.verdict == "failed"
+    advice = re.search(r'load it with from_pretrained\(…, (\w+)="(\w+)"\)', report.summary())
+    assert advice
+    model.save_pretrained(tmp_path)
+    again = t.FalconModel.from_pretrained(tmp_path, **{advice[1]: advice[2]})
+    assert attnviz.load(again, tokenizer=tokenizer).attend(TEXT).agreement.verdict == "verified"
+
+
+def test_a_model_that_eager_attention_does_not_mend_is_told_nothing_of_it(tokenizer):
+    model = falcon_with_alibi("sdpa")
+    model.h[0].mlp.register_forward_hook(lambda *given: given[2] + torch.rand(32))
+    report = attnviz.load(model, tokenizer=tokenizer).attend(TEXT).agreement
+    assert report.verdict == "failed"
+    assert "eager" not in report.summary()
