@@ -11,17 +11,21 @@ import resource
 import time
 import traceback
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-PRELOADED = ["architectures.check"]
+PRELOADED = ["architectures.check", "architectures.use"]
 
 
 def run_each(
-    names: Iterable[str], workers: int, seconds: float, gigabytes: float
+    names: Iterable[str], workers: int, seconds: float, gigabytes: float, task: str = "check"
 ) -> Iterator[dict[str, Any]]:
-    """Yield results as they finish; a failure is a result with a `reason`."""
+    """Yield results as they finish; a failure is a result with a `reason`.
+
+    task : "check" or "use", the module and its function that gives the result of a name.
+    """
     scripts = str(Path(__file__).parent.parent)  # lets the fork server find its preloads
     os.environ["PYTHONPATH"] = os.pathsep.join([scripts, os.environ.get("PYTHONPATH", "")])
     context = multiprocessing.get_context("forkserver")
@@ -30,7 +34,7 @@ def run_each(
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(_Run(context, waiting.pop(0), seconds, gigabytes))
+                running.append(_Run(context, waiting.pop(0), seconds, gigabytes, task))
             wait([run.result for run in running], timeout=0.5)
             for run in list(running):
                 result = run.poll()
@@ -45,10 +49,12 @@ def run_each(
 class _Run:
     """One running process."""
 
-    def __init__(self, context: Any, name: str, seconds: float, gigabytes: float) -> None:
+    def __init__(
+        self, context: Any, name: str, seconds: float, gigabytes: float, task: str
+    ) -> None:
         self.name, self.seconds, self.started = name, seconds, time.monotonic()
         self.result, sender = context.Pipe(duplex=False)
-        self.process = context.Process(target=_work, args=(name, gigabytes, sender))
+        self.process = context.Process(target=_work, args=(name, gigabytes, sender, task))
         self.process.start()
         sender.close()
 
@@ -72,16 +78,16 @@ class _Run:
         return {"architecture": self.name} | result | {"seconds": elapsed}
 
 
-def _work(name: str, gigabytes: float, sender: Connection) -> None:
+def _work(name: str, gigabytes: float, sender: Connection, task: str) -> None:
     limit = int(gigabytes * 2**30)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
-    from architectures.check import check
+    run = getattr(import_module(f"architectures.{task}"), task)
 
     try:
-        sender.send(check(name))
+        sender.send(run(name))
     except BaseException as error:
         sender.send({"reason": explain(error)})
 

@@ -23,16 +23,19 @@ class CannotRunError(RuntimeError):
 
 
 def build(
-    architecture: str, seed: int = 0, class_name: str = ""
+    architecture: str,
+    seed: int = 0,
+    class_name: str = "",
+    settings: dict[str, Any] | None = None,
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """Return a tiny random model with sharp attention, and keyword inputs for its forward method.
 
     The model is in eval mode, in float32, with eager attention. The inputs are the first candidates
     that the model accepts.
 
-    class_name : by default the bare model.
+    class_name : by default the bare model. settings : of its config, beside those of a tiny model.
     """
-    model = tiny_model(architecture, seed, class_name)
+    model = tiny_model(architecture, seed, class_name, settings)
     failures: list[str] = []
     runs = None
     for candidate in candidates(model, seed):
@@ -57,14 +60,16 @@ def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
 
 
-def tiny_model(architecture: str, seed: int = 0, class_name: str = "") -> PreTrainedModel:
+def tiny_model(
+    architecture: str, seed: int = 0, class_name: str = "", settings: dict[str, Any] | None = None
+) -> PreTrainedModel:
     """Return a tiny random model with sharp attention, in eval mode."""
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = tiny_config(architecture)
-        if class_name in HEAD_SETTINGS:
-            config = type(config)(**config.to_dict() | HEAD_SETTINGS[class_name])
+        if settings := HEAD_SETTINGS.get(class_name, {}) | (settings or {}):
+            config = type(config)(**config.to_dict() | settings)
         if class_name and getattr(config, "pad_token_id", 0) is None:
             config.pad_token_id = 0  # by which a class with a head finds the end of a text
         model = model_class(architecture, class_name)._from_config(
