@@ -130,7 +130,7 @@ def _analyses(model: PreTrainedModel, tokenizer: Any, inputs: dict[str, Any]) ->
         if not model.config.is_encoder_decoder:
             found["explain"] = _state(lambda: attnviz.explain(text, model=loaded))
     if not model.config.is_encoder_decoder:
-        word = next((one for one in text.split()[1:] if text.split().count(one) == 1), "w5")
+        word = next((one for one in reversed(text.split()) if text.split().count(one) == 1), "w5")
         found["shift"] = _state(lambda: attnviz.shift(word, text, model=loaded))
         found["survey"] = _state(lambda: attnviz.survey([text, text + " w5"], model=loaded))
     return found
