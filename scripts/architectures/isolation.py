@@ -16,7 +16,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-PRELOADED = ["architectures.check", "architectures.use"]
+PRELOADED = ["architectures.check", "architectures.use", "matplotlib.pyplot", "sklearn.cluster",
+             "attnviz.analyses.maps.plot", "attnviz.analyses.survey.compute"]  # fmt: skip
 
 
 def run_each(

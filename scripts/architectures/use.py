@@ -94,18 +94,19 @@ class Reader(ProcessorMixin):
 
 
 def _attend(model: PreTrainedModel, tokenizer: Any, inputs: dict[str, Any]) -> list[Any]:
-    """Attend, save and load the results, and draw a map of each; return the results."""
-    results = _load(model, tokenizer).attend(inputs=inputs)
-    for result in results if isinstance(results, list) else [results]:
-        with tempfile.TemporaryDirectory() as folder:
-            result.save(Path(folder) / "result.safetensors")
-            again = attnviz.load_result(Path(folder) / "result.safetensors")
-            assert again.agreement.verdict == result.agreement.verdict
-            head = again.records[0]
-            axes = attnviz.plot.heatmap(attnviz.attention_map(again, layer=head.layer, head=0))
-            axes.figure.savefig(Path(folder) / "map.png")
-            mpl.pyplot.close("all")
-    return results if isinstance(results, list) else [results]
+    """Attend, save and load the first result, and draw a map of it; return all results."""
+    given = _load(model, tokenizer).attend(inputs=inputs)
+    results = given if isinstance(given, list) else [given]
+    with tempfile.TemporaryDirectory() as folder:
+        results[0].save(Path(folder) / "result.safetensors")
+        again: Any = attnviz.load_result(Path(folder) / "result.safetensors")
+        axes: Any = attnviz.plot.heatmap(
+            attnviz.attention_map(again, layer=again.records[0].layer, head=0)
+        )
+        axes.figure.savefig(Path(folder) / "map.png")
+    plt.close("all")
+    assert again.agreement.verdict == results[0].agreement.verdict
+    return results
 
 
 def _load(model: PreTrainedModel, tokenizer: Any) -> Any:
