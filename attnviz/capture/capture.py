@@ -21,7 +21,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from attnviz.capture import watch
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
-from attnviz.capture.plan import record_runs
+from attnviz.capture.plan import linear_calls, record_runs
 from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall
@@ -78,7 +78,11 @@ def capture(
     outputs: list[watch.Output] = []
     forward = partial(model, **inputs)
     first_run, second_run = record_runs(
-        model, texts, lambda: outputs.append(watch.output_of(model, forward)), forward
+        model,
+        texts,
+        lambda: outputs.append(watch.output_of(model, forward)),
+        forward,
+        known=linear_calls(model, texts, inputs),
     )
     calls, again = first_run.calls, second_run.calls
     mixtures, mixed_again = first_run.linear, second_run.linear

@@ -99,18 +99,22 @@ class LinearCalls:
         return known if result.shape[known.tokens] in lengths else None
 
     def inline(
-        self, run: inline_calls.ModuleRun, heads: int
+        self, run: inline_calls.ModuleRun, heads: int, lengths: Collection[int]
     ) -> Iterator[tuple[inline_calls.InlineCall, Layout]]:
         """Return the parts of a module's own code that mix values by other activations.
 
-        heads : the number of heads of the module, or 0 if it is not known.
+        heads : the number of heads of the module, or 0 if it is not known. lengths : as in
+        `layout`.
         """
-        shapes = [None if tensor is None else tensor.shape for tensor in run.outputs]
+        shapes = [() if tensor is None else tuple(tensor.shape) for tensor in run.outputs]
         key = type(run.module), *shapes
         if key not in self._known_inline:
-            self._known_inline[key] = []
+            self._known_inline[key] = found = []
             with suppress(Exception):  # the code cannot run again, or has no derivatives
-                self._known_inline[key] = list(_spans(run, heads, self._texts))
+                found += _spans(run, heads, self._texts)
+            if found:  # with one token nothing would show them
+                one = [tuple(1 if size in lengths else size for size in dims) for dims in shapes]
+                self._known_inline[type(run.module), *one] = found
         for span, layout in self._known_inline[key]:
             yield inline_calls.InlineCall(run, span), layout
 
@@ -185,18 +189,25 @@ class LinearCalls:
 def _test(
     call: Call, result: Tensor, name: str, texts: int, dims: Collection[int]
 ) -> Layout | None:
-    """Return how values lie in an argument in which a call is linear; dims : may be positions."""
-    values = call.tensors[name]
+    """Return how values lie in an argument in which a call is linear; dims : may be positions.
+
+    It is tested in float32: in float16, small numbers do not double.
+    """
+    is_wide = call.tensors[name].dtype == torch.float32
     generator = torch.Generator("cpu").manual_seed(0)
-    noise = torch.randn(values.shape, generator=generator, device="cpu").to(values)
     try:
         if not torch.equal(call.again(), result):
             return None
+        if not is_wide:
+            call = call.wide()
+            result = call.again()
+        values = call.tensors[name]
+        noise = torch.randn(values.shape, generator=generator, device="cpu").to(values)
         if not torch.equal(call.again(**{name: 2 * values}), 2 * result):
             return None
         parts = call.again(**{name: noise}).double() + result.double()
         difference = (call.again(**{name: values + noise}).double() - parts).abs().max()
-        rounding = _ROUNDING * (1 if values.dtype == torch.float32 else 100)
+        rounding = _ROUNDING * (1 if is_wide else 100)
         if not difference <= rounding * parts.abs().max():
             return None
         spread = [dim for dim in range(values.dim()) if _spreads(call, name, noise, dim)]

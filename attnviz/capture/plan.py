@@ -10,7 +10,8 @@ The numbers are never kept: each text is recorded, and compared.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -18,24 +19,32 @@ from typing import Any
 from torch import nn
 
 from attnviz.capture.function_calls import functions_lock, functions_of
+from attnviz.capture.linear import LinearCalls
 from attnviz.capture.recorder import Recorder, Recording
 from attnviz.capture.search import Search
 from attnviz.capture.watch import expect_same, needs_isolation, watch
+from attnviz.errors import ModelError
 from attnviz.runtime.compat import SOFTMAX, attention_configs, forward_hooks, global_forward_hooks
 
 # Of products of activations and of a normalization each attention is made.
 _OF_ATTENTION = {*SOFTMAX, "exp", "logsumexp", "bmm", "baddbmm"}
+_REPEATED = 7  # a text of one token, where no width of a model is as small
 _FEWEST_QUERIES = 4  # with fewer positions a search may not tell what mixes them
 _SETTINGS = (str, int, float, type(None))
 _PLAIN = (*_SETTINGS, list, tuple, dict)
 
 
-def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tuple[Recording, ...]:
+def record_runs(
+    model: nn.Module, texts: int, *runs: Callable[[], object], known: LinearCalls | None = None
+) -> tuple[Recording, ...]:
     """Record several runs on a batch of N texts, each with its own random numbers.
 
     The first computes the matrices of linear attention, the others what these are compared with. A
     run is repeated if it does not follow the plan of its model.
+
+    known : as in `Search`.
     """
+    search_of = partial(Search, texts=texts, known=known)
 
     def record(number: int, run: Callable[[], object]) -> Recording:
         shown = None
@@ -48,7 +57,7 @@ def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tu
                 return replace(recording, notes=notes)
             shown = [call.path for call in recording.calls]
             needs_isolation.pop(model)  # what this run executes, the plan does not know
-        search = watch(model, run, partial(Search, texts=texts, is_first=number == 0), seed=number)
+        search = watch(model, run, partial(search_of, is_first=number == 0), seed=number)
         recording = search.take_recording()
         if shown is not None:
             found = [call.path for call in recording.calls if call.through_interface]
@@ -59,6 +68,22 @@ def record_runs(model: nn.Module, texts: int, *runs: Callable[[], object]) -> tu
     with functions_lock:  # another thread may watch these
         plan = _plan_of(tuple(_code(model)))
     return tuple(record(number, run) for number, run in enumerate(runs))
+
+
+def linear_calls(model: nn.Module, texts: int, inputs: Mapping[str, Any]) -> LinearCalls | None:
+    """Return which calls of a model are linear, of texts of one token; None of any others.
+
+    A text of one token does not show what mixes tokens: each is repeated.
+    """
+    ids = inputs.get("input_ids")
+    if ids is None or ids.shape != (texts, 1):
+        return None
+    is_repeated = {name for name, one in inputs.items() if getattr(one, "shape", 0) == ids.shape}
+    longer = {n: one.repeat(1, _REPEATED) if n in is_repeated else one for n, one in inputs.items()}
+    with suppress(ModelError):  # it cannot read these, or attends to none
+        search = partial(Search, texts=texts, is_first=True)
+        return watch(model, partial(model, **longer), search).take_recording().linear_calls
+    return None
 
 
 class Plan:

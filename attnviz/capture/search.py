@@ -33,14 +33,16 @@ class Search(Recorder):
     """Collects every attention of a run.
 
     is_first : whether the matrices of linear attention are computed, or what they are compared
-    with.
+    with. known : which calls are linear; by default it is tested.
     """
 
-    def __init__(self, model: nn.Module, texts: int, *, is_first: bool) -> None:
+    def __init__(
+        self, model: nn.Module, texts: int, *, is_first: bool, known: LinearCalls | None = None
+    ) -> None:
         constants = [*model.parameters(), *model.buffers()]
         self._tracer = OperatorTracer(constants, self._on_softmax, self._on_unreadable)
         super().__init__(model, texts, tracer=self._tracer)
-        self._linear_calls, self._is_first = LinearCalls(constants, texts), is_first
+        self._linear_calls, self._is_first = known or LinearCalls(constants, texts), is_first
         self._linear: list[LinearMixing] = []
         # The calls of submodules by each running module; None if its own code is of no interest.
         self._called: list[list[SubmoduleCall] | None] = []
@@ -84,8 +86,9 @@ class Search(Recorder):
             return
         if _block(path) in {_block(one) for one in attending}:
             return
+        heads = self._count_heads() or 0
         with self._replaying():
-            for call, layout in self._linear_calls.inline(run, self._count_heads() or 0):
+            for call, layout in self._linear_calls.inline(run, heads, self.lengths()):
                 self._read_mixing(run.module, call, layout, call.result)
 
     def _read_mixing(self, module: nn.Module, call: Call, layout: Layout, result: Tensor) -> None:

@@ -77,13 +77,21 @@ def faults(
 
 
 @pytest.mark.pairs(each=1)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_planted_faults_are_caught(family, dtype):
     record, reference, module = captured(family, dtype)
     assert verdict(record, reference) == "verified"
     for fault, matrix in faults(family, record, module).items():
         assert verdict(replace(record, matrix=matrix), reference) == "failed", fault
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_matrix_of_a_text_of_one_token_is_one_number(family):
+    (one,) = capture(build(family), {"input_ids": torch.tensor([[5]])})
+    signed = [record for record in one.records if record.signed]
+    assert signed
+    assert {record.matrix.shape[1:] for record in signed} == {(1, 1)}
 
 
 def test_an_argument_that_goes_unnoticed_proves_nothing():
