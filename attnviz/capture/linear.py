@@ -109,7 +109,8 @@ class LinearCalls:
         shapes = [() if tensor is None else tuple(tensor.shape) for tensor in run.outputs]
         key = type(run.module), *shapes
         if key not in self._known_inline:
-            self._known_inline[key] = found = []
+            found: list[tuple[inline_calls.Span, Layout]] = []
+            self._known_inline[key] = found
             with suppress(Exception):  # the code cannot run again, or has no derivatives
                 found += _spans(run, heads, self._texts)
             if found:  # with one token nothing would show them
