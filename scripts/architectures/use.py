@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
