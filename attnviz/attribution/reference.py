@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnviz.attribution.target import Stacks, Target, base_of, token_ids, with_token_ids
+from attnviz.capture.watch import model_errors
 from attnviz.errors import InputError, did_you_mean
 from attnviz.inputs.batch import Batch, Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import spelled, tokenizer_of
@@ -200,7 +201,7 @@ def is_causal(model: Model, inputs: Mapping[str, Tensor]) -> bool:
     other = ids.clone()
     other[0, -1] = next(token for token in range(2) if token != ids[0, -1])
     pair = {name: torch.cat([tensor, tensor]) for name, tensor in inputs.items()}
-    with torch.no_grad():
+    with torch.no_grad(), model_errors(model.module):
         before, after = base_of(model.module)(**{**pair, "input_ids": torch.cat([ids, other])})[0]
     return bool(((before - after)[:-1].norm() <= _SAME * before[:-1].norm()).item())
 

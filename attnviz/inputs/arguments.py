@@ -157,8 +157,11 @@ def encode_arguments(
         read = _text_axes(checkpoint, values)
         axes["text"], texts = tuple(axis for axis, _ in read), tuple(text for _, text in read)
     if "pixel_values" in values and not (axes and "image" in placeholders(checkpoint)):
-        axis = image_axis(module, values)
-        axes |= {"image": (axis,) * len(values["pixel_values"])} if axis is not None else {}
+        pixels, grids = values["pixel_values"], values.get("image_grid_thw", ())
+        # The patches of several images may lie in one row, where each image has its own grid.
+        images = len(pixels) if pixels.dim() > 3 else int(len(grids) == 1)
+        axis = image_axis(module, values) if images else None
+        axes |= {"image": (axis,) * images} if axis is not None else {}
     elif "pixel_values" in values and len(axes["text"]) == 1:
         axes["text"] = (fill_placeholders(checkpoint, axes["text"][0], "image", values, None),)
     tokenizer = checkpoint.target_tokenizer

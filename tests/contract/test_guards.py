@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+import transformers
 
 import attnviz
 from contract.calls import CALLS, CORPUS, TEXT, With, it, made, state
@@ -198,3 +199,13 @@ def test_a_missing_guard_is_found(monkeypatch):
     assert refusal("attention_map", "head", 99)
     assert inspect.isfunction(unguarded)
     assert it.result.words[1] == TEXT.split()[0]
+
+
+@pytest.mark.parametrize("name", ["ablate", "explain", "shift"])
+def test_a_model_that_needs_more_than_a_text_is_refused_in_one_line(name, tokenizer):
+    settings = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    boxes = transformers.BrosModel(transformers.BrosConfig(**settings, intermediate_size=16)).eval()
+    model = attnviz.load(boxes, tokenizer=tokenizer)
+    words = {"shift": ("train",)}.get(name, ())
+    with pytest.raises(attnviz.ModelError, match="You have to specify bbox"):
+        getattr(attnviz, name)(*words, "the train left", model=model)

@@ -100,6 +100,27 @@ def test_one_image_stands_beside_several_texts(tokenizer):
         model.attend(inputs={"input_ids": texts, "pixel_values": torch.rand(3, 3, 32, 32)})
 
 
+def test_patches_of_several_images_may_lie_in_one_row(tokenizer):
+    torch.manual_seed(0)
+    text = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 30522,
+            "intermediate_size": 32, "num_key_value_heads": 2,
+            "rope_parameters": {"rope_type": "default", "mrope_section": [4, 2, 2]}}  # fmt: skip
+    vision = {"embed_dim": 32, "hidden_size": 32, "depth": 1, "num_heads": 2, "patch_size": 4}
+    config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, image_token_id=9)
+    module = transformers.Qwen2VLModel(config).eval()
+    model = attnviz.load(module, tokenizer=tokenizer, processor=transformers.CLIPImageProcessor())
+    texts = torch.randint(10, 30522, (2, 12))
+    texts[0, 2:4], texts[1, 2:8] = 9, 9
+    arguments = {
+        "input_ids": texts,
+        "mm_token_type_ids": (texts == 9).long(),
+        "image_grid_thw": torch.tensor([[1, 2, 4], [1, 4, 6]]),
+        "pixel_values": torch.randn(8 + 24, 3 * 2 * 4 * 4),
+    }
+    results = model.attend(inputs=arguments)
+    assert [one.agreement.verdict for one in results] == ["verified"] * 2
+
+
 def test_an_argument_that_the_model_does_not_take_is_named(tokenizer):
     config = transformers.DistilBertConfig(vocab_size=30522, dim=32, n_heads=2, n_layers=1)
     model = attnviz.load(transformers.DistilBertModel(config).eval(), tokenizer=tokenizer)
