@@ -102,8 +102,8 @@ def test_one_image_stands_beside_several_texts(tokenizer):
 
 def test_patches_of_several_images_may_lie_in_one_row(tokenizer):
     torch.manual_seed(0)
-    text = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 30522,
-            "intermediate_size": 32, "num_key_value_heads": 2,
+    text = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "intermediate_size": 32, "num_key_value_heads": 2, "vocab_size": 30522,
             "rope_parameters": {"rope_type": "default", "mrope_section": [4, 2, 2]}}  # fmt: skip
     vision = {"embed_dim": 32, "hidden_size": 32, "depth": 1, "num_heads": 2, "patch_size": 4}
     config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, image_token_id=9)
