@@ -46,10 +46,13 @@ def main(
     update: Annotated[
         bool, typer.Option(help="Write the rows of these architectures into the table.")
     ] = False,
+    use: Annotated[
+        bool, typer.Option("--use", help="Run what a user calls, and write its table.")
+    ] = False,
     tolerance: Annotated[float, typer.Option(help="Largest accepted difference.")] = 1e-5,
 ) -> None:
     """Check every architecture, or only the ones given."""
-    from architectures.catalogue import architectures, head_classes  # imports torch
+    from architectures.catalogue import architectures, head_classes, variants  # imports torch
 
     with console.status("importing torch and transformers"):
         known = architectures()
@@ -60,31 +63,32 @@ def main(
     every = [
         f"{name}/{head}" if head else name
         for name in names or known
-        for head in ["", *(head_classes(name) if with_heads else [])]
+        for head in ["", *(head_classes(name) if with_heads and not use else [])]
     ]
+    every += variants(names or known) if use else []
     wanted = [
         name
         for name in every
         if names
         or again
         or name not in done
-        or (failed and results.state(done[name], tolerance) in FAILED)
+        or (failed and _has_failed(done[name], tolerance, use=use))
     ]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
                TimeElapsedColumn())  # fmt: skip
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("checking", total=len(wanted))
-        for result in run_each(wanted, workers, seconds, gigabytes):
+        for result in run_each(wanted, workers, seconds, gigabytes, "use" if use else "check"):
             results.append(results_file, result)
-            state = results.state(result, tolerance)
-            if state in FAILED:
-                console.print(
-                    f"{result['architecture']}: {state} {results.reason(result)}"[:300],
-                    markup=False,
-                    highlight=False,
-                )
+            if _has_failed(result, tolerance, use=use):
+                why = results.exceptions(result) if use else [results.reason(result)]
+                line = f"{result['architecture']}: {' '.join(why)}"
+                console.print(line[:300], markup=False, highlight=False)
             progress.update(task, advance=1, description=result["architecture"][:30].ljust(30))
     done = results.read(results_file)
+    if use:
+        finish_use([done[name] for name in every], is_all=not names)
+        return
     checked = [result for name, result in done.items() if name in known]
     heads = [result for name, result in done.items() if "/" in name]
     summarize(checked, tolerance, "architectures")
@@ -99,6 +103,28 @@ def main(
     else:
         console.print(f"{len(known) - len(checked)} are not checked yet: no table is written")
     if any(results.state(result, tolerance) in FAILED for result in [*checked, *heads]):
+        raise typer.Exit(5)
+
+
+def _has_failed(result: dict, tolerance: float, *, use: bool) -> bool:
+    if use:
+        states = {result[call][0] for call in results.CALLS if call in result}
+        return "reason" in result or bool(states & {"failed", "refused", "crash"})
+    return results.state(result, tolerance) in FAILED
+
+
+def finish_use(done: list[dict], *, is_all: bool) -> None:
+    """Write the table of what users call where all were called; exit with 5 after a crash."""
+    for call in results.CALLS:
+        counts = Counter(result[call][0] for result in done if call in result)
+        console.print(f"{call}: " + ", ".join(f"{n} {state}" for state, n in counts.most_common()))
+    if is_all:
+        data, page = json.loads(DATA.read_text("utf-8")), TABLE.read_text("utf-8")
+        page, data = results.with_use(page, data, done)
+        save(results.to_json(data), page)
+    if any(
+        result[call][0] == "crash" for result in done for call in results.CALLS if call in result
+    ):
         raise typer.Exit(5)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -61,6 +61,10 @@ class Architecture:
         are not shown; else empty.
     linear : int
         How many linear attentions the tiny model executed, beside `attentions` with a softmax.
+    use : dict of str to str
+        What became of each call of a user: `attend` of the saved model in "float32", "bfloat16"
+        and "float16", "generate", "shift", "explain" and "survey". "verified", "not proven",
+        "failed", "refused", "crash", "no attention", or "not run" where the model itself fails.
 
     Examples
     --------
@@ -82,6 +86,7 @@ class Architecture:
     state: str = "not checked"
     reason: str = ""
     linear: int = 0
+    use: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
         return f"Architecture({self.name!r}, {self.state})"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
+from collections.abc import Iterable
 from functools import cache
 
 import transformers
@@ -11,7 +13,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from architectures.overrides import IN_PARTS, MODEL_CLASSES
+from architectures.overrides import IN_PARTS, MODEL_CLASSES, VARIANTS
 
 # Tasks to search for a class when an architecture has no bare model; the first match is used.
 TASKS = [
@@ -106,6 +108,11 @@ def model_class_name(architecture: str) -> str:
         if name:
             return name if isinstance(name, str) else name[0]
     return ""
+
+
+def variants(names: Iterable[str]) -> list[str]:
+    """Return architectures with settings that are not the default, as `use` takes them."""
+    return [f"{name}?{json.dumps(one)}" for name in names for one in VARIANTS.get(name, [])]
 
 
 def head_classes(architecture: str) -> list[str]:

@@ -14,7 +14,19 @@ from attnviz.models.architectures import Architecture, summary
 from attnviz.models.architectures import read as read_catalogue
 
 COLUMNS = ["name", "model_class", "attentions", "softmaxes", "reached", "stages", "difference",
-           "state", "reason", "linear"]  # fmt: skip
+           "state", "reason", "linear", "use"]  # fmt: skip
+CALLS = ("float32", "bfloat16", "float16", "generate", "shift", "explain", "survey")
+USE_STATES = ("verified", "not proven", "failed", "refused", "crash", "no attention", "not run")
+USE = "## What a user calls\n"
+USE_HEADER = """
+The table below is about what is captured. This one is about what a user gets. Each model is saved,
+loaded from its folder, and given to `attend`; the result is saved and loaded, and one map is drawn,
+in three precisions. Models of texts also generate three tokens, and go through `shift`, `explain`
+and `survey`. "not proven": the weights agree, and a small fault would go unnoticed. "refused": one
+line says why. "not run": the model itself fails. Settings that are not the default are position
+types, rotary variants, shared layers, gates and windows (`VARIANTS` in
+`scripts/architectures/overrides.py`).
+"""
 HIDDEN = "not shown:"  # begins the note on layers that mix tokens and are not shown
 MISSING = re.compile(r"requires the (\S+) library but it was not found")
 INITIALS = {"query": "Q", "key": "K", "value": "V", "scores": "S", "weights": "A",
@@ -117,6 +129,7 @@ def row(result: dict[str, Any], tolerance: float) -> list[Any]:
         state(result, tolerance),
         reason(result),
         result.get("linear", 0),
+        {},
     ]
 
 
@@ -166,6 +179,7 @@ def page(
     )
     sections = [
         header,
+        USE,
         *_lists(rows),
         *(["\n## Classes with a head\n", _heads(heads, tolerance)] if heads else []),
         "\n## Softmaxes beside attention\n",
@@ -189,6 +203,56 @@ def update(
     header = text[:start].split("\n", 3)
     header[2] = f"{summary(listed, catalogue_data)}."
     return "\n".join([*header, *_lists(listed)]) + "\n\n" + text[end:], data
+
+
+def with_use(
+    text: str, data: dict[str, Any], results: list[dict[str, Any]]
+) -> tuple[str, dict[str, Any]]:
+    """Return the page and the catalogue with the outcome of what a user calls."""
+    outcomes = {result["architecture"]: result for result in results}
+    rows = []
+    for entry in data["architectures"]:
+        row = dict(zip(data["columns"], entry, strict=True))
+        result = outcomes.get(row["name"], {})
+        row["use"] = {call: result[call][0] for call in CALLS if call in result}
+        rows.append([row[column] for column in COLUMNS])
+    start = text.index(USE)
+    end = text.index("## Exceptions")
+    section = "\n".join([USE, *_use(results), "\n"])
+    return text[:start] + section + text[end:], data | {"columns": COLUMNS, "architectures": rows}
+
+
+def _use(results: list[dict[str, Any]]) -> list[str]:
+    """Return the tables of what a user calls, and a list of what is not verified."""
+    lines = [USE_HEADER.strip("\n"), ""]
+    for title, kept in (
+        ("Architectures with their default settings", "?"),
+        ("Settings that are not the default", ""),
+    ):
+        some = [one for one in results if ("?" in one["architecture"]) is (kept == "")]
+        counts = {call: Counter(one[call][0] for one in some if call in one) for call in CALLS}
+        lines += [f"| {title} | " + " | ".join(USE_STATES) + " |", "|---" * 8 + "|"]
+        lines += [
+            f"| {call} | " + " | ".join(str(counts[call][state]) for state in USE_STATES) + " |"
+            for call in CALLS
+        ]
+        lines.append("")
+    for result in sorted(results, key=lambda one: one["architecture"]):
+        lines += exceptions(result)
+    return lines
+
+
+def exceptions(result: dict[str, Any]) -> list[str]:
+    """Return a line for each reason why calls of an architecture are not verified."""
+    calls: dict[tuple[str, str], list[str]] = {}
+    for call in CALLS:
+        state, why = result.get(call, ("verified", ""))
+        if state not in ("verified", "no attention"):
+            calls.setdefault((state, why.partition(": ")[2] or why), []).append(call)
+    name = result["architecture"].replace("|", "\\|")
+    if "reason" in result:
+        return [f"- `{name}` (not run): {reason(result)}"]
+    return [f"- `{name}` ({', '.join(of)}: {state}): {why}" for (state, why), of in calls.items()]
 
 
 def _lists(rows: list[Architecture]) -> list[str]:
