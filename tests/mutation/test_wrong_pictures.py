@@ -182,9 +182,19 @@ def test_a_write_through_data_renews_the_sha256(small, tokenizer):
     assert len({first, scaled, model.attend(TEXT).provenance.weights_sha256}) == 3
 
 
+# Of layer 1 of eleven families.
 PROJECTIONS = {
     "bert": {name: f"bert.encoder.layer.1.attention.self.{name}" for name in ("query", "value")},
+    "distilbert": {"query": "transformer.layer.1.attention.q_lin"},
+    "electra": {"key": "encoder.layer.1.attention.self.key"},
+    "gemma2": {"value": "layers.1.self_attn.v_proj"},
+    "gpt-neo": {"value": "h.1.attn.attention.v_proj"},
     "llama": {"key": "model.layers.1.self_attn.k_proj", "value": "model.layers.1.self_attn.v_proj"},
+    "mistral": {"query": "layers.1.self_attn.q_proj"},
+    "mpnet": {"value": "encoder.layer.1.attention.attn.v"},
+    "qwen2": {"query": "layers.1.self_attn.q_proj"},
+    "qwen3": {"value": "layers.1.self_attn.v_proj"},
+    "roberta": {"query": "encoder.layer.1.attention.self.query"},
 }
 
 
