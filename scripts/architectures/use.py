@@ -55,7 +55,9 @@ def use(name: str) -> dict[str, Any]:
     settings = json.loads(setting) if setting else None
     model, inputs = build(architecture, class_name=class_name, settings=settings)
     if model.config.is_encoder_decoder and model.can_generate():
-        model.generation_config.decoder_start_token_id = model.config.decoder_start_token_id or 0
+        model.generation_config.decoder_start_token_id = (
+            getattr(model.config, "decoder_start_token_id", 0) or 0
+        )
     tokenizer = words_of(model, inputs)
     result: dict[str, Any] = {
         "architecture": name, "class": class_name or model_class_name(architecture)

@@ -14,6 +14,9 @@ from architectures.check import check
 from architectures.compare import compare, difference
 from architectures.results import reason, state
 from architectures.tiny_models import build
+from architectures.use import use
+
+import attnviz
 
 ROOT = Path(__file__).parents[2]
 EXPECTED = {
@@ -37,6 +40,38 @@ def expect(name, result):
 @pytest.mark.parametrize("name", [name for name in EXPECTED if name not in SCRIPTED])
 def test_an_architecture_agrees(name):
     expect(name, check(name))
+
+
+# A sample of what a user calls; the whole is in gallery/architectures.md.
+USED = {
+    "bert": {"shift", "survey"},
+    "llama/LlamaForCausalLM": {"generate", "explain", "shift", "survey"},
+    "jamba/JambaForCausalLM": {"generate"},
+    "t5/T5ForConditionalGeneration": {"generate"},
+    "qwen2_5_vl": set(),
+    "dinov3_vit": set(),
+    'wav2vec2-bert?{"position_embeddings_type": "rotary"}': set(),
+    "mamba": {"survey"},
+}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_what_a_user_calls_is_verified(name):
+    found = use(name)
+    for call in {"float32", *USED[name]}:
+        assert found[call] == ["verified", ""], call
+    for call in ("bfloat16", "float16"):  # where rounding may hide a canary
+        assert found[call][0] in ("verified", "not proven"), found[call]
+
+
+def test_a_call_that_fails_is_told_from_one_that_is_refused(monkeypatch):
+    def refuse(*args, **options):
+        raise attnviz.InputError("The text is empty.")
+
+    monkeypatch.setattr("architectures.use._load", refuse)
+    assert use("bert")["float32"] == ["refused", "The text is empty."]
+    monkeypatch.setattr("architectures.use._load", None)
+    assert use("bert")["float32"][0] == "crash"
 
 
 @pytest.mark.long
