@@ -48,6 +48,13 @@ def test_a_tower_of_sounds_without_labels_takes_none_of_the_text():
     assert place(given, path, kinds=("text", "audio")) == (IMAGE, IMAGE)
 
 
+def test_a_query_of_an_image_without_labels_reads_no_text():
+    path = "qformer.encoder.layer.0.crossattention.attention"
+    placed = place({"text": TEXT}, path, 6, 4, kinds=("text", "image"), cross=True)
+    assert placed == (Axis.numbered(6), NUMBERS)
+    assert place({"text": TEXT}, path, 6, 4, kinds=("text",), cross=True)[1] == TEXT
+
+
 def test_a_model_of_texts_named_after_images_has_the_labels_of_its_text():
     assert place({"text": TEXT}, "visual_bert.encoder.layer.0.attention.self") == (TEXT, TEXT)
 
