@@ -6,9 +6,10 @@ No model is known by name: `AttentionTracer` sees the functions that torch execu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Self, TypeAlias, TypeGuard
 from unittest.mock import patch
 
@@ -166,14 +167,25 @@ def activations(model: nn.Module, apply: Callable[[Elementwise, Tensor], Tensor]
         with outside_function_modes():
             return apply(original, x)
 
-    functions = {
-        m: partial(run, m.forward)
-        for m in model.modules()
-        if type(m).__module__ in _ACTIVATIONS
-        and not isinstance(m, nn.Softmax | nn.MultiheadAttention)
-    }
+    functions = {m: partial(run, m.forward) for m in model.modules() if _is_activation(m)}
     with computing(functions):
         yield
+
+
+def _is_activation(module: nn.Module) -> bool:
+    """Whether a module applies a function to every number; its code may have a derivative."""
+    if type(module).__module__ in _ACTIVATIONS:
+        return not isinstance(module, nn.Softmax | nn.MultiheadAttention)
+    is_own = not type(module).__module__.startswith("torch.")
+    if not is_own or any(True for _ in chain(module.children(), module.parameters())):
+        return False
+    numbers = torch.linspace(-1, 1, 8, device="cpu").reshape(2, 4)
+    changed = numbers.clone()
+    changed[0, 0] = 2
+    with suppress(Exception), torch.no_grad():  # it takes something else
+        before, after = module.forward(numbers), module.forward(changed)
+        return bool((before != after).sum() == 1)
+    return False
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from attnviz.inputs.text import token_spans
 
 DENSE = [
     "bert", "roberta", "electra", "distilbert", "albert", "gpt2", "llama", "mistral", "qwen3",
-    "gemma2", "gpt-neox", "opt", "phi", "olmo2", "mpnet", "falcon",
+    "gemma2", "gpt-neox", "opt", "phi", "olmo2", "mpnet", "falcon", "bloom",
 ]  # fmt: skip
 MUD, CASH = "the bank was full of mud.", "the bank was full of cash."
 DATA = Path(__file__).parents[2] / "data"
