@@ -362,7 +362,11 @@ def _measure(
         measured.append(Measured(numbers, records, stage, precision, width, of_each, planted))
 
     known = [stage for stage in _PROJECTED if stage in values]
-    ours, run = (project_all(records, dtype, known) for dtype in (torch.float64, coarse))
+    # A model may convert to float32 what it has projected in less.
+    parts_of = (vars(r.projection).values() for r in records if r.projection)
+    weights = [part.weight.dtype for parts in parts_of for part in parts if hasattr(part, "weight")]
+    projected = max({coarse, *weights} & PRECISIONS.keys(), key=lambda one: PRECISIONS[one].eps)
+    ours, run = (project_all(records, dtype, known) for dtype in (torch.float64, projected))
     for stage in (stage for stage in known if stage in ours[0]):
         x, y, z = (_cat(of_one[stage] for of_one in side) for side in (ours, expected, run))
         found = _measure_vectors(x, y, z, visible.ignored(stage, len(x)))
@@ -372,7 +376,7 @@ def _measure(
         if any(isinstance(step, Clip) for step in parts[0][0].after):  # rounded before, not after
             unclipped = torch.cat([begin(part, X.double()) for part, X in parts])
             found["largest"] = largest_by_head(unclipped)
-        add(stage, coarse, len(x) // count * x.shape[-1], found)
+        add(stage, projected, len(x) // count * x.shape[-1], found)
     if not values.keys() - set(_PROJECTED):
         return measured
     if (scores := values.get("scores")) is not None:

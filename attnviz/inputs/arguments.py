@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -153,7 +153,7 @@ def encode_arguments(
             _expect_ids(checkpoint, name, ids)
     axes: Axes = {}
     texts: tuple[TextPair, ...] = ()
-    if tokenizer is not None and _are_ids(values.get("input_ids")):
+    if tokenizer is not None and _are_ids(values.get("input_ids"), mask):
         read = _text_axes(checkpoint, values)
         axes["text"], texts = tuple(axis for axis, _ in read), tuple(text for _, text in read)
     if "pixel_values" in values and not (axes and "image" in placeholders(checkpoint)):
@@ -165,8 +165,8 @@ def encode_arguments(
     elif "pixel_values" in values and len(axes["text"]) == 1:
         axes["text"] = (fill_placeholders(checkpoint, axes["text"][0], "image", values, None),)
     tokenizer = checkpoint.target_tokenizer
-    if tokenizer is not None and _are_ids(values.get("decoder_input_ids")):
-        decoded = values["decoder_input_ids"]
+    decoded = values.get("decoder_input_ids")
+    if tokenizer is not None and _are_ids(decoded) and decoded.dim() == 2:
         axes["target"] = tuple(continue_axis(tokenizer, None, row) for row in decoded)
     count = max([count_inputs(module, values), *map(len, axes.values())])
     for kind, of in axes.items():
@@ -200,8 +200,11 @@ def outside_embedding(module: Any, ids: Tensor) -> str | None:
     return f"go from {int(ids.min())} to {int(ids.max())}, but the embedding has rows 0–{rows - 1}"
 
 
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dim() >= 2 and not value.is_floating_point()
+def _are_ids(value: Any, mask: Any = None) -> TypeGuard[Tensor]:
+    """Whether a value is one id for each token; of several, the mask has no last dimension."""
+    is_code = isinstance(mask, Tensor) and mask.shape == getattr(value, "shape", ())[:-1]
+    is_whole = isinstance(value, Tensor) and value.dim() >= 2 and not value.is_floating_point()
+    return is_whole and not is_code
 
 
 def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[Axis, TextPair]]:

@@ -519,6 +519,8 @@ def count_inputs(model: Any, inputs: Mapping[str, Any]) -> int:
     names = (getattr(model, "main_input_name", ""), "input_ids", "inputs_embeds", *shapes)
     for name in (name for name in names if shapes.get(name)):
         axes = {"input_ids": 1, "inputs_embeds": 2}.get(name, len(shapes[name]) - 1)
+        if shapes.get("attention_mask") == shapes[name][:-1]:  # a token is several codes
+            axes = len(shapes[name]) - 1
         return shapes[name][:-axes].numel() if axes else shapes[name][0]
     return 1
 

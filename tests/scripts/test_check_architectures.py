@@ -48,6 +48,9 @@ USED = {
     "llama/LlamaForCausalLM": {"generate", "explain", "shift", "survey"},
     "jamba/JambaForCausalLM": {"generate"},
     "t5/T5ForConditionalGeneration": {"generate"},
+    "csm": set(),  # of which a token is 32 codes
+    "data2vec-vision": set(),  # which converts to float32 what it projected in half of it
+    "dia": set(),
     "qwen2_5_vl": set(),
     "dinov3_vit": set(),
     'wav2vec2-bert?{"position_embeddings_type": "rotary"}': set(),
