@@ -310,6 +310,8 @@ def _to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) ->
     if rotation is not None and any(angle.dim() != 2 or len(angle) != m for angle in rotation):
         rotation = None  # of some positions only, or of more: its stage is not compared
     cross = inputs.key_input is not None
+    if any(x is not None and len(x) != T for x, T in ((inputs.input, m), (inputs.key_input, n))):
+        inputs = replace(inputs, input=None, key_input=None)  # cut into blocks: not compared
     return AttentionRecord(
         path=call.path,
         call=call.call,

@@ -438,7 +438,7 @@ def embedding_of(module: PreTrainedModel) -> torch.nn.Embedding | None:
     """Return the input embedding; None where the model has no such table."""
     try:
         embedding = module.get_input_embeddings()
-    except NotImplementedError:
+    except (NotImplementedError, AttributeError):  # or it looks for it where it is not, as FSMT
         return None
     return embedding if isinstance(embedding, torch.nn.Embedding) else None
 

@@ -51,6 +51,7 @@ USED = {
     "csm": set(),  # of which a token is 32 codes
     "data2vec-vision": set(),  # which converts to float32 what it projected in half of it
     "dia": set(),
+    "gemma3n_audio": set(),  # which cuts its input into blocks
     "qwen2_5_vl": set(),
     "dinov3_vit": set(),
     'wav2vec2-bert?{"position_embeddings_type": "rotary"}': set(),
