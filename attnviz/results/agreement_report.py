@@ -411,14 +411,7 @@ class AgreementReport(Savable):
         It is "positions not verified" if only the labels are in doubt. Weights that the user gave
         are "not verified".
         """
-        if self.given:
-            return "not verified"
-        if self.altered or any(not check.passed for check in (*self.checks, *self._whole)):
-            return "failed"
-        if self.unproven or not self.checks or (self.output is not None and self.output.blind):
-            return "not proven"
-        in_doubt = self.positions is not None and self.positions.doubt
-        return "positions not verified" if in_doubt else "verified"
+        return self._finding[0]
 
     @property
     def parts(self) -> dict[str, str]:
@@ -532,7 +525,7 @@ class AgreementReport(Savable):
         The short one names the same checks, without the differences that they found beside those of
         the weights.
         """
-        if (doubt := self._not_verified()) is not None:
+        if doubt := self._finding[1]:
             return doubt
         weights = f"own {self.dtype} weights"
         if short or self.linear_heads:
@@ -556,38 +549,42 @@ class AgreementReport(Savable):
         The shorter ones name fewer of the checks. What was not compared and what is in doubt stays.
         """
         longest = self.summary(short=True)
-        if self._not_verified() is not None or self.recomputed:
+        if self._finding[1] or self.recomputed:
             return [longest]
         brief = f"{self._start}: {self._match('weights')}" + self._of_rows(short=True)
         doubts = self._of_doubts()
         return [longest, brief + self._of_other_parts(short=True) + doubts, brief + doubts]
 
-    def _not_verified(self) -> str | None:
-        """Return the verdict if it is another one than verified."""
+    @property
+    def _finding(self) -> tuple[Verdict, str]:
+        """The verdict, and its sentence where the weights are not verified; else ""."""
         if self.given:
-            return "weights given by the user, not verified"
+            return "not verified", "weights given by the user, not verified"
         for check in self._whole:
             if not check.passed:
-                return f"NOT VERIFIED: {check.reason}"
+                return "failed", f"NOT VERIFIED: {check.reason}"
         if (first := self.first_difference) is not None:
             heads = ", ".join(map(str, first.failed_heads))
             head = f", head {heads}" if len(first.differences) > 1 else ""
             # A number too large for float16 becomes infinite, and NaN after that.
             is_narrow = self.dtype == "float16" and not first.finite
             hint = "; try bfloat16 or float32" if is_narrow else ""
-            return (
+            return "failed", (
                 "NOT VERIFIED: differs from the model's own attention first at "
                 f"{first.place}, {first.stage}{head} ({first.reason}{hint})"
             )
         if self.altered:
-            return "NOT VERIFIED: these numbers are not those that were checked"
+            return "failed", "NOT VERIFIED: these numbers are not those that were checked"
         if self.output is not None and self.output.blind:
             modules = listed(self.output.blind)
-            return f"NOT PROVEN: the output would show no other attention in {modules}"
-        if self.verdict == "not proven":
+            return "not proven", (
+                f"NOT PROVEN: the output would show no other attention in {modules}"
+            )
+        if self.unproven or not self.checks:
             places = ", ".join(self.unproven) or "any layer"
-            return f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
-        return None
+            return "not proven", f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
+        in_doubt = self.positions is not None and self.positions.doubt
+        return "positions not verified" if in_doubt else "verified", ""
 
     def about(self) -> dict[str, Any]:
         """Return the verdict, then every stage of every head, as types of JSON."""
