@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import ModelError
 from attnviz.formula import projection as formula
 from attnviz.formula.attention import merge_heads, repeat_heads, split_heads
 from attnviz.results.base import Savable
@@ -131,11 +130,6 @@ class HeadProjection(Savable):
     beside: Linear | None = None
     after: tuple[Step, ...] = ()
 
-    @property
-    def linear(self) -> bool:
-        """Whether this is a matrix (and a bias) alone, once `before` is done."""
-        return not self.after and self.beside is None
-
 
 @dataclass(frozen=True, eq=False)
 class Projection(Savable):
@@ -159,34 +153,6 @@ class Projection(Savable):
         names = ("query", "key", "value", "output")
         known = [name for name in names if getattr(self, name) is not None]
         return f"Projection({self.heads} heads: {', '.join(known) or 'nothing known'})"
-
-    def value_of(self, head: int) -> Linear:
-        """Return W_h^V (d_model, d_v) and its bias, of the value that query head `head` reads.
-
-        In latent attention it multiplies the latent vector, not X. Raises
-        ModelError if the values are not known, or are no linear map (they are normed).
-        """
-        if self.value is None or not self.value.linear:
-            how = "not known" if self.value is None else "not a linear map of its input"
-            raise ModelError(
-                f"The values of this module are {how}: use the record's `value` instead."
-            )
-        shared = head // (self.heads // len(self.value.weight))
-        bias = self.value.bias
-        return Linear(self.value.weight[shared], None if bias is None else bias[shared])
-
-    def output_of(self, head: int) -> Tensor:
-        """Return W_h^O (d_v, d_model), the rows of W^O that read one head.
-
-        The bias, `output.bias`, belongs to no head: it is added once. Raises ModelError if the
-        module has no W^O that attnviz recognizes.
-        """
-        if self.output is None:
-            raise ModelError(
-                "This module has no matrix W^O that attnviz recognizes: what each head adds to the "
-                "output is unknown."
-            )
-        return self.output.weight.chunk(self.heads)[head]
 
 
 @exact_products()

@@ -18,13 +18,9 @@ from attnviz.capture.projections.find import (
     plain_linear,
     read_inputs,
 )
-from attnviz.errors import ModelError
 from attnviz.formula.projection import rotary_angles
 from attnviz.inputs.batch import encode
 from attnviz.results import (
-    HeadProjection,
-    Linear,
-    Projection,
     Rotation,
 )
 from attnviz.results.projection import follow, source
@@ -59,26 +55,16 @@ def test_head_contributions_sum_to_the_output(family, tokenizer):
         projection = record.projection
         X = follow(projection.value.before, source(record, "value").double())
         output = torch.zeros(())
+        part, shared = projection.value, record.heads // len(projection.value.weight)
         for head in range(record.heads):
-            value = projection.value_of(head)
-            values = X @ value.weight.double()
-            if value.bias is not None:
-                values = values + value.bias
+            values = X @ part.weight[head // shared].double()
+            if part.bias is not None:
+                values = values + part.bias[head // shared]
             mixed = record.weights(head, dtype=torch.float64) @ values
-            output = output + mixed @ projection.output_of(head).double()
+            output = output + mixed @ projection.output.weight.chunk(record.heads)[head].double()
         if projection.output.bias is not None:
             output = output + projection.output.bias
         torch.testing.assert_close(output.float(), reference.output, rtol=1e-4, atol=1e-4)
-
-
-def test_nonlinear_values_have_no_matrix(tokenizer):
-    with pytest.raises(ModelError, match=r"values .* are not a linear map of its input"):
-        captured("gemma4", tokenizer).records[0].projection.value_of(0)
-    unknown = Projection(heads=4, query=None, key=None, value=None)
-    with pytest.raises(ModelError, match=r"values of this module are not known"):
-        unknown.value_of(0)
-    with pytest.raises(ModelError, match=r"has no matrix W\^O"):
-        unknown.output_of(0)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "gpt-neox", "phi3", "deepseek-v3"])
@@ -203,10 +189,3 @@ def test_inputs_are_found_by_name_or_position():
 def test_a_step_with_missing_inputs_is_refused():
     with pytest.raises(ValueError, match="Rotation needs angles or the input"):
         follow((Rotation(),), torch.ones(1, 2, 4))
-
-
-def test_a_map_is_linear_if_nothing_follows():
-    weight = torch.ones(2, 3, 4)
-    assert HeadProjection(weight).linear
-    assert not HeadProjection(weight, after=(Rotation(),)).linear
-    assert not HeadProjection(weight, beside=Linear(torch.ones(3, 1), None)).linear

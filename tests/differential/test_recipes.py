@@ -116,8 +116,7 @@ def test_the_recipe_reproduces_the_inputs_of_the_products(family):
 def test_each_query_head_finds_its_key_head():
     holder, record = _first_attention("falcon")
     (projection,) = match_projections([Executed(record, holder)])
-    values = torch.stack([
-        record.input @ projection.projection.value_of(head).weight for head in range(record.heads)
-    ])  # fmt: skip
+    matrices = repeat_heads(projection.projection.value.weight, record.heads)
+    values = torch.stack([record.input @ matrix for matrix in matrices])
     torch.testing.assert_close(values, record.value, rtol=0, atol=1e-6)
     assert torch.equal(values, repeat_heads(values[::2], 4))
