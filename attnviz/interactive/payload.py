@@ -33,7 +33,6 @@ from attnviz.results import (
     AttentionResult,
     Axis,
     GivenAttention,
-    LinearAttention,
     MaskRule,
     NextTokens,
     StreamedAttention,
@@ -85,7 +84,7 @@ def make_payload(
     start : what is shown first. limit : the bytes of the data, at most. explanations : of generated
     tokens, from `place_explanations`. InputError: it is too small to show every head.
     """
-    attentions = [[*map(_without_padding, result.streamed or result.records)] for result in results]
+    attentions = [[*map(_without_padding, result.attentions)] for result in results]
     blocks: Blocks = {}
     overviews = [_overviews(blocks, of_result) for of_result in attentions]
     heads = _rank_heads(results[0], attentions, overviews[0])
@@ -165,7 +164,7 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
 
     heads : the same head in each result; the most important first. room : bytes for all of them.
     """
-    has_vectors = [all(head.has_vectors for head in twins) for twins in heads]
+    has_vectors = [all(head.record.has_vectors for head in twins) for twins in heads]
 
     def candidates() -> Iterator[list[Encoding]]:
         for levels in _LEVELS[:2]:
@@ -273,8 +272,7 @@ def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[Json | N
         else:
             overviews.append(None)
             continue
-        signed = isinstance(attention, LinearAttention)
-        codes = Codes.of_maps(maps, _OVERVIEW_LEVELS, signed=signed).add_to(blocks)
+        codes = Codes.of_maps(maps, _OVERVIEW_LEVELS, signed=attention.signed).add_to(blocks)
         rows, columns = maps.shape[1:]
         overviews.append({"cell": cell, "rows": rows, "columns": columns, "maps": codes})
     return overviews
@@ -524,7 +522,7 @@ def _notes(
             f"The model run stored only pooled maps of {without_record} heads; "
             "attend(…, exact=[layer]) stores all of a layer."
         )
-    if linear := sum(one.heads for one in attentions if isinstance(one, LinearAttention)):
+    if linear := sum(one.heads for one in attentions if one.signed):
         notes.append(
             "Linear attention has no softmax: weights are signed, rows sum to anything, no steps."
         )
@@ -582,15 +580,10 @@ class Head:
         return len(self.record.query_axis) * len(self.record.key_axis)
 
     @property
-    def has_vectors(self) -> bool:
-        """Whether queries and keys are known."""
-        return not isinstance(self.record, GivenAttention | LinearAttention)
-
-    @property
     def vectors_are_smaller(self) -> bool:
         """Whether queries and keys need fewer bytes than the map, by a rough estimate."""
         tokens = len(self.record.query_axis) + len(self.record.key_axis)
-        return self.has_vectors and 1.5 * tokens * self.record.query.shape[-1] < self._cells
+        return self.record.has_vectors and 1.5 * tokens * self.record.query.shape[-1] < self._cells
 
     @property
     def follows(self) -> bool:

@@ -131,7 +131,7 @@ def view(
     layer, heads, _ = choose_head(result, layer, head)
     if show == "steps" and not result.streamed:
         result = result.without_linear("steps need")
-        expect_vectors(result.record(layer), "steps need")
+        result.record(layer).expect_vectors("steps need")
     if len(heads) > 1:
         raise InputError(f"A page shows one head first, not {heads}. Choose one of them.")
     start = {
@@ -191,7 +191,7 @@ class View(Page):
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
     """Return how many bytes the data of a page may have."""
     if size is None:
-        attentions = [a for result in results for a in result.streamed or result.records]
+        attentions = [a for result in results for a in result.attentions]
         cells = sum(a.heads * len(a.query_axis) * len(a.key_axis) for a in attentions)
         size = _SENTENCE_SIZE if cells <= _SHORT * len(results) else _TEXT_SIZE
     elif not size > 0:
@@ -202,7 +202,7 @@ def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
 
 def _expect_same_shape(first: AttentionResult, second: AttentionResult) -> None:
     """Raise InputError unless each weight of one result has a counterpart in the other."""
-    attentions = [result.streamed or result.records for result in (first, second)]
+    attentions = [result.attentions for result in (first, second)]
     if [*map(shape, attentions[0])] == [*map(shape, attentions[1])]:
         return
     sizes = [

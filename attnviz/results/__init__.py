@@ -17,7 +17,6 @@ from attnviz.results.attention_record import LinearAttention as LinearAttention
 from attnviz.results.attention_record import LinearReference as LinearReference
 from attnviz.results.attention_record import MaskRule as MaskRule
 from attnviz.results.attention_record import Reference as Reference
-from attnviz.results.attention_record import expect_vectors as expect_vectors
 from attnviz.results.attention_record import row_shares as row_shares
 from attnviz.results.attention_result import AttentionResult as AttentionResult
 from attnviz.results.attention_result import Computation as Computation

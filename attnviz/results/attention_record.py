@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -155,6 +155,9 @@ class Attention(Savable):
     query_axis: Axis
     key_axis: Axis
 
+    signed: ClassVar[bool] = False
+    """Whether weights may be negative, and rows sum to anything: never after a softmax."""
+
     @property
     def place(self) -> str:
         """Which layer of which stack, in words."""
@@ -225,8 +228,6 @@ class AttentionRecord(Attention):
     visible: MaskRule | None = None
     log_softmax: bool = False
 
-    signed: ClassVar[bool] = False
-    """Whether weights may be negative, and rows sum to anything: never after a softmax."""
     # The field with the weights (H, m, n), where they do not follow from queries and keys.
     _stored: ClassVar[str | None] = None
 
@@ -239,10 +240,17 @@ class AttentionRecord(Attention):
         """Check nothing: a record may be incomplete until a result holds it, which checks it."""
 
     def _rules(self) -> Rules:
-        arrays = (self.query, self.key, self.value)
+        arrays, (m, n) = (self.query, self.key, self.value), self.size
+        if self._stored is not None:
+            H, weights = self.heads, getattr(self, self._stored)
+            yield "a weight for each pair of labels", H > 0 and fits(weights, {H}, {m}, {n})
+            are_values = self.value.dim() == 3 and self.value.shape[:2] == (H, n)
+            yield "values for each head", are_values
+            yield "queries and keys without features", not self.query.numel() + self.key.numel()
+            return
         are_full = all(x.dim() == 3 and x.numel() and x.is_floating_point() for x in arrays)
         yield "queries, keys and values of three dimensions, none of them empty", are_full
-        (H, G), (m, n) = (self.heads, self.key_heads), self.size
+        H, G = self.heads, self.key_heads
         yield "a query for each label of its rows", self.query.shape[1] == m
         is_of_keys = self.key.shape[:2] == self.value.shape[:2] == (G, n)
         yield "a key and a value for each label of its columns", is_of_keys
@@ -276,6 +284,14 @@ class AttentionRecord(Attention):
         return self.query.shape[0]
 
     @property
+    def has_vectors(self) -> bool:
+        """Whether its weights follow from queries and keys, and are not stored as they are."""
+        return self._stored is None
+
+    def expect_vectors(self, what: str) -> None:
+        """Raise InputError if the user gave the weights; `what` needs more, as in "steps need"."""
+
+    @property
     def kept(self) -> tuple[int, ...]:
         """The numbers of the heads, as those of a long text that were kept."""
         return tuple(range(self.heads))
@@ -285,7 +301,7 @@ class AttentionRecord(Attention):
         """The number of key and value heads G; fewer than H with grouped queries."""
         return self.key.shape[0]
 
-    def at(self, rows: Tensor, columns: Tensor | slice | None = None) -> AttentionRecord:
+    def at(self, rows: Tensor, columns: Tensor | slice | None = None) -> Self:
         """Return the attention of some queries (R,) to some keys (C,), by default the same ones.
 
         Indices on the CPU cost no wait for the device; `slice(None)` copies no key.
@@ -300,6 +316,8 @@ class AttentionRecord(Attention):
         def cut(term: Tensor | None) -> Tensor | None:
             return None if term is None else term[:, rows][..., columns]
 
+        names = filter(None, ("capped_bias", "bias", self._stored))
+        cells: dict[str, Any] = {name: cut(getattr(self, name)) for name in names}
         mask, sinks = cut(self.mask), self.sinks
         if (hidden := self._hidden(rows, columns)) is not None:
             low = torch.finfo(self.query.dtype).min
@@ -313,13 +331,12 @@ class AttentionRecord(Attention):
             query=self.query[:, rows],
             key=self.key[:, columns],
             value=self.value[:, columns],
-            capped_bias=cut(self.capped_bias),
-            bias=cut(self.bias),
             mask=mask,
             sinks=sinks,
             input=None if self.input is None else self.input[rows],
             rotation=self.rotation and (self.rotation[0][rows], self.rotation[1][rows]),
             visible=None,
+            **cells,
         )
 
     def scores(
@@ -452,19 +469,6 @@ class Reference(Savable):
     output: Tensor | None = None
 
 
-def _without_vectors(what: str) -> InputError:
-    return InputError(
-        f"{what[0].upper()}{what[1:]} the queries and keys of a model, but these weights were "
-        "given by the user. Run the model: attend(text, model=…)."
-    )
-
-
-def expect_vectors(record: AttentionRecord, what: str) -> None:
-    """Raise InputError for weights that the user gave; `what` needs more, as in "steps need"."""
-    if isinstance(record, GivenAttention):
-        raise _without_vectors(what)
-
-
 @dataclass(frozen=True, eq=False)
 class GivenAttention(AttentionRecord):
     """The weights of one layer that the user gave.
@@ -498,14 +502,16 @@ class GivenAttention(AttentionRecord):
         H, m, n = self.given.shape
         return f"GivenAttention({self.place}, {H} heads, {m} queries × {n} keys)"
 
-    def _rules(self) -> Rules:
-        H, (m, n) = self.heads, self.size
-        yield "a weight for each pair of labels", H > 0 and fits(self.given, {H}, {m}, {n})
-        yield "queries and keys without features", not self.query.numel() + self.key.numel()
+    def expect_vectors(self, what: str) -> NoReturn:
+        """Raise InputError: nobody gave queries and keys."""
+        raise InputError(
+            f"{what[0].upper()}{what[1:]} the queries and keys of a model, but these weights were "
+            "given by the user. Run the model: attend(text, model=…)."
+        )
 
     def part_of_scores(self, *args: Any, **keywords: Any) -> Tensor:
-        """Raise InputError: scores follow from queries and keys, which nobody gave."""
-        raise _without_vectors("scores need")
+        """Raise InputError: scores follow from queries and keys."""
+        self.expect_vectors("scores need")
 
 
 def row_shares(weights: Tensor) -> Tensor:
@@ -552,13 +558,6 @@ class LinearAttention(AttentionRecord):
         H, m, n = self.matrix.shape
         return f"LinearAttention({self.place}, {H} heads, {m} × {n}, {self.function}, {self.path})"
 
-    def _rules(self) -> Rules:
-        H, (m, n) = self.heads, self.size
-        yield "a matrix for each head", H > 0 and fits(self.matrix, {H}, {m}, {n})
-        are_values = self.value.dim() == 3 and self.value.shape[:2] == (H, n)
-        yield "values for each head", are_values
-        yield "queries and keys without features", not self.query.numel() + self.key.numel()
-
     def argument_of(self, name: str, head: int) -> Tensor | None:
         """Return what one head takes of an argument, (m, …), a row for each position.
 
@@ -571,12 +570,6 @@ class LinearAttention(AttentionRecord):
         if len(positions) != 1:
             return None
         return tensor.movedim(positions[0], 0).reshape(len(self.query_axis), -1)
-
-    def at(self, rows: Tensor, columns: Tensor | slice | None = None) -> LinearAttention:
-        """Return the attention of some queries (R,) to some keys (C,), by default the same ones."""
-        part, columns = super().at(rows, columns), rows if columns is None else columns
-        assert isinstance(part, LinearAttention)
-        return replace(part, matrix=self.matrix[:, rows][..., columns])
 
     def part_of_scores(self, *args: Any, **keywords: Any) -> Tensor:
         """Raise InputError: there is no softmax, and so there are no scores."""

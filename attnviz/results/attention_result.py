@@ -413,7 +413,7 @@ class AttentionResult(base.Savable):
 
     def _digest(self) -> str:
         """Return a digest of where the result comes from, and of what it has beside attentions."""
-        names = [(attention.stack, attention.layer, attention.path) for attention in self._all]
+        names = [(one.stack, one.layer, one.path) for one in self.attentions]
         values: dict[str, Any] = {"provenance": self.provenance, "attentions": names}
         if self.next_tokens is not None:  # older files have none
             values["next_tokens"] = self.next_tokens
@@ -435,7 +435,7 @@ class AttentionResult(base.Savable):
     def checked_agreement(self) -> AgreementReport:
         """The agreement, which fails if an attention is not one that was checked."""
         checked = self.agreement.digests  # none in results of older versions
-        current = {**digests_of(self._all), _WHOLE: self._digest()}
+        current = {**digests_of(self.attentions), _WHOLE: self._digest()}
         is_altered = checked and any(checked.get(name) != current[name] for name in current)
         return replace(self.agreement, altered=True) if is_altered else self.agreement
 
@@ -502,16 +502,17 @@ class AttentionResult(base.Savable):
         return iter(one_result(self).records)
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self.attentions)
 
     @property
-    def _all(self) -> tuple[AttentionRecord | StreamedAttention, ...]:
+    def attentions(self) -> tuple[AttentionRecord, ...] | tuple[StreamedAttention, ...]:
+        """The records, or the summaries of a long text."""
         return self.streamed or self.records
 
     @property
     def stacks(self) -> tuple[str, ...]:
         """The stacks of the model, in the order of execution: "encoder", "decoder", "cross"."""
-        return tuple(dict.fromkeys(attention.stack for attention in self._all))
+        return tuple(dict.fromkeys(attention.stack for attention in self.attentions))
 
     def stack(self, name: str | None = None) -> AttentionResult:
         """Return the same result with the records of one stack.
@@ -554,7 +555,7 @@ class AttentionResult(base.Savable):
         if not any(signed):
             return self
         if not all(signed):
-            return self._part(lambda attention: not getattr(attention, "signed", False))
+            return self._part(lambda attention: not attention.signed)
         raise InputError(
             f"{what[0].upper()}{what[1:]} attention with a softmax, but {self.provenance.model} "
             "has linear attention only. Draw its maps with heatmap or heads."
@@ -571,7 +572,7 @@ class AttentionResult(base.Savable):
     @property
     def layers(self) -> tuple[int, ...]:
         """The layers of the default stack, or those that were kept of a long text."""
-        return tuple(attention.layer for attention in self.stack()._all)
+        return tuple(attention.layer for attention in self.stack().attentions)
 
     def record(self, layer: int) -> AttentionRecord:
         """Return the record of a layer, of the default stack if there are several (`stack`).
@@ -593,7 +594,7 @@ class AttentionResult(base.Savable):
         InputError
             There is no such layer.
         """
-        attentions, layer = self.stack()._all, whole_number(layer, "a layer")
+        attentions, layer = self.stack().attentions, whole_number(layer, "a layer")
         for attention in attentions:
             if attention.layer == layer:
                 return attention
@@ -615,17 +616,17 @@ class AttentionResult(base.Savable):
     @property
     def heads(self) -> tuple[int, ...]:
         """The heads of the layers, counted from 0, or those that were kept of a long text."""
-        return tuple(sorted({head for attention in self.stack()._all for head in attention.kept}))
+        return tuple(sorted({head for one in self.stack().attentions for head in one.kept}))
 
     @property
     def tokens(self) -> tuple[str, ...]:
         """The tokens of the queries, without padding: the rows of `weights`."""
-        return token_groups(self.stack()._all[0].query_axis, words=False).labels
+        return token_groups(self.stack().attentions[0].query_axis, words=False).labels
 
     @property
     def words(self) -> tuple[str, ...]:
         """The words of the queries and the special tokens: the rows of a map of words."""
-        return token_groups(self.stack()._all[0].query_axis).labels
+        return token_groups(self.stack().attentions[0].query_axis).labels
 
     def weights(self, layer: int | None = None, head: int | None = None) -> Tensor:
         """Return the weights between tokens, without padding, on the CPU.

@@ -19,7 +19,7 @@ from attnviz.inputs.tokens import TextSource
 from attnviz.io.files import read_weights
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.pipeline.given import weights_by_layer
-from attnviz.results import AttentionRecord, AttentionResult, expect_vectors, one_result
+from attnviz.results import AttentionRecord, AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.text import counted, shortened
 
@@ -145,7 +145,7 @@ class _Pair:
 
 def _pair(record: AttentionRecord, given: Tensor) -> _Pair:
     """Compare one layer; raise InputError where the shapes differ."""
-    expect_vectors(record, "checks need")
+    record.expect_vectors("checks need")
     ours = record.weights(dtype=torch.float64).cpu()
     theirs = given.double()
     if theirs.shape[1:] != ours.shape[1:]:

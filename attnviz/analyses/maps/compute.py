@@ -124,8 +124,7 @@ def attention_map(
     weights, left, across, masked, sink = _treat_special(
         attentions, torch.stack(of_layers).mean(0), left, across, special, all_notes
     )
-    is_streamed = any(isinstance(one, StreamedAttention) for one in attentions)
-    if (rows is not None or columns is not None) and not is_streamed:
+    if (rows is not None or columns is not None) and not result.streamed:
         if any(isinstance(one, LinearAttention) and one.cell > 1 for one in attentions):
             raise InputError(
                 "Linear attention of a long text has pooled maps only. Leave rows and columns "
@@ -203,19 +202,12 @@ def head_maps(
     """
     result, words = one_result(result, streamed=True), true_or_false(words, "words")
     stack, notes = result.stack(), [*result.notes]
-    layers: Sequence[AttentionRecord | StreamedAttention] = stack.streamed or stack.records
-    if layer is not None:
-        layers = (stack.layer(layer),)
-    streamed = [attention for attention in layers if isinstance(attention, StreamedAttention)]
-    if streamed:
-        maps = [pooled(attention, notes, 64) for attention in streamed]
-    else:
-        records = [record for record in layers if isinstance(record, AttentionRecord)]
-        if len({(record.heads, record.size) for record in records}) > 1:
-            raise InputError(
-                "The layers differ in their heads or positions. Choose one layer at a time."
-            )
-        maps = [_map_of(record, words) for record in records]
+    layers = stack.attentions if layer is None else (stack.layer(layer),)
+    if len({(attention.kept, attention.size) for attention in layers}) > 1:
+        raise InputError(
+            "The layers differ in their heads or positions. Choose one layer at a time."
+        )
+    maps = [_maps_of(attention, words, notes, 64) for attention in layers]
     of_layers, (left, *_), (across, *_) = zip(*maps, strict=True)
     weights, left, across, masked, sink = _treat_special(
         layers, torch.stack(of_layers), left, across, special, notes
@@ -230,7 +222,7 @@ def head_maps(
         agreement=result.checked_agreement,
         provenance=result.provenance,
         sides=(left.side, across.side),
-        heads=streamed[0].kept if streamed else (),
+        heads=layers[0].kept if stack.streamed else (),
         special_rows=left.special,
         special_columns=across.special,
         masked=masked,
@@ -328,12 +320,19 @@ def _check_part(part: slice | None, length: int, name: str) -> slice:
     return slice(start, stop)
 
 
-def _map_of(record: AttentionRecord, words: bool) -> tuple[Tensor, TokenGroups, TokenGroups]:
-    """Return the weights between words; of a long text's linear attention, between cells."""
-    weights, left, across = word_weights(record, words=words)
-    if isinstance(record, LinearAttention) and record.text is not None:
-        length = len(record.text)
-        groups = _pooled_groups(record.text, slice(0, length), record.cell)
+def _maps_of(
+    attention: AttentionRecord | StreamedAttention,
+    words: bool,
+    notes: list[str],
+    most: int | None = None,
+) -> tuple[Tensor, TokenGroups, TokenGroups]:
+    """Return the weights of the heads between words; of a long text between cells."""
+    if isinstance(attention, StreamedAttention):
+        return pooled(attention, notes, most)
+    weights, left, across = word_weights(attention, words=words)
+    if isinstance(attention, LinearAttention) and attention.text is not None:
+        length = len(attention.text)
+        groups = _pooled_groups(attention.text, slice(0, length), attention.cell)
         left = across = replace(groups, positions=left.positions)
     return weights, left, across
 
@@ -347,12 +346,9 @@ def _mean_map(
     notes: list[str],
 ) -> tuple[Tensor, TokenGroups, TokenGroups]:
     """Return the mean map of some heads; of a long text pooled, or exact for a part."""
-    if isinstance(attention, AttentionRecord):
-        weights, left, across = _map_of(attention, words)
-        return weights[list(heads)].mean(0), left, across
-    if rows is None and columns is None:
-        weights, left, across = pooled(attention, notes)
-        return weights[[attention.of_head(head) for head in heads]].mean(0), left, across
+    if isinstance(attention, AttentionRecord) or (rows is None and columns is None):
+        weights, left, across = _maps_of(attention, words, notes)
+        return weights[[attention.kept.index(head) for head in heads]].mean(0), left, across
     queries, keys = attention.query_axis, attention.key_axis
     rows = _check_part(rows, len(queries), "rows")
     columns = _check_part(columns, len(keys), "columns")
@@ -609,7 +605,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
         for head, mass in zip(streamed.kept, masses.tolist(), strict=True):
             scored.append((False, HeadScore(streamed.layer, head, mass)))
     scored.sort(key=lambda one: (one[0], -one[1].score))
-    first = (stack.streamed or stack.records)[0]
+    first = stack.attentions[0]
     queries, keys = _noun(first.query_axis), _noun(first.key_axis)
     others = f"other {keys}" if queries == keys else keys
     keys = f"{keys}, as a share of all sizes," if first.stack == "linear" else keys
