@@ -7,12 +7,11 @@ import os
 import sys
 from dataclasses import asdict, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from attnviz.analyses.example import check_source
-from attnviz.errors import InputError, ModelError, refuse_given
+from attnviz.errors import InputError, ModelError, refuse_given, require
 from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output, check_weights_file
 from attnviz.terminal.command import COMMANDS, Call, Command
 from attnviz.terminal.console import (
@@ -280,12 +279,8 @@ def serve(call: Call) -> int:
     The command prints the link to the page. The link is secret, and changes with each start. No
     text is stored. Ctrl-C stops the server.
     """
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"The server needs {' and '.join(missing)}, not installed here. Install the extra: pip "
-            "install 'attnviz[serve]'."
-        )
+    for package in ("starlette", "uvicorn"):
+        require(package, "serve", "The server needs")
     from attnviz.interactive.serve.app import run
 
     names = ("host", "port", "max_tokens", "time_limit", "open_browser")

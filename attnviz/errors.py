@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from unicodedata import combining, normalize
 
@@ -158,6 +159,14 @@ def refuse_given(why: str, **arguments: object) -> None:
     given = [name for name, value in arguments.items() if value is not None and value is not False]
     if given:
         raise InputError(f"{joined(given)} cannot be used: {why}")
+
+
+def require(package: str, extra: str, what: str) -> None:
+    """Raise InputError unless a package is installed; `what` needs it, as in "The widget needs"."""
+    if find_spec(package.lower()) is None:
+        raise InputError(
+            f"{what} {package}, which is not installed. Install it: pip install 'attnviz[{extra}]'."
+        )
 
 
 def joined(names: Iterable[str]) -> str:

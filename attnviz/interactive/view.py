@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
-from attnviz.errors import InputError, refuse_given
+from attnviz.errors import InputError, refuse_given, require
 from attnviz.interactive.explanations import place_explanations
 from attnviz.interactive.page import Page, explorer_page, make_page, static
 from attnviz.interactive.payload import make_payload, shape
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
-from attnviz.results import AttentionResult, expect_vectors, one_result
+from attnviz.results import AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.text import source
 
@@ -180,6 +180,7 @@ class View(Page):
         InputError
             anywidget is not installed.
         """
+        require("anywidget", "widget", "The widget needs")
         from attnviz.interactive.widget import AttentionWidget
 
         start = self._data["payload"]["start"]

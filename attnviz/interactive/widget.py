@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import anywidget
+import traitlets
+
 from attnviz.errors import InputError
 from attnviz.interactive.page import static
-
-try:
-    import anywidget
-    import traitlets
-except ImportError:
-    raise InputError(
-        "The widget needs anywidget, which is not installed. Install it (pip install "
-        "'attnviz[widget]'), or display the view itself."
-    ) from None
 
 _SELECTION_TYPES: dict[str, tuple[type, ...]] = {
     "view": (str,),

@@ -10,14 +10,13 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import InputError, one_line
+from attnviz.errors import InputError, one_line, require
 from attnviz.runtime.compat import accelerate_hook, own_parameters
 
 DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, str | int | torch.device]
@@ -68,8 +67,7 @@ def device_map_options(
             f"device {str(device)!r} and device_map {device_map!r:.80} exclude each other: "
             "leave one of them out."
         )
-    if find_spec("accelerate") is None:
-        raise InputError("device_map needs accelerate: run pip install 'attnviz[large]'.")
+    require("accelerate", "large", "device_map needs")
     options: dict[str, Any] = {"device_map": device_map, "offload_folder": None}
     if isinstance(device_map, Mapping):
         places = {str(path): _place(place) for path, place in device_map.items()}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.errors import AttnvizError, InputError
+from attnviz.errors import AttnvizError, InputError, require
 from attnviz.results.digest import digests, stored
 from attnviz.runtime import text_as_html
 
@@ -247,13 +247,9 @@ def labeled_array(
     dimensions: Mapping[str, Sequence[Any]], values: Tensor, attributes: Mapping[str, Any]
 ) -> xr.DataArray:
     """Return an array with labels as xarray's type; attributes that are None are left out."""
-    try:
-        import xarray as xr
-    except ImportError:
-        raise InputError(
-            "to_xarray needs xarray, which is not installed. Install it: pip install "
-            "'attnviz[xarray]'."
-        ) from None
+    require("xarray", "xarray", "to_xarray needs")
+    import xarray as xr
+
     known = {name: value for name, value in attributes.items() if value is not None}
     coordinates = {name: np.array(labels) for name, labels in dimensions.items()}
     return xr.DataArray(values.numpy(), coordinates, tuple(dimensions), "weight", known)

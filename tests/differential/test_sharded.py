@@ -143,7 +143,7 @@ def test_an_impossible_device_map_is_refused_in_one_line(device_map, message):
 
 
 def test_accelerate_is_required(monkeypatch):
-    monkeypatch.setattr("attnviz.models.devices.find_spec", lambda name: None)
+    monkeypatch.setattr("attnviz.errors.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"accelerate.*pip install 'attnviz\[large\]'"):
         attnviz.load(device_map="auto")
 

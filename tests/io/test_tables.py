@@ -93,7 +93,7 @@ def test_stages_and_worked_examples(tmp_path, train):
 
 
 def test_without_pyarrow_the_error_says_how_to_install_it(tmp_path, train, monkeypatch, capsys):
-    monkeypatch.setattr("attnviz.io.files.find_spec", lambda name: None)
+    monkeypatch.setattr("attnviz.errors.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'attnviz\[parquet\]'"):
         attnviz.save_result(head_maps(train), tmp_path / "x.parquet")
     assert run(["heatmap", "a text", "-o", str(tmp_path / "x.parquet")]) == 2

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -45,7 +44,7 @@ from attnviz.analyses.survey.media import MediaCorpus
 from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
 from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
 from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
-from attnviz.errors import InputError, refuse_given
+from attnviz.errors import InputError, refuse_given, require
 from attnviz.heads import STATISTICS_OF, statistics_for
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
@@ -284,11 +283,8 @@ def check_options(out: str | os.PathLike[str] | None, engine: Engine, address: s
     """Raise InputError for options that do not go together, OutputError for an unusable folder."""
     if out is not None and not os.fspath(out):
         raise InputError("The folder for the survey has no name. Name one.")
-    if out is not None and find_spec("pyarrow") is None:
-        raise InputError(
-            "The tables of a survey need pyarrow, which is not installed. Install it: pip install "
-            "'attnviz[survey]'."
-        )
+    if out is not None:
+        require("pyarrow", "survey", "The tables of a survey need")
     if engine not in ("local", "ray"):
         raise InputError(f"The engine must be 'local' or 'ray', not {engine!r}.")
     if address is not None and engine == "local":

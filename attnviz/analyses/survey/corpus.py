@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
 from attnviz.analyses.survey.result import NOUNS
-from attnviz.errors import InputError, first_line, refuse_given, true_or_false
+from attnviz.errors import InputError, first_line, refuse_given, require, true_or_false
 from attnviz.inputs.batch import Inputs, encode, read_texts
 from attnviz.inputs.text import max_tokens, spelled, tokenize, tokenizer_of, translate
 from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
@@ -298,14 +298,10 @@ def _csv(file: Any, name: str, column: str, delimiter: str) -> Iterator[Row]:
 
 
 def _parquet(path: Path, column: str) -> Iterator[Row]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise InputError(
-            "Reading .parquet needs pyarrow, which is not installed. Install it: pip install "
-            "'attnviz[survey]'."
-        ) from None
+    require("pyarrow", "survey", "Reading .parquet needs")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     row = 0
     try:
         with pq.ParquetFile(path) as file:

@@ -20,7 +20,7 @@ import torch
 
 from attnviz.analyses.survey.corpus import TokenizedText
 from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics
-from attnviz.errors import InputError, first_line
+from attnviz.errors import InputError, first_line, require
 from attnviz.models.devices import devices, one_device
 
 if TYPE_CHECKING:
@@ -61,13 +61,9 @@ def ray_cluster(address: str | None, model: torch.nn.Module) -> Iterator[Measure
     known_address = address not in (None, "auto", "local")
     for name, value in {**_NO_REPORT, **(_ONE_ATTEMPT if known_address else {})}.items():
         os.environ.setdefault(name, value)  # Ray reads some of them when it is imported
-    try:
-        import ray
-    except ImportError:
-        raise InputError(
-            "A survey on many machines needs Ray, which is not installed. Install it: pip install "
-            "'attnviz[survey]'."
-        ) from None
+    require("Ray", "survey", "A survey on many machines needs")
+    import ray
+
     started_here, sigterm = not ray.is_initialized(), signal.getsignal(signal.SIGTERM)
     if started_here:
         try:

@@ -12,7 +12,6 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.analyses.survey import compute
 from attnviz.app import run
 from attnviz.errors import InputError
 
@@ -94,7 +93,7 @@ def test_only_folders_and_parquet_need_pyarrow(tmp_path, small, monkeypatch, onc
     for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "attnviz.analyses.survey.store", raising=False)
-    monkeypatch.setattr(compute, "find_spec", lambda _: None)
+    monkeypatch.setattr("attnviz.errors.find_spec", lambda _: None)
     assert attnviz.survey(["one two", "three four"], model=small).texts == 2
     corpus = tmp_path / "corpus.parquet"
     corpus.write_bytes(b"PAR1")

@@ -389,7 +389,7 @@ def test_this_machine_goes_by_its_own_names(host):
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr("attnviz.commands.find_spec", lambda name: None)
+    monkeypatch.setattr("attnviz.errors.find_spec", lambda name: None)
     assert run(["serve"]) == 2
     said = capsys.readouterr().err
     assert "pip install 'attnviz[serve]'" in said
