@@ -17,7 +17,6 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from pathlib import Path
 from unicodedata import combining, normalize
 
 _HEAD, _TAIL = 270, 110  # characters of a long message that are shown, from its start and its end
@@ -142,13 +141,6 @@ def true_or_false(value: object, what: str) -> bool:
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):  # the second: numpy
         return bool(value)
     raise InputError(f"{what} must be True or False, not {value!r:.60}.")
-
-
-def file_path(value: object) -> Path:
-    """Return the path of a file as Path; raise InputError for what is no path."""
-    if isinstance(value, str | os.PathLike):
-        return Path(value)
-    raise InputError(f"A file is named by a string or a path, not {value!r:.60}.")
 
 
 def refuse_given(why: str, **arguments: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 from attnviz.agreement.compare import compare
 from attnviz.io.result_file import read_result
@@ -46,7 +47,7 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
     >>> again.headline == moved.headline
     True
     """
-    result = read_result(path)
+    result = read_result(Path(path))
     if isinstance(result, AttentionResult) and not result.agreement.given:
         report = verify_saved(result)
         if report.verdict != result.agreement.verdict:

@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
+from attnviz.results.arguments import checked_scalars
 
 _FRAME_HEIGHT = 720  # pixels of the view in a notebook
 
@@ -45,6 +46,7 @@ class Page:
     def _repr_html_(self) -> str:
         return make_frame(self._document, self._title)
 
+    @checked_scalars
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Write the page to a file, atomically.
 

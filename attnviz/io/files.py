@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnviz.errors import AttnvizError, InputError, OutputError, file_path, printable, require
+from attnviz.errors import AttnvizError, InputError, OutputError, printable, require
 
 GENERATOR = "attnviz"  # the program that files name as their writer
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
@@ -146,7 +146,7 @@ def check_output(
     folder is missing or read-only, the path is a folder or a device, or the file holds data or is
     read-only and `force` is not set.
     """
-    path = Path(os.path.expanduser(file_path(path)))  # noqa: PTH111  leaves ~nobody as it is
+    path = Path(os.path.expanduser(path))  # noqa: PTH111  leaves ~nobody as it is
     suffix = path.suffix.lower()
     with translated(path, "written"):
         if path.is_dir():

@@ -24,7 +24,6 @@ import hashlib
 import importlib
 import json
 import math
-import os
 import pkgutil
 import stat
 import struct
@@ -39,7 +38,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from attnviz.errors import InputError, file_path, printable
+from attnviz.errors import InputError, printable
 from attnviz.results import AgreementReport, AttentionResult, digests_of
 from attnviz.results.arguments import fits
 from attnviz.results.base import SAVABLE, Savable
@@ -110,9 +109,8 @@ def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: s
         file.write(memoryview(data)[start + len(_BLANK) :])
 
 
-def read_result(path: str | os.PathLike[str]) -> Savable:
+def read_result(path: Path) -> Savable:
     """Return the result in a file, as `attnviz.load_result` documents it, not recomputed."""
-    path = file_path(path)
     try:
         data, metadata = _read(path)
         return _decode(json.loads(metadata["tree"]), load(data), metadata.get("saved"))

@@ -421,8 +421,6 @@ def locate(word: str, groups: TokenGroups) -> int:
 
     Raises InputError for a word that is absent, or that occurs several times without a number.
     """
-    if not isinstance(word, str):
-        raise InputError(f"A word must be a string, not {word!r:.60}. Write 'the', for example.")
     labels = [label.casefold() for label in groups.labels]
     name, _, number = word.rpartition("#")
     is_number = number.isdecimal() and len(number) < 10

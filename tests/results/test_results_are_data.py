@@ -211,7 +211,7 @@ WRONG = {
     "a layer of heads": (lambda r: attnviz.rank_heads(r).of_layer("x"), "A layer must be a whole"),
     "a file": (lambda r: attnviz.save_result(r, 3), "path must be a string or a path, not 3"),
     "no file": (lambda r: attnviz.load_result(None), "path must be a string or a path, not None"),
-    "a page": (lambda r: attnviz.view(r).save(3), "named by a string or a path, not 3"),
+    "a page": (lambda r: attnviz.view(r).save(3), "path must be a string or a path, not 3"),
     "sentences": (lambda r: attnviz.senses("bank", sentences=3), "sentences must name at least"),
     "a corpus": (lambda r: attnviz.survey(3), "A corpus is a file or a list of texts, not 3"),
     "no corpus": (
