@@ -50,26 +50,6 @@ FORMAT = 1  # increase it when older versions of attnviz cannot read what is wri
 _MAX_HEADER = 100_000_000  # bytes, as in safetensors
 _SHA256, _BLANK = b'"sha256":"', b"0" * 64
 
-# Names of types and fields in older files of this format.
-_FORMER_NAMES = {
-    "AttentionSteps": "StepsResult",
-    "Census": "SurveyResult",
-    "Comparison": "CompareResult",
-    "Ledger": "ResidualStream",
-    "Secant": "Decomposition",
-    "SenseResult": "SensesResult",
-    "Side": "AxisGeometry",
-    "Summary": "MapSummary",
-    "Visible": "MaskRule",
-    "WorkedExample": "ExampleResult",
-}
-_FORMER_FIELDS = {
-    "ShiftResult": {
-        "secant": "decomposition",
-        "ledger": "residual_stream",
-        "patched": "direct_effect",
-    }
-}
 _DTYPES = {
     torch.float32, torch.float64, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.uint8, torch.bool,
@@ -242,11 +222,7 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -
 
     def record(name: str, items: dict[str, Any], path: str) -> Savable:
         kind: Any = _kind(name)
-        former = _FORMER_FIELDS.get(kind.__name__, {})
-        values = {
-            former.get(key, key): decode(item, f"{path}.{key}".lstrip("."))
-            for key, item in items.items()
-        }
+        values = {key: decode(item, f"{path}.{key}".lstrip(".")) for key, item in items.items()}
         _expect_types(kind, values)
         if kind is AgreementReport:
             values |= {"saved": values.get("saved") or saved, "recomputed": ()}
@@ -308,7 +284,6 @@ def _expect_dtype(tensor: Tensor) -> None:
 
 def _kind(name: str) -> type[Savable]:
     """Return the type of this name. Importing a result registers its type."""
-    name = _FORMER_NAMES.get(name, name)
     if name not in SAVABLE:
         analyses = importlib.import_module("attnviz.analyses")
         for module in pkgutil.walk_packages(analyses.__path__, "attnviz.analyses."):

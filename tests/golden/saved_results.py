@@ -1,6 +1,7 @@
 """One saved result of each type, written by the version before the restructuring.
 
-The files in data/saved never change: the tests check that they still load. ATTNVIZ_GOLDEN=write
+The files in data/saved never change, but that types and fields have the names of the first release:
+the tests check that they still load. ATTNVIZ_GOLDEN=write
 creates missing files.
 """
 
