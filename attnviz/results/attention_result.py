@@ -692,7 +692,7 @@ class AttentionResult(base.Savable):
             xarray is not installed.
         """
         dimensions, weights = self._labeled(layer, head, words=true_or_false(words, "words"))
-        return base.labeled_array(dimensions, weights, attributes_of(self))
+        return base.labeled_array(self, dimensions, weights)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return the weights of all layers, for numpy."""
@@ -732,12 +732,6 @@ class AttentionResult(base.Savable):
             )
         if isinstance(attention, StreamedAttention):
             attention.of_head(head)
-
-
-def attributes_of(result: Any) -> dict[str, Any]:
-    """Return where the numbers of a result come from and how far they are verified, in words."""
-    source = base.described(result.provenance, "model text pair target")
-    return {**source, "verdict": result.checked_agreement.summary()}
 
 
 def one_result(value: object, *, streamed: bool = False) -> AttentionResult:

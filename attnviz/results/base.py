@@ -244,13 +244,15 @@ def wide_table(values: Tensor, rows: Sequence[str], columns: Sequence[str]) -> p
 
 
 def labeled_array(
-    dimensions: Mapping[str, Sequence[Any]], values: Tensor, attributes: Mapping[str, Any]
+    result: Any, dimensions: Mapping[str, Sequence[Any]], values: Tensor
 ) -> xr.DataArray:
-    """Return an array with labels as xarray's type; attributes that are None are left out."""
+    """Return numbers of a result with labels as xarray's type, and where they come from."""
     require("xarray", "xarray", "to_xarray needs")
     import xarray as xr
 
-    known = {name: value for name, value in attributes.items() if value is not None}
+    source = described(result.provenance, "model text pair target")
+    known = {name: value for name, value in source.items() if value is not None}
+    known["verdict"] = result.checked_agreement.summary()
     coordinates = {name: np.array(labels) for name, labels in dimensions.items()}
     return xr.DataArray(values.numpy(), coordinates, tuple(dimensions), "weight", known)
 

@@ -20,7 +20,6 @@ from attnviz.errors import true_or_false, whole_number
 from attnviz.figures.claims import were_read
 from attnviz.heads import Maps, OneMap
 from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special
-from attnviz.results.attention_result import attributes_of
 from attnviz.results.base import (
     Columns,
     Result,
@@ -86,7 +85,7 @@ class _LabeledMaps(Maps, Result):
         InputError
             xarray is not installed.
         """
-        return labeled_array(self._dimensions(), self.weights, attributes_of(self))
+        return labeled_array(self, self._dimensions(), self.weights)
 
     def __len__(self) -> int:
         return len(self.weights)
