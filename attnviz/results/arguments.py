@@ -120,9 +120,8 @@ def _refuse_result(value: object, options: Sequence[Any], function: str) -> None
 
 def _options(hint: Any) -> list[Any]:
     """Return the types of a union; None is what leaving the argument out means."""
-    if get_origin(hint) in _UNIONS:  # which holds no other union
-        return [option for option in get_args(hint) if option is not NoneType]
-    return [hint]
+    options = get_args(hint) if get_origin(hint) in _UNIONS else [hint]  # which are no unions
+    return [option for option in options if option is not NoneType]
 
 
 def _name(hint: Any) -> str:
