@@ -1,6 +1,5 @@
 """A model is searched once; whatever may add an attention makes it be searched again."""
 
-import itertools
 
 import pytest
 import torch
@@ -143,6 +142,6 @@ def test_an_attention_of_long_texts_only_is_found(mix, tokenizer, searches, monk
 
 def test_one_token_is_no_plan(tokenizer, searches):
     model = attnviz.load(tiny("mistral"), tokenizer=tokenizer)
-    for count in itertools.islice(itertools.count(2, 2), 2):
+    for count in (3, 6):  # one of the token repeated, for what mixes tokens without a softmax
         model.attend(torch.tensor([[5]]))
         assert len(searches) == count
