@@ -292,7 +292,7 @@ def serve(call: Call) -> int:
 def doctor(call: Call) -> int:
     """Say what works on this machine, what is missing, and how to install it.
 
-    Lists the versions, the device, the models, the fonts, the browser, and the extras of attnviz.
+    Lists the versions, the devices, the models and the extras of attnviz.
 
     Exit code 3 means that attnviz cannot work here.
     """

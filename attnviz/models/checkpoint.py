@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line
 from attnviz.models import devices, pretrained
-from attnviz.models.named import NAMED, bundled_folder
+from attnviz.models.named import BUNDLED, BUNDLED_SHA256, NAMED, bundled_folder
 from attnviz.models.pretrained import Processors
 from attnviz.models.shadow import shadow_of
 from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap
@@ -27,8 +27,6 @@ from attnviz.runtime.compat import initialize, write_count
 
 Location = str | os.PathLike[str]
 SpecialTokens: TypeAlias = Literal["split", "parse"]
-BUNDLED = "all-MiniLM-L6-v2"
-BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _TOKENIZER_FILES = (*pretrained.VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
 _MODEL_FILES = (*_TOKENIZER_FILES, "model*.safetensors", ADAPTER)
 _DTYPES = {

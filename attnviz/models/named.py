@@ -8,6 +8,9 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+BUNDLED = "all-MiniLM-L6-v2"
+BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
 
 @dataclass(frozen=True)
 class NamedModel:

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+NOT_INSTALLED = "(not installed)"
 _STYLE = "font-family:monospace;line-height:1.25;white-space:pre;overflow-x:auto"
 
 
@@ -16,7 +17,7 @@ def version_of(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
-        return "(not installed)"
+        return NOT_INSTALLED
 
 
 class Printed:

@@ -22,5 +22,5 @@ def _each_run_once():
             patch.setattr(module, "run", runs)
         words_once = once_by_tokenizer(interventions.whole_words)
         patch.setattr(interventions, "whole_words", words_once)
-        patch.setattr(compute, "_load_torch", cache(compute._load_torch))
+        patch.setattr(compute, "_devices", cache(compute._devices))
         yield

@@ -26,7 +26,8 @@ from transformers.utils import logging as transformers_logging
 import attnviz
 import attnviz.models.checkpoint as checkpoints
 from attnviz.errors import AttnvizError, InputError, ModelError
-from attnviz.models.checkpoint import BUNDLED_SHA256, Checkpoint, load_checkpoint
+from attnviz.models.checkpoint import Checkpoint, load_checkpoint
+from attnviz.models.named import BUNDLED_SHA256
 from attnviz.models.pretrained import find_weights
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "train", "left", "bank"]

@@ -45,7 +45,7 @@ from attnviz.inputs.batch import expect_one_text
 from attnviz.interactive.page import static
 from attnviz.interactive.serve.handlers import MAX_GENERATED, Handlers, Query, Work, answer
 from attnviz.interactive.serve.queue import JobQueue
-from attnviz.models.checkpoint import BUNDLED
+from attnviz.models.named import BUNDLED
 from attnviz.pipeline.attend import Model
 
 _PAGE = """<!doctype html>
