@@ -14,17 +14,15 @@ from attnviz.errors import InputError
 from attnviz.figures.style import LIGHT
 from figures.test_layout import check_layout
 
-TWO_HEADS = {
-    "title": "pay $5: two heads, _causal_",
+OWN = {
+    "title": "pay $5: one head, _causal_",
     "tokens": ["$5", "train_", "\\left"],
     "X": [[1.0, 0.5, 0.2, 0.1], [0.9, 1.1, 0.1, -0.4], [0.1, 0.2, 1.0, 0.5]],
-    "W_q": [[1, 0, 0.5, 0], [0, 1, 0, 0.5], [1, 0, -1, 0], [0, 1, 0, 1]],
-    "W_k": [[1, 0, 0.5, 0], [0, 1, 0, 0.5], [0, 1, -1, 0], [1, 0, 0, 1]],
-    "W_v": [[1, 0, 0.5, 0], [0, 1, 0, 0.5], [1, 1, -1, 0], [0, 1, 0, 1]],
-    "W_o": [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0.5, 1]],
-    "heads": 2,
+    "W_q": [[1, 0], [0, 1], [1, 0], [0, 1]],
+    "W_k": [[1, 0], [0, 1], [0, 1], [1, 0]],
+    "W_v": [[1, 0], [0, 1], [1, 1], [0, 1]],
     "mask": "causal",
-    "printed": {"weights": [[[1, 0, 0], [0.43, 0.57, 0], [0.33, 0.38, 0.29]], [[1, 0, 0]] * 3]},
+    "printed": {"weights": [[1, 0, 0], [0.43, 0.57, 0], [0.33, 0.38, 0.29]]},
 }
 NAMES = ["cat", "likes", "phones", "own"]
 
@@ -32,7 +30,7 @@ NAMES = ["cat", "likes", "phones", "own"]
 @pytest.fixture
 def own(tmp_path):
     path = tmp_path / "own.json"
-    path.write_text(json.dumps(TWO_HEADS), encoding="utf-8")
+    path.write_text(json.dumps(OWN), encoding="utf-8")
     return attnviz.example(file=path)
 
 
@@ -128,8 +126,8 @@ def test_unchecked_cells_have_a_number_and_no_color():
 def test_tokens_are_literal(own):
     figure = attnviz.plot.example(own)
     ticks = Counter(label.get_text() for ax in figure.axes for label in ax.get_yticklabels())
-    assert ticks["$5"] == ticks["\\left"] > 10
-    assert figure.texts[1].get_text() == TWO_HEADS["title"]
+    assert ticks["$5"] == ticks["\\left"] > 5
+    assert figure.texts[1].get_text() == OWN["title"]
 
 
 def test_it_has_the_requested_width_and_keeps_the_style():

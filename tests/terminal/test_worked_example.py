@@ -193,23 +193,12 @@ WRONG = {
         {"W_q": [[1, 0], [0, 1]]},
         "do not fit for Q: X (2, 3) and W_q (2, 2). Perhaps",
     ),
-    "heads": ({"heads": 3}, "W_q must have 3 matrices of one shape, or columns that"),
-    "half a head": ({"heads": 1.5}, "heads must be a whole number from 1 to 16"),
-    "no heads": ({"heads": "two"}, "heads must be a whole number from 1 to 16"),
     "widths": ({"W_k": [[1], [1], [1]]}, "fit for scores: Q (2, 2) and K (2, 1)"),
-    "mask shape": (
-        {"mask": [[1]]},
-        "mask must have 1 (visible) or 0 (hidden) for each of the scores, (2, 2)",
-    ),
-    "mask numbers": (
-        {"mask": [[1, 2], [0, 1]]},
-        "mask must have 1 (visible) or 0 (hidden) for each",
-    ),
-    "mask word": ({"mask": "future"}, "mask must have rows of equal length"),
-    "no scale": ({"scale": 0}, "scale must not be 0. Give 1 for none"),
+    "mask": ({"mask": [[1, 0], [1, 1]]}, 'mask must be "causal"'),
+    "mask word": ({"mask": "future"}, 'mask must be "causal"'),
     "scale": ({"scale": "1/2"}, "scale must have rows of equal length, at most 32 × 32 numbers"),
-    "tokens": ({"tokens": ["a"]}, "tokens must have 2 labels, and queries 2"),
-    "queries": ({"queries": ["a"]}, "tokens must have 2 labels, and queries 2"),
+    "tokens": ({"tokens": ["a"]}, "tokens or queries has 1 labels, and X needs 2"),
+    "queries": ({"queries": ["a"]}, "tokens or queries has 1 labels, and X needs 2"),
     "both": ({"Q": [[1, 2], [3, 4]]}, "Q is given, and so is what it is computed from"),
     "scores too": (
         {"scores": [[1, 2], [3, 4]]},
@@ -219,7 +208,6 @@ WRONG = {
         {"weights": [[1, 0], [0, 1]]},
         "weights is given, and so is what it is computed from",
     ),
-    "W_o": ({"W_o": [[1, 2, 3]]}, "fit for output: concatenated (2, 2) and W_o (1, 3)"),
     "no X": ({"X": None}, "Nothing can be computed from W_k, W_q, W_v. Give X with W_q"),
     "only X": (
         {"W_q": None, "W_k": None, "W_v": None},
@@ -244,10 +232,6 @@ WRONG = {
         {"notes": {"output": "why"}},
         "'output' is not a stage that is computed",
     ),
-    "per head": (
-        {"heads": 2, "printed": {"weights": ONE}},
-        "printed weights must have the shape (2, 2) for each of 2 heads",
-    ),
 }  # fmt: skip
 
 
@@ -267,11 +251,7 @@ LATER = {
         {"weights": [[0.5, 0.5]], "V": ONE},
         "fit for head output: weights (1, 2) and V (1, 1)",
     ),
-    "causal": ({"Q": ONE, "K": [[1], [2]], "mask": "causal"}, "for each of the scores, (1, 2)"),
-    "heads differ": (
-        {"heads": 2, "scale": 1, "scores": [ONE, [[1, 2]]]},
-        "scores must have rows of equal length",
-    ),
+    "causal": ({"Q": ONE, "K": [[1], [2]], "mask": "causal"}, "square of scores, not (1, 2)"),
 }
 
 

@@ -140,5 +140,5 @@ def _models() -> Iterator[Finding]:
         yield Finding("models", "default", found, remedy, is_broken=True)
     for name, model in NAMED.items():
         remedy = f"Run 'python scripts/fetch_models.py {name}' in a clone of attnviz."
-        found = [f"in {model.folder}"] if model.is_here else ["not on this machine", remedy]
-        yield Finding("models", name, *found)
+        here, missing = (f"in {model.folder}",), ("not on this machine", remedy)
+        yield Finding("models", name, *(here if model.is_here else missing))

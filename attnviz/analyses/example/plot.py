@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnviz.analyses.example.compute import example as replay
-from attnviz.analyses.example.result import STATES, ExampleResult, Matrix, ReplayedStage
+from attnviz.analyses.example.result import (
+    DIFFERS,
+    EXACT,
+    INHERITED,
+    ROUNDED,
+    ExampleResult,
+    Matrix,
+)
 from attnviz.figures import figure
 from attnviz.figures.cells import draw_cells, frame, write_numbers
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
-from attnviz.figures.style import FULL_WIDTH, SMALL_SIZE, SMALLEST_SIZE, TEXT_SIZE, WIDE, theme
+from attnviz.figures.style import FULL_WIDTH, SMALL_SIZE, SMALLEST_SIZE, WIDE, theme
 from attnviz.results.text import literal, with_minus
 
-EXACT, ROUNDED, DIFFERS = STATES
 # Inches, unless said otherwise.
 _BELOW, _GAP = 0.1, 0.1  # below a stage, and between its matrices
 _CELL, _ROW = 0.38, 0.16  # a cell's width at most, and its height
 _LABEL = 0.45  # width of the labels of rows
-_INHERITED = "inherited"  # the error of a printed stage before
-_LINES = {DIFFERS: 1.3, _INHERITED: 0.5, ROUNDED: 0.8}  # points
+_LINES = {DIFFERS: 1.3, INHERITED: 0.5, ROUNDED: 0.8}  # points
 _DARKEST = 0.38  # of the colors, so that all numbers are legible
 
 
@@ -55,16 +59,12 @@ def example(
     notes = [note for stage in worked.stages for note in stage.notes]
     with new_page(width, caption, [worked.title, *worked.tokens, *notes]) as page:
         top = page.heading(worked.finding())
-        title = literal(worked.title, 120)
-        top = page.paragraph(page.left, top, title, page.room, points=TEXT_SIZE)
+        top = page.subheading(top, literal(worked.title, 120))
         top = _draw_legend(page, top, worked) + _BELOW
-        given = [
-            Matrix(f"{m.key}, given", m.values, m.texts, m.rows, m.columns) for m in worked.given
-        ]
-        top = _draw_row(page, given, top)
+        top = _draw_row(page, [one.matrix(f"{one.key}, given") for one in worked.given], top)
         for number, stage in enumerate(worked.stages, start=1):
-            texts = [f"{number} {stage.heading}", stage.formula, *stage.notes]
-            top = _draw_row(page, [texts, *_matrices(stage)], top)
+            texts = [f"{number} {stage.title}", stage.formula, *stage.notes]
+            top = _draw_row(page, [texts, *stage.matrices()], top)
         parts = (
             worked.conclusion(),
             "own code in float64, no model",
@@ -79,32 +79,23 @@ def example(
 
 def _frames() -> dict[str, str]:
     """Return the color of the frame of each state."""
-    return {DIFFERS: theme().accent, _INHERITED: theme().gray, ROUNDED: theme().cycle[2]}
-
-
-def _matrices(stage: ReplayedStage) -> list[Matrix]:
-    """Return the matrices of a stage; errors that follow from printed stages are inherited."""
-    follows, matrices = stage.from_printed_follows, stage.matrices()
-    for number, matrix in enumerate(matrices):
-        if follows is not None and matrix.states is not None and matrix.values is stage.from_inputs:
-            inherited = (matrix.states == DIFFERS) & follows.numpy()
-            states = np.where(inherited, _INHERITED, matrix.states)
-            matrices[number] = replace(matrix, states=states)
-    return matrices
+    return {DIFFERS: theme().accent, INHERITED: theme().gray, ROUNDED: theme().cycle[2]}
 
 
 def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
     """Draw what the frames mean, if anything is printed; return the lower edge."""
-    if not worked.count()["printed"]:
-        return top
-    left, below = page.left, top
-    matrices = (matrix for stage in worked.stages for matrix in _matrices(stage))
+    matrices = [matrix for stage in worked.stages for matrix in stage.matrices()]
     shown = {state for one in matrices if one.states is not None for state in one.states.flat}
-    names = {DIFFERS: "an error begins here", _INHERITED: "inherited", ROUNDED: ROUNDED}
-    for text, color in (
-        *((f"□ {names[state]}", color) for state, color in _frames().items() if state in shown),
-        (f"no frame: {EXACT}", theme().muted),
-    ):
+    names = {DIFFERS: "an error begins here"}
+    legend = [
+        (f"□ {names.get(state, state)}", color)
+        for state, color in _frames().items()
+        if state in shown
+    ]
+    if shown:
+        legend.append((f"no frame: {EXACT}", theme().muted))
+    left, below = page.left, top
+    for text, color in legend:
         wide = page.ruler.width(text, SMALL_SIZE)
         if left + wide > page.right:
             left, top = page.left, below
@@ -128,7 +119,9 @@ def _draw_row(page: Page, row: Sequence[Matrix | list[str]], top: float) -> floa
         for place, (item, heading) in enumerate(zip(items, headings, strict=True)):
             left = page.left + place * (width + _GAP)
             if isinstance(item, Matrix):
-                page.write(left, top, heading, color=_frames().get(item.worst, theme().muted))
+                is_shown = item.worst in (DIFFERS, ROUNDED)
+                color = _frames()[item.worst] if is_shown else theme().muted
+                page.write(left, top, heading, color=color)
                 edges.append(_draw_matrix(page, item, left, below, width))
             else:
                 edge = page.subtitle(left, top, literal(item[0], 120), width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -14,13 +14,14 @@ from rich.table import Column, Table
 from rich.text import Text
 from torch import Tensor
 
+from attnviz.errors import joined
 from attnviz.results.base import Result, Savable, described, doc, documented
 from attnviz.results.text import literal
 
 _ARRAYS = (
-    "printed from_inputs from_printed slack_from_inputs slack_from_printed from_inputs_follows "
-    "from_printed_follows from_printed_exactly"
-)
+    "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
+    "from_inputs_follows", "from_printed_follows", "from_printed_exactly",
+)  # fmt: skip
 _FACTS = (
     "key name head title formula decimals slips rows columns sources notes from_inputs_states "
     "from_printed_states"
@@ -28,11 +29,15 @@ _FACTS = (
 _LABEL = 12  # characters of a row's or a column's label in a terminal
 
 # The states of a printed cell.
-STATES = EXACT, ROUNDED, DIFFERS = "follows exactly", "within rounding", "does not follow"
-_MARKS = {EXACT: "", ROUNDED: "≈", DIFFERS: "≠"}
-_STYLES = {EXACT: "green", ROUNDED: "yellow", DIFFERS: "bold red"}
+EXACT, ROUNDED, DIFFERS = "follows exactly", "within rounding", "does not follow"
+INHERITED = "inherited"  # the cell does not follow from the inputs, but from printed stages
+_LOOKS = {
+    DIFFERS: ("≠", "bold red"), INHERITED: ("≠", "bold red"), ROUNDED: ("≈", "yellow"),
+    EXACT: ("", "green"),
+}  # fmt: skip
 
-States = list[list[str]]
+Labels: TypeAlias = tuple[str, ...]
+States: TypeAlias = list[list[str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +47,8 @@ class Matrix:
     source: str
     values: Tensor
     texts: Sequence[Sequence[str]]
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
+    rows: Labels
+    columns: Labels
     states: NDArray[np.str_] | None = None
 
     @property
@@ -60,23 +65,27 @@ class Matrix:
     def worst(self) -> str:
         """The state that is farthest from `EXACT`."""
         cells = () if self.states is None else self.states
-        return next((state for state in (DIFFERS, ROUNDED) if state in cells), EXACT)
+        return next(state for state in _LOOKS if state in cells or state == EXACT)
 
 
 @documented
 class GivenMatrix(Savable):
     """A matrix that an example gives, with labels."""
 
-    key: str = doc('Its name: "X", "W_q" or "head 1 V".')
+    key: str = doc('Its name: "X" or "W_q".')
     rows: tuple[str, ...] = doc("The labels of the m rows.")
     columns: tuple[str, ...] = doc("The labels of the n columns.")
     values: Tensor = doc("(m, n), float64.")
     texts: tuple[tuple[str, ...], ...] = doc("The numbers with the digits of the file.")
 
+    def matrix(self, source: str = "") -> Matrix:
+        """Return the matrix as it is shown."""
+        return Matrix(source, self.values, self.texts, self.rows, self.columns)
+
 
 @dataclass(frozen=True, eq=False)
 class ReplayedStage(Savable):
-    """One stage of one head: what is printed, and what attnviz computes from two sources.
+    """One stage: what is printed, and what attnviz computes from two sources.
 
     slack_from_inputs, slack_from_printed : (m, n), how far a cell may be from the printed one: half
         a unit of the last digit, and the largest error that the rounding of `sources` can cause. A
@@ -88,7 +97,7 @@ class ReplayedStage(Savable):
     name: str  # as in "K"
     title: str  # as in "Keys K"
     formula: str  # as in "K = X W_k"
-    head: int | None  # counted from 0; None if there is one head, and for stages of all heads
+    head: int | None  # counted from 0, in older files with several heads
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     printed: Tensor | None  # (m, p)
@@ -106,11 +115,6 @@ class ReplayedStage(Savable):
     def key(self) -> str:
         """The name of the stage in the example: "scores", or "head 1 scores"."""
         return self.name if self.head is None else f"head {self.head} {self.name}"
-
-    @property
-    def heading(self) -> str:
-        """The title, with the head if there are several."""
-        return self.title if self.head is None else f"head {self.head}, {self.title}"
 
     @property
     def from_inputs_follows(self) -> Tensor | None:
@@ -155,19 +159,23 @@ class ReplayedStage(Savable):
     def matrices(self) -> list[Matrix]:
         """Return the printed matrix and ours from both sources, with one more digit."""
         digits = 3 if self.decimals is None else self.decimals + 1
-        sides, matrices = (self.rows, self.columns), []
+        matrices, follows = [], self.from_printed_follows
         if self.printed is not None:
             cells = self.printed.clone()
             cells[:, self.from_inputs.shape[1] :] = torch.nan  # they cannot be checked
-            matrices.append(Matrix("printed", cells, self.texts, *sides))
+            matrices.append(Matrix("printed", cells, self.texts, self.rows, self.columns))
         for source, values, states in (
             ("the inputs", self.from_inputs, self.from_inputs_states),
             (f"printed {' and '.join(self.sources)}", self.from_printed, self.from_printed_states),
         ):
             if values is not None:
                 texts = [[f"{x:.{digits}f}" for x in row] for row in values.tolist()]
-                of_cells = None if states is None else np.array(states)
-                matrices.append(Matrix(f"from {source}", values, texts, *sides, of_cells))
+                shown = None if states is None else np.array(states)
+                if shown is not None and follows is not None:
+                    shown[(shown == DIFFERS) & follows.numpy()] = INHERITED
+                matrices.append(
+                    Matrix(f"from {source}", values, texts, self.rows, self.columns, shown)
+                )
         return matrices
 
 
@@ -227,13 +235,15 @@ class ExampleResult(Result):
         if not n["printed"]:
             return "nothing is printed to compare with"
         checked = n["printed"] - n["untold"]
-        text = f"{n['from_inputs']} of {checked} printed cells follow from the inputs"
+        parts = [f"{n['from_inputs']} of {checked} printed cells follow from the inputs"]
         if n["linked"]:
             linked = f"{n['from_printed']} of {n['linked']}"
-            text += f", {linked} follow from the printed stages before them"
+            parts.append(f"{linked} follow from the printed stages before them")
         if n["within_rounding"]:
-            text += f" ({n['within_rounding']} of these only {ROUNDED})"
-        return text + (f", {n['untold']} cannot be checked" if n["untold"] else "")
+            parts[-1] += f" ({n['within_rounding']} of these only {ROUNDED})"
+        if n["untold"]:
+            parts.append(f"{n['untold']} cannot be checked")
+        return ", ".join(parts)
 
     def finding(self) -> str:
         """Return as a title whether the printed numbers follow, and where errors begin."""
@@ -244,22 +254,21 @@ class ExampleResult(Result):
             return self.title
         if not wrong:
             return f"All {checked} printed numbers follow from the inputs"
+        text = f"{wrong} of {checked} printed numbers do not follow"
         if len(self.stages) == 1:
-            return f"{wrong} of {checked} printed numbers do not follow from the inputs"
-        *others, last = self.slips
-        begin = f"errors begin in {', '.join(others)} and" if others else "the error begins in"
-        return f"{wrong} of {checked} printed numbers do not follow: {begin} {last}"
+            return f"{text} from the inputs"
+        return f"{text}: errors begin in {joined(self.slips)}"
 
     def conclusion(self) -> str:
         """Return the summary, and the stages that have slips."""
         slips = f" Slips: {', '.join(self.slips)}." if self.slips else ""
-        return f"{self.summary()[0].upper()}{self.summary()[1:]}.{slips}"
+        return f"{self.summary().capitalize()}.{slips}"
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return what the example gives, and what is printed and recomputed of each stage."""
         arrays = {f"{matrix.key} given": matrix.values for matrix in self.given}
         for stage in self.stages:
-            arrays |= {f"{stage.key} {kind}": getattr(stage, kind) for kind in _ARRAYS.split()}
+            arrays |= {f"{stage.key} {kind}": getattr(stage, kind) for kind in _ARRAYS}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def about(self) -> dict[str, Any]:
@@ -276,18 +285,17 @@ class ExampleResult(Result):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(literal(self.title, 120), "bold")
         if any(stage.printed is not None for stage in self.stages):
-            marks = ", ".join(f"{mark} {state}" for state, mark in _MARKS.items() if mark)
-            yield Text(f"{marks}, no mark: {EXACT}", "dim")
+            yield Text(f"≈ {ROUNDED}, ≠ {DIFFERS}, no mark: {EXACT}", "dim")
         for given in self.given:
             yield Text(f"\n{given.key}, given", "bold")
-            yield _table([Matrix("", given.values, given.texts, given.rows, given.columns)])
+            yield _table([given.matrix()])
         for number, stage in enumerate(self.stages, start=1):
-            yield Text(f"\n{number}  {stage.heading}   {stage.formula}", "bold")
+            yield Text(f"\n{number}  {stage.title}   {stage.formula}", "bold")
             yield _table(stage.matrices())
             for matrix in stage.matrices():
                 if matrix.states is not None:
-                    mark = Text(f"{_MARKS[matrix.worst] or '='} ", _STYLES[matrix.worst])
-                    yield mark.append(matrix.heading, "not bold default")
+                    mark, style = _LOOKS[matrix.worst]
+                    yield Text(f"{mark or '='} ", style).append(matrix.heading, "not bold default")
             for note in stage.notes:
                 yield Text(literal(note, 2000), "dim")
         yield Text(f"\n{self.conclusion()}", "bold")
@@ -310,8 +318,8 @@ def _table(matrices: Sequence[Matrix]) -> Table:
         for matrix in matrices:
             cells = [Text(text) for text in matrix.texts[i]]
             for j, state in enumerate(() if matrix.states is None else matrix.states[i]):
-                if mark := _MARKS[state]:
-                    cells[j] = Text(f"{mark}{cells[j]}", _STYLES[state])
+                if state != EXACT:
+                    cells[j] = Text(f"{_LOOKS[state][0]}{cells[j]}", _LOOKS[state][1])
             row = literal(label, _LABEL) if matrix is matrices[0] else ""
             table.add_row(Text(row), matrix.source, *cells)
     return table
