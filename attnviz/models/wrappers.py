@@ -30,9 +30,6 @@ from attnviz.models.pretrained import expect_finite, read_json, translate
 from attnviz.results.base import doc, documented
 
 _CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
-_VIRTUAL_TOKENS = (
-    "PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT",
-)  # fmt: skip
 _PROCESSORS = (
     "tokenizer", "processing_class", "processor", "image_processor", "feature_extractor",
 )  # fmt: skip
@@ -63,7 +60,11 @@ def unwrap(source: Any) -> Unwrapped:
         return Unwrapped(source)
     name, found = type(source).__name__, _models_in(source)
     if not found:
-        raise InputError(_no_model_in(source))
+        raise InputError(
+            f"{name} is not a checkpoint: give a folder, a hub name, a model of transformers, or "
+            "an object that holds one. Of its weights alone, call model.load_state_dict(weights). "
+            "What another module computes can be given to attnviz.from_weights."
+        )
     if len(found) > 1:
         paths = ", ".join(f"{one.path} ({type(one.value).__name__})" for one in found)
         raise InputError(
@@ -151,25 +152,6 @@ def _models_in(source: Any) -> list[_Place]:
     return found
 
 
-def _no_model_in(source: Any) -> str:
-    """Return the message that an object holds no model."""
-    problem = f"{type(source).__name__} is not a checkpoint"
-    if isinstance(source, nn.Module):
-        return (
-            f"{problem} and holds no model of transformers. Pass the weights that it returns to "
-            "attnviz.from_weights."
-        )
-    if isinstance(source, dict) and any(isinstance(value, Tensor) for value in source.values()):
-        return (
-            f"{problem}: it holds weights without a model. Build their model, call "
-            "model.load_state_dict(weights), and pass the model."
-        )
-    return (
-        f"{problem}: give a folder, a hub name, a model of transformers, or an object that holds "
-        "one."
-    )
-
-
 def base_of_adapter(name: str, folder: Path) -> str | None:
     """Return the base model of a folder that holds only an adapter; None for any other folder.
 
@@ -179,15 +161,11 @@ def base_of_adapter(name: str, folder: Path) -> str | None:
         return None
     settings = read_json(name, folder / _CONFIG)
     kind, base = settings.get("peft_type"), settings.get("base_model_name_or_path")
-    if kind in _VIRTUAL_TOKENS:
-        raise ModelError(
-            f"{name}: {_CONFIG} is of kind {kind!r:.40}: trained vectors before every text, which "
-            f"attnviz does not read. Give the model without them: {base!r:.200}."
-        )
     if kind != "LORA":
         raise ModelError(
-            f"{name}: {_CONFIG} is of kind {kind!r:.40}, and folders of LORA are read. Load the "
-            "model with peft, and pass it in Python: attnviz.load(model, tokenizer=tokenizer)."
+            f"{name}: {_CONFIG} is of kind {kind!r:.40}, and folders of LORA are read. Merge it: "
+            "peft_model.merge_and_unload().save_pretrained(new). Vectors before every text cannot "
+            f"be merged; give the model without them: {base!r:.200}."
         )
     if not isinstance(base, str) or not base:
         raise ModelError(f"{name}: {_CONFIG} names no base model. Add base_model_name_or_path.")

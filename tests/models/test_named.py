@@ -18,7 +18,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_a_model_that_was_not_fetched_names_the_script(cache):
-    with pytest.raises(ModelError, match=r"Run 'python scripts/fetch_models.py smollm2'"):
+    with pytest.raises(ModelError, match=r"Run 'python scripts/fetch_models.py --again smollm2'"):
         attnviz.load("smollm2")
 
 

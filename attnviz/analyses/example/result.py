@@ -18,14 +18,6 @@ from attnviz.errors import joined
 from attnviz.results.base import Result, Savable, described, doc, documented
 from attnviz.results.text import literal
 
-_ARRAYS = (
-    "printed", "from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed",
-    "from_inputs_follows", "from_printed_follows", "from_printed_exactly",
-)  # fmt: skip
-_FACTS = (
-    "key name head title formula decimals slips rows columns sources notes from_inputs_states "
-    "from_printed_states"
-)
 _LABEL = 12  # characters of a row's or a column's label in a terminal
 
 # The states of a printed cell.
@@ -154,7 +146,8 @@ class ReplayedStage(Savable):
 
     def about(self) -> dict[str, Any]:
         """Return the facts about the stage beside its arrays, as types of JSON."""
-        return described(self, _FACTS)
+        facts = "key name head title formula decimals slips rows columns sources notes"
+        return described(self, f"{facts} from_inputs_states from_printed_states")
 
     def matrices(self) -> list[Matrix]:
         """Return the printed matrix and ours from both sources, with one more digit."""
@@ -215,10 +208,11 @@ class ExampleResult(Result):
             return [cell for array in arrays if array is not None for cell in array.flatten()]
 
         follow, exactly = cells("from_printed_follows"), cells("from_printed_exactly")
+        printed, from_inputs = cells("printed"), cells("from_inputs_follows")
         return {
-            "printed": len(cells("printed")),
-            "untold": sum(stage.untold for stage in self.stages),
-            "from_inputs": int(sum(cells("from_inputs_follows"))),
+            "printed": len(printed),
+            "untold": len(printed) - len(from_inputs),
+            "from_inputs": int(sum(from_inputs)),
             "linked": len(follow),
             "from_printed": int(sum(follow)),
             "within_rounding": int(sum(follow)) - int(sum(exactly)),
@@ -267,8 +261,11 @@ class ExampleResult(Result):
     def to_arrays(self) -> dict[str, Tensor]:
         """Return what the example gives, and what is printed and recomputed of each stage."""
         arrays = {f"{matrix.key} given": matrix.values for matrix in self.given}
+        ours = ("from_inputs", "from_printed", "slack_from_inputs", "slack_from_printed")
+        follows = ("from_inputs_follows", "from_printed_follows", "from_printed_exactly")
         for stage in self.stages:
-            arrays |= {f"{stage.key} {kind}": getattr(stage, kind) for kind in _ARRAYS}
+            for kind in ("printed", *ours, *follows):
+                arrays[f"{stage.key} {kind}"] = getattr(stage, kind)
         return {name: array for name, array in arrays.items() if array is not None}
 
     def about(self) -> dict[str, Any]:

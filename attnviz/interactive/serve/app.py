@@ -378,8 +378,8 @@ def _bind(host: str, port: int) -> socket.socket:
 
 def _load(names: Sequence[str], load: Callable[[str | None], Model]) -> dict[str, Model]:
     models: dict[str, Model] = {}
-    for name in names or [BUNDLED]:
-        model = load(None if name == BUNDLED else name)
+    for name in names or [BUNDLED.name]:
+        model = load(None if name == BUNDLED.name else name)
         expect_one_text(model.checkpoint)
         if model.name in models:
             raise InputError(f"--model names {model.name} twice. Leave one out.")

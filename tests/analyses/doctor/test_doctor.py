@@ -1,5 +1,6 @@
 """`attnviz.doctor` and `attnviz doctor`: each thing that is missing is found, with its remedy."""
 
+import importlib.util
 import json
 import os
 import re
@@ -44,7 +45,7 @@ def test_it_works_here(checkup):
     ]  # fmt: skip
     assert f"torch {metadata('torch')['Version']}, " in one(checkup, "required").found
     assert f"of {os.cpu_count()} cores" in one(checkup, "cpu").found
-    assert one(checkup, "default").found.startswith("all-MiniLM-L6-v2, verified, in ")
+    assert one(checkup, "all-MiniLM-L6-v2").found.startswith("verified, in ")
 
 
 def test_it_is_shown_in_a_notebook_and_as_one_line(checkup):
@@ -146,15 +147,20 @@ def test_what_is_missing_is_named(monkeypatch, tmp_path):
     ]  # fmt: skip
     monkeypatch.setattr(compute, "requires", lambda name: requirements)
     monkeypatch.setattr(named, "user_cache_path", lambda *_, **__: tmp_path)
-    monkeypatch.setattr(compute, "bundled_folder", lambda: tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = compute.doctor()
-    assert [one.name for one in result.findings if one.is_broken] == ["required", "default"]
+    assert [one.name for one in result.findings if one.is_broken] == [
+        "required",
+        "all-MiniLM-L6-v2",
+    ]
     assert not result.works
     assert one(result, "required").remedy == "pip install 'no-such-package>=2' 'numpy>=999'"
     assert "torch" not in one(result, "required").found
     assert one(result, "large").remedy == "pip install 'attnviz[large]'"
     assert one(result, "triton").found.endswith("(not for this system)")
-    assert one(result, "smollm2").remedy.startswith("Run 'python scripts/fetch_models.py smollm2'")
+    assert one(result, "smollm2").remedy.startswith(
+        "Run 'python scripts/fetch_models.py --again smollm2'"
+    )
 
 
 @pytest.mark.usefixtures("without_torch")
@@ -167,9 +173,13 @@ def test_a_package_that_is_too_old_is_no_reason_to_stop(monkeypatch):
 
 @pytest.mark.usefixtures("without_torch")
 def test_default_weights_that_changed_are_found(monkeypatch, tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"other")
-    monkeypatch.setattr(compute, "bundled_folder", lambda: tmp_path)
-    assert one(compute.doctor(), "default").is_broken
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"other")
+    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    found = one(compute.doctor(), "all-MiniLM-L6-v2")
+    assert found.found == "its weights were changed"
+    assert found.is_broken
 
 
 @pytest.mark.usefixtures("without_torch")
