@@ -9,20 +9,14 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from attnviz.analyses.example.compute import example as replay
-from attnviz.analyses.example.result import (
-    DIFFERS,
-    EXACT,
-    INHERITED,
-    ROUNDED,
-    ExampleResult,
-    Matrix,
-)
+from attnviz.analyses.example.result import STATES, ExampleResult, Matrix
 from attnviz.figures import figure
 from attnviz.figures.cells import draw_cells, frame, write_numbers
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import FULL_WIDTH, SMALL_SIZE, SMALLEST_SIZE, WIDE, theme
 from attnviz.results.text import literal, with_minus
 
+DIFFERS, INHERITED, ROUNDED, EXACT = STATES
 # Inches, unless said otherwise.
 _BELOW, _GAP = 0.1, 0.1  # below a stage, and between its matrices
 _CELL, _ROW = 0.38, 0.16  # a cell's width at most, and its height

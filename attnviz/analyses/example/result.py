@@ -20,13 +20,11 @@ from attnviz.results.text import literal
 
 _LABEL = 12  # characters of a row's or a column's label in a terminal
 
-# The states of a printed cell.
-EXACT, ROUNDED, DIFFERS = "follows exactly", "within rounding", "does not follow"
-INHERITED = "inherited"  # the cell does not follow from the inputs, but from printed stages
-_LOOKS = {
-    DIFFERS: ("≠", "bold red"), INHERITED: ("≠", "bold red"), ROUNDED: ("≈", "yellow"),
-    EXACT: ("", "green"),
-}  # fmt: skip
+# The states of a printed cell. One that is inherited follows only from printed stages before it.
+STATES = "does not follow", "inherited", "within rounding", "follows exactly"
+DIFFERS, INHERITED, ROUNDED, EXACT = STATES
+_MARKS = dict(zip(STATES, ("≠", "≠", "≈", ""), strict=True))
+_STYLES = dict(zip(STATES, ("bold red", "bold red", "yellow", "green"), strict=True))
 
 Labels: TypeAlias = tuple[str, ...]
 States: TypeAlias = list[list[str]]
@@ -57,7 +55,7 @@ class Matrix:
     def worst(self) -> str:
         """The state that is farthest from `EXACT`."""
         cells = () if self.states is None else self.states
-        return next(state for state in _LOOKS if state in cells or state == EXACT)
+        return next(state for state in STATES if state in cells or state == EXACT)
 
 
 @documented
@@ -291,8 +289,8 @@ class ExampleResult(Result):
             yield _table(stage.matrices())
             for matrix in stage.matrices():
                 if matrix.states is not None:
-                    mark, style = _LOOKS[matrix.worst]
-                    yield Text(f"{mark or '='} ", style).append(matrix.heading, "not bold default")
+                    mark = Text(f"{_MARKS[matrix.worst] or '='} ", _STYLES[matrix.worst])
+                    yield mark.append(matrix.heading, "not bold default")
             for note in stage.notes:
                 yield Text(literal(note, 2000), "dim")
         yield Text(f"\n{self.conclusion()}", "bold")
@@ -316,7 +314,7 @@ def _table(matrices: Sequence[Matrix]) -> Table:
             cells = [Text(text) for text in matrix.texts[i]]
             for j, state in enumerate(() if matrix.states is None else matrix.states[i]):
                 if state != EXACT:
-                    cells[j] = Text(f"{_LOOKS[state][0]}{cells[j]}", _LOOKS[state][1])
+                    cells[j] = Text(f"{_MARKS[state]}{cells[j]}", _STYLES[state])
             row = literal(label, _LABEL) if matrix is matrices[0] else ""
             table.add_row(Text(row), matrix.source, *cells)
     return table
