@@ -1,6 +1,5 @@
 """A model is searched once; whatever may add an attention makes it be searched again."""
 
-
 import pytest
 import torch
 from families import TEXTS, tiny
