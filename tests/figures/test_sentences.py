@@ -14,7 +14,7 @@ import pytest
 import torch
 from one_model import one_model  # noqa: F401
 
-from figures.sentences import gallery
+from figures.sentences import gallery, gallery_fetched
 from figures.sentences.cases import ANALYSES, RUNS
 from figures.sentences.invented import INVENTED
 from figures.sentences.reading import NUMBER, Patterns, agrees, read_all, read_lines
@@ -68,14 +68,15 @@ def test_every_title_and_caption_of_the_gallery_names_what_the_model_gives(stem)
 
 
 def test_every_figure_of_the_gallery_is_checked_or_listed_with_a_reason():
-    assert gallery.built().keys() == gallery.CAPTIONS.keys() | gallery.NOT_CHECKED.keys()
-    assert not gallery.CAPTIONS.keys() & gallery.NOT_CHECKED.keys()
+    checked = gallery.CAPTIONS.keys() | gallery_fetched.CAPTIONS.keys()
+    assert gallery.built().keys() == checked | gallery.NOT_CHECKED.keys()
+    assert not checked & gallery.NOT_CHECKED.keys()
 
 
 def test_every_file_of_the_gallery_holds_a_true_caption_and_verdict():
     for stem in gallery.built().keys() - gallery.UNREAD:
         text = gallery.description(stem)
-        if stem in gallery.NOT_CHECKED:
+        if stem in gallery.NOT_CHECKED or stem in gallery_fetched.CAPTIONS:
             text = text[text.index("Verified:") :]
         facts = SimpleNamespace(stem=stem, model=RUNS.model)
         problems = read_all(text, facts, gallery.FILES)

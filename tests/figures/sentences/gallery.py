@@ -33,15 +33,26 @@ NOT_CHECKED = {
     "fig18_four_rankings": "a shift between sixteen texts; others are checked in the goldens",
     "fig20_survey": "a survey of 178 sentences; one of 16 texts is checked in the goldens",
     "fig21_atoms": "RXNMapper, in tests/real",
-    "fig22_induction": "SmolLM2, in tests/real/test_gallery_captions.py",
-    "fig23_sink": "SmolLM2, in tests/real/test_gallery_captions.py",
     "fig24_wordnet": "416 pairs in two models take minutes",
-    "fig25_grouped_queries": "SmolLM2, in tests/real/test_gallery_captions.py",
-    "fig26_decoder_senses": "SmolLM2, in tests/real/test_gallery_captions.py",
     "fig27_bert_and_decoder": "SmolLM2; the ranking of heads is checked in the goldens",
     "fig28_training": "a model is trained for it; three checkpoints are checked in the goldens",
     "fig29_linear_attention": "three models are trained for it",
 }
+
+
+KEPT = []
+
+
+def kept(function):
+    """Keep what a function returns until all captions are read."""
+    KEPT.append(cache(function))
+    return KEPT[-1]
+
+
+def forget():
+    """Forget what the captions share."""
+    for shared in KEPT:
+        shared.cache_clear()
 
 
 def built():
@@ -55,7 +66,7 @@ def description(stem):
     return html.unescape(re.search(r"<dc:description>(.*?)</dc:description>", file, re.S)[1])
 
 
-@cache
+@kept
 def eager(model):
     """Return a copy of the model whose code returns its weights."""
     shared = {id(one): one for one in model.module.parameters()}
@@ -64,14 +75,7 @@ def eager(model):
     return module
 
 
-def forget():
-    """Forget what the captions share."""
-    for shared in (eager, read, vectors, cards, orders, apples, sinks, license_text, worked):
-        shared.cache_clear()
-    random_scores.cache_clear()
-
-
-@cache
+@kept
 def read(model, text):
     """Return the weights (layers, heads, T, T), the hidden states and the tokens of a text."""
     inputs = model.tokenizer(text, return_tensors="pt")
@@ -200,7 +204,7 @@ def matrix_median(model, said):
 VECTOR = caption("fig02_attention_vector", "A large weight is not a large effect.")
 
 
-@cache
+@kept
 def vectors(model):
     """Return the weights, the values' lengths and the shares of “train” in each head."""
     run = read(model, "the train left the station")
@@ -306,7 +310,7 @@ CARDS = caption(
 SHARE = 0.8
 
 
-@cache
+@kept
 def cards(model):
     run = read(model, "the train left this station on time")
     weights, words = without_special(run)
@@ -366,7 +370,7 @@ WORKED = caption(
 )
 
 
-@cache
+@kept
 def worked(name):
     return Worked(facts_of(attnviz.example(name)))
 
@@ -479,7 +483,7 @@ def softmax(scores):
     return e / e.sum(-1, keepdims=True)
 
 
-@cache
+@kept
 def random_scores():
     """Return the widths, and the variances and weights of scores of random vectors."""
     widths = 2 ** np.arange(11)
@@ -556,7 +560,7 @@ ORDER = caption(
 )
 
 
-@cache
+@kept
 def orders(model):
     """Return how far vectors move if words are shuffled, without positions and with them."""
     ids = model.tokenizer(ON_TIME, return_tensors="pt").input_ids
@@ -601,7 +605,7 @@ FRUITS = ["banana", "pear", "cherry", "grape", "peach", "plum", "mango", "lemon"
 TECH = ["computer", "laptop", "phone", "internet", "robot", "camera", "tablet", "software"]
 
 
-@cache
+@kept
 def apples(model):
     """Return the places between fruits and technical words, by layer, and the last states."""
     words = [*FRUITS, *TECH, "apple", "apple phones", "apple pie", *(f"{f} phones" for f in FRUITS)]
@@ -678,7 +682,7 @@ The museum (closed on Mondays) shows old maps.|“Stay here,” he said, “unti
 When the bell rang, nobody moved.|Rain fell all night, and the river rose.|Sit down, Tom!"""
 
 
-@cache
+@kept
 def sinks(model):
     """Return the shares of [CLS], [SEP] and punctuation by head, and even weights."""
     received, even = [], []
@@ -720,7 +724,7 @@ def sinks_shares(model, said):
 LONG = caption("fig19_long_text")
 
 
-@cache
+@kept
 def license_text(model):
     text = (GALLERY.parent / "LICENSE").read_text(encoding="utf-8")[:2300]
     run = read(model, text)

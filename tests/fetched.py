@@ -11,7 +11,7 @@ from matplotlib import get_data_path
 import attnviz
 from attnviz.models.named import NAMED
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 if str(SCRIPTS) not in sys.path:
     sys.path.insert(0, str(SCRIPTS))
 
