@@ -14,7 +14,7 @@ import pytest
 import torch
 from one_model import one_model  # noqa: F401
 
-from figures.sentences import gallery, gallery_fetched
+from figures.sentences import gallery, gallery_fetched, gallery_texts  # noqa: F401
 from figures.sentences.cases import ANALYSES, RUNS
 from figures.sentences.invented import INVENTED
 from figures.sentences.reading import NUMBER, Patterns, agrees, read_all, read_lines
@@ -60,10 +60,8 @@ def test_sentences_about_invented_numbers_name_them(analysis):
 
 @pytest.mark.parametrize("stem", gallery.CAPTIONS)
 def test_every_title_and_caption_of_the_gallery_names_what_the_model_gives(stem):
-    figure = gallery.built()[stem]
-    problems = read_all(figure["title"], RUNS.model, gallery.TITLES)
-    caption = " ".join(figure["caption"].split())
-    problems += read_all(caption, RUNS.model, gallery.CAPTIONS[stem])
+    patterns = [*gallery.TITLES, *gallery.CAPTIONS[stem]]
+    problems = [one for text in gallery.texts(stem) for one in read_all(text, RUNS.model, patterns)]
     assert not problems, "\n".join(problems)
 
 
@@ -143,7 +141,7 @@ def test_a_wrong_number_and_a_swapped_word_are_found(analysis):
 
 @pytest.mark.parametrize("stem", gallery.CAPTIONS)
 def test_a_wrong_number_in_the_gallery_is_found(stem):
-    caption = " ".join(gallery.built()[stem]["caption"].split())
+    _, caption = gallery.texts(stem)
     wrong = [*planted(caption)]
     for text in islice(wrong, 0, None, max(1, len(wrong) // 3)):
         assert read_all(text, RUNS.model, gallery.CAPTIONS[stem]), text

@@ -11,12 +11,10 @@ pytestmark = pytest.mark.real
 
 @pytest.mark.parametrize("stem", CAPTIONS)
 def test_a_caption_about_a_fetched_model_names_what_its_code_returns(stem):
-    figure = gallery.built()[stem]
-    caption = " ".join(figure["caption"].split())
-    problems = [one for text in (figure["title"], caption)
-                for one in read_all(text, None, CAPTIONS[stem])]  # fmt: skip
+    texts, patterns = gallery.texts(stem), CAPTIONS[stem]
+    problems = [one for text in texts for one in read_all(text, None, patterns)]
     assert not problems, "\n".join(problems)
-    wrong = [*planted(caption)]
-    missed = [text for text in wrong[:: max(1, len(wrong) // 6)]
-              if not read_all(text, None, CAPTIONS[stem])]  # fmt: skip
+    wrong = [*planted(texts[1])]
+    chosen = wrong[:: max(1, len(wrong) // 6)]
+    missed = [text for text in chosen if not read_all(text, None, patterns)]
     assert not missed, "\n".join(missed)

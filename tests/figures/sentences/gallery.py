@@ -25,7 +25,6 @@ GALLERY = Path(__file__).parents[3] / "gallery"
 
 NOT_CHECKED = {
     "fig03_recurrent_attention": "two networks are trained for it",
-    "fig06_senses": "the senses of ten words take minutes; those of one are checked in the goldens",
     "fig09_signal_decay": "24 random networks of its own, and no result of attnviz",
     "fig11_cost": "memory and time of the machine that drew it",
     "fig15_image_patches": "DINOv2, in tests/real",
@@ -58,6 +57,12 @@ def forget():
 def built():
     """Return the title and the caption of each figure of the page."""
     return json.loads((GALLERY / "built.json").read_text(encoding="utf-8"))
+
+
+def texts(stem):
+    """Return the title and the caption of a figure."""
+    figure = built()[stem]
+    return figure["title"], " ".join(figure["caption"].split())
 
 
 def description(stem):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from fetched import load
+
 from figures.sentences import gallery
 from figures.sentences.maps import HALF
 from figures.sentences.reading import read_number
