@@ -29,8 +29,6 @@ NOT_CHECKED = {
     "fig11_cost": "memory and time of the machine that drew it",
     "fig15_image_patches": "DINOv2, in tests/real",
     "fig16_sound_frames": "Whisper, in tests/real",
-    "fig18_four_rankings": "a shift between sixteen texts; others are checked in the goldens",
-    "fig20_survey": "a survey of 178 sentences; one of 16 texts is checked in the goldens",
     "fig21_atoms": "RXNMapper, in tests/real",
     "fig24_wordnet": "416 pairs in two models take minutes",
     "fig27_bert_and_decoder": "SmolLM2; the ranking of heads is checked in the goldens",

@@ -8,10 +8,12 @@ import numpy as np
 from scipy.stats import binomtest
 
 import attnviz
+from figures.sentences.cases import measured_again
+from figures.sentences.corpus import SURVEY
 from figures.sentences.facts import facts_of
-from figures.sentences.gallery import FILES, caption, eager, kept, read
+from figures.sentences.gallery import FILES, FRUITS, TECH, apples, caption, eager, kept, read
 from figures.sentences.reading import Pattern, read_number
-from figures.sentences.words import BEYOND, SENSES
+from figures.sentences.words import BEYOND, SENSES, Moved
 
 
 @kept
@@ -177,7 +179,187 @@ def check_all(model, said):
 
 @kept
 def senses_result(model):
-    return facts_of(attnviz.senses("check", model=model))
+    return measured_again(facts_of(attnviz.senses("check", model=model)))
 
 
 of_result(SENSES, "fig06_senses", senses_result)
+
+
+# ------------------------------------------------------------------------- a shift of two texts
+
+RANKINGS = caption(
+    "fig18_four_rankings",
+    "Attention cannot say in which direction a word pulls",
+    "Three words prove little about a ranking; scripts/bench.py compares the methods on hundreds "
+    "of sentences.",
+)
+NEIGHBORS = "phones", "pie"
+
+
+@kept
+def pulls(model):
+    """Return by neighbor and method what each word beside “apple” did, shares of the way.
+
+    The credit, and what is lost in a run without a word, are those of the result; all else is
+    computed from the model's own weights and states.
+    """
+    _, states, fruit, tech = apples(model)
+    way = np.linalg.norm(tech - fruit)
+    regions = {name: [f"I love {word}" for word in words]
+               for name, words in (("tech", TECH), ("fruit", FRUITS))}  # fmt: skip
+    found = []
+    for n, neighbor in enumerate(NEIGHBORS):
+        text = f"I love apple {neighbor}"
+        moved = Moved(facts_of(attnviz.shift("apple", text, toward=regions, model=model)))
+        words = [1, 2, 4]
+        assert moved.sources == words
+        assert len(moved.causal) == 4
+        without = (states[17 + n] - states[16]) @ (tech - fruit) / way
+        assert np.isclose(moved.causal["delete"][4], without, atol=1e-3)
+        weights = read(model, text).weights.mean(1)
+        rollout = np.eye(len(weights[0]))
+        for layer in weights:
+            rollout = (layer + np.eye(len(layer))) / 2 @ rollout
+        rows = moved.credit / way, moved.effect / way, weights[-1, 3], rollout[3]
+        found.append([row[words] for row in rows])
+    return np.array(found)
+
+
+@RANKINGS.sentence(
+    "What each word did to “<word:w>”, from fruit toward tech: by the exact decomposition; by the "
+    "effect of masking, replacing, knocking out or deleting the word (mean of the four); by raw "
+    "attention (layer <layer>, the last, counted from 0; mean of heads <first:h> to <last:h>); and "
+    "by rollout (all heads of all layers)."
+)
+def rankings_methods(model, said):
+    layers, heads = read(model, "I love apple pie").weights.shape[:2]
+    one = {"word": "apple", "layer": layers - 1, "first": f"{layers - 1}.0"}
+    return one | {"last": f"{layers - 1}.{heads - 1}"}
+
+
+@RANKINGS.sentence(
+    "The first two are shares of the way from the mean of eight fruits, each read in a text such "
+    "as “<text:w>”, to that of eight technical words."
+)
+def rankings_way(model, said):
+    assert len(FRUITS) == len(TECH) == 8
+    return {"text": f"I love {FRUITS[0]}"}
+
+
+@RANKINGS.sentence(
+    "For “<a:w>” the decomposition gives <a_credit> and the interventions <a_effect>; for “<b:w>” "
+    "<b_credit> and <b_effect>."
+)
+def rankings_pulls(model, said):
+    (a_credit, a_effect), (b_credit, b_effect) = pulls(model)[:, :2, -1]
+    one = dict(zip("ab", NEIGHBORS, strict=True))
+    return one | {
+        "a_credit": a_credit, "a_effect": a_effect, "b_credit": b_credit, "b_effect": b_effect
+    }  # fmt: skip
+
+
+@RANKINGS.sentence("Attention has no sign: it gives “<a:w>” <a_weight> and “<b:w>” <b_weight>.")
+def rankings_attention(model, said):
+    """The pulls have opposite signs, and both weights are positive."""
+    credits, _, attention, _ = pulls(model)[:, :, -1].T
+    assert credits[0] > 0 > credits[1]
+    assert attention.min() > 0.1
+    return dict(zip("ab", NEIGHBORS, strict=True)) | dict(
+        zip(("a_weight", "b_weight"), attention, strict=True)
+    )
+
+
+@RANKINGS.sentence("Rollout is between <least> and <most> for all of them.")
+def rankings_rollout(model, said):
+    rollout = pulls(model)[:, 3]
+    return {"least": rollout.min(), "most": rollout.max()}
+
+
+@FILES.sentence("How far each word moves “<word:w>” on the way from fruit to tech; <model:*>.")
+def file_pulls(file, said):
+    assert file.stem == "fig18_four_rankings"
+    return {"word": "apple", "model": file.model.name}
+
+
+# ---------------------------------------------------------------------------------------- survey
+
+MANY = caption(
+    "fig20_survey",
+    "What heads do over many sentences",
+    "One sentence gives a picture; many show what a head does.",
+)
+
+
+@kept
+def statistics(model):
+    """Return the mean weight on the previous, the next and special tokens of each text.
+
+    They are (texts, layers, heads), of all tokens that have such a word beside them; and what
+    uniform weights would give to the previous token.
+    """
+    previous, after, special, even = [], [], [], []
+    for word in bundled().values():
+        for text in (text for some in word.values() for text in some):
+            weights = read(model, text).weights
+            T = weights.shape[-1]
+            rows = np.arange(1, T - 1)
+            previous.append(weights[..., rows[1:], rows[:-1]].mean(-1))
+            after.append(weights[..., rows[:-1], rows[1:]].mean(-1))
+            special.append(weights[..., rows, :][..., [0, -1]].sum(-1).mean(-1))
+            even.append(1 / T)
+    return *map(np.array, (previous, after, special)), np.mean(even)
+
+
+@kept
+def survey_result(model):
+    texts = [text for word in bundled().values() for some in word.values() for text in some]
+    return measured_again(facts_of(attnviz.survey(texts, model=model)))
+
+
+def best(values):
+    """Return the head with the largest mean over texts, and its values."""
+    layer, head = np.unravel_index(values.mean(0).argmax(), values.shape[1:])
+    return f"{layer}.{head}", values[:, layer, head]
+
+
+@MANY.sentence("<texts> sentences, compared with shuffled keys.")
+def many_texts(model, said):
+    return {"texts": len(statistics(model)[0])}
+
+
+@MANY.sentence(
+    "Head <head:h> gives <share> of its weight to the previous token (interval over sentences: "
+    "<low> to <high>; uniform weights <even>), and head <other:h> gives <after> to the next."
+)
+def many_previous(model, said):
+    """The interval is that of other resamples of the sentences."""
+    previous, after, _, even = statistics(model)
+    head, shares = best(previous)
+    other, to_next = best(after)
+    one = {"head": head, "share": shares.mean(), "even": even}
+    means = np.random.default_rng(20).choice(shares, (4000, len(shares))).mean(1)
+    for name, end in (("low", 0.025), ("high", 0.975)):
+        one[name] = read_number(said[name])[0]
+        assert abs(one[name] - np.quantile(means, end)) < 1e-4, name
+    assert one["low"] > even
+    return one | {"other": other, "after": to_next.mean()}
+
+
+@MANY.sentence(
+    "<named> of <heads> heads have a name, found on half of the sentences and confirmed on the "
+    "other half, corrected for all heads and statistics."
+)
+def many_named(model, said):
+    roles = survey_result(model).roles
+    return {"named": sum(map(bool, roles)), "heads": len(roles)}
+
+
+@MANY.sentence(
+    "Between the first and the last layer the mean head gives <rest> of its weight to special "
+    "tokens."
+)
+def many_rest(model, said):
+    return {"rest": statistics(model)[2].mean(0)[1:-1].mean()}
+
+
+of_result(SURVEY, "fig20_survey", survey_result)
