@@ -1,13 +1,14 @@
-"""In DINOv2's last layer, patches attend to what they show
+"""In a head of DINOv2's last layer, patches attend to what they show
 
 DINOv2 divides a photo of Grace Hopper into {rows} × {columns} patches. In layer {layer}, head
-{head}, patches of her face give {face:.0%} of their weight to the face ({near_face:.0%} if weights
-depended on distance alone), those of the wall {wall:.0%} to the wall ({near_wall:.0%}), those of
-the ribbons {ribbons:.0%} to the ribbons ({near_ribbons:.0%}), and [CLS] gives the face {cls:.0%}.
-Head {sink_head} of layer {first} has a sink instead: on average patches give {sink:.0%} of their
-weight to one patch below the name tag. It is no outlier like those that Darcet et al. replace by
-registers: its norm after the last layer is {norm:.1f} times the median of all patches, and none
-exceeds {largest:.1f} times. (Photo: James S. Davis, U.S. Navy, public domain, from matplotlib.)
+{head}, patches of her face give {face:.0%} of their weight to the face ({near_face:.0%} if each two
+patches had the mean weight of all that lie as far apart in the same direction), those of the wall
+{wall:.0%} to the wall ({near_wall:.0%}), those of the ribbons {ribbons:.0%} to the ribbons
+({near_ribbons:.0%}), and [CLS] gives the face {cls:.0%}. Head {sink_head} of layer {first} has a
+sink instead: on average patches give {sink:.0%} of their weight to one patch below the name tag. It
+is no outlier like those that Darcet et al. replace by registers: its norm after the last layer is
+{norm:.1f} times the median of all patches, and none exceeds {largest:.1f} times. (Photo: James S.
+Davis, U.S. Navy, public domain, from matplotlib.)
 """
 
 import numpy as np
@@ -44,7 +45,7 @@ glow = colors.LinearSegmentedColormap.from_list("", ["#79b", "#9bc", "#eef", "#f
 patches = "[CLS]", (17, 19), (10, 32), (33, 28), (17, 19)
 beside, stacked = ("P01|;234|", (9, 9, 9, 0.4), None, 0.67), ("P0|;12|;34|", (9, 9, 0.5), None, 1.5)
 with attnviz.plot.style():
-    finding = "In DINOv2's last layer, patches attend to what they show"
+    finding = "In a head of DINOv2's last layer, patches attend to what they show"
     fig, *axes, photo, bar = panels(finding, beside, stacked)
     photo.imshow(result.image.numpy(), aspect="auto").axes.set_axis_off()
     for ax, patch, title in zip(axes, patches, titles.split("|"), strict=True):

@@ -1,4 +1,4 @@
-"""Whisper reads each word where it is spoken
+"""A head of Whisper reads each word where it is spoken
 
 A synthetic voice says “{said}” Whisper tiny.en writes the sentence; each row is the step that
 writes one word, and what it attends to among {frames} frames of the sound. Lines mark where each
@@ -53,5 +53,5 @@ with attnviz.plot.style():
     ax.set(xlabel="sound, s", ylabel="word written", yticks=range(count), yticklabels=words)
     above.axis("off")
 note = "Lines: where each word begins. Colors: attention of a head to the sound"
-title = "Whisper reads each word where it is spoken"
+title = "A head of Whisper reads each word where it is spoken"
 fig = attnviz.plot.add_caption(fig, title=title, text=note, agreement=result.agreement)

@@ -1,13 +1,13 @@
-"""One head of RXNMapper tells where each atom of a product comes from
+"""One head of RXNMapper tells where {right} of {count} atoms of products come from
 
 RXNMapper was trained to fill in masked tokens of reactions. In layer {layer}, head {head}, an atom
 of the product gives its largest weight among the atoms of the reactants to the one that it comes
 from: for {right} of {count} atoms, in the {reactions} reactions whose maps are published with its
 package (Schwaller et al.). A guess would be right for {chance:.0f}. Layers share their parameters,
-and head {head} of {alike} layers is as good as that. Of the heads with another number the best, in
-layer {other_layer}, head {other_head}, is right for {other}. In the reaction shown, {rest:.1%} of
-the weight on atoms of the reactants is on the solvent and the base, from which the product has no
-atom.
+and head {head} of {alike} layers is as good as that. Of the heads with another number the best,
+head {other_head} of layers {other_layers}, is right for {other}. In the reaction shown, {rest:.1%}
+of the weight on atoms of the reactants is on the solvent and the base, from which the product has
+no atom.
 """
 
 from dataclasses import replace
@@ -29,7 +29,9 @@ for result, origins in zip(results, PUBLISHED.values(), strict=True):
 count, reactions = sum(map(len, PUBLISHED.values())), len(PUBLISHED)
 alike = (right[:, head] >= right[layer, head]).sum()
 others = np.where(np.arange(right.shape[1]) == head, 0, right)
-(other_layer, other_head), other = np.unravel_index(others.argmax(), right.shape), others.max()
+other, (tied, (other_head, *same)) = others.max(), np.nonzero(others == others.max())
+other_layers = " and ".join(map(str, tied))
+assert {*same} == {other_head}
 right = right[layer, head]
 
 result, (reaction, origins) = results[0], next(iter(PUBLISHED.items()))
@@ -50,8 +52,6 @@ with attnviz.plot.style():
     atoms = replace(drawn, weights=weights, rows=rows, columns=columns, **plain)
     attnviz.plot.heatmap(atoms, ax=matrix, title="")
     product_axes.text(0, -3.1, "the product", ha="center", color="0.35")
-text = (
-    f"RXNMapper, layer {layer}, head {head}",
-    "same number and color: where its weight is largest",
-)
+what = "same number and color: where its weight is largest"
+text = f"RXNMapper, layer {layer}, head {head}", what
 fig = attnviz.plot.add_caption(fig, text=text, agreement=result.agreement)

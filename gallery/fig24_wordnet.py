@@ -1,13 +1,17 @@
-"""No vector tells senses apart clearly better than its context; both together do
+"""No layer tells senses apart best, but vectors add to the words around them
 
-{held_out_pairs} pairs of WordNet's example sentences with one of {held_out_words} words, in one
-sense or in two. The height is the AUC: how often a pair of one sense has a larger cosine than a
-pair of two (guessing {chance}; bands: bootstrapped over words). The dashed line needs no
-attention: it is the mean static embedding of the other words ({minilm.others} and {once.others}).
-The best layer, chosen with other pairs, is not above it by more than chance: {minilm.vector} in
-all-MiniLM-L6-v2, {once.vector} in SmolLM2, and {twice.vector} if the text is read twice, so that
-the word follows all of it. The sum of both cosines, standardized, is: {minilm.both}, {once.both}
-and {twice.both}. So the vectors have something beyond the other words.
+{table[held_out_pairs]} pairs of WordNet's example sentences with one of {table[held_out_words]}
+words, in one sense or in two. The height is the AUC: how often a pair of one sense has a larger
+cosine than a pair of two (guessing {chance}; bands: bootstrapped over words). The dashed line needs
+no attention: it is the mean static embedding of the other words ({minilm.others[auc]:.2f} and
+{once.others[auc]:.2f}). Of {count} vectors the intervals of {above} lie above it, about as many as
+by chance. No layer is best: {minilm.vector[layer]}, {once.vector[layer]} and {twice.vector[layer]}
+are on other pairs, {minilm.first[layer]}, {once.first[layer]} and {twice.first[layer]} on these.
+The former have {minilm.vector[auc]:.2f} in all-MiniLM-L6-v2, {once.vector[auc]:.2f} in SmolLM2, and
+{twice.vector[auc]:.2f} if the text is read twice, so that the word follows all of it. Their cosines
+and those of the other words, standardized and summed, have {minilm.both[auc]:.2f},
+{once.both[auc]:.2f} and {twice.both[auc]:.2f}, which is above the line: the vectors have something
+beyond the other words.
 """
 
 import json
@@ -19,7 +23,8 @@ from panels import panels
 import attnviz
 
 table = json.loads((Path(__file__).parent / "data/wordnet_senses.json").read_text("utf-8"))
-held_out_pairs, held_out_words = table["held_out_pairs"], table["held_out_words"]
+are_above = [row["gain_low"] > 0 for row in table["rows"] if row["score"] == "vector"]
+count, above, chance = len(are_above), sum(are_above), 0.5
 
 
 def rows(model, score, twice=None):
@@ -29,25 +34,24 @@ def rows(model, score, twice=None):
 
 
 def compare(model, twice):
-    """Return the AUC of the best layer, of the other words and of both; check the title."""
+    """Return the rows of the best layer on other pairs and here, of the words, and of both."""
     (vector,), (both,) = (rows(model, f"best layer{of}", twice) for of in ("", " and other words"))
-    (others,) = rows(model, "other words, static")
     assert vector["gain_low"] < 0 < both["gain_low"]
-    auc = (f"{row['auc']:.2f}" for row in (vector, others, both))
-    return SimpleNamespace(**dict(zip(("vector", "others", "both"), auc, strict=True)))
+    (others,), first = rows(model, "other words, static"), rows(model, "vector", twice)
+    first = max(first, key=lambda row: row["auc"])
+    return SimpleNamespace(vector=vector, first=first, others=others, both=both)
 
 
 models = list(dict.fromkeys(row["model"] for row in table["rows"] if row["model"]))
 minilm, once, twice = (compare(models[n], flag) for n, flag in ((0, False), (1, False), (1, True)))
-names, chance = ("the word's vector", "the same, text read twice"), 0.5
 with attnviz.plot.style():
-    title = "No vector is clearly better than the words around it; both together are"
+    title = "No layer tells senses apart best, but vectors add to the words around them"
     fig, *axes = panels(title, ("ab", (1, 1), (1,), 0.41), ("a;b", (1,), (1, 1), 1.5), sharey=True)
     for ax, model, flags in zip(axes, models, ([False], [False, True]), strict=True):
         for flag in flags:
             vectors, color = rows(model, "vector", flag), f"C{2 * flag}"
             auc, low, high = ([row[key] for row in vectors] for key in ("auc", "low", "high"))
-            ax.plot(auc, color, label=names[flag])
+            ax.plot(auc, color, label=("the word's vector", "the same, text read twice")[flag])
             ax.fill_between(range(len(auc)), low, high, color=color, alpha=0.15, lw=0)
             (both,) = rows(model, "best layer and other words", flag)
             ax.plot(both["layer"], both["auc"], f"{color}o", label="with the words around it")

@@ -1,14 +1,14 @@
 """BERT attends both ways, a decoder only back; both give most to a sink
 
-Maps: in each model the head in which content words attend to each other most, beyond what distance
-and key explain (layer.head, counted from 0). In head {heads[0].layer}.{heads[0].head} of
-all-MiniLM-L6-v2 “dog” gives “chased”, which follows, {given[0]:.0%} of its attention. In SmolLM2 it
-cannot; there, in head {heads[1].layer}.{heads[1].head}, “chased” gives “dog” {given[1]:.0%}. Bars:
-where words attend, the mean of all heads and {texts} texts. MiniLM gives later words
-{minilm[3]:.0%}, earlier ones {minilm[1]:.0%}; the mask of SmolLM2 gives later words
-{smollm2[3]:.0%}. Both give more than half to a sink: MiniLM {minilm[0]:.0%} to [CLS] and [SEP],
-SmolLM2 {smollm2[0]:.0%} to the first word, as it reads no special token. Uniform weights would give
-the sinks {even[0]:.0%} and {even[1]:.0%}.
+Maps of one text: in each model the head in which its content words attend to each other most,
+beyond what distance and key explain (layer.head, counted from 0). In head
+{heads[0].layer}.{heads[0].head} of all-MiniLM-L6-v2 “dog” gives “chased”, which follows,
+{given[0]:.0%} of its attention. In SmolLM2 it cannot; there, in head
+{heads[1].layer}.{heads[1].head}, “chased” gives “dog” {given[1]:.0%}. Bars: where words attend, the
+mean of all heads and {texts} texts. MiniLM gives later words {minilm[3]:.0%}, earlier ones
+{minilm[1]:.0%}; the mask of SmolLM2 gives later words {smollm2[3]:.0%}. Both give more than half to
+a sink: MiniLM {minilm[0]:.0%} to [CLS] and [SEP], SmolLM2 {smollm2[0]:.0%} to the first word, as it
+reads no special token. Uniform weights would give the sinks {even[0]:.0%} and {even[1]:.0%}.
 """
 
 import matplotlib.pyplot as plt

@@ -5,16 +5,23 @@ here.
 """
 
 import ast
+import json
 import math
+import re
+import sys
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
+import soundfile
 import torch
-from fetched import load
+from fetched import PHOTO, load
+from PIL import Image
+from transformers import AutoImageProcessor, AutoProcessor
 
+from attnviz.models.named import NAMED
 from figures.sentences import gallery
-from figures.sentences.maps import HALF
+from figures.sentences.maps import HALF, relations
 from figures.sentences.reading import read_number
 
 CAPTIONS = {}
@@ -327,16 +334,20 @@ def last_words(name):
     return right, accuracy(np.stack(context), labels), len(labels)
 
 
-def is_interval(right, count, low, high):
-    """Whether an interval is Wilson's (1927), or wider, but not than that of half as many."""
+def widest(right, count):
+    """Return Wilson's interval (1927) of a share, and that of half as many; (2, 2), low to high."""
 
     def ends(n):
         share, z = right / count, 1.96
         wide = z * math.sqrt(share * (1 - share) / n + (z / n / 2) ** 2)
-        return np.array([-1, 1]) * wide + share + z**2 / (2 * n), 1 + z**2 / n
+        return (np.array([-1, 1]) * wide + share + z**2 / (2 * n)) / (1 + z**2 / n)
 
-    (narrow, by), (broad, by_half) = ends(count), ends(count / 2)
-    narrow, broad = narrow / by, broad / by_half
+    return np.array([ends(count), ends(count / 2)])
+
+
+def is_interval(right, count, low, high):
+    """Whether an interval is Wilson's, or wider, but not than that of half as many."""
+    narrow, broad = widest(right, count)
     return (
         broad[0] - 0.006 < low < narrow[0] + 0.006 and narrow[1] - 0.006 < high < broad[1] + 0.006
     )
@@ -402,10 +413,481 @@ def last_context(facts, said):
     "<two> of <others> states of SmolLM2."
 )
 def last_band(facts, said):
-    """Below the band is below Wilson's interval, which is not wider."""
-    (right, one, _), (rights, two, _) = map(last_words, NAMES)
-    below = [sum(a > b for a in all_) for all_, b in ((right, one), (rights, two))]
-    assert int(said["one"]) <= below[0]
-    assert int(said["two"]) <= below[1]
-    return {"one": int(said["one"]), "two": int(said["two"]), "states": len(right),
-            "others": len(rights)}  # fmt: skip
+    """The band is between Wilson's interval and that of half as many, as `is_interval` says."""
+    states = {}
+    for name, some, all_ in (("minilm", "one", "states"), ("smollm2", "two", "others")):
+        right, context, count = last_words(name)
+        lows = np.array([widest(one, count)[:, 0] for one in right])
+        surely, perhaps = (context / count < lows).sum(0)[::-1]
+        assert surely <= int(said[some]) <= perhaps
+        states |= {some: int(said[some]), all_: len(right)}
+    return states
+
+
+# ------------------------------------------------------------------------------ patches of a photo
+
+PATCHES = caption(
+    "fig15_image_patches",
+    "In a head of DINOv2's last layer, patches attend to what they show",
+    "(Photo: James S. Davis, U.S. Navy, public domain, from matplotlib.)",
+)
+SIDE = 518  # pixels, as in the training of DINOv2
+THINGS = {  # by their rows and columns of patches
+    "face": (slice(7, 21), slice(14, 25)), "wall": (slice(0, 20), slice(28, None)),
+    "ribbons": (slice(32, 35), slice(23, 33)),
+}  # fmt: skip
+TAG = (slice(31, 34), slice(5, 12))  # the name tag
+
+
+@gallery.kept
+def photo():
+    """Return the weights of the last and the first layer, (heads, T, T), and norms at the end."""
+    model = load("dinov2-small", torch.float32)
+    folder = NAMED["dinov2-small"].folder
+    processor = AutoImageProcessor.from_pretrained(folder, backend="pil", size=SIDE, crop_size=SIDE)
+    with torch.no_grad(), Image.open(PHOTO) as picture:
+        output = gallery.eager(model)(
+            **processor(picture, return_tensors="pt"),
+            output_attentions=True,
+            output_hidden_states=True,
+        )
+    first, last = (output.attentions[n][0].double().numpy() for n in (0, -1))
+    return last, first, output.hidden_states[-1][0, 1:].norm(dim=-1).double().numpy()
+
+
+def shares_of_things(weights):
+    """Return what the patches of each thing give to it, weights (patches, patches)."""
+    side = math.isqrt(len(weights))
+    shares = {}
+    for name, place in THINGS.items():
+        inside = np.zeros((side, side), bool)
+        inside[place] = True
+        shares[name] = weights[inside.ravel()][:, inside.ravel()].sum(1).mean()
+    return shares
+
+
+def by_offset(weights):
+    """Return the mean weight of all pairs with the same offset, the rows made to sum to 1."""
+    side = math.isqrt(len(weights))
+    ours, means = weights.reshape(side, side, side, side), np.zeros((side,) * 4)
+    for down in range(1 - side, side):
+        for across in range(1 - side, side):
+            row = np.arange(max(0, -down), min(side, side - down))[:, None]
+            column = np.arange(max(0, -across), min(side, side - across))
+            cells = row, column, row + down, column + across
+            means[cells] = ours[cells].mean()
+    means = means.reshape(weights.shape)
+    return means / means.sum(1, keepdims=True)
+
+
+@PATCHES.sentence("DINOv2 divides a photo of Grace Hopper into <rows> × <columns> patches.")
+def patches_count(facts, said):
+    side = math.isqrt(photo()[0].shape[-1] - 1)
+    return {"rows": side, "columns": side}
+
+
+@PATCHES.sentence(
+    "In layer <layer>, head <head>, patches of her face give <face> of their weight to the face "
+    "(<near_face> if each two patches had the mean weight of all that lie as far apart in the same "
+    "direction), those of the wall <wall> to the wall (<near_wall>), those of the ribbons "
+    "<ribbons> to the ribbons (<near_ribbons>), and [CLS] gives the face <cls>."
+)
+def patches_shares(facts, said):
+    last, head = photo()[0], 2
+    layers = load("dinov2-small", torch.float32).module.config.num_hidden_layers
+    shares = shares_of_things(last[head, 1:, 1:])
+    near = shares_of_things(by_offset(last[head, 1:, 1:]))
+    assert all(shares[name] > near[name] + 0.1 for name in THINGS)
+    side = math.isqrt(last.shape[-1] - 1)
+    from_class = last[head, 0, 1:].reshape(side, side)[THINGS["face"]].sum()
+    one = {"layer": layers - 1, "head": head, "cls": from_class} | shares
+    return one | {f"near_{name}": share for name, share in near.items()}
+
+
+@PATCHES.sentence(
+    "Head <head> of layer <layer> has a sink instead: on average patches give <share> of their "
+    "weight to one patch below the name tag."
+)
+def patches_sink(facts, said):
+    received = photo()[1][:, 1:, 1:].mean(1)
+    head, patch = np.unravel_index(received.argmax(), received.shape)
+    row, column = divmod(patch, math.isqrt(received.shape[1]))
+    assert TAG[0].stop <= row < TAG[0].stop + 2
+    assert TAG[1].start <= column < TAG[1].stop
+    return {"head": head, "layer": 0, "share": received.max()}
+
+
+@PATCHES.sentence(
+    "It is no outlier like those that Darcet et al. replace by registers: its norm after the last "
+    "layer is <norm> times the median of all patches, and none exceeds <largest> times."
+)
+def patches_norms(facts, said):
+    _, first, norms = photo()
+    norms = norms / np.median(norms)
+    assert norms.max() <= float(said["largest"])
+    sink = first[:, 1:, 1:].mean(1).max(0).argmax()
+    return {"norm": norms[sink], "largest": norms.max()}
+
+
+@gallery.FILES.sentence(
+    "Colors: layer <layer>, head <head>; in the last panel layer <first>, head <sink>."
+)
+def file_patches(file, said):
+    """The caption of the page names the same heads, and is checked."""
+    assert file.stem == "fig15_image_patches"
+    return {"layer": 11, "head": 2, "first": 0, "sink": 5}
+
+
+# --------------------------------------------------------------------------------- frames of sound
+
+SOUND = caption(
+    "fig16_sound_frames",
+    "A head of Whisper reads each word where it is spoken",
+    "Lines mark where each word begins, as the synthesizer reports it.",
+)
+
+
+@gallery.kept
+def listened():
+    """Return the words, when each is spoken, and the weights on frames, (layers, heads, words, F).
+
+    A step writes the token after it. Frames are in seconds; the sound is that of the recording.
+    """
+    spoken = json.loads((gallery.GALLERY / "speech.json").read_text(encoding="utf-8"))
+    samples, rate = soundfile.read(gallery.GALLERY / "speech.flac")
+    model = load("whisper-tiny.en", torch.float32)
+    module = gallery.eager(model)
+    processor = AutoProcessor.from_pretrained(NAMED["whisper-tiny.en"].folder)
+    sound = processor(samples, sampling_rate=rate, return_tensors="pt").input_features
+    start = processor.tokenizer.convert_tokens_to_ids(["<|startoftranscript|>", "<|notimestamps|>"])
+    ids, end = [*start], processor.tokenizer.eos_token_id
+    with torch.no_grad():
+        while ids[-1] != end and len(ids) < 30:
+            output = module(sound, decoder_input_ids=torch.tensor([ids]), output_attentions=True)
+            ids.append(int(output.logits[0, -1].argmax()))
+    tokens = [processor.tokenizer.decode([id_]) for id_ in ids]
+    assert "".join(tokens[2:-1]).strip() == spoken["text"]
+    steps = [tokens.index(f" {word}") - 1 for word in spoken["words"]]
+    weights = torch.cat([*output.cross_attentions])[:, :, steps].double().numpy()
+    frames = np.arange(weights.shape[-1]) * 30 / weights.shape[-1]
+    seconds = len(samples) / rate
+    loud = np.flatnonzero(np.abs(samples) > 0.02 * np.abs(samples).max()) / rate
+    return SimpleNamespace(
+        text=spoken["text"], words=spoken["words"], weights=weights, frames=frames,
+        is_sound=frames < seconds, loud=loud, begins=np.array(spoken["onsets"]),
+        ends=np.array([*spoken["onsets"][1:], seconds]),
+    )  # fmt: skip
+
+
+def heads_in_agreement():
+    """Return the heads that agree on when words begin, as the guide lists them."""
+    guide = (gallery.GALLERY / "guides" / "models.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"heads in agreement: ([\d., ]+) \|", guide)
+    return [tuple(map(int, one.split("."))) for one in listed.split(", ")]
+
+
+@gallery.kept
+def sharpest():
+    """Return the head with the sharpest weights, those on the sound, and which are of the word."""
+    heard = listened()
+    head = max(heads_in_agreement(), key=lambda one: (heard.weights[one] ** 2).sum())
+    weights = heard.weights[head][:, heard.is_sound]
+    middles = heard.frames[heard.is_sound] + heard.frames[1] / 2
+    is_word = (middles > heard.begins[:, None]) & (middles < heard.ends[:, None])
+    return head, weights / weights.sum(1, keepdims=True), is_word, middles
+
+
+@SOUND.sentence(
+    "A synthetic voice says “<text:w>” Whisper tiny.en writes the sentence; each row is the step "
+    "that writes one word, and what it attends to among <frames> frames of the sound."
+)
+def sound_text(facts, said):
+    return {"text": listened().text, "frames": listened().is_sound.sum()}
+
+
+@SOUND.sentence(
+    "In head <head:h> the largest weight lies within the word that is written for <hits> of "
+    "<words> words.",
+    "That word gets <inside> of the weight on the sound, and would get <even> of even weights.",
+)
+def sound_hits(facts, said):
+    head, weights, is_word, _ = sharpest()
+    hits = is_word[range(len(weights)), weights.argmax(1)]
+    one = {"head": "{}.{}".format(*head), "hits": hits.sum(), "words": len(hits)}
+    one |= {"inside": (weights * is_word).sum(1).mean(), "even": is_word.mean()}
+    return {name: one[name] for name in said}
+
+
+@SOUND.sentence("The silence after “<word:w>” is skipped.")
+def sound_silence(facts, said):
+    """The longest silence gets less than a tenth of even weights."""
+    _, weights, _, middles = sharpest()
+    loud, heard = listened().loud, listened()
+    longest = int(np.diff(loud).argmax())
+    silent = (middles > loud[longest]) & (middles < loud[longest + 1])
+    assert weights[:, silent].sum(1).mean() < silent.mean() / 10
+    return {"word": heard.words[int((heard.begins < loud[longest]).sum()) - 1]}
+
+
+@SOUND.sentence(
+    "Not drawn is the silence up to <window> s, with which Whisper pads every sound; it gets "
+    "<padding> of the weight."
+)
+def sound_padding(facts, said):
+    heard, (head, *_) = listened(), sharpest()
+    return {"window": 30, "padding": heard.weights[head][:, ~heard.is_sound].sum(1).mean()}
+
+
+@SOUND.sentence(
+    "No onset was used to choose the head: of the <few> heads that agree on when words begin "
+    "(guides/models.md), it has the sharpest weights."
+)
+def sound_choice(facts, said):
+    """The head that is named is checked to be the sharpest."""
+    return {"few": len(heads_in_agreement())}
+
+
+gallery.FILES.words("Lines: where each word begins.", "Colors: attention of a head to the sound.")
+
+# ------------------------------------------------------------------------------ atoms of reactions
+
+ATOMS = caption("fig21_atoms", "RXNMapper was trained to fill in masked tokens of reactions.")
+
+
+@gallery.kept
+def published():
+    """Return the reactions with published maps of their atoms."""
+    if str(gallery.GALLERY) not in sys.path:
+        sys.path.insert(0, str(gallery.GALLERY))
+    from reactions import PUBLISHED
+
+    return PUBLISHED
+
+
+@gallery.kept
+def mapped():
+    """Return by reaction the weights from atoms of the product to the others, and the origins."""
+    model, found = load("rxnmapper", torch.float32), []
+    for reaction, origins in published().items():
+        ids = model.tokenizer(reaction).input_ids
+        tokens = model.tokenizer.convert_ids_to_tokens(ids)
+        named = [any(map(str.isalpha, one)) and one not in ("[CLS]", "[SEP]") for one in tokens]
+        arrow, is_atom = tokens.index(">>"), np.array(named)
+        before = np.arange(len(tokens)) < arrow
+        weights = read("rxnmapper", tuple(ids)).weights[:, :, is_atom & ~before]
+        found.append((weights[..., is_atom & before], np.array(origins)))
+    return found
+
+
+def right_atoms():
+    return sum((weights.argmax(-1) == origins).sum(-1) for weights, origins in mapped())
+
+
+@ATOMS.sentence("One head of RXNMapper tells where <right> of <count> atoms of products come from")
+def atoms_title(facts, said):
+    return {"right": right_atoms().max(), "count": sum(len(one) for _, one in mapped())}
+
+
+@ATOMS.sentence(
+    "In layer <layer>, head <head>, an atom of the product gives its largest weight among the "
+    "atoms of the reactants to the one that it comes from: for <right> of <count> atoms, in the "
+    "<reactions> reactions whose maps are published with its package (Schwaller et al.)."
+)
+def atoms_right(facts, said):
+    """The head is one of the best."""
+    right = right_atoms()
+    best = np.argwhere(right == right.max())
+    assert [int(said["layer"]), int(said["head"])] in best.tolist()
+    one = {"layer": int(said["layer"]), "head": int(said["head"]), "right": right.max()}
+    return one | {"count": sum(len(one) for _, one in mapped()), "reactions": len(published())}
+
+
+@ATOMS.sentence("A guess would be right for <chance>.")
+def atoms_chance(facts, said):
+    return {"chance": sum(np.divide(*weights.shape[-2:]) for weights, _ in mapped())}
+
+
+@ATOMS.sentence(
+    "Layers share their parameters, and head <head> of <alike> layers is as good as that."
+)
+def atoms_alike(facts, said):
+    parameters = dict(load("rxnmapper", torch.float32).module.named_parameters())
+    assert sum(name.endswith("query.weight") for name in parameters) == 1
+    right = right_atoms()
+    (head,) = {*np.argwhere(right == right.max())[:, 1].tolist()}
+    return {"head": head, "alike": (right == right.max()).sum()}
+
+
+@ATOMS.sentence(
+    "Of the heads with another number the best, head <head> of layers <first> and <second>, is "
+    "right for <right>."
+)
+def atoms_others(facts, said):
+    right = right_atoms()
+    others = np.delete(right, right.max(0).argmax(), axis=1)
+    first, second = np.argwhere(right == others.max())
+    assert first[1] == second[1]
+    return {"head": first[1], "first": first[0], "second": second[0], "right": others.max()}
+
+
+@ATOMS.sentence(
+    "In the reaction shown, <rest> of the weight on atoms of the reactants is on the solvent and "
+    "the base, from which the product has no atom."
+)
+def atoms_rest(facts, said):
+    """The other reactants are those from which any atom of the product comes."""
+    (reaction, origins), weights = next(iter(published().items())), mapped()[0][0][10, 5]
+    assert (weights.argmax(-1) == origins).all()  # which the figure says
+    parts, used, start = reaction.split(">>")[0].split("."), [], 0
+    for part in parts:
+        atoms = range(start, start + sum(map(str.isalpha, part)))
+        used += atoms if {*atoms} & {*origins} else []
+        start += len(atoms)
+    return {"rest": 1 - weights[:, used].sum() / weights.sum()}
+
+
+@gallery.FILES.sentence("RXNMapper, layer <layer>, head <head>.")
+def file_atoms(file, said):
+    """The caption of the page names the same head, and is checked."""
+    return {"layer": 10, "head": 5}
+
+
+gallery.FILES.words("Same number and color: where its weight is largest.")
+
+# ------------------------------------------------------------------------------- BERT and a decoder
+
+TWO = caption("fig27_bert_and_decoder")
+
+
+@gallery.kept
+def both_read():
+    """Return the runs of both models on each text, with what maps know of them."""
+    found = []
+    for name in NAMES:
+        _, tokenizer = eager(name)
+        runs = []
+        for text in texts_of("fig27_bert_and_decoder"):
+            ids = encode(name, text)
+            tokens = [one.strip("Ġ") for one in tokenizer.convert_ids_to_tokens(ids)]
+            special = [one in tokenizer.all_special_ids for one in ids]
+            weights, causal = read(name, ids).weights, name == "smollm2"
+            runs.append(SimpleNamespace(
+                weights=weights, rows=tokens, columns=tokens, special_columns=special,
+                masked=~np.tri(len(ids), dtype=bool) if causal else None,
+            ))  # fmt: skip
+        found.append(runs)
+    return found
+
+
+def shares_of_places(runs, *, even=False):
+    """Return what words give to the sink, earlier words, themselves and later words."""
+    found = []
+    for run in runs:
+        weights = run.weights.mean((0, 1))
+        T = len(weights)
+        if even:
+            weights = (weights > 0) / (weights > 0).sum(1, keepdims=True)
+        sink = np.array(run.special_columns) | (np.arange(T) == 0)
+        apart = np.arange(T) - np.arange(T)[:, None]
+        for row in np.flatnonzero(~sink):
+            kinds = [sink, ~sink & (apart[row] < 0), apart[row] == 0, ~sink & (apart[row] > 0)]
+            found.append([weights[row, kind].sum() for kind in kinds])
+    return np.mean(found, axis=0)
+
+
+def best_of_first(runs):
+    """Return the head in which content words of the first text relate most, and its weights."""
+    scores = relations(runs[0], runs[0].weights)
+    layer, head = divmod(int(scores.argmax()), runs[0].weights.shape[1])
+    return f"{layer}.{head}", runs[0].weights[layer, head], runs[0].columns
+
+
+@TWO.sentence("BERT attends both ways, a decoder only back; both give most to a sink")
+def two_title(facts, said):
+    minilm, smollm2 = map(shares_of_places, both_read())
+    assert min(minilm[1], minilm[3]) > 0.1
+    assert smollm2[3] == 0
+    assert min(minilm[0], smollm2[0]) > HALF
+    return {}
+
+
+TWO.words(
+    "Maps of one text: in each model the head in which its content words attend to each other "
+    "most, beyond what distance and key explain (layer.head, counted from 0)."
+)
+
+
+@TWO.sentence(
+    "In head <head:h> of all-MiniLM-L6-v2 “<query:w>” gives “<key:w>”, which follows, <weight> of "
+    "its attention."
+)
+def two_minilm(facts, said):
+    head, weights, words = best_of_first(both_read()[0])
+    query, key = words.index("dog"), words.index("chased")
+    assert query < key
+    return {"head": head, "query": "dog", "key": "chased", "weight": weights[query, key]}
+
+
+@TWO.sentence(
+    "In SmolLM2 it cannot; there, in head <head:h>, “<query:w>” gives “<key:w>” <weight>."
+)
+def two_smollm2(facts, said):
+    head, weights, words = best_of_first(both_read()[1])
+    query, key = words.index("chased"), words.index("dog")
+    assert weights[key, query] == 0
+    return {"head": head, "query": "chased", "key": "dog", "weight": weights[query, key]}
+
+
+@TWO.sentence("Bars: where words attend, the mean of all heads and <texts> texts.")
+def two_texts(facts, said):
+    return {"texts": len(both_read()[0])}
+
+
+@TWO.sentence(
+    "MiniLM gives later words <later>, earlier ones <earlier>; the mask of SmolLM2 gives later "
+    "words <masked>."
+)
+def two_ways(facts, said):
+    minilm, smollm2 = map(shares_of_places, both_read())
+    return {"later": minilm[3], "earlier": minilm[1], "masked": smollm2[3]}
+
+
+@TWO.sentence(
+    "Both give more than half to a sink: MiniLM <one> to [CLS] and [SEP], SmolLM2 <two> to the "
+    "first word, as it reads no special token."
+)
+def two_sinks(facts, said):
+    (minilm, *_), (smollm2, *_) = map(shares_of_places, both_read())
+    assert min(minilm, smollm2) > HALF
+    assert not any(any(run.special_columns) for run in both_read()[1])
+    return {"one": minilm, "two": smollm2}
+
+
+@TWO.sentence("Uniform weights would give the sinks <one> and <two>.")
+def two_even(facts, said):
+    (one, *_), (two, *_) = (shares_of_places(runs, even=True) for runs in both_read())
+    return {"one": one, "two": two}
+
+
+# ------------------------------------------------------------------------------- files of SmolLM2
+
+
+@gallery.FILES.sentence(
+    "<texts> texts.",
+    "<texts> texts, <model:SmolLM2-135M-Instruct (4-bit weights)>[[, <what:first word left out>]].",
+    "<texts> texts of <words> random words twice, <model:SmolLM2-135M-Instruct (4-bit weights)>.",
+)
+def file_texts(file, said):
+    counts = {"fig22_induction": COPIES, "fig26_decoder_senses": sum(
+        len(texts_of("fig26_decoder_senses", sense)) for sense in ("RIVER", "MONEY")
+    )}  # fmt: skip
+    texts = counts.get(file.stem) or len(texts_of(file.stem))
+    one = {"texts": texts, "words": PERIOD, "model": "SmolLM2-135M-Instruct (4-bit weights)"}
+    one |= {"what": "first word left out" if file.stem == "fig25_grouped_queries" else None}
+    return {name: one[name] for name in said}
+
+
+gallery.FILES.words(
+    "MiniLM is verified; the next line is about SmolLM2 (4-bit weights).",
+    "Example sentences of WordNet 3.0.",
+)

@@ -12,7 +12,7 @@ MAPS = Patterns()
 FUNCTION_WORDS = {
     "the", "a", "an", "on", "of", "to", "in", "at", "by", "his", "her", "she", "he", "it", "we",
     "i", "and", "was", "were", "this", "that", "with", "after", "why", "did", "so", "when",
-    "until", "is", "over", "down", "here", "because",
+    "until", "is", "over", "down", "here", "because", "across",
 }  # fmt: skip
 HALF, QUARTER = 0.5, 0.25  # of the weight beyond even: a head rests, or follows a rule
 RULES = {
