@@ -27,7 +27,6 @@ NOT_CHECKED = {
     "fig03_recurrent_attention": "two networks are trained for it",
     "fig09_signal_decay": "24 random networks of its own, and no result of attnviz",
     "fig11_cost": "memory and time of the machine that drew it",
-    "fig24_wordnet": "416 pairs in two models take minutes",
     "fig28_training": "a model is trained for it; three checkpoints are checked in the goldens",
     "fig29_linear_attention": "three models are trained for it",
 }
@@ -821,7 +820,7 @@ VERDICTS = {
     "fig27_bert_and_decoder": (270, 6),
 }  # fmt: skip
 UNREAD = {  # captions of files without a verdict, or with others
-    "fig03_recurrent_attention", "fig09_signal_decay", "fig11_cost", "fig24_wordnet",
+    "fig03_recurrent_attention", "fig09_signal_decay", "fig11_cost",
     "fig28_training", "fig29_linear_attention",
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ here.
 """
 
 import ast
+import hashlib
 import json
 import math
 import re
@@ -753,6 +754,208 @@ def file_atoms(file, said):
 
 
 gallery.FILES.words("Same number and color: where its weight is largest.")
+
+# ------------------------------------------------------------------------------ pairs of WordNet
+
+WORDNET = caption("fig24_wordnet")
+DATA = gallery.GALLERY / "data"
+
+
+@gallery.kept
+def stored():
+    """Return the table that the figure draws, with its rows by model, reading and score."""
+    table = json.loads((DATA / "wordnet_senses.json").read_text(encoding="utf-8"))
+    rows = {}
+    for row in table["rows"]:
+        name = "minilm" if (row["model"] or "").startswith("all-MiniLM") else "smollm2"
+        rows.setdefault((name, row["twice"], row["score"]), []).append(row)
+    assert table["sha256"] == hashlib.sha256((DATA / "wordnet_pairs.json").read_bytes()).hexdigest()
+    return rows
+
+
+@gallery.kept
+def pairs():
+    """Return the pairs, whether each is of one sense, whether it is held out, and its word."""
+    listed = json.loads((DATA / "wordnet_pairs.json").read_text(encoding="utf-8"))["pairs"]
+    same, held_out, words = (
+        np.array([of(pair) for pair in listed])
+        for of in (lambda one: one["same"], lambda one: one["part"] == "held-out",
+                   lambda one: one["lemma"])
+    )  # fmt: skip
+    return listed, same, held_out, words
+
+
+def cosines_of_pairs(vectors):
+    """Return the cosine of each pair of vectors (2 P, d), from the mean of the other part."""
+    _, _, held_out, _ = pairs()
+    vectors = vectors - vectors[np.repeat(~held_out, 2)].mean(0)
+    lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    unit = vectors / lengths
+    return (unit[::2] * unit[1::2]).sum(1)
+
+
+def auc(scores, same):
+    """Return how often a pair of one sense has a larger score than a pair of two; ties half."""
+    above = scores[same][:, None] - scores[~same]
+    return np.where(np.abs(above) < 1e-6, 0.5, above > 0).mean()
+
+
+@gallery.kept
+def cosines(name, twice):
+    """Return the cosines of each state (states, P), and of the other words; all pairs.
+
+    twice : whether the text is read twice, and the word is the one in its second half.
+    """
+    module, tokenizer = eager(name)
+    table = module.get_input_embeddings().weight.detach().double().numpy()
+    read, others = [], []
+    for one in (sentence for pair in pairs()[0] for sentence in pair["sentences"]):
+        moved = (len(one["text"]) + 1) * twice
+        text = f"{one['text']} {one['text']}" if twice else one["text"]
+        encoding = tokenizer(text, return_offsets_mapping=True)
+        start, end = one["start"] + moved, one["end"] + moved
+        at = [n for n, (a, b) in enumerate(encoding.offset_mapping) if a < end and b > start]
+        ids = encoding.input_ids
+        read.append((ids, at))
+        left_out = {*at, *(n for n, id_ in enumerate(ids) if id_ in tokenizer.all_special_ids)}
+        others.append(table[[id_ for n, id_ in enumerate(ids) if n not in left_out]].mean(0))
+    by_length = {}
+    for n, (ids, _) in enumerate(read):
+        by_length.setdefault(len(ids), []).append(n)
+    states = [None] * len(read)
+    for batch in (some[n : n + 32] for some in by_length.values() for n in range(0, len(some), 32)):
+        ids = torch.tensor([read[n][0] for n in batch])
+        with torch.no_grad():
+            output = getattr(module, "model", module)(ids, output_hidden_states=True)
+        for row, n in enumerate(batch):
+            of_word = [state[row, read[n][1]].mean(0) for state in output.hidden_states]
+            states[n] = torch.stack(of_word).double().numpy()
+    states = np.stack([cosines_of_pairs(one) for one in np.swapaxes(states, 0, 1)])
+    return states, cosines_of_pairs(np.stack(others))
+
+
+@gallery.kept
+def wordnet(name, twice):
+    """Return the AUC of each state, of the other words and of both, and the best layers.
+
+    chosen : the best layer on the other pairs; first : the best on these, the held-out ones.
+    """
+    _, same, held_out, _ = pairs()
+    states, others = cosines(name, twice)[0], cosines(name, False)[1]
+    found = np.array([auc(one[held_out], same[held_out]) for one in states])
+    chosen = int(np.argmax([auc(one[~held_out], same[~held_out]) for one in states]))
+    standard = [(one - one[~held_out].mean()) / one[~held_out].std(ddof=1)
+                for one in (states[chosen], others)]  # fmt: skip
+    both = auc(sum(standard)[held_out], same[held_out])
+    return SimpleNamespace(
+        vectors=found, others=auc(others[held_out], same[held_out]), both=both, chosen=chosen,
+        first=int(found.argmax()),
+    )  # fmt: skip
+
+
+def of_table(twice):
+    """Return the same of SmolLM2 as the table has it; a long test compares both."""
+    rows = stored()
+    (chosen,), (both,) = (
+        rows["smollm2", twice, f"best layer{of}"] for of in ("", " and other words")
+    )
+    (others,) = rows["smollm2", None, "other words, static"]
+    found = np.array([row["auc"] for row in rows["smollm2", twice, "vector"]])
+    assert chosen["auc"] == found[chosen["layer"]]
+    assert both["gain_low"] > 0
+    return SimpleNamespace(
+        vectors=found, others=others["auc"], both=both["auc"], chosen=chosen["layer"],
+        first=int(found.argmax()),
+    )  # fmt: skip
+
+
+def three_readings():
+    return {"minilm": wordnet("minilm", False), "once": of_table(False), "twice": of_table(True)}
+
+
+@WORDNET.sentence("No layer tells senses apart best, but vectors add to the words around them")
+def wordnet_title(facts, said):
+    for one in three_readings().values():
+        assert one.chosen != one.first
+        assert one.both > one.others + 0.02
+    return {}
+
+
+@WORDNET.sentence(
+    "<pairs> pairs of WordNet's example sentences with one of <words> words, in one sense or in "
+    "two."
+)
+def wordnet_pairs(facts, said):
+    _, _, held_out, words = pairs()
+    return {"pairs": held_out.sum(), "words": len({*words[held_out]})}
+
+
+@WORDNET.sentence(
+    "The height is the AUC: how often a pair of one sense has a larger cosine than a pair of two "
+    "(guessing <chance>; bands: bootstrapped over words)."
+)
+def wordnet_height(facts, said):
+    return {"chance": auc(np.zeros(4), np.array([True, True, False, False]))}
+
+
+@WORDNET.sentence(
+    "The dashed line needs no attention: it is the mean static embedding of the other words (<one> "
+    "and <two>)."
+)
+def wordnet_line(facts, said):
+    readings = three_readings()
+    return {"one": readings["minilm"].others, "two": readings["once"].others}
+
+
+@WORDNET.sentence(
+    "Of <all> vectors the intervals of <above> lie above it, about as many as by chance."
+)
+def wordnet_above(facts, said):
+    """The intervals are those of the table: another resample may move them by .01."""
+    gains = [row["gain_low"] for (_, _, score), rows in stored().items() if score == "vector"
+             for row in rows]  # fmt: skip
+    above = sum(gain > 0 for gain in gains)
+    assert abs(above - 0.025 * len(gains)) < 2
+    return {"all": sum(len(one.vectors) for one in three_readings().values()), "above": above}
+
+
+@WORDNET.sentence(
+    "No layer is best: <a>, <b> and <c> are on other pairs, <d>, <e> and <f> on these."
+)
+def wordnet_layers(facts, said):
+    readings = three_readings().values()
+    layers = [one.chosen for one in readings] + [one.first for one in readings]
+    return dict(zip("abcdef", layers, strict=True))
+
+
+@WORDNET.sentence(
+    "The former have <minilm> in all-MiniLM-L6-v2, <once> in SmolLM2, and <twice> if the text is "
+    "read twice, so that the word follows all of it."
+)
+def wordnet_former(facts, said):
+    return {name: one.vectors[one.chosen] for name, one in three_readings().items()}
+
+
+@WORDNET.sentence(
+    "Their cosines and those of the other words, standardized and summed, have <minilm>, <once> "
+    "and <twice>, which is above the line: the vectors have something beyond the other words."
+)
+def wordnet_both(facts, said):
+    """Also in other resamples of the words, MiniLM's is above the line."""
+    _, same, held_out, words = pairs()
+    states, others = cosines("minilm", False)
+    scores = [(one - one[~held_out].mean()) / one[~held_out].std()
+              for one in (states[wordnet("minilm", False).chosen], others)]  # fmt: skip
+    both, random, gains = sum(scores), np.random.default_rng(24), []
+    of_word = [np.flatnonzero(held_out & (words == one)) for one in {*words[held_out]}]
+    for _ in range(200):
+        drawn = np.concatenate(
+            [of_word[n] for n in random.integers(len(of_word), size=len(of_word))]
+        )
+        gains.append(auc(both[drawn], same[drawn]) - auc(others[drawn], same[drawn]))
+    assert np.quantile(gains, 0.025) > 0
+    return {name: one.both for name, one in three_readings().items()}
+
 
 # ------------------------------------------------------------------------------- BERT and a decoder
 
