@@ -5,11 +5,11 @@ decoder with its states s. Each s weighs all h into a context c (dark: the last 
 Self-attention: every token weighs all tokens at once. (b, d) The weights of two small networks
 trained to reverse {T} symbols (each at least {floor:.0%} correct on new ones): in every row the
 mirrored position has the largest weight. Recurrent attention gives {later:.0%} to later states,
-which have read the symbol too. (e) A state must wait for its inputs. At {far} tokens the recurrent
-network computes {in_line} states one after another: every h, then c and s in turn. Self-attention
-computes all outputs in {at_once} step. The first token reaches the encoder's last state in {along}
-steps and every context in {by_context} (x → h → c); in self-attention it reaches every output in
-{at_once}.
+which have read the symbol too. The recurrent network that was trained is simpler than (a): none of
+its s reads a c. (e) A state must wait for its inputs. At {far} tokens a network as in (a) computes
+{in_line} states one after another: every h, then c and s in turn. Self-attention computes all
+outputs in {at_once} step. The first token reaches the encoder's last state in {along} steps and
+every context in {by_context} (x → h → c); in self-attention it reaches every output in {at_once}.
 """
 
 import matplotlib.pyplot as plt
@@ -44,9 +44,9 @@ with attnviz.plot.style():
         axes[name].imshow(weights.numpy(), **look)
         axes[name].set(xticks=range(1, T + 1), yticks=range(1, T + 1))
     axes["a"].set_title("a  Recurrent attention")
-    axes["b"].set(title="b  Its weights", xlabel="encoder state", ylabel="decoder state")
+    axes["b"].set(title="b  Trained weights", xlabel="encoder state", ylabel="decoder state")
     axes["c"].set_title("c  Self-attention")
-    axes["d"].set(title="d  Its weights", xlabel="token", ylabel="token")
+    axes["d"].set(title="d  Trained weights", xlabel="token", ylabel="token")
     fig.colorbar(axes["d"].images[0], ax=[axes["b"], axes["d"]], label="weight", aspect=40)
     axes["e"].plot(tokens, line, "C1", tokens, tokens, "C1--", tokens, 0 * tokens + at_once, "C0")
     axes["e"].text(10, line[12], "recurrent:\nstates in line", color="C1", ha="right")

@@ -6,8 +6,8 @@ stored as a whole, and the same weights in blocks of {block} rows, each pooled i
 Q and K, from its profiler: the whole map needs {copies:.1f} times its size (the softmax makes
 copies), and {whole_growth:.1f} times as much for twice the tokens. Blocks need {block_growth:.1f}
 times as much for twice the tokens, and {less:.0f} times less than the whole map at {T} tokens. (b)
-Time, median of {rounds} rounds. All T² weights are computed either way, but at {T} tokens the whole
-map takes {slower:.1f} times as long. One stored map of {far:,} tokens takes {gigabytes:.0f} GB.
+Time, median of {rounds} rounds, on the machine that drew this figure: all T² weights are computed
+either way. One stored map of {far:,} tokens takes {gigabytes:.0f} GB.
 """
 
 from functools import partial
@@ -49,7 +49,7 @@ for T in lengths:
         time[name].append(1000 * torch.tensor(repeat(way, number=1, repeat=rounds)).median())
 whole_growth, block_growth = (each[-1] / each[-2] for each in memory.values())
 copies, less = memory["whole"][-1] / (4e-6 * T**2), memory["whole"][-1] / memory["blocks"][-1]
-slower, gigabytes = time["whole"][-1] / time["blocks"][-1], 4 * far**2 / 1e9
+gigabytes = 4 * far**2 / 1e9
 
 with attnviz.plot.style():
     fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.6), layout="constrained")

@@ -1,14 +1,13 @@
-"""While a small model learns to copy, its heads turn to what followed before
+"""While a small model learns to copy, {induction} heads turn to what followed before
 
 A decoder with two layers of {heads_of_layer} heads learns to repeat {symbols} symbols. Each
-training text has its own period, so no fixed distance helps. The same {texts} new texts of
-{period} random symbols twice are read by its copy at {checkpoints} steps of the training. Between
-{before} and {after} head {head} gives {rise:.0%} more of its weight to what followed the same
-symbol before ({low:.0%} to {high:.0%}, an interval of {level:.0%} over the texts). There
-the model begins to copy: the next symbol of the second half is right in {right_before:.0%} of the
-places at {before}, in {right_after:.0%} at {after}, and in {right:.0%} at the end. At first no
-head has a role; at the end {induction} have the role induction and {previous} the role previous
-token.
+training text has its own period, so no fixed distance helps. The same {texts} new texts of {period}
+random symbols twice are read by its copy at {checkpoints} steps of the training. Between {before}
+and {after} head {head} gives {rise:.0%} more of its weight to what followed the same symbol before
+({low:.0%} to {high:.0%}, an interval of {level:.0%} over the texts). There the model begins to
+copy: the next symbol of the second half is right in {right_before:.0%} of the places at {before},
+in {right_after:.0%} at {after}, and in {right:.0%} at the end. At first no head has a role; at the
+end {induction} have the role induction, {own} own token and {previous} previous token.
 """
 
 import torch
@@ -38,7 +37,9 @@ rise, low, high = (
 before, after = compared.checkpoints[turn.step : turn.step + 2]
 checkpoints, heads_of_layer = len(copies), len(compared.heads) // 2
 right_before, right_after, right = accuracy[before], accuracy[after], [*accuracy.values()][-1]
-induction, previous = (compared.roles[-1].count(role) for role in ("induction", "previous token"))
+roles = "induction", "own token", "previous token"
+induction, own, previous = map(compared.roles[-1].count, roles)
+assert {*filter(None, compared.roles[-1])} <= {*roles}
 assert low > 0
 assert not any(compared.roles[0])
 fig = attnviz.plot.compare(compared)

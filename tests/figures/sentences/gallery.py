@@ -23,14 +23,6 @@ from figures.sentences.worked import EXAMPLE, Worked
 
 GALLERY = Path(__file__).parents[3] / "gallery"
 
-NOT_CHECKED = {
-    "fig03_recurrent_attention": "two networks are trained for it",
-    "fig09_signal_decay": "24 random networks of its own, and no result of attnviz",
-    "fig11_cost": "memory and time of the machine that drew it",
-    "fig28_training": "a model is trained for it; three checkpoints are checked in the goldens",
-    "fig29_linear_attention": "three models are trained for it",
-}
-
 
 KEPT = []
 
@@ -819,10 +811,7 @@ VERDICTS = {
     "fig25_grouped_queries": (270, 8), "fig26_decoder_senses": (270, 24),
     "fig27_bert_and_decoder": (270, 6),
 }  # fmt: skip
-UNREAD = {  # captions of files without a verdict, or with others
-    "fig03_recurrent_attention", "fig09_signal_decay", "fig11_cost",
-    "fig28_training", "fig29_linear_attention",
-}  # fmt: skip
+UNREAD = {"fig28_training", "fig29_linear_attention"}  # of a training
 
 
 @FILES.sentence(
