@@ -1,4 +1,4 @@
-"""Softmax copies from one symbol; linear attention copies with spread, signed weights
+"""Softmax copies from one symbol, linear attention with spread, signed weights
 
 One layer of a decoder has softmax attention, a gated delta network and {third} side by side. They
 took turns in a training to repeat {symbols} symbols, and alone copy {softmax:.0%}, {delta:.0%} and
@@ -40,7 +40,7 @@ with attnviz.plot.style():
             ax.add_patch(plt.Rectangle((row - period + 1, row), 1, 1, ec="C1", fc="none", lw=0.8))
 of_softmax, of_delta, of_mamba = shares
 assert of_softmax > 0.8 > 0.5 > max(of_delta, of_mamba)
-title = "Softmax copies from one symbol; linear attention copies with spread, signed weights"
+title = "Softmax copies from one symbol, linear attention with spread, signed weights"
 text = (
     "Outlined: what followed the same symbol before, and its share. A tiny decoder, trained to copy"
 )

@@ -493,9 +493,7 @@ def drawn_shares():
     return [re.search(rf"{name}, head (\d): (\d+%)", file).groups() for name in KINDS]
 
 
-@LINEAR.sentence(
-    "Softmax copies from one symbol; linear attention copies with spread, signed weights"
-)
+@LINEAR.sentence("Softmax copies from one symbol, linear attention with spread, signed weights")
 def linear_title(model, said):
     right, matrices = trained_in_turn()
     assert min(right) > 0.7
