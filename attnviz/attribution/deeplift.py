@@ -174,8 +174,8 @@ class DeepLift(AttentionTracer):
         if not moves(scores):
             return original(scores)
         scores = scores.to(options.get("dtype") or scores.dtype)
-        gate = None if self.gate is None else self.place.within(self.gate)
-        if gate is None or scores.shape[-2:] != gate.shape[-2:]:
+        gate = None if self.gate is None else self.gate_over(self.gate, scores)
+        if gate is None:
             return softmax(scores)
         closed = ~gate.reshape(-1, 1, *gate.shape[-2:])
         hidden = torch.cat([closed, torch.zeros_like(closed)])
@@ -184,8 +184,9 @@ class DeepLift(AttentionTracer):
 
     def _record_opened(self, place: Place, effect: Tensor) -> None:
         assert self.gate is not None
-        by_key = effect.reshape(-1, effect.shape[-1]).sum(0)
-        self.opened.append(place.spread(by_key, self.gate.shape[-1]))
+        T = self.gate.shape[-1]
+        by_key = effect.reshape(-1, effect.shape[-1]).sum(0)[: len(range(T)[place.keys])]
+        self.opened.append(place.spread(by_key, T))
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
         """Return the product of weights and values, and record it."""

@@ -138,8 +138,7 @@ class AttentionKnockout(AttentionTracer):
 
     def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the softmax over the keys that the gate allows."""
-        gate = self.place.within(self.gate)
-        if scores.shape[-2:] != gate.shape[-2:]:
+        if (gate := self.gate_over(self.gate, scores)) is None:
             return original(scores)
         self.count += 1
         gated = by_head(scores, len(gate)).masked_fill(~gate, -torch.inf)
@@ -214,14 +213,15 @@ class HeadPatching(AttentionKnockout):
         self.rows, self.fixed = rows, fixed
         self.layer = layer
         self.is_hiding, self.hides = len(hidden) > 0, False  # hides: whether a score was hidden
-        self.hidden = ~gates_without(T, [[hidden]], every.device)[0]
+        self.shown = gates_without(T, [[hidden]], every.device)[0]
 
     def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the softmax, where the heads of each copy do not see the hidden keys."""
-        if scores.shape[-2:] == self.hidden.shape and self.is_hiding:
+        shown = self.gate_over(self.shown, scores) if self.is_hiding else None
+        if shown is not None:
             by_copy = by_head(scores, len(self.heads)).clone()
             for copy, head in self._heads_here():
-                by_copy[copy, head] = by_copy[copy, head].masked_fill(self.hidden, -torch.inf)
+                by_copy[copy, head] = by_copy[copy, head].masked_fill(~shown, -torch.inf)
                 self.hides = True
             scores = by_copy.reshape_as(scores)
         return super().softmax(original, scores, options)

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 
 from attnviz.attribution.target import EVERYWHERE, Place, Places, Readout
@@ -96,7 +97,12 @@ class AttentionTracer(TorchFunctionMode):
             weights = self.softmax(lambda x: func(x, *args[1:], **kwargs), args[0], kwargs)
             self._weights = [*self._weights[-_RECENT:], weights]  # earlier ones have been mixed
             return weights
-        if name in WEIGHT_PRESERVING and args and is_among(args[0], self._weights):
+        # A slice leaves out the weight of a sink that is a parameter.
+        if (
+            name in {*WEIGHT_PRESERVING, "__getitem__"}
+            and args
+            and is_among(args[0], self._weights)
+        ):
             self._weights.append(weights := func(*args, **kwargs))
             return weights
         if name in MATRICES and is_among(args[0], self._weights):
@@ -106,6 +112,16 @@ class AttentionTracer(TorchFunctionMode):
             mixed = self.mix(weights, values) * kwargs.get("alpha", 1)
             return bias * kwargs.get("beta", 1) + mixed
         return self.other(name, func, args, kwargs)
+
+    def gate_over(self, gate: Tensor, scores: Tensor) -> Tensor | None:
+        """Return which of the keys of scores a gate (…, T, T) allows; None of other keys.
+
+        A sink that is a parameter stands behind the keys, and is always read.
+        """
+        gate = self.place.within(gate)
+        if scores.shape[-1] == gate.shape[-1] + 1:
+            gate = pad(gate, (0, 1), value=True)
+        return gate if scores.shape[-2:] == gate.shape[-2:] else None
 
     def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the softmax of scores. `original` is the model's call, `options` its keywords."""

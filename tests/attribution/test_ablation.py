@@ -16,7 +16,7 @@ from attnviz.attribution.heads import (
     outputs_of,
     replace_outputs,
 )
-from attnviz.attribution.interventions import HeadPatching
+from attnviz.attribution.interventions import AttentionKnockout, HeadPatching, gates_without
 from attnviz.attribution.target import Readout, Score
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError
@@ -308,3 +308,20 @@ def test_fused_attention_is_refused(tiny_model):
     score = make_score(tiny_model("llama"))
     with restoring(score.model.module, "sdpa"), pytest.raises(ModelError, match="eager attention"):
         ablate_heads(score, [(0, 0)])
+
+
+def test_a_word_is_hidden_from_a_model_whose_sinks_are_parameters():
+    module, T = tiny("gpt-oss"), 5
+    module.config._attn_implementation = "eager"
+    ids = torch.tensor([[5, 9, 20, 33, 40]])
+    shown = gates_without(T, [[[1]]], ids.device)
+    with torch.no_grad(), AttentionKnockout(shown[:, None]) as knockout:
+        found = module(ids)[0]
+        count = knockout.count
+    mask = torch.zeros(1, 1, T, T).masked_fill(~shown.tril(), torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        expected = module(ids, dict.fromkeys(("full_attention", "sliding_attention"), mask))[0]
+        plain = module(ids)[0]
+    assert count == module.config.num_hidden_layers
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    assert (plain - expected).abs().max() > 0.01
