@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context
 from difflib import SequenceMatcher
 from functools import cached_property
-from itertools import accumulate, takewhile
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from PIL import Image
@@ -62,18 +62,12 @@ Attention = AttentionRecord | StreamedAttention
 HeadKey = tuple[int, int]  # the index of the attention, and the head
 Blocks = dict[str, int]  # the texts of codes, with their numbers
 Json = dict[str, Any]
+Kind = Literal["root", "linear", "signed"]
 Overviews = Sequence[Json | None]  # of each attention
 
 
-class Encoding(NamedTuple):
-    """How a head travels: its map in `levels` levels (None: no map), queries and keys, values."""
-
-    levels: int | None
-    vectors: bool
-    values: bool = False
-
-
-OVERVIEW_ONLY, VECTORS_ONLY = Encoding(None, False), Encoding(None, True)
+Encoding = Mapping[str, int]  # what travels of a head ("map", "query" …), in how many levels each
+_VECTORS: Encoding = {"query": _LEVELS[0], "key": _LEVELS[0]}
 
 
 def make_payload(
@@ -91,23 +85,23 @@ def make_payload(
     aligned = align_stacks(*attentions) if len(attentions) == 2 else {}
 
     def fill(encodings: Mapping[HeadKey, Encoding], outputs: Sequence[Mapping[int, Codes]]) -> Json:
-        exact = [
-            _encode({key: twins[number] for key, twins in heads.items()}, encodings, blocks)
-            for number in range(len(results))
-        ]
+        exact = [_encode(heads, number, encodings, blocks) for number in range(len(results))]
         names = name_results(results)
         parts = zip(names, results, attentions, overviews, exact, outputs, strict=True)
         shown = [{"name": name, **_describe_result(blocks, *part)} for name, *part in parts]
         errors = [head["error"] for of_result in exact for head in of_result.values()]
         sampled = any(
-            heads[key][0].sampled
-            for key, encoding in encodings.items()
-            if encoding.vectors and encoding.levels is None
+            heads[key][0].sampled for key, how in encodings.items() if how.keys() == _VECTORS.keys()
         )
-        payload = {
-            "format": 1,
+        first_shown = (
+            stack["name"]
+            for stack in shown[0]["stacks"]
+            if stack["name"].split()[0] == start["stack"]
+            and start["layer"] in [layer["layer"] for layer in stack["layers"]]
+        )
+        payload: Json = {
             "results": shown,
-            "start": {**start, "stack": _stack_name(start, shown[0]["stacks"])},
+            "start": {**start, "stack": next(first_shown, start["stack"])},
             "notes": _notes(attentions[0], overviews[0], encodings, errors, sampled),
             "scale": {"logarithmicFrom": LOGARITHMIC_FROM, "belowEven": BELOW_EVEN},
             **({"aligned": aligned} if aligned else {}),
@@ -116,12 +110,11 @@ def make_payload(
         return {"payload": payload, "blocks": list(blocks)}
 
     nothing: list[dict[int, Codes]] = [{} for _ in results]
-    smallest = fill(dict.fromkeys(heads, OVERVIEW_ONLY), nothing)
+    smallest = fill({key: {} for key in heads}, nothing)
     room = limit - len(compact_json(smallest)) - _NOTES_BYTES
-    encodings = dict(zip(heads, choose_encodings(list(heads.values()), room), strict=True))
+    encodings = dict(zip(heads, choose_encodings([*heads.values()], room), strict=True))
     invisible = any(
-        overviews[0][index] is None and encoding == OVERVIEW_ONLY
-        for (index, _), encoding in encodings.items()
+        overviews[0][index] is None and not how for (index, _), how in encodings.items()
     )
     if room < 0 or invisible:
         raise InputError(
@@ -129,12 +122,10 @@ def make_payload(
             f"its script it has {max(0, limit) / 1e6:.2f} MB. Give it a larger size (size=, "
             "--size)."
         )
-    if all(encodings[key].vectors for key, twins in heads.items() if not twins[0].record.signed):
-        more = {
-            key: Encoding(how.levels, how.vectors, values=how.vectors)
-            for key, how in encodings.items()
-        }
-        left = room - sum(_sizes(list(heads.values()), list(more.values())))
+    if all("query" in encodings[key] for key, (one, *_) in heads.items() if not one.record.signed):
+        values = {"value": _COLOR_LEVELS}
+        more = {key: {**how, **values} if "query" in how else how for key, how in encodings.items()}
+        left = room - sum(_sizes(heads.values(), more.values()))
         if left >= 0:
             outputs = [dict(_outputs(of_result)) for of_result in attentions]
             if sum(codes.size for known in outputs for codes in known.values()) <= left:
@@ -148,7 +139,7 @@ def _outputs(attentions: Sequence[Attention]) -> Iterator[tuple[int, Codes]]:
         if record is not None and not record.signed:
             output = recompute(record).get("output")
             if output is not None:
-                yield index, Codes.of_vectors(output[0].cpu(), _COLOR_LEVELS)
+                yield index, Codes.of(output[0].cpu(), _COLOR_LEVELS, "linear")
 
 
 def _record_of(attention: Attention) -> AttentionRecord | None:
@@ -164,17 +155,19 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
 
     heads : the same head in each result; the most important first. room : bytes for all of them.
     """
-    has_vectors = [all(head.record.has_vectors for head in twins) for twins in heads]
+    vectors = [
+        _VECTORS if all(head.record.has_vectors for head in twins) else {} for twins in heads
+    ]
 
     def candidates() -> Iterator[list[Encoding]]:
         for levels in _LEVELS[:2]:
-            yield [Encoding(levels, has) for has in has_vectors]
+            yield [{"map": levels, **known} for known in vectors]
         # If no precision fits all heads, the first heads are stored in the second.
         for levels in (*_LEVELS, _LEVELS[1]):
             yield [
-                VECTORS_ONLY
+                _VECTORS
                 if twins[0].vectors_are_smaller and all(head.follows for head in twins)
-                else Encoding(levels, False)
+                else {"map": levels}
                 for twins in heads
             ]
 
@@ -183,48 +176,52 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
         if count == len(heads):
             break
     left = room - sum(_sizes(heads[:count], chosen[:count]))
-    vectors = [Encoding(None, has) for has in has_vectors]
     extra = _count_fitting(heads[:count], vectors[:count], left)
-    for n, has in enumerate(has_vectors[:extra]):
-        chosen[n] = Encoding(chosen[n].levels, has)
-    return chosen[:count] + [OVERVIEW_ONLY] * (len(heads) - count)
+    for n, known in enumerate(vectors[:extra]):
+        chosen[n] = {**chosen[n], **known}
+    return [*chosen[:count], *[{}] * (len(heads) - count)]
 
 
 def _count_fitting(
     heads: Sequence[Sequence[Head]], encodings: Sequence[Encoding], room: int
 ) -> int:
     """Return how many of the first heads fit; no head beyond them is encoded."""
-    return sum(1 for _ in takewhile(room.__ge__, accumulate(_sizes(heads, encodings))))
+    return sum(
+        1 for _ in itertools.takewhile(room.__ge__, itertools.accumulate(_sizes(heads, encodings)))
+    )
 
 
-def _sizes(heads: Sequence[Sequence[Head]], encodings: Sequence[Encoding]) -> Iterator[int]:
+def _sizes(heads: Iterable[Sequence[Head]], encodings: Iterable[Encoding]) -> Iterator[int]:
     """Yield the bytes that each head adds to the page, at most; equal codes count once."""
     known = set()
     for twins, encoding in zip(heads, encodings, strict=True):
         size = 0
         for head in twins:
-            size += _HEAD_BYTES + (len(compact_json(head.rule)) if encoding.vectors else 0)
-            for codes in head.codes(encoding).values():
+            size += _HEAD_BYTES + (len(compact_json(head.rule)) if "query" in encoding else 0)
+            for codes in itertools.starmap(head.codes, encoding.items()):
                 size += codes.size - (len(codes.text) if codes.text in known else 0)
                 known.add(codes.text)
         yield size
 
 
 def _encode(
-    heads: Mapping[HeadKey, Head], encodings: Mapping[HeadKey, Encoding], blocks: Blocks
+    heads: Mapping[HeadKey, Sequence[Head]],
+    number: int,
+    encodings: Mapping[HeadKey, Encoding],
+    blocks: Blocks,
 ) -> dict[HeadKey, Json]:
     """Add the heads of one result to the blocks, and return the place and the error of each."""
-    exact = {}
-    for key, head in sorted(heads.items()):
-        levels, vectors, _ = encoding = encodings[key]
-        if encoding != OVERVIEW_ONLY:
-            missed = None if levels is None else head.map(levels).values - head.weights
-            error = head.error_of_vectors if missed is None else float(missed.abs().max())
-            exact[key] = {
-                "error": float(_ERROR.create_decimal(error)),
-                **{name: codes.add_to(blocks) for name, codes in head.codes(encoding).items()},
-                **({"rule": head.rule} if vectors else {}),
-            }
+    exact: dict[HeadKey, Json] = {}
+    for key, encoding in sorted(encodings.items()):
+        head = heads[key][number]
+        if encoding:
+            levels = encoding.get("map")
+            error = head.error_of_vectors if levels is None else head.error_of_map(levels)
+            exact[key] = {"error": float(_ERROR.create_decimal(error))}
+            for name, levels in encoding.items():
+                exact[key][name] = head.codes(name, levels).add_to(blocks)
+            if "query" in encoding:
+                exact[key]["rule"] = head.rule
     return exact
 
 
@@ -245,15 +242,19 @@ def _rank_heads(
     """
     stack = result.stack().stacks[0]
     ranks = {(stack, s.layer, s.head): n for n, s in enumerate(rank_heads(result).scores)}
-    heads: dict[HeadKey, tuple[tuple[bool, int], list[Head]]] = {}
+    heads: dict[HeadKey, list[Head]] = {}
     for index, twins in enumerate(zip(*attentions, strict=True)):
         known = [record for one in twins if (record := _record_of(one)) is not None]
         if len(known) == len(twins):
             for number in twins[0].kept:
-                rank = ranks.get((twins[0].stack, twins[0].layer, number), len(ranks))
-                order = overviews[index] is not None, rank
-                heads[index, number] = order, [Head(record, number) for record in known]
-    return {key: heads[key][1] for key in sorted(heads, key=lambda key: heads[key][0])}
+                heads[index, number] = [Head(record, number) for record in known]
+
+    def order(key: HeadKey) -> tuple[bool, int]:
+        record = heads[key][0].record
+        rank = ranks.get((record.stack, record.layer, key[1]), len(ranks))
+        return overviews[key[0]] is not None, rank
+
+    return {key: heads[key] for key in sorted(heads, key=order)}
 
 
 def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[Json | None]:
@@ -272,7 +273,8 @@ def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[Json | N
         else:
             overviews.append(None)
             continue
-        codes = Codes.of_maps(maps, _OVERVIEW_LEVELS, signed=attention.signed).add_to(blocks)
+        kind: Kind = "signed" if attention.signed else "root"
+        codes = Codes.of(maps, _OVERVIEW_LEVELS, kind).add_to(blocks)
         rows, columns = maps.shape[1:]
         overviews.append({"cell": cell, "rows": rows, "columns": columns, "maps": codes})
     return overviews
@@ -466,16 +468,6 @@ def _words(axis: Axis) -> tuple[list[int], list[tuple[bool, str]]]:
     return starts, words
 
 
-def _stack_name(start: Json, stacks: Sequence[Json]) -> str:
-    """Return the name that the page gives to the stack with the first layer to show."""
-    name: str = start["stack"]
-    for data in stacks:
-        layers = [described["layer"] for described in data["layers"]]
-        if start["layer"] in layers and data["name"] in (name, f"{name} {layers[0]}"):
-            return str(data["name"])
-    return name
-
-
 def name_results(results: Sequence[AttentionResult]) -> list[str]:
     """Return a name for each result: its input, else its model, else a number."""
     provenances = [result.provenance for result in results]
@@ -497,8 +489,8 @@ def _notes(
     """Return which weights the page holds, and how exactly; `sampled`: errors of some rows."""
     notes = []
     heads = sum(len(attention.kept) for attention in attentions)
-    exact = sum(encoding != OVERVIEW_ONLY for encoding in encodings.values())
-    vectors = sum(encoding.vectors for encoding in encodings.values())
+    exact = sum(map(bool, encodings.values()))
+    vectors = sum("query" in encoding for encoding in encodings.values())
     given = any(isinstance(attention, GivenAttention) for attention in attentions)
     cells = sorted({overview["cell"] for overview in overviews if overview is not None} - {1})
     if cells:
@@ -540,35 +532,26 @@ class Head:
 
     record: AttentionRecord
     head: int
-    _made: dict[int | str, Codes] = field(default_factory=dict)
+    _made: dict[tuple[str, int], Codes] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Tensor:
         """The whole map, (m, n), float64."""
         return self.record.weights(self.head, dtype=torch.float64).cpu()
 
-    def map(self, levels: int) -> Codes:
-        """Return the quantized map; each is made once."""
-        if levels not in self._made:
-            self._made[levels] = Codes.of_maps(self.weights, levels, signed=self.record.signed)
-        return self._made[levels]
+    def codes(self, name: str, levels: int = _LEVELS[0]) -> Codes:
+        """Return the quantized "map", "query" (m, d), "key" (n, d) or "value" (n, d_v); made once.
 
-    def vectors(self, name: str, levels: int = _LEVELS[0]) -> Codes:
-        """Return the quantized queries (m, d), keys (n, d) or values (n, d_v); made once."""
-        if name not in self._made:
+        Vectors have steps of 1/32,767 of the largest number. For large numbers, which dominate a
+        score, that is finer than float16.
+        """
+        if (name, levels) not in self._made:
             head = self.head if name == "query" else self.key_head
-            vectors = getattr(self.record, name)[head].cpu()
-            self._made[name] = Codes.of_vectors(vectors, levels)
-        return self._made[name]
-
-    def codes(self, encoding: Encoding) -> dict[str, Codes]:
-        """Return what the page holds of this head, by its name there."""
-        levels, vectors, values = encoding
-        return {
-            **({} if levels is None else {"map": self.map(levels)}),
-            **({name: self.vectors(name) for name in ("query", "key")} if vectors else {}),
-            **({"value": self.vectors("value", _COLOR_LEVELS)} if values else {}),
-        }
+            numbers = self.weights if name == "map" else getattr(self.record, name)[head].cpu()
+            kind: Kind = "signed" if self.record.signed else "root"
+            made = Codes.of(numbers, levels, kind if name == "map" else "linear")
+            self._made[name, levels] = made
+        return self._made[name, levels]
 
     @property
     def key_head(self) -> int:
@@ -576,14 +559,10 @@ class Head:
         return self.head // (self.record.heads // self.record.key_heads)
 
     @property
-    def _cells(self) -> int:
-        return len(self.record.query_axis) * len(self.record.key_axis)
-
-    @property
     def vectors_are_smaller(self) -> bool:
         """Whether queries and keys need fewer bytes than the map, by a rough estimate."""
-        tokens = len(self.record.query_axis) + len(self.record.key_axis)
-        return self.record.has_vectors and 1.5 * tokens * self.record.query.shape[-1] < self._cells
+        (m, n), d = self.record.size, self.record.query.shape[-1]
+        return self.record.has_vectors and 1.5 * (m + n) * d < m * n
 
     @property
     def follows(self) -> bool:
@@ -597,8 +576,7 @@ class Head:
         "added" says that the model adds a table to the scores that this rule cannot express: a
         position bias, or a mask without a pattern.
         """
-        record = self.record
-        m, n = len(record.query_axis), len(record.key_axis)
+        record, (m, n) = self.record, self.record.size
         visible = record.visible or MaskRule(offset=n - m)
         tables = (record.bias, record.capped_bias)  # all zeros in the joined steps of a generation
         added = any(table is not None and bool(table.any()) for table in tables)
@@ -618,21 +596,24 @@ class Head:
             "added": added,
         }
 
+    def error_of_map(self, levels: int) -> float:
+        """Return the largest error of the quantized map."""
+        return float((self.codes("map", levels).values - self.weights).abs().max())
+
     @cached_property
     def error_of_vectors(self) -> float:
         """The largest error of weights that are computed from quantized queries and keys.
 
         Of a long text it is measured in some evenly spaced blocks of rows.
         """
-        record = self.record
+        record, (m, n) = self.record, self.record.size
         device = record.query.device
         quantized = replace(  # each head as this one, without a copy
             record,
-            query=self.vectors("query").values.to(device).expand(record.heads, -1, -1),
-            key=self.vectors("key").values.to(device).expand(record.key_heads, -1, -1),
+            query=self.codes("query").values.to(device).expand(record.heads, -1, -1),
+            key=self.codes("key").values.to(device).expand(record.key_heads, -1, -1),
         )
-        m = len(record.query_axis)
-        block = max(1, _BLOCK_CELLS // len(record.key_axis))
+        block = max(1, _BLOCK_CELLS // n)
         starts = range(0, m, block)
         error = 0.0
         for start in starts[:: -(-len(starts) // _SAMPLED_BLOCKS) if self.sampled else 1]:
@@ -645,50 +626,46 @@ class Head:
     @property
     def sampled(self) -> bool:
         """Whether `error_of_vectors` is measured in some rows only."""
-        return self._cells > _BLOCK_CELLS * _SAMPLED_BLOCKS
+        return math.prod(self.record.size) > _BLOCK_CELLS * _SAMPLED_BLOCKS
 
 
 @dataclass(frozen=True, eq=False)
 class Codes:
     """Numbers quantized to integers from 0 to `levels`.
 
-    "root": a number is scale · (code / levels)², and 0 only where it was 0. "linear" and "signed":
-    it is scale · (code - (levels + 1) / 2).
+    "root": a number is scale · (code / levels)². "linear" and "signed": it is
+    scale · (code - (levels + 1) / 2). In "root" and "signed" it is 0 only where it was 0.
     """
 
     codes: Tensor  # int64, any shape
-    kind: Literal["root", "linear", "signed"]
+    kind: Kind
     levels: int  # at most 65,535
     scale: Tensor  # one for all numbers, or one for each first index
 
     @classmethod
-    def of_maps(cls, weights: Tensor, levels: int, *, signed: bool) -> Codes:
-        """Quantize weights (m, n), or (H, m, n) with a scale for each head; none becomes 0.
+    def of(cls, numbers: Tensor, levels: int, kind: Kind) -> Codes:
+        """Quantize a map (m, n), vectors (n, d), or maps (H, m, n) with a scale for each.
 
-        Steps are even on the scale of square roots: the error of a weight w is at most
-        √(w · top) / levels + top / levels², where top is the largest weight. Signed weights have
-        even steps.
+        Steps of "root" are even on the scale of square roots: the error of a weight w is at most
+        √(w · top) / levels + top / levels², where top is the largest weight. Others have even
+        steps.
         """
-        wide, zero = _finite(weights), (levels + 1) // 2
-        if not signed:
-            top = wide.amax((-2, -1))
+        if not numbers.isfinite().all():
+            raise ModelError(
+                "The page cannot show weights, queries or keys that are nan or infinite, and the "
+                "model computes some. Choose another --dtype (dtype=), or draw a heatmap."
+            )
+        wide, zero = numbers.double(), (levels + 1) // 2
+        top = wide.abs().amax((-2, -1))
+        if kind == "root":
             top = torch.where(top > 0, top, 1.0)
             codes = (wide / top[..., None, None]).sqrt().mul(levels).round().long()
-            return cls(codes.clamp(min=1) * (wide > 0), "root", levels, top)
-        scale = wide.abs().amax((-2, -1)).clamp(min=1e-30) / (zero - 1)
+            return cls(codes.clamp(min=1) * (wide > 0), kind, levels, top)
+        scale = top.clamp(min=1e-30) / (zero - 1)
         codes = wide / scale[..., None, None]
-        codes = torch.where(codes.abs() < 1, codes.sign(), codes.round())
-        return cls(codes.long() + zero, "signed", levels, scale)
-
-    @classmethod
-    def of_vectors(cls, vectors: Tensor, levels: int = _LEVELS[0]) -> Codes:
-        """Quantize signed numbers (n, d), by default in even steps of 1/32,767 of the largest.
-
-        For the largest numbers, which dominate a score, that is finer than float16.
-        """
-        wide, zero = _finite(vectors), (levels + 1) // 2
-        scale = wide.abs().max().clamp(min=1e-30) / (zero - 1)
-        return cls((wide / scale).round().long() + zero, "linear", levels, scale)
+        if kind == "signed":
+            codes = torch.where(codes.abs() < 1, codes.sign(), codes)
+        return cls(codes.round().long() + zero, kind, levels, scale)
 
     @property
     def values(self) -> Tensor:
@@ -728,13 +705,3 @@ class Codes:
     def add_to(self, blocks: Blocks) -> Json:
         """Add the text, if it is not there, and return its place and how it is decoded."""
         return {"block": blocks.setdefault(self.text, len(blocks)), **self.format}
-
-
-def _finite(numbers: Tensor) -> Tensor:
-    """Return numbers in float64; raise ModelError unless all are finite."""
-    if not numbers.isfinite().all():
-        raise ModelError(
-            "The page cannot show weights, queries or keys that are nan or infinite, and the model "
-            "computes some. Choose another --dtype (dtype=), or draw a heatmap."
-        )
-    return numbers.double()

@@ -856,7 +856,7 @@ def test_weights_in_steps_show_only_significant_digits(read, result):
     heads = [Head(record, number) for record in result for number in range(record.heads)]
     head = max(heads, key=lambda each: each.error_of_vectors)
     layer, weights = head.record.layer, head.weights
-    coded = by_formula(head.vectors("query").values, head.vectors("key").values, head.rule)
+    coded = by_formula(head.codes("query").values, head.codes("key").values, head.rule)
     worst = (coded - weights).abs().flatten().topk(6).indices.tolist()
     reader = read()
     for query, key in (divmod(index, len(weights)) for index in worst):

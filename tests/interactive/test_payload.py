@@ -135,7 +135,7 @@ def test_no_weight_vanishes_and_the_error_is_bounded(seed, levels):
     scores = torch.randn(3, 6, 9, generator=generator) * 8
     P = scores.masked_fill(torch.rand(3, 6, 9, generator=generator) < 0.3, -torch.inf)
     P = P.softmax(-1).nan_to_num().double()
-    coded = Codes.of_maps(P, levels, signed=False)
+    coded = Codes.of(P, levels, "root")
     top = P.amax((1, 2))[:, None, None]
     bound = (P * top).sqrt() / levels + top / levels**2
     assert ((coded.values - P).abs() <= bound * (1 + 1e-9)).all()
@@ -144,7 +144,7 @@ def test_no_weight_vanishes_and_the_error_is_bounded(seed, levels):
 
 def test_vectors_are_more_precise_than_float16_where_it_matters():
     x = torch.randn(50, 32, dtype=torch.float64)
-    coded = Codes.of_vectors(x)
+    coded = Codes.of(x, 2**16 - 1, "linear")
     assert (coded.values - x).abs().max() <= x.abs().max() / 32767 / 2 * (1 + 1e-9)
     assert (coded.values - x).abs().max() < (x.half().double() - x).abs().max()
 

@@ -1,7 +1,6 @@
 /** The data of a page, written by Python and unpacked on demand. */
 
 export interface Payload {
-  format: 1;
   results: Result[];
   start: { stack: string; layer: number; head: number; view: ViewName; words: boolean };
   notes: string[];
