@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,35 +57,27 @@ class HeadGrid:
     def number_sides(
         self, ax: Axes, cell: tuple[float, float], middle: tuple[float, float] = (0.5, 0.5)
     ) -> None:
-        """Number the layers and the heads; the parameters are those of `number_axes`."""
+        """Number the layers and the heads; see `number_axis`, across and down."""
         sides = [("layer", self.layers), ("head", self.heads)]
-        number_axes(ax, dict(sides if self.layers_across else sides[::-1]), cell, middle)
+        named = sides if self.layers_across else sides[::-1]
+        for axis, (name, numbers), room, at in zip(
+            (ax.xaxis, ax.yaxis), named, cell, middle, strict=True
+        ):
+            number_axis(axis, numbers, room, name, at)
 
 
-def number_axes(
-    ax: Axes,
-    sides: Mapping[str, Sequence[int]],
-    cell: tuple[float, float],
-    middle: tuple[float, float] = (0.5, 0.5),
+def number_axis(
+    axis: Axis, numbers: Sequence[int], cell: float, name: str = "", middle: float = 0.5
 ) -> None:
-    """Number the cells across and down, with gaps where there is little room.
+    """Number the cells along one axis, with gaps where there is little room.
 
-    sides : the name and the numbers of each axis. cell : its width and height in inches. middle :
-    what the numbers stand beside, as a share of the cell, across and down.
+    cell : its size in inches. middle : what the numbers stand beside, as a share of the cell.
     """
-    for axis, (name, numbers), room, place in zip(
-        (ax.xaxis, ax.yaxis), sides.items(), cell, middle, strict=True
-    ):
-        number_axis(axis, numbers, room, place)
-        axis.set_label_text(name, color=theme().muted)
-    ax.tick_params(length=0)
-
-
-def number_axis(axis: Axis, numbers: Sequence[int], cell: float, middle: float = 0.5) -> None:
-    """Number the cells along one axis. cell : inches."""
     every = math.ceil(1.6 * SMALL_SIZE / 72 / cell)
     labels = [str(number) for number in numbers[::every]]
     axis.set_ticks(np.arange(0, len(numbers), every) + middle, labels, fontsize=SMALL_SIZE)
+    axis.set_tick_params(length=0)
+    axis.set_label_text(name, color=theme().muted)
 
 
 def draw_effects(

@@ -231,35 +231,6 @@ class Page:
         lines = self.ruler.wrap(text, room, points, weight)
         return self.write(left, top, lines, points=points, weight=weight)
 
-    def caption(
-        self,
-        top: float,
-        parts: Sequence[str],
-        agreement: AgreementReport | None,
-        left: float = MARGIN,
-    ) -> float:
-        """Write parts as sentences, with the verdict below; return the lower edge.
-
-        A short caption leaves out sentences that do not fit into its lines, and has the verdict in
-        short. The description of the figure, which is saved with it, has all.
-
-        parts : the most important first.
-        """
-        self.figure.set_label(_description(parts, agreement))
-        most = self._caption_lines
-        if most is not None:  # more lines in a column beside a panel
-            most = round(most * self.room / (self.right - left))
-        room = self.right - left
-        for lines, font in _paragraphs(parts, agreement, room, self.ruler, most, full=most is None):
-            top = self.write(left, top, lines, **font)
-        return top
-
-    def finish_with_caption(
-        self, top: float, parts: Sequence[str], agreement: AgreementReport | None
-    ) -> Figure:
-        """Write the caption at `top` and end the page below it."""
-        return self.finish(self.caption(top, parts, agreement) + MARGIN)
-
     def arrow(self, start: Place, end: Place) -> None:
         """Draw an arrow between two places."""
         arrow = FancyArrowPatch(
@@ -274,8 +245,30 @@ class Page:
         self.figure.add_artist(line)
         self._placed.append((lambda *places: line.set_data(*zip(*places, strict=True)), [*points]))
 
-    def finish(self, height: float) -> Figure:
-        """Set the height of the page, and place everything."""
+    def finish(
+        self,
+        top: float,
+        parts: Sequence[str],
+        agreement: AgreementReport | None,
+        *,
+        left: float = MARGIN,
+        bottom: float = 0.0,
+    ) -> Figure:
+        """Write parts as sentences with the verdict below, end the page, and place everything.
+
+        A short caption leaves out sentences that do not fit into its lines, and has the verdict in
+        short. The description of the figure, which is saved with it, has all.
+
+        parts : the most important first. left, bottom : the left edge of the caption, and the lower
+        edge of what is beside it.
+        """
+        self.figure.set_label(_description(parts, agreement))
+        most, room = self._caption_lines, self.right - left
+        if most is not None:  # more lines in a column beside a panel
+            most = round(most * self.room / room)
+        for lines, font in _paragraphs(parts, agreement, room, self.ruler, most, full=most is None):
+            top = self.write(left, top, lines, **font)
+        height = max(top, bottom) + MARGIN
         self.figure.set_size_inches(self.width, height)
         for ax, (left, top, width, tall) in self._axes:
             box = (left / self.width, 1 - (top + tall) / height, width / self.width, tall / height)

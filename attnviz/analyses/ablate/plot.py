@@ -55,7 +55,7 @@ def ablate(
         }[result.effect]
         read = source(result.provenance) if texts == 1 else several
         parts = [read, f"{result.how}; {after}", *result.notes]
-        return page.finish_with_caption(bottom + CAPTION_GAP, parts, result.checked_agreement)
+        return page.finish(bottom + CAPTION_GAP, parts, result.checked_agreement)
 
 
 def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> float:

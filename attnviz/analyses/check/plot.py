@@ -15,7 +15,7 @@ from attnviz.analyses.check.result import CheckResult
 from attnviz.figures import figure
 from attnviz.figures.cells import decimals, draw_cells, frame, write_numbers
 from attnviz.figures.claims import quoted
-from attnviz.figures.head_grid import number_axes
+from attnviz.figures.head_grid import number_axis
 from attnviz.figures.layout import CaptionLength, Page, color_bar, new_page
 from attnviz.figures.style import AXIS_ROOM, BAR_ROOM, FULL_WIDTH, GAP, SMALL_SIZE, power, theme
 from attnviz.results.text import source
@@ -54,7 +54,7 @@ def check(
             "color: the largest difference of a weight, on a logarithmic scale from what rounding "
             "explains in two runs",
         ]
-        return page.finish_with_caption(bottom + GAP, parts, result.checked_agreement)
+        return page.finish(bottom + GAP, parts, result.checked_agreement)
 
 
 def _title(result: CheckResult) -> str:
@@ -109,7 +109,8 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
         left = page.left + AXIS_ROOM + across * heads + GAP
         bar = page.bar(left, top, down * len(layers))
         color_bar(ScalarMappable(norm, theme().weights), bar, "", say=lambda x, _: power(x))
-    number_axes(ax, {"head": range(heads), "layer": layers}, (across, down))
+    number_axis(ax.xaxis, range(heads), across, "head")
+    number_axis(ax.yaxis, layers, down, "layer")
     return top + down * len(layers) + AXIS_ROOM
 
 

@@ -63,7 +63,7 @@ def compare(
             if not change.isnan().all():
                 panels.append(Panel(TITLES.get(name, name), name, change, unsure, signed=True))
         top = head_panels(page, result.heads, panels, top)
-        return page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
+        return page.finish(top + 0.1, _caption(result), result.checked_agreement)
 
 
 def _names(result: CompareResult) -> list[str]:
@@ -135,7 +135,7 @@ def _draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionL
             left, start = (page.left + room + 0.25, top) if beside else (page.left, bottom + 0.1)
             bottom = max(bottom, _draw_roles(page, counts, labels, (left, start)))
         parts = _caption_of_checkpoints(result, turns)
-        return page.finish_with_caption(bottom + CAPTION_GAP, parts, result.checked_agreement)
+        return page.finish(bottom + CAPTION_GAP, parts, result.checked_agreement)
 
 
 def _draw_paths(

@@ -68,7 +68,7 @@ def example(
             "the last digit, and within rounding if the rounding of printed cells before it can "
             "explain the rest",
         )
-        return page.finish_with_caption(top, parts, None)
+        return page.finish(top, parts, None)
 
 
 def _frames() -> dict[str, str]:

@@ -82,7 +82,7 @@ def explain(
         if result.lens is not None:
             top = _draw_lens(page, result, result.lens, top + _GAP)
         parts = _caption_parts(result)
-        return page.finish_with_caption(top + CAPTION_GAP, parts, result.checked_agreement)
+        return page.finish(top + CAPTION_GAP, parts, result.checked_agreement)
 
 
 def _caption_parts(result: ExplainResult) -> list[str]:
@@ -320,7 +320,6 @@ def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -
             color=theme().readable_on(fill),
         )  # fmt: skip
     number_axis(ax.xaxis, shown, across)
-    ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     key = "after layer; shade: probability, 0 to 1"
     bottom = top + tall + 0.02 + line_height(SMALL_SIZE)

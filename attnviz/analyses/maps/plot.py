@@ -417,7 +417,7 @@ def draw_side_by_side(
                 _draw_bars(page, scale, end, below_titles, down * m)
             top = bottom + GAP
         parts = [source(first.provenance), *first.notes]
-        page.finish_with_caption(bottom + GAP, parts, first.checked_agreement)
+        page.finish(bottom + GAP, parts, first.checked_agreement)
         return drawn_axes
 
 
@@ -485,8 +485,7 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
         parts.append("each cell is the largest of several weights")
     if isinstance(scale.norm, LogNorm):
         parts.append(claims.ON_LOGARITHMIC_SCALE)
-    end = page.caption(end + GAP, parts, drawn.checked_agreement, left=caption_left)
-    page.finish(max(bottom, end) + MARGIN)
+    page.finish(end + GAP, parts, drawn.checked_agreement, left=caption_left, bottom=bottom)
     return ax
 
 
@@ -702,7 +701,7 @@ def draw_image_page(
         end = draw_overview(page, overview, place, start, ratios=ratios, marked=drawn)
         bottom = max(bottom, end)
     parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
-    page.finish_with_caption(bottom + GAP, parts, drawn.checked_agreement)
+    page.finish(bottom + GAP, parts, drawn.checked_agreement)
     return ax
 
 
@@ -899,7 +898,7 @@ def heads(
             parts.insert(1, claims.SIGNED)
         elif claims.is_logarithmic(maps.weights.shape[-1]):
             parts.append(claims.ON_LOGARITHMIC_SCALE)
-        return page.finish_with_caption(bottom + GAP, parts, maps.checked_agreement)
+        return page.finish(bottom + GAP, parts, maps.checked_agreement)
 
 
 def summaries(maps: HeadMaps) -> list[tuple[str, float]] | None:

@@ -92,7 +92,7 @@ def senses(
             _draw_accuracy(page, result, page.left, below, _ACCURACY)
             end = below + _ACCURACY
         parts = _caption_parts(result)
-        return page.finish_with_caption(end + CAPTION_GAP, parts, result.checked_agreement)
+        return page.finish(end + CAPTION_GAP, parts, result.checked_agreement)
 
 
 def shown_states(result: SensesResult) -> list[int]:

@@ -111,7 +111,7 @@ def shift(
             end, path = _draw_path(page, result, plane, page.left, top, across)
             end = max(end, _draw_sentence(page, result, page.left + across + _BETWEEN, top))
         parts = _caption_parts(result, details=details)
-        drawn = page.finish_with_caption(end + CAPTION_GAP, parts, result.checked_agreement)
+        drawn = page.finish(end + CAPTION_GAP, parts, result.checked_agreement)
         if path is not None:
             _label_path(path, result)
         return drawn

@@ -121,7 +121,7 @@ def steps(
             "“agrees to” is the largest difference from the model's own",
             "the share of a key is what it adds along the attention vector (α v · a / a · a)",
         ]
-        return page.finish_with_caption(top, parts, result.checked_agreement)
+        return page.finish(top, parts, result.checked_agreement)
 
 
 @figure
@@ -170,7 +170,7 @@ def attention_vector(
             "the share of a key is what it adds along the sum (α v · a / a · a)",
             "the range of the values is that of 99% of them",
         ]
-        return page.finish_with_caption(end + _BETWEEN, parts, result.checked_agreement)
+        return page.finish(end + _BETWEEN, parts, result.checked_agreement)
 
 
 def _draw_heading(page: Page, result: StepsResult) -> float:

@@ -78,10 +78,10 @@ def survey(
         top = page.subtitle(page.left, top, title, page.room) + 0.06
         top = head_panels(page, result.heads, panels, top)
         if not details:
-            return page.finish_with_caption(top, _caption(result), result.checked_agreement)
+            return page.finish(top, _caption(result), result.checked_agreement)
         places = _plane_of(result.distances)
         top, plane = _draw_plane(page, result, places, top)
-        drawn = page.finish_with_caption(top + 0.1, _caption(result), result.checked_agreement)
+        drawn = page.finish(top + 0.1, _caption(result), result.checked_agreement)
         named = [n for n, role in enumerate(result.roles) if role and role not in RESTING_ROLES]
         if named:
             names = [str(result.heads[n]) for n in named]
