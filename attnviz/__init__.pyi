@@ -35,7 +35,7 @@ from .errors import AttnvizWarning as AttnvizWarning
 from .errors import InputError as InputError
 from .errors import ModelError as ModelError
 from .errors import OutputError as OutputError
-from .interactive.view import View as View
+from .interactive.page import View as View
 from .interactive.view import view as view
 from .io.export import save_result as save_result
 from .models.architectures import Architecture as Architecture

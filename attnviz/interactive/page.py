@@ -7,33 +7,45 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from attnviz.errors import InputError, require
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
 from attnviz.results.arguments import checked_scalars
+
+if TYPE_CHECKING:
+    from attnviz.interactive.widget import AttentionWidget
 
 _FRAME_HEIGHT = 720  # pixels of the view in a notebook
 
 
-class Page:
+class View:
     """An interactive page that works offline. A notebook shows it.
 
-    collect : returns the data of the front end. make : makes the document of them.
+    Examples
+    --------
+    >>> import attnviz
+    >>> from tempfile import TemporaryDirectory
+    >>> page = attnviz.view(attnviz.attend("the train left the station"))
+    >>> with TemporaryDirectory() as folder:
+    ...     page.save(f"{folder}/train.html")
     """
 
     def __init__(
         self,
+        shown: Sequence[object],
         title: str,
         collect: Callable[[], dict[str, Any]],
         make: Callable[[Mapping[str, Any]], str],
     ) -> None:
-        self._title, self._collect, self._make = title, collect, make
+        """Show some results. collect : returns the data of the front end. make : the document."""
+        self._shown, self._title, self._collect, self._make = shown, title, collect, make
 
     def __repr__(self) -> str:
-        return f"Page({self._title!r}): .save('page.html')"
+        return f"View({', '.join(map(repr, self._shown))}): .save('view.html')"
 
     @cached_property
     def _data(self) -> dict[str, Any]:
@@ -65,6 +77,28 @@ class Page:
         path = check_output(path, PAGE_SUFFIXES, force=force)
         with atomic(path) as temporary:
             temporary.write_text(self._document, encoding="utf-8", newline="\n")
+
+    def data(self) -> dict[str, Any]:
+        """Return the data of the front end: of attentions, "payload" and "blocks"."""
+        return dict(self._data)
+
+    def widget(self) -> AttentionWidget:
+        """Return the page of attentions as a widget whose selection Python can read and set.
+
+        Raises
+        ------
+        InputError
+            anywidget is not installed, or the page is that of an ExploreResult.
+        """
+        require("anywidget", "widget", "The widget needs")
+        from attnviz.interactive.widget import AttentionWidget
+
+        if "payload" not in self._data:
+            raise InputError("The page of explore is no widget. Display the page itself.")
+        start = self._data["payload"]["start"]
+        selection = {name: start[name] for name in ("view", "stack", "layer", "words")}
+        selection |= {"heads": [start["head"]], "query": None, "key": None}
+        return AttentionWidget(**self._data, selection=selection)
 
 
 def make_page(data: Mapping[str, Any]) -> str:

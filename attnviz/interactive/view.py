@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Literal, Unpack, get_args
 
 from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
-from attnviz.errors import InputError, refuse_given, require
+from attnviz.errors import InputError, refuse_given
 from attnviz.interactive.explanations import place_explanations
-from attnviz.interactive.page import Page, explorer_page, make_page, static
+from attnviz.interactive.page import View, explorer_page, make_page, static
 from attnviz.interactive.payload import make_payload, shape
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.results import AttentionResult, one_result
@@ -20,7 +20,6 @@ from attnviz.results.text import source
 
 if TYPE_CHECKING:
     from attnviz.inputs.tokens import TextSource
-    from attnviz.interactive.widget import AttentionWidget
 
 Show = Literal["grid", "head", "token", "steps"]
 _SHORT = 300_000  # weights of all heads of a sentence, at most
@@ -28,22 +27,6 @@ _SENTENCE_SIZE, _TEXT_SIZE = 0.5, 8.0  # megabytes
 _DOCUMENT_BYTES = 3_000  # of the page beside data and front end
 
 
-@overload
-def view(result: ExploreResult) -> Page: ...
-@overload
-def view(
-    result: AttentionResult | TextSource | None = None,
-    *,
-    compare: AttentionResult | None = None,
-    layer: int | None = None,
-    head: int | None = None,
-    show: Show = "grid",
-    words: bool = True,
-    explain: Sequence[ExplainResult] | None = None,
-    size: float | None = None,
-    model: Model | Loadable | None = None,
-    **inputs: Unpack[OneInput],
-) -> View: ...
 @checked_scalars
 def view(
     result: AttentionResult | ExploreResult | TextSource | None = None,
@@ -57,7 +40,7 @@ def view(
     size: float | None = None,
     model: Model | Loadable | None = None,
     **inputs: Unpack[OneInput],
-) -> Page:
+) -> View:
     """Return all attentions of a text, or all heads of a model, as one interactive page.
 
     A notebook displays the page; `.save("view.html")` writes it, and a browser opens the file
@@ -90,7 +73,7 @@ def view(
 
     Returns
     -------
-    View, or the page of an ExploreResult
+    View
 
     Raises
     ------
@@ -118,7 +101,7 @@ def view(
             **inputs,
         )
         title = f"What the heads of {result.provenance.model} do"
-        return Page(title, result.payload, explorer_page)
+        return View([result], title, result.payload, explorer_page)
     result = attended(result, model, inputs)
     compare = None if compare is None else one_result(compare, streamed=True)
     results = [one for one in (result, compare) if one is not None]
@@ -143,50 +126,8 @@ def view(
     }
     placed = [] if explain is None else place_explanations(result, explain)
     limit = _data_limit(results, size)
-    return View(results, partial(make_payload, results, start, limit, placed))
-
-
-class View(Page):
-    """An interactive page with all attentions of one result, or of two that are compared.
-
-    Examples
-    --------
-    >>> import attnviz
-    >>> from tempfile import TemporaryDirectory
-    >>> page = attnviz.view(attnviz.attend("the train left the station"))
-    >>> with TemporaryDirectory() as folder:
-    ...     page.save(f"{folder}/train.html")
-    """
-
-    def __init__(
-        self, results: Sequence[AttentionResult], collect: Callable[[], dict[str, Any]]
-    ) -> None:
-        title = f"Attention of {source(results[0].provenance)}"
-        super().__init__(title, collect, make_page)
-        self._results = results
-
-    def __repr__(self) -> str:
-        return f"View({', '.join(map(repr, self._results))}): .save('view.html')"
-
-    def data(self) -> dict[str, Any]:
-        """Return the data of the front end: "payload" and "blocks"."""
-        return dict(self._data)
-
-    def widget(self) -> AttentionWidget:
-        """Return the page as a widget whose selection Python can read and set.
-
-        Raises
-        ------
-        InputError
-            anywidget is not installed.
-        """
-        require("anywidget", "widget", "The widget needs")
-        from attnviz.interactive.widget import AttentionWidget
-
-        start = self._data["payload"]["start"]
-        selection = {name: start[name] for name in ("view", "stack", "layer", "words")}
-        selection |= {"heads": [start["head"]], "query": None, "key": None}
-        return AttentionWidget(**self._data, selection=selection)
+    title = f"Attention of {source(results[0].provenance)}"
+    return View(results, title, partial(make_payload, results, start, limit, placed), make_page)
 
 
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:

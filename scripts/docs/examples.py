@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 from PIL import Image
 
 import attnviz
-from attnviz.interactive.page import Page
+from attnviz.interactive.page import View
 from attnviz.models.named import NAMED, NamedModel
 
 NAMES = (*attnviz.__all__, *(f"plot.{name}" for name in attnviz.plot.__all__))
@@ -44,7 +44,7 @@ def run(name: str, folder: Path) -> Path | None:
             except attnviz.AttnvizError:
                 if example.exc_msg is None:
                     raise
-    pages = [value for value in globals_.values() if isinstance(value, Page)]
+    pages = [value for value in globals_.values() if isinstance(value, View)]
     if pages:
         file = folder / f"{name}.html"
         pages[-1].save(file)

@@ -19,7 +19,7 @@ import time
 import traceback
 import warnings
 import webbrowser
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -145,15 +145,9 @@ class Site(AuthenticationBackend):
                 Middleware(AuthenticationMiddleware, backend=self, on_error=_refuse_access),
             ],
             exception_handlers={AttnvizError: _refuse_input, Exception: _refuse_internal},
-            lifespan=self._lifespan,
         )
         app.router.redirect_slashes = False
         return app
-
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        yield
-        await self.jobs.wait_closed()
 
     async def authenticate(self, conn: HTTPConnection) -> None:
         """Refuse a request without our token or cookie, and a POST from another origin."""
@@ -348,7 +342,7 @@ class _Server(uvicorn.Server):
                 backlog=Connection.max_open,
                 ws="none",
                 loop="asyncio",
-                lifespan="on",
+                lifespan="off",
                 log_config=None,
                 log_level="critical",
                 access_log=False,
@@ -362,6 +356,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._jobs.close()
         await super().shutdown(sockets)
+        if not self.force_exit:
+            await self._jobs.wait_closed()
 
 
 def _bind(host: str, port: int) -> socket.socket:
