@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import io
-import itertools
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context
 from difflib import SequenceMatcher
 from functools import cached_property
+from itertools import accumulate, starmap, takewhile
 from typing import Any, Literal
 
 import torch
@@ -56,7 +56,6 @@ _ERROR = Context(prec=3, rounding=ROUND_CEILING)  # of a head: no smaller than i
 _NOTES_BYTES = 600  # of the notes, at most
 _BLOCK_CELLS = 2**22  # weights in memory at once while an error is measured
 _SAMPLED_BLOCKS = 8  # blocks of rows in which the error of a long text is measured
-_TITLES = {"cross": "Cross-attention"}
 
 Attention = AttentionRecord | StreamedAttention
 HeadKey = tuple[int, int]  # the index of the attention, and the head
@@ -186,9 +185,7 @@ def _count_fitting(
     heads: Sequence[Sequence[Head]], encodings: Sequence[Encoding], room: int
 ) -> int:
     """Return how many of the first heads fit; no head beyond them is encoded."""
-    return sum(
-        1 for _ in itertools.takewhile(room.__ge__, itertools.accumulate(_sizes(heads, encodings)))
-    )
+    return sum(1 for _ in takewhile(room.__ge__, accumulate(_sizes(heads, encodings))))
 
 
 def _sizes(heads: Iterable[Sequence[Head]], encodings: Iterable[Encoding]) -> Iterator[int]:
@@ -198,7 +195,7 @@ def _sizes(heads: Iterable[Sequence[Head]], encodings: Iterable[Encoding]) -> It
         size = 0
         for head in twins:
             size += _HEAD_BYTES + (len(compact_json(head.rule)) if "query" in encoding else 0)
-            for codes in itertools.starmap(head.codes, encoding.items()):
+            for codes in starmap(head.codes, encoding.items()):
                 size += codes.size - (len(codes.text) if codes.text in known else 0)
                 known.add(codes.text)
         yield size
@@ -318,7 +315,7 @@ def _describe_result(
     stacks = []
     names = [name for name, *_ in groups]
     for (name, query_axis, key_axis), layers in groups.items():
-        title = _TITLES.get(name, name.capitalize())
+        title = "Cross-attention" if name == "cross" else name.capitalize()
         if names.count(name) > 1:  # as in Swin, whose layers relate different positions
             members = [str(layer["layer"]) for layer in layers]
             title += f", layer{'s' if members[1:] else ''} {', '.join(members)}"

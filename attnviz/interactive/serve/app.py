@@ -301,14 +301,9 @@ class Connection(H11Protocol):
         if len(is_open) > self.max_open:
             min(is_open, key=Connection._deadline).transport.abort()
 
-    def data_received(self, data: bytes) -> None:
-        """Handle data, which may complete a request."""
-        super().data_received(data)
-        self._update_timer()
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request."""
-        super().on_response_complete()
+    def handle_events(self) -> None:
+        """Handle what has arrived, which may complete a request, and wait for the next one."""
+        super().handle_events()
         self._update_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
