@@ -41,7 +41,7 @@ from attnviz.results import (
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import Provenance
 from attnviz.results.axis import find_words
-from attnviz.results.projection import recompute
+from attnviz.results.projection import has_output, recompute
 from attnviz.results.text import literal, source
 
 _LEVELS = (2**16 - 1, 2**12 - 1, 1440, 1023)  # of the codes of maps; the first that fits is used
@@ -135,10 +135,9 @@ def make_payload(
 def _outputs(attentions: Sequence[Attention]) -> Iterator[tuple[int, Codes]]:
     """Yield the output of each attention whose output is known, with the attention's index."""
     for index, record in enumerate(map(_record_of, attentions)):
-        if record is not None and not record.signed:
-            output = recompute(record).get("output")
-            if output is not None:
-                yield index, Codes.of(output[0].cpu(), _COLOR_LEVELS, "linear")
+        if record is not None and not record.signed and has_output(record):
+            output = recompute(record)["output"][0].cpu()
+            yield index, Codes.of(output, _COLOR_LEVELS, "linear")
 
 
 def _record_of(attention: Attention) -> AttentionRecord | None:
@@ -164,10 +163,10 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
         # If no precision fits all heads, the first heads are stored in the second.
         for levels in (*_LEVELS, _LEVELS[1]):
             yield [
-                _VECTORS
-                if twins[0].vectors_are_smaller and all(head.follows for head in twins)
+                known
+                if known and twins[0].vectors_are_smaller and all(head.follows for head in twins)
                 else {"map": levels}
-                for twins in heads
+                for known, twins in zip(vectors, heads, strict=True)
             ]
 
     for chosen in candidates():
@@ -539,27 +538,24 @@ class Head:
     def codes(self, name: str, levels: int = _LEVELS[0]) -> Codes:
         """Return the quantized "map", "query" (m, d), "key" (n, d) or "value" (n, d_v); made once.
 
+        Several heads may share a key head.
         Vectors have steps of 1/32,767 of the largest number. For large numbers, which dominate a
         score, that is finer than float16.
         """
         if (name, levels) not in self._made:
-            head = self.head if name == "query" else self.key_head
-            numbers = self.weights if name == "map" else getattr(self.record, name)[head].cpu()
             kind: Kind = "signed" if self.record.signed else "root"
-            made = Codes.of(numbers, levels, kind if name == "map" else "linear")
-            self._made[name, levels] = made
+            numbers = self.weights
+            if name != "map":
+                kind, vectors = "linear", getattr(self.record, name)
+                numbers = vectors[self.head * len(vectors) // self.record.heads].cpu()
+            self._made[name, levels] = Codes.of(numbers, levels, kind)
         return self._made[name, levels]
-
-    @property
-    def key_head(self) -> int:
-        """The key head that this head reads; several heads may share one."""
-        return self.head // (self.record.heads // self.record.key_heads)
 
     @property
     def vectors_are_smaller(self) -> bool:
         """Whether queries and keys need fewer bytes than the map, by a rough estimate."""
         (m, n), d = self.record.size, self.record.query.shape[-1]
-        return self.record.has_vectors and 1.5 * (m + n) * d < m * n
+        return 1.5 * (m + n) * d < m * n
 
     @property
     def follows(self) -> bool:
