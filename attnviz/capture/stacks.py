@@ -93,7 +93,7 @@ def stacks_of(
     texts: int, axes: Mapping[str, Sequence[Axis]], inputs: Collection[str]
 ) -> list[StackCounter]:
     """Return the stacks of each of N texts; inputs : the names of the model's arguments."""
-    kinds = kinds_among(inputs)
+    kinds = {*kinds_among(inputs), *("image" for name in inputs if "patches" in name)}
     return [
         StackCounter({kind: of_batch[n] for kind, of_batch in axes.items()}, kinds)
         for n in range(texts)

@@ -167,8 +167,10 @@ def output_of(model: nn.Module, run: Callable[[], object]) -> Output:
 
     for attention in find.find_attention_modules(model).values():
         attention.module.register_forward_hook(keep_first)
-    output = run()
+    output: Any = run()
     logits = getattr(output, "logits", None)
+    if isinstance(output, dict):  # some models return the weights of eager attention unasked
+        output = {name: value for name, value in output.items() if "attentions" not in name}
     has_logits = isinstance(logits, Tensor) and logits.dim() == 3
     return Output(floats(output), first[0] if first else (), logits if has_logits else None)
 

@@ -226,7 +226,8 @@ def _head_counts(checkpoint: Checkpoint) -> tuple[int, int]:
     """Return the number of layers and of heads in each by the config; 12 if it does not say."""
     config = checkpoint.module.config
     names = "num_hidden_layers", "num_attention_heads"
-    layers, heads = (int(getattr(config, name, None) or 12) for name in names)
+    numbers = (getattr(config, name, None) for name in names)  # some have one for each stack
+    layers, heads = (number if isinstance(number, int) else 12 for number in numbers)
     return layers, heads
 
 
