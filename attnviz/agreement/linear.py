@@ -80,9 +80,9 @@ class _Rounding:
 
     largest: float  # of the errors of the layer, relative to that sum
     typical: float  # their root mean square
+    by_head: Tensor  # that of each head, where it is larger, (H,)
     slope: float  # by which the results are off as a whole
     slopes: Tensor  # of each head, (H,)
-    ranges: Tensor  # of the slopes of each head with other values, (H,)
     eps: float  # of the dtype of the result
 
     @classmethod
@@ -94,8 +94,8 @@ class _Rounding:
         slopes = products.sum((2, 3)) / squares.sum((2, 3)).clamp(min=verdict.SMALLEST**2)
         numbers = torch.stack([relative.abs().max(), relative.square().mean().sqrt(), slope.abs()])
         largest, typical, whole = numbers.tolist()
-        ranges = slopes.amax(0) - slopes.amin(0)
-        return cls(largest, typical, whole, slopes.mean(0), ranges, eps)
+        by_head = relative.square().mean((1, 2)).sqrt().clamp(min=typical)
+        return cls(largest, typical, by_head, whole, slopes.mean(0), eps)
 
     def check(
         self, record: LinearAttention, stage: str, ours: Tensor, model: Tensor, summed: Tensor
@@ -109,10 +109,11 @@ class _Rounding:
         differences = verdict.largest_by_head(difference)
         spread = (ours**2).sum((1, 2)).clamp(min=verdict.SMALLEST**2)
         slopes = (ours * difference).sum((1, 2)) / spread - self.slopes
-        standard = self.typical * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
+        standard = self.by_head * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
         cancelled = verdict.FLOAT32 * (ours.abs() * summed).sum((1, 2)) / spread
-        # Errors that are the same for several tokens are not independent.
-        allowed = (_ERRORS * standard).maximum(_RANGES * self.ranges)
+        # Errors that are the same for several tokens, those of a gate, do not cancel.
+        together = self.by_head * (summed**2).sum((1, 2)).sqrt() / spread.sqrt()
+        allowed = (_ERRORS * standard).maximum(_RANGES * together)
         allowed = allowed.clamp(min=max(3 * self.slope, _SLOPE)) + cancelled
         return verdict.bounded_check(
             record,

@@ -21,7 +21,13 @@ from attnviz.inputs.multimodal import fill_placeholders, placeholders
 from attnviz.inputs.text import TextPair, continue_axis, encode_ids, tokenizer_of
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.io.files import is_file, read_arrays, read_text
-from attnviz.models.pretrained import count_inputs, embedding_rows, forward_parameters, input_kinds
+from attnviz.models.pretrained import (
+    count_inputs,
+    embedding_rows,
+    forward_parameters,
+    input_kinds,
+    main_input,
+)
 from attnviz.results import Axis
 from attnviz.results.base import doc, documented
 from attnviz.results.text import counted
@@ -132,7 +138,8 @@ def encode_arguments(
     """
     module, tokenizer = checkpoint.module, checkpoint.tokenizer
     names = forward_parameters(module)
-    values = {name or module.main_input_name: value for name, value in given.values.items()}
+    main_name = main_input(module)
+    values = {name or main_name: value for name, value in given.values.items()}
     for name in values:
         if reason := _REFUSED.get(name):
             raise InputError(f"{name} is not read: {reason}.")
@@ -145,9 +152,9 @@ def encode_arguments(
     if isinstance(mask, Tensor) and mask.dim() == 4 and not is_eager:
         # The fused attention hides by a boolean one; the eager one, which is recorded, adds it.
         values["attention_mask"] = additive_mask(mask, module.dtype)
-    main = values.get(module.main_input_name)
+    main = values.get(main_name)
     if main is not None and (not isinstance(main, Tensor) or not main.dim() or not main.numel()):
-        raise InputError(f"{module.main_input_name} holds no numbers. Give an array of them.")
+        raise InputError(f"{main_name} holds no numbers. Give an array of them.")
     for name in ("input_ids", "decoder_input_ids"):
         if isinstance(ids := values.get(name), Tensor):
             _expect_ids(checkpoint, name, ids)
@@ -166,9 +173,13 @@ def encode_arguments(
         axes["text"] = (fill_placeholders(checkpoint, axes["text"][0], "image", values, None),)
     tokenizer = checkpoint.target_tokenizer
     decoded = values.get("decoder_input_ids")
-    if tokenizer is not None and _are_ids(decoded) and decoded.dim() == 2:
-        axes["target"] = tuple(continue_axis(tokenizer, None, row) for row in decoded)
-    count = max([count_inputs(module, values), *map(len, axes.values())])
+    count = count_inputs(module, values)
+    if tokenizer is not None and _are_ids(decoded):
+        # Of a sound, each token is several codes, or each codebook has a row.
+        of_codebooks = len(decoded) > count and len(decoded) % count == 0
+        if decoded.dim() == 2 and not of_codebooks:
+            axes["target"] = tuple(continue_axis(tokenizer, None, row) for row in decoded)
+    count = max([count, *map(len, axes.values())])
     for kind, of in axes.items():
         if len(of) not in (1, count):
             raise InputError(

@@ -404,8 +404,8 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
     readable = list(pretrained.input_kinds(module))
     if not readable:
         raise ModelError(
-            f"{name} reads {module.main_input_name}. Give it by name: "
-            f"inputs={{'{module.main_input_name}': …}}."
+            f"{name} reads {pretrained.main_input(module)}. Give it by name: "
+            f"inputs={{'{pretrained.main_input(module)}': …}}."
         )
     if pretrained.has_text_decoder(module) and not generating:
         readable.append("target")

@@ -513,10 +513,16 @@ def forward_parameters(model: Any) -> list[str]:
     return list(names)
 
 
+def main_input(model: Any) -> str:
+    """Return the name of the main input of a model, the first of several."""
+    name = getattr(model, "main_input_name", "")
+    return name if isinstance(name, str) else str(name[0])
+
+
 def count_inputs(model: Any, inputs: Mapping[str, Any]) -> int:
     """Return the number of inputs in a batch, by the main one; each choice of a question counts."""
     shapes = {n: value.shape for n, value in inputs.items() if isinstance(value, torch.Tensor)}
-    names = (getattr(model, "main_input_name", ""), "input_ids", "inputs_embeds", *shapes)
+    names = (main_input(model), "input_ids", "inputs_embeds", *shapes)
     for name in (name for name in names if shapes.get(name)):
         axes = {"input_ids": 1, "inputs_embeds": 2}.get(name, len(shapes[name]) - 1)
         if shapes.get("attention_mask") == shapes[name][:-1]:  # a token is several codes
