@@ -79,14 +79,18 @@ class StackCounter:
     def _kinds(self, place: str) -> list[str]:
         """Return the kinds of input that a stack may read, the likeliest first."""
         own = _READS.get(place)
+        if own is None and len({*map(len, self._axes.values())}) < len(self._axes):
+            # Its name does not tell a text from an image or a sound of the same length.
+            media = {len(one) for kind, one in self._axes.items() if kind in ("image", "audio")}
+            return [kind for kind, one in self._axes.items() if len(one) not in media]
         is_alone = place in ("vision", "audio") and own in self._read
         kinds = [kind for kind in self._axes if not is_alone or kind in (own, *_GIVEN)]
         return sorted(kinds, key=lambda kind: kind != own)
 
     def _axis(self, length: int, kinds: Iterable[str]) -> Axis:
         """Return the first axis of this length, or numbers."""
-        matching = (self._axes[kind] for kind in kinds if len(self._axes[kind]) == length)
-        return next(matching, None) or Axis.numbered(length)
+        matching = [kind for kind in kinds if len(self._axes[kind]) == length]
+        return self._axes[matching[0]] if matching else Axis.numbered(length)
 
 
 def stacks_of(

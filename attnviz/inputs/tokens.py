@@ -111,7 +111,7 @@ def is_text(value: Mapping[str, Any]) -> bool:
     """Return whether a mapping holds the ids of texts, and a mask that hides only padding."""
     if "input_ids" not in value or set(value) - BOOKKEEPING - {"input_ids"}:
         return False
-    if getattr(value["input_ids"], "ndim", 2) > 2:  # of choices, or of codebooks
+    if any(getattr(one, "ndim", 2) > 2 for one in value.values()):  # of choices, codebooks, tables
         return False
     return all(
         all(item in (0, 1) for item in row)

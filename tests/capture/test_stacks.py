@@ -55,6 +55,14 @@ def test_a_query_of_an_image_without_labels_reads_no_text():
     assert place({"text": TEXT}, path, 6, 4, kinds=("text",), cross=True)[1] == TEXT
 
 
+def test_a_name_that_does_not_tell_a_text_from_an_image_of_its_length():
+    path = "detr_encoder.layers.0.self_attn"
+    assert place({"text": TEXT, "image": IMAGE}, path) == (NUMBERS, NUMBERS)
+    longer = Axis.plain(["a", "b", "c"], special=[False] * 3)
+    assert place({"text": longer, "image": IMAGE}, path) == (IMAGE, IMAGE)
+    assert place({"text": TEXT, "target": TARGET}, path) == (TEXT, TEXT)
+
+
 def test_a_model_of_texts_named_after_images_has_the_labels_of_its_text():
     assert place({"text": TEXT}, "visual_bert.encoder.layer.0.attention.self") == (TEXT, TEXT)
 
