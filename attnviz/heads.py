@@ -36,20 +36,16 @@ _NEAR = 0.1 + 1e-6  # seconds
 class Positions:
     """The positions of N texts, images or sounds, each tensor (N, T).
 
-    ids : token ids. real : False for padding. special : tokens that the tokenizer added, and frames
-    after a sound. punctuation : periods and commas. asks : the number of the answer that is
-    predicted there, from 1, or 0. holds : the number of the answer that a token is, or -1 for a
-    wrong answer, or 0. Only texts of a probe have these two. places : the row and the column of
-    each patch of an image, (N, T, 2), or when each frame of a sound begins, in seconds, (N, T, 1);
-    NaN for other positions, None for tokens.
+    Places are the row and the column of each patch of an image, (N, T, 2), or when each frame of a
+    sound begins, in seconds, (N, T, 1); NaN for other positions, None for tokens.
     """
 
-    ids: Tensor
-    real: Tensor
-    special: Tensor
-    punctuation: Tensor
-    asks: Tensor | None = None
-    holds: Tensor | None = None
+    ids: Tensor  # of tokens
+    real: Tensor  # False for padding
+    special: Tensor  # tokens that the tokenizer added, and frames after a sound
+    punctuation: Tensor  # periods and commas
+    asks: Tensor | None = None  # in texts of a probe: the answer predicted there, from 1, or 0
+    holds: Tensor | None = None  # the answer that a token is, -1 for a wrong one, or 0
     places: Tensor | None = None
 
     @classmethod
@@ -183,36 +179,29 @@ class Statistic:
 
     Exactly one of `keys`, `row` and `received` is given.
 
-    title : as figures say it. keys : from `Pairs` to the factor of each weight, broadcastable to
-    (N, R, n): the statistic is the sum of a row's weights times these. Rows without any key that
-    counts are left out, unless `every_row` is set. row : from the weights (N, H, R, n) to a number
-    for each row, (N, H, R). received : from the share of all weight that each key receives
-    (N, H, n), 0 for special tokens, to one number, (N, H). signed : whether `row` reads the sign
-    of the weights; all others read their sizes. limit : the largest possible value; None for a
-    share. even_baseline : whether even weights (shuffled keys) are a meaningful baseline.
-    of_probe : whether only the texts of a probe with this role have it.
-
-    role : of a head that follows the rule, by `followed_rules`. resting : whether it then rests.
-    family : as the map of one text names such heads. rule : what they do, in words. words : which
-    words of a text have such keys. fewest : how many of them it needs.
+    keys : from `Pairs` to the factor of each weight, broadcastable to (N, R, n): the statistic is
+    the sum of a row's weights times these. Rows without any key that counts are left out, unless
+    `every_row` is set. row : from the weights (N, H, R, n) to a number for each row, (N, H, R).
+    received : from the share of all weight that each key receives (N, H, n), 0 for special tokens,
+    to one number, (N, H).
     """
 
     name: str
-    title: str
+    title: str  # as figures say it
     keys: Callable[[Pairs], Tensor] | None = None
     row: Callable[[Tensor, Pairs], Tensor] | None = None
     received: Callable[[Tensor], Tensor] | None = None
     every_row: bool = False
-    signed: bool = False
-    limit: Callable[[Positions], float] | None = None
-    even_baseline: bool = True
-    of_probe: bool = False
-    role: str = ""
-    resting: bool = False
-    family: str = ""
-    rule: str = ""
-    words: str = "Words"
-    fewest: int = 1
+    signed: bool = False  # whether `row` reads the sign of the weights; all others read their sizes
+    limit: Callable[[Positions], float] | None = None  # the largest value; None for a share
+    even_baseline: bool = True  # whether even weights (shuffled keys) are a meaningful baseline
+    of_probe: bool = False  # whether only the texts of a probe with this role have it
+    role: str = ""  # of a head that follows the rule, by `followed_rules`
+    resting: bool = False  # whether it then rests
+    family: str = ""  # as the map of one text names such heads
+    rule: str = ""  # what they do, in words
+    words: str = "Words"  # which words of a text have such keys
+    fewest: int = 1  # how many of them it needs
 
 
 def _follows_same_token(pairs: Pairs) -> Tensor:

@@ -20,13 +20,24 @@ Figure
     A new figure."""
 
 
-def documented(docstring: str) -> str:
-    """Return a docstring with the parameters and the result that all figures share."""
-    own = inspect.cleandoc(docstring)
-    return re.sub(r"(?=\n\n(?:Raises|Examples)\n-)", lambda _: _SHARED, own, count=1)
+def documented(docstring: str, result: str = "") -> str:
+    """Return a docstring with the parameters and the result that all figures share.
+
+    result : the description of the first parameter.
+    """
+    own, section = inspect.cleandoc(docstring), "\n\nParameters\n----------"
+    shared = _SHARED if section in own else section + result + _SHARED
+    own = own.replace(section, section + result)
+    return re.sub(r"(?=\n\n(?:Raises|Examples)\n-)", lambda _: shared, own, count=1)
 
 
 def figure(draw: _Draw) -> _Draw:
-    """Document what a function that draws a figure shares with the others."""
-    draw.__doc__ = documented(draw.__doc__ or "")
+    """Document what a function that draws a figure shares with the others.
+
+    If it does not describe its result, this is from the function of its analysis.
+    """
+    own, kinds = draw.__doc__ or "", str(draw.__annotations__.get("result")).replace(" | ", " or ")
+    of_analysis = f"\nresult : {kinds}\n    From `attnviz.{draw.__module__.split('.')[-2]}`."
+    described = "\n    result : " in own or kinds == "None"
+    draw.__doc__ = documented(own, "" if described else of_analysis)
     return draw

@@ -176,21 +176,16 @@ def frame(
 
 @dataclass(frozen=True)
 class Ticks:
-    """The labels along one axis.
-
-    places : in cells from the first. marked : whether each label has a tick mark. room : inches
-    that the labels take, from the axis outwards. unit : of a scale. unknown : which labels are of
-    words that the model read as unknown tokens.
-    """
+    """The labels along one axis."""
 
     labels: tuple[str, ...]
-    places: tuple[float, ...]
+    places: tuple[float, ...]  # in cells from the first
     points: float
-    marked: bool
+    marked: bool  # whether each label has a tick mark
     rotation: int
-    room: float
-    unit: str = ""
-    unknown: tuple[bool, ...] = ()
+    room: float  # inches that the labels take, from the axis outwards
+    unit: str = ""  # of a scale
+    unknown: tuple[bool, ...] = ()  # which words the model read as unknown tokens
 
     def apply(self, ax: Axes, axis: str) -> None:
         """Draw the labels."""

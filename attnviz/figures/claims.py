@@ -50,17 +50,12 @@ def were_read(side: AxisGeometry, *places: int) -> bool:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a map shows.
-
-    cell : the (row, column) that the title is about; None if there is none. reach : how many words
-    away half of the attention goes at most, if the title is about that. examples : some cells that
-    the title is about, where it is about many.
-    """
+    """What a map shows, in a title."""
 
     title: str
-    cell: tuple[int, int] | None = None
-    reach: int | None = None
-    examples: tuple[tuple[int, int], ...] = ()
+    cell: tuple[int, int] | None = None  # the (row, column) that it is about, if there is one
+    reach: int | None = None  # the words within which half of the attention stays, if it says so
+    examples: tuple[tuple[int, int], ...] = ()  # some of the cells, where it is about many
 
 
 def cell_of(drawn: OneMap, query: str, key: str) -> tuple[int, int] | None:

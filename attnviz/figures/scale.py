@@ -91,19 +91,14 @@ class Look:
 
 @dataclass(frozen=True, eq=False)
 class WeightScale:
-    """The colors of maps (…, m, n) whose cells differ in what they say.
+    """The colors of maps (…, m, n) whose cells differ in what they say."""
 
-    norm : of the cells between words. neutral : of uninformative cells, in gray; None without any.
-    uninformative, masked : (m, n), as in `AttentionMap`. colors : between words. name : what
-    uninformative cells are.
-    """
-
-    norm: Normalize
-    neutral: Normalize | None
-    uninformative: Tensor
-    masked: Tensor | None
-    colors: Colormap = field(default_factory=lambda: theme().weights)
-    name: str = ""
+    norm: Normalize  # of the cells between words
+    neutral: Normalize | None  # of uninformative cells, in gray; None without any
+    uninformative: Tensor  # (m, n), as in `Maps`
+    masked: Tensor | None  # (m, n), as in `AttentionMap`
+    colors: Colormap = field(default_factory=lambda: theme().weights)  # between words
+    name: str = ""  # what uninformative cells are
 
     @classmethod
     def of(cls, maps: Maps, weights: Tensor | None = None) -> WeightScale:

@@ -76,30 +76,24 @@ _RC_PARAMS: dict[Any, Any] = {
 class Theme:
     """The colors of figures on one background.
 
-    ground : the background. ink : text and lines. muted : text beside them. faint : lines behind
-        them. gray : what counts less. accent : what the title is about. alarm : a verdict that is
-        not "verified". masked : cells of keys that a query may not attend to.
-    cycle : lines and bars; the first six are distinct with every kind of color vision.
-    weights, neutral, values : colormaps of weights, of weights that say little about the text, and
-        of signed numbers. The first two begin with the background; the third has it at 0. Those of
-        weights and numbers are perceptually uniform, also in gray and with every kind of color
-        vision (devon and vik, or oslo and berlin; Crameri 2018, doi:10.5281/zenodo.1243862).
-    strong : where in `values`, from 0 to 1, bars of positive numbers have their color.
+    Colormaps of weights begin with the background; that of signed numbers has it at 0. Those of
+    weights and numbers are perceptually uniform, also in gray and with every kind of color vision
+    (devon and vik, or oslo and berlin; Crameri 2018, doi:10.5281/zenodo.1243862).
     """
 
-    ground: str
-    ink: str
-    muted: str
-    faint: str
-    gray: str
-    accent: str
-    alarm: str
-    masked: str
-    cycle: tuple[str, ...]
+    ground: str  # the background
+    ink: str  # text and lines
+    muted: str  # text beside them
+    faint: str  # lines behind them
+    gray: str  # what counts less
+    accent: str  # what the title is about
+    alarm: str  # a verdict that is not "verified"
+    masked: str  # cells of keys that a query may not attend to
+    cycle: tuple[str, ...]  # lines and bars; the first six differ with every kind of color vision
     weights: Colormap
-    neutral: Colormap
-    values: Colormap
-    strong: float
+    neutral: Colormap  # of weights that say little about the text
+    values: Colormap  # of signed numbers
+    strong: float  # where in `values`, from 0 to 1, bars of positive numbers have their color
 
     def readable_on(self, fill: ColorType) -> str:
         """Return the color of text on a fill: the background's or that of ink."""

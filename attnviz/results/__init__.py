@@ -33,6 +33,8 @@ from attnviz.results.attention_result import one_result as one_result
 from attnviz.results.axis import Axis as Axis
 from attnviz.results.axis import AxisGeometry as AxisGeometry
 from attnviz.results.axis import Landmark as Landmark
+from attnviz.results.base import Result as Result
+from attnviz.results.base import Savable as Savable
 from attnviz.results.projection import Clip as Clip
 from attnviz.results.projection import Factor as Factor
 from attnviz.results.projection import Gate as Gate

@@ -12,12 +12,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from attnviz.attribution.decomposition import Decomposition, decompose
+from attnviz.attribution.decomposition import Decomposition, decompose, split_stream
 from attnviz.attribution.methods import METHODS as REGISTERED
 from attnviz.attribution.methods import Method
 from attnviz.attribution.methods.weights import multiply_layers
 from attnviz.attribution.reference import make_reference
-from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.attribution.target import Score
 from attnviz.capture.watch import restoring
 
@@ -35,7 +34,7 @@ def value_norm_rollout(target: Score) -> Tensor:
 
 def residual_stream(target: Score) -> Tensor:
     """Return the attention contribution of each token in the residual stream decomposition."""
-    stream = decompose_residual_stream(target.readout, target.inputs, direction=target.direction)
+    stream = split_stream(target.readout, target.inputs, direction=target.direction)
     return stream.attention.sum((0, 1))
 
 

@@ -8,15 +8,17 @@ from families import tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.attribution import heads as module_under_test
-from attnviz.attribution.heads import (
+from attnviz.attribution import interventions as module_under_test
+from attnviz.attribution.interventions import (
+    AttentionKnockout,
+    HeadPatching,
     HeadRun,
     ablate_each,
+    gates_without,
     head_effects,
     outputs_of,
     replace_outputs,
 )
-from attnviz.attribution.interventions import AttentionKnockout, HeadPatching, gates_without
 from attnviz.attribution.target import Readout, Score
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError

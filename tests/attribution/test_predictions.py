@@ -7,10 +7,9 @@ from test_ablation import make_score
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.attribution.decomposition import decompose
+from attnviz.attribution.decomposition import decompose, split_stream
 from attnviz.attribution.lens import StoredRun, logit_lens
 from attnviz.attribution.reference import gate_of
-from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.attribution.target import copies_of
 from attnviz.capture.watch import restoring
 from attnviz.errors import ModelError
@@ -27,7 +26,7 @@ def test_a_logit_is_the_sum_of_what_heads_and_mlps_added(score):
     with restoring(score.model.module), torch.no_grad():
         logits = score.model.module(**score.inputs).logits[0, score.rows[0]].double()
     with restoring(score.model.module):
-        stream = decompose_residual_stream(score.readout, score.inputs, direction=score.direction)
+        stream = split_stream(score.readout, score.inputs, direction=score.direction)
     assert stream.attention.shape == (3, 4, score.ids.shape[1])
     assert stream.total == pytest.approx((logits[1000] - logits[2000]).item(), rel=1e-5)
     assert stream.error <= 1e-5
@@ -54,12 +53,10 @@ def test_the_parts_go_through_the_final_norm(score, monkeypatch):
     )  # fmt: skip
     norm = score.model.module.get_submodule(name)
     with restoring(score.model.module):
-        whole = decompose_residual_stream(score.readout, score.inputs, direction=score.direction)
+        whole = split_stream(score.readout, score.inputs, direction=score.direction)
         with monkeypatch.context() as patch:
             patch.setattr(norm, "forward", lambda x: x)
-            other = decompose_residual_stream(
-                score.readout, score.inputs, direction=score.direction
-            )
+            other = split_stream(score.readout, score.inputs, direction=score.direction)
     assert abs(other.attention.sum() - whole.attention.sum()) > 1e-2
 
 

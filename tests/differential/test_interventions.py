@@ -10,7 +10,6 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution.decomposition import decompose
-from attnviz.attribution.heads import patch_heads
 from attnviz.attribution.interventions import (
     ALL,
     Target,
@@ -19,6 +18,7 @@ from attnviz.attribution.interventions import (
     delete,
     intervene,
     knock_out,
+    patch_heads,
     substitute_each,
 )
 from attnviz.attribution.reference import gate_of

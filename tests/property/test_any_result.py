@@ -21,19 +21,13 @@ from attnviz.analyses.ablate.result import AblationResult
 from attnviz.analyses.compare.result import CheckpointsResult, CompareResult  # noqa: F401
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.explain.result import ExplainResult
-from attnviz.analyses.explore.examples import HeadExample
-from attnviz.analyses.explore.result import ExploreResult, QueryKeyPlane, WrittenTokens
+from attnviz.analyses.explore.result import ExploreResult, HeadExample, QueryKeyPlane, WrittenTokens
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
-from attnviz.analyses.shift.result import (
-    Decomposition,
-    ResidualStream,
-    ShiftPlane,
-    ShiftResult,
-)
+from attnviz.analyses.shift.result import Decomposition, ResidualStream, ShiftPlane, ShiftResult
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.analyses.survey.result import HeadName, SurveyResult
-from attnviz.attribution.heads import HeadEffects
+from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.lens import LogitLens
 from attnviz.errors import InputError
 from attnviz.results import (

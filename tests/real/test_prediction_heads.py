@@ -5,12 +5,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from attnviz.attribution.decomposition import decompose
-from attnviz.attribution.heads import HeadRun, ablate_each, head_effects, replace_outputs
+from attnviz.attribution.decomposition import decompose, split_stream
+from attnviz.attribution.interventions import HeadRun, ablate_each, head_effects, replace_outputs
 from attnviz.attribution.lens import logit_lens
 from attnviz.attribution.ranking import spearman
 from attnviz.attribution.reference import gate_of, read
-from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.attribution.target import Readout, Score, copies_of
 from attnviz.capture.watch import restoring
 
@@ -72,7 +71,7 @@ def test_the_logit_is_split_completely(paris):
         split = decompose(
             paris.readout, copies_of(paris.inputs, 2), direction=paris.direction, gate=gate
         )
-        stream = decompose_residual_stream(paris.readout, paris.inputs, direction=paris.direction)
+        stream = split_stream(paris.readout, paris.inputs, direction=paris.direction)
     assert max(split.error, split.credit_error, stream.error) <= 1e-5
     assert split.table.shape == stream.attention.shape == (30, 9, paris.ids.shape[1])
 

@@ -2,7 +2,7 @@
 
 A head is ablated by replacing its output, before W^O, at all positions but the attention sink.
 Everything after it is recomputed, so effects are exact. All heads of a text are ablated in batches
-that start at the layer of the first of them (`attribution.heads`).
+that start at the layer of the first of them (`attribution.interventions`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attnviz.agreement import check_hidden_states
 from attnviz.analyses.ablate.result import AblationResult
 from attnviz.analyses.explain.compute import find_prediction
 from attnviz.analyses.shift.compute import read_word
-from attnviz.attribution.heads import Ablation, Head, HeadRun, Outputs, outputs_of, replace_outputs
+from attnviz.attribution.interventions import Ablation, Head, HeadRun, outputs_of, replace_outputs
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import Prediction, logits_at
 from attnviz.attribution.reference import Reading, encode_like
@@ -303,7 +303,7 @@ def _ablate_text(
     site: _Site,
     sets: Sequence[tuple[Head, ...]] | None,
     how: Ablation,
-    others: Sequence[Outputs],
+    others: Sequence[Sequence[Tensor]],
     knock_out: str | None,
     effect: str,
     keep_sink: bool,

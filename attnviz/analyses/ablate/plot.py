@@ -26,11 +26,6 @@ def ablate(
 ) -> Figure:
     """Draw what is lost without each head, and the heads without which most is lost.
 
-    Parameters
-    ----------
-    result : AblationResult
-        From `attnviz.ablate`.
-
     Examples
     --------
     >>> import attnviz

@@ -29,11 +29,6 @@ def check(
 
     Heads that agree are blank; the first that differs has a frame.
 
-    Parameters
-    ----------
-    result : CheckResult
-        From `attnviz.check`.
-
     Examples
     --------
     >>> import attnviz

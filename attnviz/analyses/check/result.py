@@ -26,20 +26,16 @@ def name_layers(layers: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Mismatch(Savable):
-    """The largest difference of the first head that differs.
-
-    layer, head : which head. row, column : the query and the key, as positions. query, key : their
-    tokens. theirs, ours : the weight of the other tool, and that of attnviz.
-    """
+    """The largest difference of the first head that differs."""
 
     layer: int
     head: int
-    row: int
-    column: int
-    query: str
+    row: int  # the position of the query
+    column: int  # that of the key
+    query: str  # their tokens
     key: str
-    theirs: float
-    ours: float
+    theirs: float  # the weight of the other tool
+    ours: float  # that of attnviz
 
 
 @documented
@@ -69,9 +65,7 @@ class CheckResult(Printed, Result):
         "weights, which a wrong scale changes."
     )
     first: Mismatch | None = doc("Where the first head that differs does so most.")
-    hints: tuple[str, ...] = doc(
-        "What explains the difference of its layer exactly, if something does."
-    )
+    hints: tuple[str, ...] = doc("What exactly explains the difference of its layer, if known.")
     notes: tuple[str, ...] = doc("What could go unnoticed.")
     agreement: AgreementReport = doc("That of attnviz's own weights.")
     provenance: Provenance = doc("The model and the text.")

@@ -39,11 +39,6 @@ def compare(
     Of three or more checkpoints, draw the path of each head on the statistic that changes most,
     and how many heads have each role.
 
-    Parameters
-    ----------
-    result : CompareResult or CheckpointsResult
-        From `attnviz.compare`.
-
     Examples
     --------
     >>> import attnviz

@@ -88,9 +88,7 @@ class CompareResult(SeveralModels, HeadTable):
     texts: int = doc("How many texts were processed.")
     tokens: int = doc("How many tokens they have.")
     notes: tuple[str, ...] = doc("On texts that were left out or cut.")
-    agreements: tuple[AgreementReport, AgreementReport] = doc(
-        "Of the first and of the second model."
-    )
+    agreements: tuple[AgreementReport, AgreementReport] = doc("Of the first and the second model.")
     provenances: tuple[Provenance, Provenance] = doc("Of the two models, in order.")
     left_out: tuple[int, ...] = doc("The texts that were left out, counted from 1.", default=())
     checkpoints: tuple[str, ...] = doc("The labels of the models, if any were given.", default=())
@@ -166,12 +164,8 @@ class CheckpointsResult(SeveralModels, HeadTable):
     mean: Tensor = doc("The mean over texts, (C, K, S).")
     low: Tensor = doc("Where the 95 % interval of the mean over texts begins, (C, K, S).")
     high: Tensor = doc("Where it ends, (C, K, S).")
-    change: Tensor = doc(
-        "The mean over texts of the difference from the checkpoint before, (C - 1, K, S)."
-    )
-    change_low: Tensor = doc(
-        "Where the 95 % interval of the change over texts begins, (C - 1, K, S)."
-    )
+    change: Tensor = doc("The mean over texts of the change from the one before, (C - 1, K, S).")
+    change_low: Tensor = doc("Where its 95 % interval over texts begins, (C - 1, K, S).")
     change_high: Tensor = doc("Where it ends, (C - 1, K, S).")
     p_value: Tensor = doc(
         "Two-sided, of the changes, by sign flips of the texts, corrected for all heads, "

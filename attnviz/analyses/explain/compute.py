@@ -20,8 +20,7 @@ from attnviz.agreement import check_hidden_states
 from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.shift.compute import COMPLETE
 from attnviz.attribution.decomposition import Decomposition, decompose
-from attnviz.attribution.heads import head_effects
-from attnviz.attribution.interventions import measure_words
+from attnviz.attribution.interventions import head_effects, measure_words
 from attnviz.attribution.lens import logit_lens
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction

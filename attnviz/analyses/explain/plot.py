@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
-from attnviz.attribution.heads import HeadEffects
+from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.lens import LogitLens
 from attnviz.figures import figure
 from attnviz.figures.head_grid import draw_effects, number_axis
@@ -58,11 +58,6 @@ def explain(
     each method and the effects; then, if they were measured, what is lost without each head, and
     what each layer would predict. If no effect was measured, the text is shaded by the
     contributions.
-
-    Parameters
-    ----------
-    result : ExplainResult
-        From `attnviz.explain`.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.attribution.decomposition import Decomposition
-from attnviz.attribution.heads import HeadEffects
+from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.lens import LogitLens
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, correlate_ranks, spearman
 from attnviz.results import AgreementReport, Provenance

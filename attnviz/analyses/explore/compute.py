@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from glob import has_magic
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from attnviz.analyses.explore.examples import Examples, with_counts
 from attnviz.analyses.explore.result import (
+    DECILES,
     ExploreResult,
     HeadAxis,
+    HeadExample,
     QueryKeyPlane,
     ShownMedium,
     WrittenTokens,
@@ -28,6 +31,7 @@ from attnviz.analyses.survey.compute import survey_corpus
 from attnviz.analyses.survey.corpus import (
     Corpus,
     Kind,
+    MediaCorpus,
     TextCorpus,
     TokenizedText,
     check_corpus,
@@ -37,9 +41,8 @@ from attnviz.analyses.survey.corpus import (
     parse_corpus,
 )
 from attnviz.analyses.survey.measure import Attention, HeadStatistics
-from attnviz.analyses.survey.media import MediaCorpus
 from attnviz.analyses.survey.result import NOUNS
-from attnviz.attribution.heads import measure_without
+from attnviz.attribution.interventions import measure_without
 from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
@@ -47,7 +50,7 @@ from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target, base_of, unembedding_of
 from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError, ModelError
-from attnviz.heads import Positions
+from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
 from attnviz.inputs.batch import encode
 from attnviz.inputs.text import tokenizer_of
 from attnviz.pipeline.attend import Loadable, Model, Source
@@ -58,6 +61,8 @@ from attnviz.results.text import literal
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, say
 
+STRONGEST = 8  # examples of a head, each of another text
+_SAMPLE = 50  # texts of a head, drawn at random, from which deciles are taken
 _SIDES = (224, 160, 112, 80, 56)  # pixels of a picture in the page
 
 
@@ -351,6 +356,157 @@ def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
         raise ModelError("no text of the sample can be read whole and has a next token")
     before, after = measure_without(sites)
     return (before - after)[..., 0].mean(0)
+
+
+# --- examples, in memory that does not grow
+
+
+_Kept: TypeAlias = list[tuple[float, HeadExample]]  # with priorities, the largest first
+
+
+class Examples:
+    """Keeps examples of heads with these roles while texts are read."""
+
+    def __init__(self, roles: Sequence[str], seed: int) -> None:
+        self._strongest: list[_Kept] = [[] for _ in roles]
+        self._sample: list[_Kept] = [[] for _ in roles]
+        self._reads_itself = torch.tensor([role in OWN_ROLES for role in roles], device="cpu")
+        self._rests = torch.tensor([role in RESTING_ROLES for role in roles], device="cpu")
+        self._seed = seed
+
+    def add(
+        self,
+        heads: slice,
+        numbers: Sequence[int],
+        weights: Tensor,
+        tokens: Positions,
+        keys_of: Positions | None = None,
+    ) -> None:
+        """Add the weights of some heads in N texts, (N, H, T, T).
+
+        numbers : of the texts in the corpus. tokens : of the texts. keys_of : the keys of a
+        cross-attention, whose queries are the tokens.
+        """
+        ordinary, key_tokens = tokens.real & ~tokens.special, keys_of or tokens
+        itself = torch.eye(*weights.shape[-2:], dtype=torch.bool, device=weights.device)
+        itself = itself & (keys_of is None)
+        shown = ((key_tokens.real & ~key_tokens.special)[:, None, :] & ~itself)[:, None]
+        flags = self._reads_itself, self._rests
+        reads_itself, rests = (one[heads].to(weights.device)[:, None, None] for one in flags)
+        if keys_of is None and not weights.triu(1).any():  # the first token of a causal model
+            shown = shown & ((torch.arange(shown.shape[-1], device=shown.device) > 0) | rests)
+        shown = shown | (reads_itself & itself) | (rests & key_tokens.special[:, None, None])
+        strengths, keys = weights.masked_fill(~shown, 0.0).max(-1)
+        strengths = strengths.masked_fill(~ordinary[:, None], -1.0).cpu()
+        strongest = strengths.argmax(-1)
+        lengths = key_tokens.real.sum(-1).tolist()
+        on_cpu, keys = weights.cpu(), keys.cpu()
+        for n, number in enumerate(numbers):
+            rows = (strengths[n] > 0).any(0).nonzero()[:, 0].tolist()  # with another token to read
+            if not rows:
+                continue
+            generator = np.random.default_rng([self._seed, number])
+            priorities = generator.random(len(self._sample))
+            drawn = generator.choice(rows, len(self._sample))
+            for head, k in enumerate(range(heads.start, heads.stop)):
+                best = int(strongest[n, head])
+                strength = float(strengths[n, head, best])
+                for kept, most, priority, row in (
+                    (self._strongest[k], STRONGEST, strength, best),
+                    (self._sample[k], _SAMPLE, float(priorities[k]), int(drawn[k])),
+                ):
+                    if len(kept) == most and priority <= kept[-1][0]:
+                        continue
+                    example = HeadExample(
+                        text=number,
+                        row=row,
+                        key=int(keys[n, head, row]),
+                        weight=float(strengths[n, head, row]),
+                        weights=tuple(on_cpu[n, head, row, : lengths[n]].tolist()),
+                    )
+                    kept.append((priority, example))
+                    kept.sort(key=lambda pair: -pair[0])
+                    del kept[most:]
+
+    @property
+    def texts(self) -> set[int]:
+        """The numbers of all texts that are kept, or may come to be shown."""
+        return {one.text for kept in (*self._strongest, *self._sample) for _, one in kept}
+
+    @property
+    def strongest(self) -> tuple[tuple[HeadExample, ...], ...]:
+        """The strongest examples of each head, the strongest first."""
+        return tuple(tuple(one for _, one in kept) for kept in self._strongest)
+
+    @property
+    def deciles(self) -> tuple[tuple[HeadExample, ...], ...]:
+        """Examples of each head at the 90, 80, …, 10 % quantiles of a random sample of queries."""
+        samples = ([one for _, one in sample] for sample in self._sample)
+        return tuple(tuple(at_deciles(sample)) if sample else () for sample in samples)
+
+
+Pair: TypeAlias = tuple[int, int, bool, bool]  # token ids, whether causal, whether one token
+OfHeads: TypeAlias = tuple[tuple[HeadExample, ...], ...]
+
+
+def with_counts(
+    several: Sequence[OfHeads],
+    texts: Iterable[Sequence[int]],
+    ids: Mapping[int, Sequence[int]],
+    causal: Sequence[bool | None],
+) -> list[OfHeads]:
+    """Return examples with how often the query can read the key, in all places of all texts.
+
+    texts : the token ids of every text. ids : those of the texts of examples, by number. causal :
+    of each head, whether it reads earlier tokens only; None where it does not read tokens.
+    """
+    wanted: dict[int, set[Pair]] = {}
+
+    def pair_of(one: HeadExample, k: int) -> Pair:
+        of_text = ids[one.text]
+        return of_text[one.row], of_text[one.key], bool(causal[k]), one.row == one.key
+
+    for of_heads in several:
+        for k, examples in enumerate(of_heads):
+            for one in examples if causal[k] is not None else ():
+                pair = pair_of(one, k)
+                wanted.setdefault(pair[0], set()).add(pair)
+    counts = _count_pairs(texts, wanted)
+
+    def counted(one: HeadExample, k: int) -> HeadExample:
+        return one if causal[k] is None else replace(one, count=counts[pair_of(one, k)])
+
+    return [
+        tuple(tuple(counted(one, k) for one in examples) for k, examples in enumerate(of_heads))
+        for of_heads in several
+    ]
+
+
+def _count_pairs(
+    texts: Iterable[Sequence[int]], wanted: Mapping[int, Iterable[Pair]]
+) -> Counter[Pair]:
+    """Count the places where a query can read a key; wanted : pairs by their query."""
+    counts: Counter[Pair] = Counter()
+    for text in texts:
+        places: dict[int, list[int]] = {}
+        for place, token in enumerate(text):
+            places.setdefault(token, []).append(place)
+        for token in places.keys() & wanted.keys():
+            for pair in wanted[token]:
+                _, key, is_causal, is_one = pair
+                counts[pair] += sum(
+                    i == j if is_one else (j < i if is_causal else j != i)
+                    for i in places[token]
+                    for j in places.get(key, ())
+                )
+    return counts
+
+
+def at_deciles(sample: Sequence[HeadExample]) -> list[HeadExample]:
+    """Return the example at each decile, the strongest first."""
+    ordered = sorted(sample, key=lambda one: one.weight)
+    places: NDArray[np.float64] = np.array(DECILES) / 100 * (len(ordered) - 1)
+    return [ordered[place] for place in places.round().astype(int)]
 
 
 # --- images and sounds

@@ -15,9 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 import attnviz
-from attnviz.analyses.explore.examples import DECILES, HeadExample
-from attnviz.analyses.survey.media import POSITIONS
-from attnviz.analyses.survey.result import SurveyResult
+from attnviz.analyses.survey.result import POSITIONS, SurveyResult
 from attnviz.heads import RESTING_ROLES, TITLES
 from attnviz.results import AttentionRecord
 from attnviz.results.agreement_report import AgreementReport
@@ -27,6 +25,24 @@ from attnviz.results.text import dim, plain_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+DECILES = range(90, 0, -10)
+
+
+@dataclass(frozen=True)
+class HeadExample(Savable):
+    """One query of a text, and how a head attends from it.
+
+    The key is an ordinary token other than the query, but itself too in a head with the role "own
+    token", and special tokens in a head that rests on them.
+    """
+
+    text: int  # its number in the corpus
+    row: int  # the query
+    key: int  # the token that it attends to most
+    weight: float
+    weights: tuple[float, ...]  # of all tokens of the text
+    count: int = 1  # in all texts, how often the key stands where the query can read it
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,42 +114,31 @@ class QueryKeyPlane(Savable):
 
 @dataclass(frozen=True)
 class WrittenTokens(Savable):
-    """The tokens whose logits a head raises and lowers most, the largest change first.
+    """The tokens whose logits a head raises and lowers most, the largest change first."""
 
-    Each is a token, the mean change of its logit over some texts, and in how many of them the
-    change had this sign.
-    """
-
+    # A token, the mean change of its logit over some texts, and in how many it had this sign.
     raises: tuple[tuple[str, float, int], ...]
     lowers: tuple[tuple[str, float, int], ...]
 
 
 @dataclass(frozen=True)
 class ShownMedium(Savable):
-    """An image or a sound of a page.
-
-    image : a JPEG as a data URI, of the picture that the model was given. seconds : how long the
-    sound is. outline : the least and the largest sample of each of its parts.
-    """
+    """An image or a sound of a page."""
 
     name: str
-    image: str = ""
-    seconds: float = 0.0
-    outline: tuple[tuple[float, float], ...] = ()
+    image: str = ""  # a JPEG as a data URI, of the picture that the model was given
+    seconds: float = 0.0  # how long the sound is
+    outline: tuple[tuple[float, float], ...] = ()  # the least and largest sample of each part
 
 
 @dataclass(frozen=True)
 class HeadAxis(Savable):
-    """The positions that heads attend from or to.
+    """The positions that heads attend from or to."""
 
-    kind : "patches", "frames" or "tokens". patches : the row and column of each; None for a special
-    token, whose name is in `specials`. step : the seconds from one frame to the next.
-    """
-
-    kind: str
-    patches: tuple[tuple[int, int] | None, ...] = ()
-    specials: tuple[str, ...] = ()
-    step: float = 0.0
+    kind: str  # "patches", "frames" or "tokens"
+    patches: tuple[tuple[int, int] | None, ...] = ()  # the row and column of each
+    specials: tuple[str, ...] = ()  # the names of special tokens, which are no patches
+    step: float = 0.0  # the seconds from one frame to the next
 
     def name_of(self, position: int, tokens: Sequence[str]) -> str:
         """Return what a position is called; `tokens` are those of the text."""

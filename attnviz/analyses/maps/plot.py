@@ -27,14 +27,7 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.maps.compute import (
-    attention_map,
-    choose_head,
-    find_heads,
-    head_maps,
-    make_overview,
-    rank_heads,
-)
+from attnviz.analyses.maps import compute
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures import claims, figure
@@ -203,7 +196,7 @@ def heatmap(
         )  # fmt: skip
         if isinstance(result, AttentionMap):
             raise InputError("heads are of a result of attend, not of one map. Leave heads out.")
-        maps = [attention_map(result, layer=one, head=two, **part) for one, two in heads]
+        maps = [compute.attention_map(result, layer=one, head=two, **part) for one, two in heads]
         return draw_side_by_side(maps, look, width=width, caption=caption)
     if ax is not None:
         why = "ax is drawn into as it is. Leave ax out for a page of its own, or leave this out."
@@ -234,19 +227,13 @@ def heatmap(
 
 @dataclass(frozen=True, eq=False)
 class SelectedMap:
-    """The content of a heatmap.
-
-    query : the row that is drawn over an image; None draws rows and columns. overview : the maps of
-    all heads, drawn beside the map. ranking : all heads, best first, or by the weight between the
-    two words that were asked for; None if no head had to be chosen. asked : the cell of these
-    words; None if the map does not show them.
-    """
+    """The content of a heatmap."""
 
     map: AttentionMap
-    query: int | None = None
-    overview: HeadMaps | None = None
-    ranking: HeadRanking | None = None
-    asked: tuple[int, int] | None = None
+    query: int | None = None  # the row that is drawn over an image; None draws rows and columns
+    overview: HeadMaps | None = None  # of all heads, drawn beside the map
+    ranking: HeadRanking | None = None  # best first, or by the words asked for, if one was chosen
+    asked: tuple[int, int] | None = None  # the cell of these words, if the map shows them
 
     @cached_property
     def finding(self) -> claims.Finding | None:
@@ -278,29 +265,29 @@ def select_map(
     """
     ranking: HeadRanking | None = None
     if find is not None:
-        ranking = find_heads(result, query=find[0], key=find[1])
+        ranking = compute.find_heads(result, query=find[0], key=find[1])
     layers = () if layer is None else whole_numbers(layer, "layer")
     if len(layers) > 1:
         reason: tuple[str, ...] = ()
         heads = result.layer(layers[0]).kept if head is None else whole_numbers(head, "head")
     else:
         if ranking is None and (layer is None or head is None):
-            ranking = rank_heads(result)
+            ranking = compute.rank_heads(result)
         asked = layers[0] if layers else None
-        one, heads, reason = choose_head(result, asked, head, ranking=ranking)
+        one, heads, reason = compute.choose_head(result, asked, head, ranking=ranking)
         layers = (one,)
     exact = result
     if attend_again and result.streamed and layer is None and (rows or columns):
         exact = attend_again(layers, heads)
-    drawn = attention_map(
+    drawn = compute.attention_map(
         exact, layer=layers, head=heads, words=words, special=special, rows=rows, columns=columns,
         notes=reason,
     )  # fmt: skip
     query = find_query(drawn, patch, matrix=matrix)
     if overview is True:
-        overview = head_maps(result, words=words, special=special)
+        overview = compute.head_maps(result, words=words, special=special)
     elif overview is None and reason:
-        overview = make_overview(result, words=words, special=special)
+        overview = compute.make_overview(result, words=words, special=special)
     beside = overview if isinstance(overview, HeadMaps) else None
     whole = rows is None and columns is None
     cell = claims.cell_of(drawn, *find) if find is not None and whole else None
@@ -878,7 +865,7 @@ def heads(
         refuse_given(why, layer=layer, words=not words, special=special != "keep")
         maps = result
     else:
-        maps = head_maps(result, layer=layer, words=words, special=special)
+        maps = compute.head_maps(result, layer=layer, words=words, special=special)
     with new_page(width, caption, [source(maps.provenance)]) as page:
         top = page.heading(claims.of_heads(maps)) + 0.02
         place = page.left, page.right

@@ -24,6 +24,8 @@ from attnviz.results.base import (
     Columns,
     Result,
     Rules,
+    doc,
+    documented,
     fits,
     is_image,
     labeled_array,
@@ -106,26 +108,9 @@ class _LabeledMaps(Maps, Result):
         return places
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class AttentionMap(_LabeledMaps, OneMap):
     """One map as it is drawn: weights, labels, and notes on how they were computed.
-
-    Attributes
-    ----------
-    weights : (m, n), CPU.
-    rows, columns : the labels of queries and keys.
-    stack, layer : which layer, or the layers that were averaged.
-    heads : the head, or the heads that were averaged.
-    boundary : (row, column) with which the second text of a pair starts, None without one.
-    special_rows, special_columns : which queries and keys are special tokens.
-    sides : where the rows and the columns lie in an image, in audio or in a long text.
-    image : as in `AttentionResult`.
-    masked : (m, n), which keys a query may not attend to; None if it may attend to all.
-    starts_with_sink : whether the first key is the first word of a causal model without special
-        tokens: many heads rest on it, whatever it says.
-    special : how special tokens were treated.
-    notes : on merged, removed or renormalized weights, and on the choice of the head.
-    agreement, provenance : of the result that the map comes from.
 
     Examples
     --------
@@ -141,23 +126,37 @@ class AttentionMap(_LabeledMaps, OneMap):
     >>> axes = drawn.plot()
     """
 
-    weights: Tensor
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    stack: str
-    layer: int | tuple[int, ...]
-    heads: tuple[int, ...]
-    notes: tuple[str, ...]
-    agreement: AgreementReport
-    provenance: Provenance
-    boundary: tuple[int | None, int | None] = (None, None)
-    special_rows: tuple[bool, ...] = ()
-    special_columns: tuple[bool, ...] = ()
-    sides: tuple[AxisGeometry, AxisGeometry] = (AxisGeometry(), AxisGeometry())
-    image: Tensor | None = None
-    masked: Tensor | None = None
-    starts_with_sink: bool = False
-    special: Special = "keep"
+    weights: Tensor = doc("(m, n), CPU.")
+    rows: tuple[str, ...] = doc("The labels of queries.")
+    columns: tuple[str, ...] = doc("The labels of keys.")
+    stack: str = doc("The stack of layers.")
+    layer: int | tuple[int, ...] = doc("The layer, or the layers that were averaged.")
+    heads: tuple[int, ...] = doc("The head, or the heads that were averaged.")
+    notes: tuple[str, ...] = doc(
+        "On merged, removed or renormalized weights, and on the choice of the head."
+    )
+    agreement: AgreementReport = doc("Of the result that the map comes from.")
+    provenance: Provenance = doc("Likewise.")
+    boundary: tuple[int | None, int | None] = doc(
+        "(row, column) with which the second text of a pair starts, None without one.",
+        default=(None, None),
+    )
+    special_rows: tuple[bool, ...] = doc("Which queries are special tokens.", default=())
+    special_columns: tuple[bool, ...] = doc("Which keys are special tokens.", default=())
+    sides: tuple[AxisGeometry, AxisGeometry] = doc(
+        "Where the rows and the columns lie in an image, in audio or in a long text.",
+        default=(AxisGeometry(), AxisGeometry()),
+    )
+    image: Tensor | None = doc("As in `AttentionResult`.", default=None)
+    masked: Tensor | None = doc(
+        "(m, n), which keys a query may not attend to; None if it may attend to all.", default=None
+    )
+    starts_with_sink: bool = doc(
+        "Whether the first key is the first word of a causal model without special tokens: many "
+        "heads rest on it, whatever it says.",
+        default=False,
+    )
+    special: Special = doc("How special tokens were treated.", default="keep")
 
     def _rules(self) -> Rules:
         m, n = len(self.rows), len(self.columns)
@@ -315,15 +314,12 @@ class HeadMaps(_LabeledMaps):
 
 @dataclass(frozen=True)
 class HeadScore:
-    """One head and its score.
-
-    resting : whether it rests on the first or on special tokens, by the rule of titles and surveys;
-        False in a streamed text, where it is not known.
-    """
+    """One head and its score."""
 
     layer: int
     head: int
     score: float
+    # Whether it rests, by the rule of titles and surveys; False in a streamed text: not known.
     resting: bool = field(default=False, kw_only=True)
 
 
@@ -375,27 +371,20 @@ class HeadRanking(Printed):
 
 @dataclass(frozen=True)
 class HeadMatch(HeadScore):
-    """How one head weighs a key word for a query word.
+    """How one head weighs a key word for a query word: its score is the weight."""
 
-    score : the weight. rank : 1 where no other word of the text weighs more for that query, the
-    query itself and special tokens aside. above : the function words that weigh less.
-    """
-
-    rank: int
-    above: frozenset[str]
+    rank: int  # 1 where no word weighs more for the query, itself and special tokens aside
+    above: frozenset[str]  # the function words that weigh less
 
 
 @dataclass(frozen=True, repr=False)
 class HeadMatches(HeadRanking):
-    """Every head's weight from one word to another, the largest first.
-
-    query, key : the two words. others : the function words to compare with.
-    """
+    """Every head's weight from one word to another, the largest first."""
 
     scores: tuple[HeadMatch, ...]
     query: str
     key: str
-    others: tuple[str, ...]
+    others: tuple[str, ...]  # the function words to compare with
 
     def __repr__(self) -> str:
         best = _names(self.heads[:1], scores=True)

@@ -60,11 +60,6 @@ def senses(
     with its baselines: guessing, shuffled senses, the word without context, and the context
     without attention.
 
-    Parameters
-    ----------
-    result : SensesResult
-        From `attnviz.senses`.
-
     Examples
     --------
     >>> import attnviz

@@ -16,17 +16,8 @@ from torch import Tensor
 
 from attnviz.errors import joined
 from attnviz.figures.claims import quoted
-from attnviz.results import AgreementReport, Provenance
-from attnviz.results.base import (
-    Columns,
-    Result,
-    Savable,
-    described,
-    doc,
-    documented,
-    proof,
-    stacked,
-)
+from attnviz.results import AgreementReport, Provenance, Result, Savable
+from attnviz.results.base import Columns, described, doc, documented, proof, stacked
 from attnviz.results.text import dim, literal, plain_table, with_minus
 
 _NAMED = 6  # words that each sense attends to

@@ -22,14 +22,12 @@ from torch import Tensor
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.sentences import find_word
 from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
-from attnviz.attribution.decomposition import Decomposition, decompose
-from attnviz.attribution.heads import gated, patch_heads
-from attnviz.attribution.interventions import available_interventions, intervene
+from attnviz.attribution.decomposition import Decomposition, ResidualStream, decompose, split_stream
+from attnviz.attribution.interventions import available_interventions, gated, intervene, patch_heads
 from attnviz.attribution.methods import check_methods, compute_methods
 from attnviz.attribution.methods.weights import raw_attention, rollout
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reading, Reference, encode_after, make_reference, read
-from attnviz.attribution.residual_stream import ResidualStream, decompose_residual_stream
 from attnviz.attribution.target import Readout, Score, Target
 from attnviz.attribution.tracing import trace_run, tracing
 from attnviz.capture.capture import hidden_states
@@ -152,7 +150,7 @@ def shift(
     rows = readout.rows
     with tracing(model):
         split = decompose(readout, compared.inputs, direction=axis, gate=compared.gate)
-        stream = decompose_residual_stream(readout, target.inputs, direction=axis)
+        stream = split_stream(readout, target.inputs, direction=axis)
         if not all(isfinite(error) for error in (split.error, split.credit_error, stream.error)):
             raise ModelError(
                 f"The shift cannot be decomposed: parts of {model.name} are nan or infinite. "

@@ -11,26 +11,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
-from attnviz.figures import figure
+from attnviz.figures import figure, layout
 from attnviz.figures.cells import Ticks, draw_values, fit_ticks, range_of
-from attnviz.figures.layout import (
-    CaptionLength,
-    Page,
-    color_bar,
-    label_points,
-    line_height,
-    new_page,
-)
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
     BAR_GAP,
     BAR_ROOM,
-    BAR_WIDTH,
     CAPTION_GAP,
     FULL_WIDTH,
     NUMBER_SIZE,
@@ -82,8 +73,6 @@ def shift(
 
     Parameters
     ----------
-    result : ShiftResult
-        From `attnviz.shift`.
     details : bool, default False
         Draw instead the contributions by layer and by head, the residual stream, and the effect of
         each intervention.
@@ -207,7 +196,7 @@ def _label_path(ax: Axes, result: ShiftResult) -> None:
     places = np.array([place for place, _ in labels.values()])
     anchors = np.concatenate([path, reference, *(ends.numpy() for ends in ends_of)])
     x_lines, y_lines = zip(path.T, reference.T, strict=True)
-    label_points(
+    layout.label_points(
         ax, places, list(labels), anchors, textcolor=[color for _, color in labels.values()],
         x_lines=[*x_lines], y_lines=[*y_lines], min_distance=0.015, max_distance=0.2, margin=0.006,
         nbr_candidates=400,
@@ -490,7 +479,8 @@ def _draw_map(
     ax.set_xticks(shown + 0.5, [str(layer) for layer in shown])
     ax.tick_params(axis="x", length=0)
     ax.set_xlabel("layer", color=theme().muted)
-    _draw_color_bar(page, mesh, right, below, min(tall, 1.2))
+    bar = page.bar(right + BAR_GAP, below, min(tall, 1.2))
+    layout.color_bar(mesh, bar, "contribution")
     return below + tall + AXIS_ROOM
 
 
@@ -524,7 +514,8 @@ def _draw_small_panels(page: Page, result: ShiftResult, top: float) -> float:
         unit = page.ruler.longest([_UNIT, "units"], across, TEXT_SIZE)
         ax.set_xlabel(ax.get_xlabel() or unit, color=theme().muted)
         if mesh is not None:
-            _draw_color_bar(page, mesh, left + across, below, tall)
+            bar = page.bar(left + across + BAR_GAP, below, tall)
+            layout.color_bar(mesh, bar, "contribution")
         if draw is _draw_value_and_routing:
             key = below + tall + AXIS_ROOM
             page.write(left, key, ["■ value"], color=theme().cycle[3])
@@ -615,7 +606,3 @@ def _style_rows(ax: Axes, rows: int) -> None:
     ax.locator_params(axis="x", nbins=4)
     ax.use_sticky_edges = False
     ax.margins(x=0.05)
-
-
-def _draw_color_bar(page: Page, mesh: ScalarMappable, left: float, top: float, tall: float) -> None:
-    color_bar(mesh, page.axes(left + BAR_GAP, top, BAR_WIDTH, tall), "contribution")

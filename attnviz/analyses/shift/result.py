@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from attnviz.attribution.decomposition import Decomposition
+from attnviz.attribution.decomposition import Decomposition, ResidualStream
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, spearman
-from attnviz.attribution.residual_stream import ResidualStream
 from attnviz.errors import joined
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Savable, described, doc, documented, proof, stacked

@@ -23,7 +23,6 @@ from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, 
 from attnviz.figures.style import (
     BAR_GAP,
     BAR_ROOM,
-    BAR_WIDTH,
     FULL_WIDTH,
     MM,
     NUMBER_SIZE,
@@ -286,7 +285,7 @@ def _draw_row(page: Page, result: StepsResult, stages: Sequence[Stage], top: flo
             page.arrow((middle, bottom), (middle, upper))
     last = panels[-1]
     left = last.left + last.across + BAR_GAP
-    bar = page.axes(left, top + _HEADER, BAR_WIDTH, min(last.high, 0.9))
+    bar = page.bar(left, top + _HEADER, min(last.high, 0.9))
     if last.is_weights:
         color_bar(ScalarMappable(last.norm, theme().weights), bar, "weight")
     else:
@@ -423,7 +422,7 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     for middle, weight in zip(middles, weights.tolist(), strict=True):
         ax.text(max(weight, 0.0), middle, f" {say(weight)}", **look)
     cells.draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
-    range_bar(page.axes(right - BAR_ROOM + BAR_GAP, top, BAR_WIDTH, min(high, 0.9)))
+    range_bar(page.bar(right - BAR_ROOM + BAR_GAP, top, min(high, 0.9)))
     cells.draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
     middle = (_VECTOR_ROW - line_height(SMALL_SIZE)) / 2
     for row, share in enumerate(shares.tolist()):

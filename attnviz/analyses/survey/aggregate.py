@@ -37,29 +37,20 @@ _PAIR_WEIGHTS = 2**22  # that are compared at once
 
 @dataclass(frozen=True, eq=False)
 class CorpusStatistics:
-    """The statistics of K heads over a corpus, of which each has S.
+    """The statistics of K heads over a corpus, of which each has S."""
 
-    value : the estimates of K · S numbers, head by head. even, shuffled : (K, S), the means with
-    even weights and with shuffled tokens. p_even, p_shuffled : (K, S), of the differences from
-    shuffled keys, whose mean is that of even weights, and from shuffled tokens. excess : (K, S),
-    the mean difference from even weights on half of the texts. p_held_out : (K, S), of the
-    differences from shuffled keys on the other half, 1 if their mean is not positive; held_out :
-    the number of these texts. compared : the number of texts compared with the model's own weights;
-    differences : (K,), the largest difference of each head on these.
-    """
-
-    value: Estimates
-    even: Floats
-    shuffled: Floats
-    p_even: Floats
-    p_shuffled: Floats
-    excess: Floats
-    p_held_out: Floats
-    held_out: int
+    value: Estimates  # of K · S numbers, head by head
+    even: Floats  # the means with even weights, (K, S)
+    shuffled: Floats  # the means with shuffled tokens, (K, S)
+    p_even: Floats  # of differences from shuffled keys, whose mean is that of even weights, (K, S)
+    p_shuffled: Floats  # of the differences from shuffled tokens, (K, S)
+    excess: Floats  # the mean difference from even weights on half of the texts, (K, S)
+    p_held_out: Floats  # as p_even, on the other half, (K, S); 1 if the mean is not positive
+    held_out: int  # the number of texts of the other half
     texts: int
     tokens: int
-    compared: int
-    differences: Floats
+    compared: int  # the number of texts compared with the model's own weights
+    differences: Floats  # the largest of each head on these, (K,)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -157,7 +148,7 @@ def assign_roles(
     return [statistics[n].role if n >= 0 else "" for n in followed]
 
 
-def cluster(distances: Floats) -> NDArray[np.int64]:
+def _cluster(distances: Floats) -> NDArray[np.int64]:
     """Return the cluster of each head, the largest cluster first.
 
     By Ward's method, since the distances are Euclidean (Endres & Schindelin 2003); average linkage
@@ -184,12 +175,12 @@ def cluster(distances: Floats) -> NDArray[np.int64]:
     return np.argsort(order)[best]
 
 
-def head_distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
-    """Return the distance between each two heads of a model, (K, K): 0 alike, 1 disjoint.
+def group_heads(texts: Sequence[Sequence[AttentionRecord]]) -> tuple[Tensor, NDArray[np.int64]]:
+    """Return the distance between each two heads of a model, (K, K), and their clusters, (K,).
 
-    The square root of the Jensen–Shannon divergence of their rows, in bits, averaged over rows of
-    all texts, evenly chosen in long ones. Of linear attention, a row is the shares of its weights
-    in their sizes. Rows of special tokens are left out, and so are the
+    From 0, alike, to 1, disjoint: the square root of the Jensen–Shannon divergence of their rows,
+    in bits, averaged over rows of all texts, evenly chosen in long ones. Of linear attention, a row
+    is the shares of its weights in their sizes. Rows of special tokens are left out, and so are the
     weights of attention sinks, which are not keys. Heads with other queries or keys, such as those
     of an encoder and of its decoder, are 1 apart.
 
@@ -204,7 +195,7 @@ def head_distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
         heads = torch.tensor([k for k, n in enumerate(owners) if n in group], device="cpu")
         alike = _distances([[records[n] for n in group] for records in texts])
         distances[heads[:, None], heads] = alike
-    return distances
+    return distances, _cluster(distances.numpy())
 
 
 def _distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
@@ -244,15 +235,12 @@ def divergence(P: Tensor, Q: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """The means of K numbers over texts that are assumed to be independent.
-
-    low, high : the 95 % interval; NaN for fewer than ten texts. count : the number of texts.
-    """
+    """The means of K numbers over texts that are assumed to be independent."""
 
     mean: Floats
-    low: Floats
-    high: Floats
-    count: NDArray[np.int64]
+    low: Floats  # where the 95 % interval begins; NaN for fewer than ten texts
+    high: Floats  # where it ends
+    count: NDArray[np.int64]  # the number of texts
 
 
 class Moments:

@@ -17,38 +17,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.agreement import PRECISIONS, bounded_check, dtypes
-from attnviz.analyses.survey.aggregate import (
-    CorpusStatistics,
-    aggregate,
-    assign_roles,
-    cluster,
-    head_distances,
-)
-from attnviz.analyses.survey.confirm import ProbeCorpus, confirm
+from attnviz.analyses.survey.aggregate import CorpusStatistics, aggregate, assign_roles, group_heads
 from attnviz.analyses.survey.corpus import (
     Corpus,
+    MediaCorpus,
     TextCorpus,
     check_corpus,
     load_reader,
     parse_corpus,
 )
 from attnviz.analyses.survey.measure import (
+    MEASURED_BY,
     HeadStatistics,
-    MediaHeads,
-    SignedHeadStatistics,
     TextStatistics,
-    check_head_count,
     select_stack,
 )
-from attnviz.analyses.survey.media import MediaCorpus
-from attnviz.analyses.survey.probes import ProbeGroup, find_probes, make_groups
+from attnviz.analyses.survey.probes import ProbeCorpus, ProbeGroup, confirm, find_probes
 from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
 from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
 from attnviz.errors import InputError, refuse_given, require
 from attnviz.heads import STATISTICS_OF, statistics_for
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
-from attnviz.pipeline.attend import Model
+from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport, AttentionResult
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.arguments import checked_scalars
@@ -57,7 +48,6 @@ from attnviz.runtime.progress import part, say
 
 if TYPE_CHECKING:
     from attnviz.analyses.survey.store import Folder
-    from attnviz.pipeline.attend import Loadable, Source
 
 _BASELINES = "even", "shuffled", "p_even", "p_shuffled"
 _SUMMARIES = "summary.parquet", "survey.safetensors"
@@ -176,7 +166,7 @@ def survey(
         return survey_corpus(media, seed=seed)[0]
     if probes:
         model = Model(model.checkpoint.reading("parse"))  # texts of probes may have masks
-    groups = make_groups(probes, model, seed)
+    groups = ProbeGroup.of(probes, model, seed)
     probe_texts = [text for group in groups for text in group.texts]
     options = column, pairs, truncate, skip_bad, partial(select_stack, stack=stack)
     if texts is None:
@@ -215,7 +205,6 @@ def survey_corpus(
     in_parts: Iterator[list[Any]]
     sample, results, in_parts = corpus.open()
     records = results[0].records
-    check_head_count(records)
     kind = "linear" if records[0].signed else corpus.kind
     if kind == "linear" and groups:
         raise InputError(
@@ -224,11 +213,10 @@ def survey_corpus(
         )
     only_on = {one.role: group.numbers for group in groups for one in group.probes}
     statistics = statistics_for(only_on) if kind == "text" else STATISTICS_OF[kind]
-    measured_by = {"text": HeadStatistics, "linear": SignedHeadStatistics}.get(kind, MediaHeads)
     # Each worker of Ray has a copy of the model for itself.
     on_ray, checkpoint = engine == "ray", corpus.model.checkpoint
     checkpoint = checkpoint.original() if on_ray else checkpoint
-    heads = measured_by(checkpoint, records, seed, statistics, only_on)
+    heads = MEASURED_BY.get(kind, HeadStatistics)(checkpoint, records, seed, statistics, only_on)
     where = ray_cluster(address, checkpoint.module) if on_ray else nullcontext(measure_here)
     with where as measure:
         summaries: list[Path] = []
@@ -371,7 +359,7 @@ def _result(
     def by_head(values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(values.reshape(len(heads.heads), len(names)))
 
-    distances = head_distances([result.records for result in sample])
+    distances, clusters = group_heads([result.records for result in sample])
     notes = tuple(note.replace("texts", NOUNS[corpus.kind]) for note in totals.notes)
     notes = (*_notes_on_layers(sample[0]), *notes)
     verified = AgreementReport.joined(result.agreement for result in sample)
@@ -382,7 +370,7 @@ def _result(
         **{name: by_head(getattr(totals, name)) for name in _BASELINES},
         count=by_head(totals.value.count).long(),
         roles=tuple(assign_roles(totals.excess, totals.p_held_out, heads.statistics)),
-        clusters=tuple(cluster(distances.numpy()).tolist()),
+        clusters=tuple(clusters.tolist()),
         distances=distances,
         sampled=len(sample),
         compared=totals.compared,

@@ -1,31 +1,33 @@
-"""The texts of a corpus: read from a file or Python, tokenized, and put into batches."""
+"""A corpus of texts, images or sounds, as a model reads them, and its sample."""
 
 from __future__ import annotations
 
 import codecs
 import csv
+import glob
 import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from functools import cached_property
-from glob import has_magic
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, first_line, refuse_given, require, true_or_false
-from attnviz.inputs.batch import Inputs, encode, read_texts
+from attnviz.inputs.audio import Sound, read_sound
+from attnviz.inputs.batch import Batch, Inputs, encode, read_texts
+from attnviz.inputs.image import Picture, read_image
 from attnviz.inputs.text import max_tokens, spelled, tokenize, tokenizer_of, translate
 from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
 from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
-from attnviz.pipeline.attend import Loadable, Model, Source, load
-from attnviz.pipeline.run import AttendOptions, run
-from attnviz.results import AttentionResult
+from attnviz.pipeline.attend import Loadable, Model, Source, attend, load
+from attnviz.pipeline.run import AttendOptions, run, transcript_of
+from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.text import counted
 from attnviz.runtime.libraries import silence_logs
 
@@ -43,32 +45,27 @@ PART = 512  # texts that are sorted by length and written together
 _UTF_8: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape"}
 _SAMPLE_TEXTS = 8  # on which all stages are verified and heads are compared
 _SAMPLE_TOKENS = 128  # of each of these texts at most, if some are that short
+_SAMPLE_MEDIA = {"image": 8, "audio": 2}  # likewise; a sound has many frames
 _LISTED = 20  # numbers of texts that are left out, in a note
 _BATCH_WEIGHTS = 2**22  # of one head in a batch: they grow with the square of the length
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text of a corpus, with the second one of a pair.
+    """A text of a corpus, with the second one of a pair."""
 
-    number : its line or row, counted from 0. source : a text that is no string.
-    """
-
-    number: int
+    number: int  # its line or row, counted from 0
     text: str
     pair: str | None = None
-    source: TokenIds | Chat | None = None
+    source: TokenIds | Chat | None = None  # a text that is no string
 
 
 @dataclass(frozen=True)
 class TokenizedText(Text):
-    """A text and the tokens that the tokenizer makes of it.
-
-    cut : whether only its first tokens are there.
-    """
+    """A text and the tokens that the tokenizer makes of it."""
 
     encoding: Encoding = field(default_factory=dict)
-    cut: bool = False
+    cut: bool = False  # whether only its first tokens are there
 
     def __len__(self) -> int:
         return len(self.encoding["input_ids"])
@@ -81,22 +78,20 @@ class TokenizedText(Text):
 
 @dataclass
 class CorpusChanges:
-    """How the texts that are read differ from those of the corpus.
+    """How the texts that are read differ from those of the corpus."""
 
-    left_out : the texts that cannot be read, counted from 1 as in messages; first_error : why the
-    first cannot. cut : how many were cut, to cut_to tokens at most. noun : what one is called.
-    """
+    left_out: list[int] = field(default_factory=list)  # that cannot be read, counted from 1
+    first_error: str = ""  # why the first cannot
+    cut: int = 0  # how many were cut
+    cut_to: int = 0  # tokens at most
+    noun: str = "text"  # what one is called
 
-    left_out: list[int] = field(default_factory=list)
-    first_error: str = ""
-    cut: int = 0
-    cut_to: int = 0
-    noun: str = "text"
-
-    def leave_out(self, number: int, error: str) -> None:
-        """Add a text that cannot be read."""
+    def leave_out(self, number: int, why: str, error: InputError | None) -> None:
+        """Add a text that cannot be read; raise the error unless it is None."""
+        if error is not None:
+            raise error from None
         self.left_out.append(number)
-        self.first_error = self.first_error or error
+        self.first_error = self.first_error or why
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -150,7 +145,7 @@ def is_of_media(source: object) -> bool:
     if not isinstance(source, str | os.PathLike):
         return False
     is_file = any(ending(source) in endings for endings in MEDIA_SUFFIXES.values())
-    return is_file or Path(source).is_dir() or has_magic(str(source))
+    return is_file or Path(source).is_dir() or glob.has_magic(str(source))
 
 
 def ending(path: Any) -> str:
@@ -380,21 +375,16 @@ class TextCorpus:
     A file has texts in lines (.txt), in JSON objects or strings in lines (.jsonl), or in a column
     (.csv, .tsv, .parquet); "-" is standard input, read as .txt. Texts from Python may be ids or
     messages.
-
-    column : the column, or key, of the text. pairs : the second text of each. truncate : whether
-    long texts are cut. skip_bad : whether texts that cannot be read are left out; by default the
-    first is an error. select : returns a result with the attentions to measure. changes : how the
-    texts that were read last differ from the corpus.
     """
 
     model: Model
     source: Corpus
-    column: str = "text"
-    pairs: Sequence[str] | None = None
-    truncate: bool = False
-    skip_bad: bool = False
-    select: Callable[[AttentionResult], AttentionResult] = softmax_only
-    changes: CorpusChanges = field(default_factory=CorpusChanges)
+    column: str = "text"  # the column, or key, of the text
+    pairs: Sequence[str] | None = None  # the second text of each
+    truncate: bool = False  # whether long texts are cut
+    skip_bad: bool = False  # whether texts that cannot be read are left out, and no error
+    select: Callable[[AttentionResult], AttentionResult] = softmax_only  # attentions to measure
+    changes: CorpusChanges = field(default_factory=CorpusChanges)  # in the last iteration
     kind: ClassVar[Kind] = "text"
 
     def __iter__(self) -> Iterator[TokenizedText]:
@@ -406,9 +396,8 @@ class TextCorpus:
         for number, text in enumerate(_rows(self.source, self.column)):
             second = None if self.pairs is None else self.pairs[number]
             if isinstance(text, InputError):
-                if not self.skip_bad:
-                    raise InputError(f"{text} Fix it, or leave such lines out with --skip-bad.")
-                self.changes.leave_out(number + 1, str(text))
+                error = InputError(f"{text} Fix it, or leave such lines out with --skip-bad.")
+                self.changes.leave_out(number + 1, str(text), None if self.skip_bad else error)
             elif not isinstance(text, str):
                 yield Text(number, "", second, text)
             elif text.strip():
@@ -421,12 +410,9 @@ class TextCorpus:
             try:
                 read = self._encode(text)
             except InputError as error:
-                number = text.number + 1
-                if not self.skip_bad:
-                    raise InputError(
-                        f"In text {number}: {error} Or leave such texts out (--skip-bad)."
-                    ) from None
-                changes.leave_out(number, f"text {number}: {error}")
+                why = f"text {text.number + 1}: {error}"
+                error = InputError(f"In {why} Or leave such texts out (--skip-bad).")
+                changes.leave_out(text.number + 1, why, None if self.skip_bad else error)
                 continue
             if read.cut:
                 changes.cut, changes.cut_to = changes.cut + 1, max(changes.cut_to, len(read))
@@ -511,3 +497,149 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         batch.append(index)
     if batch:
         yield batch
+
+
+# --- images and sounds
+
+
+@dataclass(frozen=True, eq=False)
+class Medium:
+    """An image or a sound of a corpus, as the model reads it."""
+
+    kind: Kind
+    number: int  # of the file, counted from 0
+    name: str
+    source: Any  # what `attend` takes
+    batch: Batch
+    target: str | None = None  # likewise
+
+    @property
+    def tokens(self) -> Axis | None:
+        """The axis of the tokens of a transcript."""
+        axes = self.batch.axes.get("target")
+        return axes[0] if axes else None
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The token ids of a transcript; empty without one."""
+        has_one = self.tokens is not None
+        return tuple(self.batch.inputs["decoder_input_ids"][0].tolist()) if has_one else ()
+
+    def axes(self, record: AttentionRecord) -> tuple[Axis, Axis]:
+        """Return the axes of queries and keys in an attention that is known from another medium."""
+        return self._axis(record.query_axis), self._axis(record.key_axis)
+
+    def _axis(self, known: Axis) -> Axis:
+        if known.seconds is not None and "audio" in self.batch.axes:
+            return self.batch.axes["audio"][0]
+        if known.patches is None and self.tokens is not None:
+            return self.tokens
+        return known  # all pictures have the same patches
+
+
+@dataclass(eq=False)
+class MediaCorpus:
+    """The images, or the sounds, that a model reads; a sound with its transcript.
+
+    InputError for options that are only for texts. The other fields are as in `TextCorpus`.
+    """
+
+    model: Model
+    kind: Kind
+    source: Any
+    column: InitVar[str]
+    truncate: bool = False
+    skip_bad: bool = False
+    _targets: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self, column: str) -> None:
+        """Refuse the options of texts."""
+        cuts = self.truncate and self.kind == "image"
+        why = f"{self.model.name} reads {NOUNS[self.kind]}. Leave it out."
+        refuse_given(why, truncate=cuts, column=column != "text")
+        self.changes = CorpusChanges(noun=self.kind)
+
+    @cached_property
+    def sources(self) -> list[Any]:
+        """The files, or what was given in their place."""
+        noun, source = NOUNS[self.kind], self.source
+        if not isinstance(source, str | os.PathLike):
+            return list(source)
+        path, endings = Path(source), MEDIA_SUFFIXES[self.kind]
+        if path.is_dir() or glob.has_magic(str(source)):
+            names = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(source)))  # noqa: PTH207
+            if files := sorted(name for name in names if ending(name) in endings):
+                return files
+            raise InputError(
+                f"{source} has no {noun[:-1]} for {self.model.name}: name a folder of {noun} "
+                f"({', '.join(endings[:3])}, …)."
+            )
+        if not path.is_file():
+            raise InputError(f"There is no folder or file {path}. Check the name of the corpus.")
+        if ending(path) in endings:
+            return [path]
+        if ending(path) == ".txt":
+            lines = path.read_text("utf-8", errors="replace").splitlines()
+            named = [line.strip() for line in lines if line.strip()]
+            if named and (path.parent / named[0]).is_file():
+                return [path.parent / name for name in named]
+        raise InputError(
+            f"{self.model.name} reads {noun}, and {path.name} is no list of them. Name a folder of "
+            f"{noun}, or a .txt file with the name of one in each line."
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many files there are."""
+        return len(self.sources)
+
+    def parts(self) -> Iterator[list[Medium]]:
+        """Yield the media, each alone."""
+        self.changes = CorpusChanges(noun=self.kind)
+        return ([medium] for medium in self.some(range(self.rows)))
+
+    def some(self, numbers: Iterable[int]) -> Iterator[Medium]:
+        """Yield the media with these numbers."""
+        for number in numbers:
+            try:
+                yield self._read(number)
+            except InputError as error:
+                why = f"{self.kind} {number + 1}: {error}"
+                error = InputError(f"{why} Or leave such files out (--skip-bad).")
+                self.changes.leave_out(number + 1, why, None if self.skip_bad else error)
+
+    def _read(self, number: int) -> Medium:
+        checkpoint, source = self.model.checkpoint, self.sources[number]
+        name = Path(source).name if isinstance(source, str | os.PathLike) else f"#{number + 1}"
+        if self.kind == "image":
+            picture: Picture = read_image(source)
+            batch = encode(checkpoint, Inputs(pictures=[picture]))
+            return Medium(self.kind, number, name, source, batch)
+        sound: Sound = read_sound(source)
+        target = None
+        if has_text_decoder(self.model.module):
+            if number not in self._targets:
+                self._targets[number], _ = transcript_of(checkpoint, sound, truncate=self.truncate)
+            target = self._targets[number]
+        targets = None if target is None else [target]
+        inputs = Inputs(targets=targets, sounds=[sound])
+        batch = encode(checkpoint, inputs, truncate=self.truncate)
+        return Medium(self.kind, number, name, source, batch, target)
+
+    def open(self) -> tuple[list[Medium], list[AttentionResult], Iterator[list[Medium]]]:
+        """Return a few media, evenly chosen, their verified results, and all media, each alone."""
+        step = -(-self.rows // _SAMPLE_MEDIA[self.kind]) or 1
+        media = list(islice(self.some(range(0, self.rows, step)), _SAMPLE_MEDIA[self.kind]))
+        media = media or list(islice(self.some(range(self.rows)), 1))
+        if not media:
+            raise InputError(
+                f"The corpus has no {self.kind} that can be read. Name a folder of "
+                f"{NOUNS[self.kind]}."
+            )
+        results: list[AttentionResult] = []
+        for medium in media:
+            inputs: dict[str, Any] = {self.kind: medium.source, "target": medium.target}
+            result = attend(**inputs, model=self.model, truncate=self.truncate)
+            unnamed = replace(result.provenance, image=None, audio=None, target=None)
+            results.append(replace(result, provenance=unnamed))
+        return media, results, self.parts()

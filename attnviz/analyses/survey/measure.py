@@ -39,24 +39,18 @@ OnAttention: TypeAlias = "Callable[[Attention, Positions, Positions | None], Non
 class TextStatistics:
     """Statistics of K heads on N texts, each (N, K, S), in the order of `HeadStatistics`.
 
-    numbers, tokens : the number of each text in its corpus, and of its tokens. value : of the text
-    as the model reads it; NaN where a text has no token of the kind. shuffled : of the tokens in
-    another order, special tokens in place. even : of uniform weights over the keys that each query
-    may read, with the same sum. shuffled_keys : of the weights of each query in a random order of
-    these keys, the same in all heads; the mean over all orders is even. differences : (K,), on the
-    compared texts, the largest difference from the statistics of the model's own weights, as a
-    share of the largest possible value; NaN if the model does not return them. compared : the
-    number of compared texts.
+    Differences are those from the statistics of the model's own weights, as shares of the largest
+    possible value; NaN if the model does not return them.
     """
 
-    numbers: tuple[int, ...]
-    tokens: tuple[int, ...]
-    value: Tensor
-    shuffled: Tensor
-    even: Tensor
-    shuffled_keys: Tensor
-    differences: Tensor
-    compared: int
+    numbers: tuple[int, ...]  # of the texts in their corpus
+    tokens: tuple[int, ...]  # how many each text has
+    value: Tensor  # as the model reads the text; NaN where it has no token of the kind
+    shuffled: Tensor  # of the tokens in another order, special tokens in place
+    even: Tensor  # of uniform weights over the keys that each query may read, with the same sum
+    shuffled_keys: Tensor  # of each query in a random order of these keys, the same in all heads
+    differences: Tensor  # the largest on the compared texts, (K,)
+    compared: int  # the number of compared texts
 
 
 class _Measure:
@@ -128,16 +122,13 @@ class _Measure:
 
 @dataclass(frozen=True, eq=False)
 class HeadStatistics:
-    """Measures the heads of one model on texts.
-
-    records : the attentions of any one text. seed : of the shuffles. statistics : what is measured.
-    only_on : the numbers of the texts on which the statistic of a role is measured; else on all.
-    """
+    """Measures the heads of one model on texts."""
 
     checkpoint: Checkpoint
-    records: Sequence[AttentionRecord]
-    seed: int = 0
+    records: Sequence[AttentionRecord]  # the attentions of any one text
+    seed: int = 0  # of the shuffles
     statistics: Sequence[Statistic] = STATISTICS
+    # The numbers of the texts on which the statistic of a role is measured; else on all.
     only_on: Mapping[str, range] = field(default_factory=dict)
     one_by_one: ClassVar[bool] = False  # whether texts run alone
 
@@ -319,25 +310,11 @@ def select_stack(result: AttentionResult, stack: str | None) -> AttentionResult:
     return chosen
 
 
-def check_head_count(records: Sequence[AttentionRecord]) -> None:
-    """Raise InputError if linear attention has more heads than a survey can hold."""
-    heads = sum(record.heads for record in records)
-    if records[0].signed and heads > _MOST_HEADS:
-        raise InputError(
-            f"A survey of linear attention takes at most {_MOST_HEADS:,} heads, but here each "
-            f"feature may be a head: there are {heads:,}. Choose a smaller model, or one whose "
-            "features share matrices, such as Mamba-2."
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class _SignedWeights:
-    """One linear attention of N texts, as `BatchedAttention` shows one with a softmax.
+    """One linear attention of N texts, as `BatchedAttention` shows one with a softmax."""
 
-    shares : of M (N, H, T, T) in the sizes of its rows, with their signs.
-    """
-
-    shares: Tensor
+    shares: Tensor  # of M in the sizes of its rows, with their signs, (N, H, T, T)
     causal: bool
     sinks: None = None
     model_weights: None = None
@@ -361,6 +338,15 @@ class SignedHeadStatistics(HeadStatistics):
 
     statistics: Sequence[Statistic] = STATISTICS_OF["linear"]
     one_by_one: ClassVar[bool] = True  # without padding
+
+    def __post_init__(self) -> None:
+        """Raise InputError if there are more heads than a survey can hold."""
+        if len(self.heads) > _MOST_HEADS:
+            raise InputError(
+                f"A survey of linear attention takes at most {_MOST_HEADS:,} heads, but here each "
+                f"feature may be a head: there are {len(self.heads):,}. Choose a smaller model, or "
+                "one whose features share matrices, such as Mamba-2."
+            )
 
     def measure(self, texts: Sequence[Any]) -> TextStatistics:
         """Measure every head on each text; those of a text with one token are NaN."""
@@ -418,3 +404,6 @@ class MediaHeads(HeadStatistics):
             on_attention(attention, queries, None if queries is keys else keys)
 
         capture_batch(self.checkpoint.module, medium.batch.inputs, self.records, pass_on)
+
+
+MEASURED_BY = {"linear": SignedHeadStatistics, "image": MediaHeads, "audio": MediaHeads}

@@ -18,8 +18,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.survey.media import POSITIONS
-from attnviz.analyses.survey.result import SURE, HeadName, SurveyResult
+from attnviz.analyses.survey.result import POSITIONS, SURE, HeadName, SurveyResult
 from attnviz.figures import figure
 from attnviz.figures.head_grid import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, label_points, line_height, new_page
@@ -49,8 +48,6 @@ def survey(
 
     Parameters
     ----------
-    result : SurveyResult
-        From `attnviz.survey`.
     details : bool, default False
         Whether to draw the heads in a plane too, by how alike their maps are.
 
@@ -312,16 +309,13 @@ def _compared(result: SurveyResult) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One number of each of K heads, (K,), and which heads are unsure.
-
-    name : shown where the title has no room. signed : whether numbers may be negative.
-    """
+    """One number of each of K heads, (K,), and which heads are unsure."""
 
     title: str
-    name: str
+    name: str  # shown where the title has no room
     values: Tensor
     unsure: Tensor
-    signed: bool = False
+    signed: bool = False  # whether numbers may be negative
 
 
 def head_panels(

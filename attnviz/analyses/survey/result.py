@@ -12,13 +12,14 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.errors import expect_names
-from attnviz.results.agreement_report import LINEAR, AgreementReport
-from attnviz.results.attention_result import Provenance
-from attnviz.results.base import Columns, Result, Savable, column, described, finite
+from attnviz.results import AgreementReport, Provenance, Result, Savable
+from attnviz.results.agreement_report import LINEAR
+from attnviz.results.base import Columns, column, described, doc, documented, finite
 from attnviz.results.text import counted, dim, plain_table, with_minus
 
 SURE = 0.01  # a difference with a smaller p-value is sure
 NOUNS = {"text": "texts", "image": "images", "audio": "sounds"}
+POSITIONS = {"text": "tokens", "image": "patches and special tokens", "audio": "frames and tokens"}
 _ROUNDING = 1e-3  # nats: smaller differences of log-probabilities are rounding
 
 
@@ -70,38 +71,21 @@ class HeadTable(Result):
 class Confirmation(Savable):
     """Whether the model does worse what a role claims without the heads that have it.
 
-    Log-probabilities and accuracies are means over the answers of a probe. Without a measurement
-    they are NaN, and `reason` says why.
-
-    Attributes
-    ----------
-    role, behavior : str
-        What the heads are named, and what the model does worse without them.
-    heads : tuple
-        The (layer, head) of the heads that have the role.
-    ablated : tuple
-        Those that were ablated: fewer where a layer has few other heads to compare with.
-    log_probability, accuracy : float
-        Of the whole model.
-    log_probability_without, accuracy_without : float
-        Without the ablated heads.
-    random_log_probabilities, random_accuracies : tuple of float
-        Without random sets of as many other heads in the same layers.
-    reason : str
-        Why it was not measured.
+    Log-probabilities and accuracies are means over the answers of a probe, NaN without a
+    measurement.
     """
 
-    role: str
-    behavior: str
-    heads: tuple[tuple[int, int], ...]
-    log_probability: float = math.nan
+    role: str  # what the heads are named
+    behavior: str  # what the model does worse without them
+    heads: tuple[tuple[int, int], ...]  # the (layer, head) of those that have the role
+    log_probability: float = math.nan  # of the whole model
     accuracy: float = math.nan
-    log_probability_without: float = math.nan
+    log_probability_without: float = math.nan  # without the ablated heads
     accuracy_without: float = math.nan
-    random_log_probabilities: tuple[float, ...] = ()
-    random_accuracies: tuple[float, ...] = ()
-    reason: str = ""
-    ablated: tuple[tuple[int, int], ...] = ()
+    random_log_probabilities: tuple[float, ...] = ()  # without random sets of as many other heads
+    random_accuracies: tuple[float, ...] = ()  # in the same layers
+    reason: str = ""  # why it was not measured
+    ablated: tuple[tuple[int, int], ...] = ()  # fewer where a layer has few others to compare with
 
     @property
     def confirmed(self) -> bool:
@@ -138,32 +122,9 @@ class Confirmation(Savable):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class SurveyResult(HeadTable):
-    """Of K heads, S statistics over the texts of a corpus.
-
-    Attributes
-    ----------
-    heads, statistics : their names.
-    mean, low, high : (K, S), the mean over texts and its 95 % interval over texts.
-    even : (K, S), the mean of the same statistic where the keys of each query are shuffled, that is
-        of even weights; NaN if it has no meaning (entropy). shuffled : where the model reads the
-        tokens of each text in another order.
-    p_even, p_shuffled : (K, S), two-sided, of the differences from shuffled keys and from shuffled
-        tokens, by sign flips of the texts, corrected for all heads and statistics.
-    count : (K, S), how many texts have such a token.
-    roles : the role of each head, or "". clusters : the cluster of similar heads, counted from 0.
-    distances : (K, K), the square root of the Jensen–Shannon divergence between the rows of two
-        heads, in bits, from 0 to 1: mean over the rows of some texts; sampled : how many these are.
-    texts, tokens : how many were read. compared : of how many the statistics were compared with
-        those of the weights that the model's own code returns.
-    notes : on texts that were left out or cut, and whether the texts are too few to name heads.
-    left_out : which texts were left out, counted from 1.
-    kind : what the corpus consists of: "text", "image" or "audio".
-    confirmations : of the roles that a probe is about, whether ablation confirms them.
-    agreement : of all stages, on a sample of texts; and "statistics", the largest difference on
-        the texts compared, as a share of the most that a statistic can be. provenance : of the
-        model.
+    """Of K heads, S statistics over the texts of a corpus, with their names.
 
     Examples
     --------
@@ -175,27 +136,46 @@ class SurveyResult(HeadTable):
     >>> figure = result.plot()
     """
 
-    mean: Tensor
-    low: Tensor
-    high: Tensor
-    even: Tensor
-    shuffled: Tensor
-    p_even: Tensor
-    p_shuffled: Tensor
-    count: Tensor
-    roles: tuple[str, ...]
-    clusters: tuple[int, ...]
-    distances: Tensor
-    sampled: int
-    texts: int
-    tokens: int
-    compared: int
-    notes: tuple[str, ...]
-    agreement: AgreementReport
-    provenance: Provenance
-    left_out: tuple[int, ...] = ()
-    confirmations: tuple[Confirmation, ...] = ()
-    kind: str = "text"
+    mean: Tensor = doc("The mean over texts, (K, S).")
+    low: Tensor = doc("Where its 95 % interval over texts begins, (K, S).")
+    high: Tensor = doc("Where it ends, (K, S).")
+    even: Tensor = doc(
+        "The mean of the same statistic where the keys of each query are shuffled, that is of even "
+        "weights, (K, S). NaN if it has no meaning (entropy)."
+    )
+    shuffled: Tensor = doc("The mean where the model reads the tokens in another order, (K, S).")
+    p_even: Tensor = doc(
+        "Two-sided, of the difference from shuffled keys, by sign flips of the texts, corrected "
+        "for all heads and statistics, (K, S)."
+    )
+    p_shuffled: Tensor = doc("Likewise, of the difference from shuffled tokens, (K, S).")
+    count: Tensor = doc("How many texts have such a token, (K, S).")
+    roles: tuple[str, ...] = doc('The role of each head, or "".')
+    clusters: tuple[int, ...] = doc("The cluster of similar heads, counted from 0.")
+    distances: Tensor = doc(
+        "The square root of the Jensen–Shannon divergence between the rows of two heads, in bits, "
+        "from 0 to 1, (K, K): the mean over the rows of some texts."
+    )
+    sampled: int = doc("How many texts these are.")
+    texts: int = doc("How many texts were read.")
+    tokens: int = doc("How many tokens they have.")
+    compared: int = doc(
+        "Of how many the statistics were compared with those of the weights that the model's own "
+        "code returns."
+    )
+    notes: tuple[str, ...] = doc(
+        "On texts that were left out or cut, and whether the texts are too few to name heads."
+    )
+    agreement: AgreementReport = doc(
+        'Of all stages, on a sample of texts; and "statistics", the largest difference on the '
+        "texts compared, as a share of the most that a statistic can be."
+    )
+    provenance: Provenance = doc("Of the model.")
+    left_out: tuple[int, ...] = doc("The texts that were left out, counted from 1.", default=())
+    confirmations: tuple[Confirmation, ...] = doc(
+        "Of the roles that a probe is about, whether ablation confirms them.", default=()
+    )
+    kind: str = doc('What the corpus consists of: "text", "image" or "audio".', default="text")
 
     def __repr__(self) -> str:
         named = sum(map(bool, self.roles))

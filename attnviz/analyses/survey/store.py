@@ -45,14 +45,10 @@ _ABOUT = b"attnviz"  # the key in the metadata of a part
 
 @dataclass(frozen=True)
 class Folder:
-    """The parts of a survey on disk.
-
-    about : the model, its weights, and the options that change a number: the same for all parts.
-    heads : the heads of the model. statistics : the names of what is measured.
-    """
+    """The parts of a survey on disk."""
 
     path: Path
-    about: Mapping[str, object]
+    about: Mapping[str, object]  # the model, its weights, and the options that change a number
     heads: Sequence[HeadName]
     statistics: Sequence[str]
 

@@ -29,7 +29,7 @@ import attnviz
 from attnviz.analyses.explain import compute
 from attnviz.app import run
 from attnviz.attribution import deeplift, interventions, reference
-from attnviz.attribution.heads import HeadEffects
+from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.lens import LogitLens
 from attnviz.errors import InputError, ModelError
 

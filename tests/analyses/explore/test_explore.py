@@ -7,8 +7,7 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.analyses.explore.compute import _outputs_of_heads
-from attnviz.analyses.explore.examples import _SAMPLE, STRONGEST, Examples
+from attnviz.analyses.explore.compute import _SAMPLE, STRONGEST, Examples, _outputs_of_heads
 from attnviz.app import run
 from attnviz.errors import InputError
 from attnviz.heads import Positions

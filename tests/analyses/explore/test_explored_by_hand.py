@@ -12,8 +12,8 @@ from tokenizers.processors import TemplateProcessing
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.explore import examples as module_under_test
-from attnviz.analyses.explore.examples import DECILES, STRONGEST, Examples, at_deciles
+from attnviz.analyses.explore import compute as module_under_test
+from attnviz.analyses.explore.compute import DECILES, STRONGEST, Examples, at_deciles
 from attnviz.app import run
 from attnviz.heads import Positions
 

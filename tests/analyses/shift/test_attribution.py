@@ -11,9 +11,8 @@ from transformers import BertConfig, BertModel
 
 import attnviz
 from attnviz.analyses.senses.sentences import find_word
-from attnviz.attribution.decomposition import decompose
+from attnviz.attribution.decomposition import decompose, split_stream
 from attnviz.attribution.reference import gate_of as reference_gate
-from attnviz.attribution.residual_stream import decompose_residual_stream
 from attnviz.attribution.target import Readout
 from attnviz.capture.watch import restoring
 from attnviz.inputs.batch import encode
@@ -64,7 +63,7 @@ def test_the_decomposition_of_a_shift_adds_up(family, tokenizer):
     module = tiny(family).requires_grad_(False)
     inputs = tokens(tokenizer, CASH)
     with restoring(module):
-        found = decompose_residual_stream(Readout.word(module, [2]), inputs)
+        found = split_stream(Readout.word(module, [2]), inputs)
     assert found.error < EXACT
     assert len(found.mlp) == len(found.attention)
     assert found.mlp.abs().min() > 0
@@ -79,7 +78,7 @@ def test_a_model_of_the_shape_of_bert_base(tokenizer):
         found = decompose(
             Readout.word(module, [2]), inputs, gate=gate_of(inputs["input_ids"].shape[1])
         )
-        account = decompose_residual_stream(Readout.word(module, [2]), tokens(tokenizer, CASH))
+        account = split_stream(Readout.word(module, [2]), tokens(tokenizer, CASH))
     assert found.error < EXACT
     assert found.credit_error < EXACT
     assert account.error < EXACT
@@ -91,7 +90,7 @@ def test_the_real_model_in_every_direction(model, tokenizer):
     for direction in (None, *torch.randn(3, 384, generator=torch.Generator().manual_seed(1))):
         with restoring(model.module):
             found = decompose(Readout.word(model.module, [2]), inputs, direction=direction)
-            account = decompose_residual_stream(
+            account = split_stream(
                 Readout.word(model.module, [2]), tokens(tokenizer, CASH), direction=direction
             )
         assert found.error < EXACT
@@ -162,7 +161,7 @@ def test_every_sentence_adds_up(model, word, count):
         both = {name: torch.cat([each, each]) for name, each in batch.inputs.items()}
         with restoring(model.module):
             found = decompose(Readout.word(model.module, rows), both, gate=gate)
-            account = decompose_residual_stream(Readout.word(model.module, rows), batch.inputs)
+            account = split_stream(Readout.word(model.module, rows), batch.inputs)
         assert max(found.error, found.credit_error, account.error) < EXACT, text
 
 
@@ -175,11 +174,9 @@ def test_a_word_of_several_pieces_is_the_mean_of_its_pieces(model, tokenizer):
             decompose(Readout.word(model.module, [at]), pair, direction=direction)
             for at in (2, 4, 6)
         ]
-        account = decompose_residual_stream(
-            Readout.word(model.module, [2, 4]), text, direction=direction
-        )
+        account = split_stream(Readout.word(model.module, [2, 4]), text, direction=direction)
         accounts = [
-            decompose_residual_stream(Readout.word(model.module, [at]), text, direction=direction)
+            split_stream(Readout.word(model.module, [at]), text, direction=direction)
             for at in (2, 4)
         ]
     for name in ("value", "routing", "credit", "total", "start"):

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution import methods
-from attnviz.attribution.methods import splits
+from attnviz.attribution.methods import gradients
 from attnviz.errors import InputError
 
 CASH = "The bank was full of cash."
@@ -81,7 +81,7 @@ def test_raw_attention_and_rollout_match_those_in_a_shift(bank):
 
 def test_the_ensemble_is_the_mean_of_three_methods_of_equal_size(bank):
     ranked = [row for row in range(1, 8) if row != ROW]
-    members = [bank.methods[name] for name in splits.MEMBERS]
+    members = [bank.methods[name] for name in gradients.MEMBERS]
     expected = torch.stack([one / one[ranked].abs().sum() for one in members]).mean(0)
     assert_close(bank.methods["ensemble"], expected)
     assert bank.methods["ensemble"][ranked].abs().sum() <= 1
@@ -110,9 +110,9 @@ def test_of_two_words_the_partial_split_is_what_knocking_out_each_loses(model):
 @pytest.mark.parametrize("count", [1, 2, 5, 6])
 def test_every_division_hides_each_word_once_and_no_neighbors_together(count):
     words = [(2 * word, 2 * word + 1) for word in range(count)]
-    parts = splits.divide(words)
+    parts = gradients.divide(words)
     hidden = [word for part in parts for word in part]
-    assert sorted(hidden) == sorted(len(splits.DIVISIONS) * words)
+    assert sorted(hidden) == sorted(len(gradients.DIVISIONS) * words)
     for part in parts:
         for word, other in pairwise(part):
             assert other[0] - word[0] > 2

@@ -896,13 +896,13 @@ def test_contributions_that_do_not_add_up_are_reported(tokenizer):
 def test_a_split_of_other_runs_is_not_verified(small, monkeypatch):
     """The ends of the split are those of the model as loaded, or the shift is not verified."""
     assert "off by" not in attnviz.shift("bank", CASH, model=small).agreement.summary()
-    honest = compute.decompose_residual_stream
+    honest = compute.split_stream
 
     def other_ends(*args, **options):
         stream = honest(*args, **options)
         return replace(stream, total=stream.total + 0.01, bias=stream.bias + 0.01)
 
-    monkeypatch.setattr(compute, "decompose_residual_stream", other_ends)
+    monkeypatch.setattr(compute, "split_stream", other_ends)
     report = attnviz.shift("bank", CASH, model=small).agreement
     assert "the lengths of the shift are off by" in report.summary()
 

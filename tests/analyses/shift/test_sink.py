@@ -12,7 +12,7 @@ import attnviz
 from attnviz.attribution import reference
 from attnviz.attribution.deeplift import DeepLift
 from attnviz.attribution.interventions import AttentionKnockout
-from attnviz.attribution.methods import splits
+from attnviz.attribution.methods import gradients
 from attnviz.attribution.reference import first_token, gate_of, read
 
 TEXT = "the bank was full of cash"
@@ -61,7 +61,7 @@ def hide_in_the_reference(monkeypatch):
 
 
 def hide_in_the_partial_split(monkeypatch):
-    monkeypatch.setattr(splits, "_hidden_words", lambda score: [(0,), (1,)])
+    monkeypatch.setattr(gradients, "_hidden_words", lambda score: [(0,), (1,)])
 
 
 @pytest.mark.pairs

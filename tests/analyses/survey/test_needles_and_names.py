@@ -15,8 +15,8 @@ from transformers import (
 )
 
 import attnviz
-from attnviz.analyses.survey.confirm import Answers
-from attnviz.analyses.survey.probes import PROBES, retrieval
+from attnviz.analyses.survey import probes
+from attnviz.analyses.survey.probes import Answers
 from attnviz.errors import InputError
 from attnviz.heads import STATISTICS
 
@@ -50,9 +50,9 @@ def gpt2(seed, width=WIDTH, heads=HEADS):
 def short(monkeypatch):
     """Make few short texts, and ablate heads on fewer."""
     for probe, count in (("repeated", 20), ("ioi", 48)):
-        monkeypatch.setattr(f"attnviz.analyses.survey.probes.{probe}.TEXTS", count)
-    monkeypatch.setattr(retrieval, "SENTENCES", 3)
-    monkeypatch.setattr("attnviz.analyses.survey.confirm._TEXTS", 4)
+        monkeypatch.setitem(probes.TEXTS, probe, count)
+    monkeypatch.setattr(probes, "_SENTENCES", 3)
+    monkeypatch.setattr("attnviz.analyses.survey.probes._ABLATED_TEXTS", 4)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_answers_that_are_one_token_off_name_nothing(planted, monkeypatch):
         found = find(*arguments)
         return replace(found, holds=(0, *found.holds[:-1]))
 
-    monkeypatch.setattr(retrieval, "TEXTS", 24)  # enough to name it by the right answers
+    monkeypatch.setitem(probes.TEXTS, "retrieval", 24)  # enough to name it by the right answers
     monkeypatch.setattr(Answers, "find", off_by_one)
     (confirmation,) = attnviz.survey(probe="retrieval", model=planted).confirmations
     assert confirmation.reason == "no head has the role"
@@ -147,7 +147,7 @@ def test_masked_words_are_the_answers_of_an_encoder(model):
         initializer_range=0.5,  # so that words change each other
     )
     encoder = attnviz.load(BertForMaskedLM(config).eval(), tokenizer=model.tokenizer)
-    text = PROBES["ioi"].make(encoder, 0)[0]
+    text = probes.PROBES["ioi"].make(encoder, 0)[0]
     assert text.text.endswith(" to [MASK].")
     ids = encoder.tokenizer(text.text)["input_ids"]
     found = Answers.find(encoder, text, ids, [1, *[0] * (len(ids) - 2), 1])

@@ -12,9 +12,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import attnviz
-from attnviz.analyses.survey.confirm import _draw_sets, confirm
 from attnviz.analyses.survey.plot import _title
-from attnviz.analyses.survey.probes import PROBES, find_probes
+from attnviz.analyses.survey.probes import PROBES, TEXTS, _draw_sets, confirm, find_probes
 from attnviz.app import run
 from attnviz.errors import InputError
 
@@ -54,8 +53,8 @@ def gpt2(seed, width=WIDTH, heads=HEADS):
 def _few_texts():
     """Make few texts, and ablate heads on fewer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attnviz.analyses.survey.probes.repeated.TEXTS", 20)
-        patch.setattr("attnviz.analyses.survey.confirm._TEXTS", 4)
+        patch.setitem(TEXTS, "repeated", 20)
+        patch.setattr("attnviz.analyses.survey.probes._ABLATED_TEXTS", 4)
         yield
 
 
