@@ -285,6 +285,11 @@ class FrozenNonlinearities(tracing.AttentionTracer):
             return self._linear(*args, **kwargs)
         if name == "addmm":
             return self._linear(args[1], args[2].mT, args[0])
+        if name == "add" and len(args) == 2 and not kwargs:
+            x, constant = args if tracing.moves(args[0]) else args[::-1]
+            is_bias = isinstance(constant, Tensor) and not tracing.moves(constant)
+            if is_bias and x.dim() == 3 and constant.shape[-1:] == x.shape[-1:]:
+                return self.add_bias(x, constant)
         return func(*args, **kwargs)
 
     def gated(self, f: tracing.Elementwise, x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from attnviz.inputs.text import token_spans
 
 DENSE = [
     "bert", "roberta", "electra", "distilbert", "albert", "gpt2", "llama", "mistral", "qwen3",
-    "gemma2", "gpt-neox", "opt", "phi", "olmo2", "mpnet", "falcon", "bloom",
+    "gemma2", "gpt-neox", "opt", "phi", "olmo2", "mpnet", "falcon", "bloom", "xlm", "deberta",
 ]  # fmt: skip
 MUD, CASH = "the bank was full of mud.", "the bank was full of cash."
 DATA = Path(__file__).parents[2] / "data"
