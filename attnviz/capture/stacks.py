@@ -58,7 +58,9 @@ class StackCounter:
             # A decoder reads a text first; a text, or queries that are learned, an image or sound.
             reads_text = query_axis is self._axes.get("target")
             others = sorted(kinds, key=lambda kind: (kind == "text") != reads_text)
-            if place == "cross" and self._read - self._axes.keys():  # an image or a sound, maybe
+            is_known = any(self._axes[kind] is query_axis for kind in kinds)
+            unsure = self._read - (self._axes.keys() if is_known else {"text", "target"})
+            if place == "cross" and unsure:  # maybe of an image or a sound
                 others = [kind for kind in others if kind != "text"]
             key_axis = self._axis(
                 keys, sorted(others, key=lambda kind: self._axes[kind] is query_axis)
