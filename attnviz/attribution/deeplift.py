@@ -223,4 +223,5 @@ class DeepLift(AttentionTracer):
 def _add_product(
     bias: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    return bias * beta + bilinear(torch.matmul, batch1, batch2) * alpha
+    product = bilinear(torch.matmul, batch1, batch2) * alpha
+    return bias * beta + product if beta else product  # a bias that does not count may be NaN

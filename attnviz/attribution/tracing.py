@@ -110,7 +110,7 @@ class AttentionTracer(TorchFunctionMode):
         if name == "baddbmm" and len(args) == 3 and is_among(args[1], self._weights):
             bias, weights, values = args
             mixed = self.mix(weights, values) * kwargs.get("alpha", 1)
-            return bias * kwargs.get("beta", 1) + mixed
+            return bias * beta + mixed if (beta := kwargs.get("beta", 1)) else mixed
         return self.other(name, func, args, kwargs)
 
     def gate_over(self, gate: Tensor, scores: Tensor) -> Tensor | None:

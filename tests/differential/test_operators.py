@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from families import FAMILIES, OWN_CODE, TARGETS, TEXTS, TWO_SIDED, tiny
 from torch.testing import assert_close
 
@@ -90,3 +91,19 @@ def test_heads_and_rows_have_the_models_order(family, tokenizer):
         rows = inputs["attention_mask"][n].bool()
         for record, weights in zip(captured.records, reported, strict=True):
             assert_close(record.weights()[:, rows], weights[n][:, rows], rtol=0, atol=2e-6)
+
+
+def test_memory_that_was_not_written_and_does_not_count_is_not_read(tokenizer, monkeypatch):
+    """GPT-2 may multiply into an empty table, by which `baddbmm` adds nothing."""
+    empty = torch.empty
+
+    def unwritten(*size, **options):
+        table = empty(*size, **options)
+        return table.fill_(torch.nan) if table.is_floating_point() else table
+
+    settings = {"n_embd": 48, "n_layer": 1, "n_head": 4, "reorder_and_upcast_attn": True}
+    module = transformers.GPT2Model(transformers.GPT2Config(**settings)).eval()
+    model = attnviz.load(module, tokenizer=tokenizer)
+    monkeypatch.setattr(torch, "empty", unwritten)
+    assert model.attend(TEXTS[0]).agreement.verdict == "verified"
+    assert attnviz.shift("train", TEXTS[0], model=model).agreement.verdict == "verified"

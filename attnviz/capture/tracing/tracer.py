@@ -239,7 +239,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         offset = torch.zeros_like(factor)
         if len(args) == 3:
             factor *= kwargs.get("alpha", 1)
-            offset += kwargs.get("beta", 1) * args[0].to(wide)
+            if beta := kwargs.get("beta", 1):  # else the table may be memory that was not written
+                offset += beta * args[0].to(wide)
         self.provenance.set(result, Provenance("score", origin.view(result.shape), factor, offset))
 
     def _exponentiate(self, scores: Tensor, tracked: Tensor, result: Tensor) -> None:
