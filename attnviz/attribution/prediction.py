@@ -125,10 +125,10 @@ class Choices:
         if reading.stacks or is_causal(model, inputs):
             return cls(model, text, "next token", (output.shape[1] - 1,), output[0, -1])
         token = getattr(model.tokenizer, "mask_token", None)
-        raise InputError(
-            f"{model.name} predicts masked tokens, and the text has none. Write {token} for the "
-            "word to predict."
-        )
+        todo = f"Write {token} for the word to predict."
+        if token is None:
+            todo = "If it is to write on, load it with is_decoder=True in its config."
+        raise InputError(f"{model.name} predicts masked tokens, and the text has none. {todo}")
 
     @property
     def _problem(self) -> str | None:
