@@ -52,7 +52,7 @@ def main(
     tolerance: Annotated[float, typer.Option(help="Largest accepted difference.")] = 1e-5,
 ) -> None:
     """Check every architecture, or only the ones given."""
-    from architectures.catalogue import architectures, head_classes, variants  # imports torch
+    from architectures.catalogue import architectures, head_classes, used  # imports torch
 
     with console.status("importing torch and transformers"):
         known = architectures()
@@ -60,12 +60,11 @@ def main(
     if unknown:
         raise typer.BadParameter(f"transformers has no architecture {', '.join(sorted(unknown))}")
     done = results.read(results_file)
-    every = [
+    every = used(names or known) if use else [
         f"{name}/{head}" if head else name
         for name in names or known
-        for head in ["", *(head_classes(name) if with_heads and not use else [])]
-    ]
-    every += variants(names or known) if use else []
+        for head in ["", *(head_classes(name) if with_heads else [])]
+    ]  # fmt: skip
     wanted = [
         name
         for name in every

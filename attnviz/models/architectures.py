@@ -64,7 +64,8 @@ class Architecture:
     use : dict of str to str
         What became of each call of a user: `attend` of the saved model in "float32", "bfloat16"
         and "float16", "generate", "shift", "explain" and "survey". "verified", "not proven",
-        "failed", "refused", "crash", "no attention", or "not run" where the model itself fails.
+        "random", "eager differs", "failed", "refused", "crash", "no attention", or "not run" where
+        the model itself fails (`gallery/architectures.md`).
 
     Examples
     --------

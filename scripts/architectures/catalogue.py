@@ -13,7 +13,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from architectures.overrides import IN_PARTS, MODEL_CLASSES, VARIANTS
+from architectures.overrides import FAMILIES, IN_PARTS, MODEL_CLASSES, VARIANTS
 
 # Tasks to search for a class when an architecture has no bare model; the first match is used.
 TASKS = [
@@ -110,9 +110,12 @@ def model_class_name(architecture: str) -> str:
     return ""
 
 
-def variants(names: Iterable[str]) -> list[str]:
-    """Return architectures with settings that are not the default, as `use` takes them."""
-    return [f"{name}?{json.dumps(one)}" for name in names for one in VARIANTS.get(name, [])]
+def used(names: Iterable[str]) -> list[str]:
+    """Return architectures, with settings that are not the default and with a head, for `use`."""
+    variants = [f"{name}?{json.dumps(one)}" for name in names for one in VARIANTS.get(name, [])]
+    families = [name for name in names if name in FAMILIES]
+    heads = [f"{name}/{head}" for name in families for head in head_classes(name)]
+    return [*names, *variants, *heads]
 
 
 def head_classes(architecture: str) -> list[str]:

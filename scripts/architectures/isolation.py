@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 PRELOADED = ["architectures.check", "architectures.use", "matplotlib.pyplot", "sklearn.cluster",
-             "attnviz.analyses.maps.plot", "attnviz.analyses.survey.compute"]  # fmt: skip
+             "attnviz.analyses.maps.plot", "attnviz.analyses.survey.compute",
+             "attnviz.analyses.shift.compute", "attnviz.analyses.explain.compute"]  # fmt: skip
 
 
 def run_each(

@@ -72,6 +72,21 @@ HEAD_SETTINGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+# Architectures whose classes with a head are called as a user calls them, too.
+FAMILIES = [
+    "albert", "bamba", "bart", "bert", "big_bird", "bigbird_pegasus", "biogpt", "blenderbot",
+    "bloom", "camembert", "canine", "codegen", "cohere", "convbert", "ctrl", "data2vec-text",
+    "deberta", "deberta-v2", "distilbert", "electra", "ernie", "esm", "falcon", "falcon_h1",
+    "fnet", "funnel", "gemma", "gemma2", "glm4", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox",
+    "gpt_oss", "gptj", "granite", "granitemoehybrid", "jamba", "kimi_linear", "led", "lfm2",
+    "llama", "longformer", "luke", "m2m_100", "mamba", "mamba2", "marian", "mbart", "minimax",
+    "mistral", "mixtral", "mobilebert", "modernbert", "mpnet", "mpt", "mt5", "mvp", "nemotron",
+    "nemotron_h", "nystromformer", "olmo2", "olmo_hybrid", "opt", "pegasus", "phi", "phi3",
+    "plbart", "prophetnet", "qwen2", "qwen3", "qwen3_next", "recurrent_gemma", "rembert",
+    "roberta", "roformer", "rwkv", "squeezebert", "stablelm", "starcoder2", "t5", "umt5", "xglm",
+    "xlm", "xlm-roberta", "xlnet", "zamba2",
+]  # fmt: skip
+
 # Settings that are not the default, and that change how a model attends.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "albert": [{"num_hidden_groups": 2}],

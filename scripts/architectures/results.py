@@ -16,16 +16,28 @@ from attnviz.models.architectures import read as read_catalogue
 COLUMNS = ["name", "model_class", "attentions", "softmaxes", "reached", "stages", "difference",
            "state", "reason", "linear", "use"]  # fmt: skip
 CALLS = ("float32", "bfloat16", "float16", "generate", "shift", "explain", "survey")
-USE_STATES = ("verified", "not proven", "failed", "refused", "crash", "no attention", "not run")
+USE_STATES = (
+    "verified", "not proven", "random", "eager differs", "failed", "refused", "crash",
+    "no attention", "not run",
+)  # fmt: skip
+# What is said where it is the model that is not the same in two runs.
+BY_THE_MODEL = {"it draws random numbers": "random", "its eager attention": "eager differs"}
+TITLES = {
+    "architecture": "The bare model of each architecture",
+    "setting": "Settings that are not the default",
+    "head": "Classes with a head, of the families most in use",
+}
 USE = "## What a user calls\n"
 USE_HEADER = """
 The table below is about what is captured. This one is about what a user gets. Each model is saved,
 loaded from its folder, and given to `attend`; the result is saved and loaded, and one map is drawn,
 in three precisions. Models of texts also generate three tokens, and go through `shift`, `explain`
-and `survey`. "not proven": the weights agree, and a small fault would go unnoticed. "refused": one
-line says why. "not run": the model itself fails. Settings that are not the default are position
-types, rotary variants, shared layers, gates and windows (`VARIANTS` in
-`scripts/architectures/overrides.py`).
+and `survey`. "not proven": the weights agree, and a small fault would go unnoticed. "random": two
+runs of the model differ. "eager differs": the model's own eager attention gives another output than
+its fused one, and the verdict says how to load it. "failed": not verified for another reason; of
+`shift` and `explain`, that the parts miss the whole. "refused": one line says why. "not run": the
+model itself fails. Settings that are not the default are position types, rotary variants, shared
+layers, gates and windows (`VARIANTS` in `scripts/architectures/overrides.py`).
 """
 HIDDEN = "not shown:"  # begins the note on layers that mix tokens and are not shown
 MISSING = re.compile(r"requires the (\S+) library but it was not found")
@@ -214,7 +226,7 @@ def with_use(
     for entry in data["architectures"]:
         row = dict(zip(data["columns"], entry, strict=True))
         result = outcomes.get(row["name"], {})
-        row["use"] = {call: result[call][0] for call in CALLS if call in result}
+        row["use"] = {call: use_state(*result[call]) for call in CALLS if call in result}
         rows.append([row[column] for column in COLUMNS])
     start = text.index(USE)
     end = text.index("## Exceptions")
@@ -224,14 +236,21 @@ def with_use(
 
 def _use(results: list[dict[str, Any]]) -> list[str]:
     """Return the tables of what a user calls, and a list of what is not verified."""
+    groups: dict[str, list[dict[str, Any]]] = {"architecture": [], "setting": [], "head": []}
+    for result in results:
+        name = result["architecture"]
+        groups["setting" if "?" in name else "head" if "/" in name else "architecture"].append(
+            result
+        )
     lines = [USE_HEADER.strip("\n"), ""]
-    for title, kept in (
-        ("Architectures with their default settings", "?"),
-        ("Settings that are not the default", ""),
-    ):
-        some = [one for one in results if ("?" in one["architecture"]) is (kept == "")]
-        counts = {call: Counter(one[call][0] for one in some if call in one) for call in CALLS}
-        lines += [f"| {title} | " + " | ".join(USE_STATES) + " |", "|---" * 8 + "|"]
+    for group, title in TITLES.items():
+        counts = {
+            c: Counter(use_state(*one[c]) for one in groups[group] if c in one) for c in CALLS
+        }
+        lines += [
+            f"| {title} | " + " | ".join(USE_STATES) + " |",
+            "|---" * (1 + len(USE_STATES)) + "|",
+        ]
         lines += [
             f"| {call} | " + " | ".join(str(counts[call][state]) for state in USE_STATES) + " |"
             for call in CALLS
@@ -242,11 +261,17 @@ def _use(results: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def use_state(state: str, why: str) -> str:
+    """Return the state of a call, where the model itself is the reason."""
+    return next((name for text, name in BY_THE_MODEL.items() if text in why), state)
+
+
 def exceptions(result: dict[str, Any]) -> list[str]:
     """Return a line for each reason why calls of an architecture are not verified."""
     calls: dict[tuple[str, str], list[str]] = {}
     for call in CALLS:
         state, why = result.get(call, ("verified", ""))
+        state = use_state(state, why)
         if state not in ("verified", "no attention"):
             calls.setdefault((state, why.partition(": ")[2] or why), []).append(call)
     name = result["architecture"].replace("|", "\\|")
