@@ -86,7 +86,10 @@ class LinearCalls:
         ]  # fmt: skip
         if not candidates or result.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             return None
-        key = call.function, result.dim()
+        # A method may do something else by a switch of its module.
+        owner = vars(call.arguments["self"]) if "self" in call.arguments else {}
+        switches = [(name, value) for name, value in owner.items() if isinstance(value, bool | str)]
+        key = call.function, result.dim(), *switches
         if key not in self._known:
             dims = [dim for dim, size in enumerate(result.shape) if size in lengths]
             tested = [_test(call, result, name, self._texts, dims) for name in candidates]
@@ -301,7 +304,7 @@ class LinearCall:
         """The values, (N, H, n, d_v)."""
         return self.layout.by_head(self._pooled(self._values))
 
-    def mixed(self, values: Tensor, **changed: Tensor) -> Tensor:
+    def mixed(self, values: Tensor, /, **changed: Tensor) -> Tensor:
         """Return the result (N, H, m, d_v) for other values (N, H, n, d_v)."""
         tokens, like = self.layout.tokens, self._values
         argument = self.layout.as_argument(values, like)

@@ -564,7 +564,7 @@ class AgreementReport(Savable):
             if not check.passed:
                 return "failed", f"NOT VERIFIED: {check.reason}"
         if (first := self.first_difference) is not None:
-            heads = ", ".join(map(str, first.failed_heads))
+            heads = listed([*map(str, first.failed_heads)])
             head = f", head {heads}" if len(first.differences) > 1 else ""
             # A number too large for float16 becomes infinite, and NaN after that.
             is_narrow = self.dtype == "float16" and not first.finite

@@ -94,6 +94,34 @@ def test_the_matrix_of_a_text_of_one_token_is_one_number(family):
     assert {record.matrix.shape[1:] for record in signed} == {(1, 1)}
 
 
+class Mixture(torch.nn.Module):
+    """Mixes all tokens of a table of pairs, along its rows or along its columns."""
+
+    def __init__(self, *, by_rows: bool) -> None:
+        super().__init__()
+        self.by_rows = by_rows
+        self.gate = torch.nn.Linear(4, 4)
+        self.values = torch.nn.Linear(4, 4)
+
+    def combine(self, gates, values):
+        if self.by_rows:
+            return torch.einsum("nikd,njkd->nijd", gates, values)
+        return torch.einsum("nkid,nkjd->nijd", gates, values)
+
+    def forward(self, table):
+        return self.combine(self.gate(table).sigmoid(), self.values(table))
+
+
+def test_a_method_may_do_something_else_by_a_switch_of_its_module():
+    torch.manual_seed(0)
+    model = torch.nn.ModuleList([Mixture(by_rows=True), Mixture(by_rows=False)])
+    model.forward = lambda table: model[1](model[0](table))
+    (one,) = capture(model.eval(), {"table": torch.randn(1, 6, 6, 4)})
+    for pair in zip(one.records, one.references, strict=True):
+        assert verdict(*pair) != "failed"
+    assert len(one.records) == 2
+
+
 def test_an_argument_that_goes_unnoticed_proves_nothing():
     record, reference, _ = captured("mamba2")
     blind = replace(

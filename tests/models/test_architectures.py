@@ -1,6 +1,7 @@
 """List installed architectures without importing them, and join the results of the last check."""
 
 import sys
+from collections import Counter
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
@@ -90,3 +91,16 @@ def test_the_docs_page_matches_the_package_data():
     assert [f"| `{name}` |" in page for name in checked] == [True] * len(checked)
     assert catalogue.summary(checked.values()) in page
     assert set(COLUMNS) == set(vars(checked["bert"]))
+
+
+def test_the_readme_counts_what_the_table_counts():
+    checked = catalogue.last_check().architectures.values()
+    states = Counter(one.state for one in checked)
+    used = Counter(one.use["float32"] for one in checked if "float32" in one.use)
+    of = sum(used.values()) - used["no attention"] - used["not run"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    captured = f"{states['agrees']} of the {sum(states[one] for one in catalogue.STATES[:4])}"
+    assert f"{captured} architectures of transformers with attention agree" in readme
+    assert f"{used['verified']} of {of} are verified](gallery/architectures.md)" in readme
+    assert f"{used['not proven']} not proven" in readme
+    assert not used["failed"] + used["refused"] + used["crash"]
