@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Any, Literal
 
 from attnviz.errors import InputError, joined
-from attnviz.results.base import Rules, Savable, described
+from attnviz.results.base import Rules, Savable, described, doc, documented
 from attnviz.results.text import listed
 
 # The worst first.
@@ -18,47 +18,37 @@ UNITS = {"text": "tokens", "target": "tokens", "image": "patches", "audio": "fra
 PROJECTED = ("query", "key", "value", "output")  # the stages that the module's weights make
 
 
-@dataclass(frozen=True)
+@documented(eq=True)
 class StageCheck(Savable):
     """One stage of one attention: our float64 recomputation against the model's own value.
 
-    Attributes
-    ----------
-    stack, layer, path, stage : the place. Stages, in order: query, key, value, scores, weights,
-        head output, output; for a generation also "one pass", its weights step by step against
-        those of a single pass over the whole. A long text also has two stages of its reduced maps:
-        "attention vectors", in every row the sum of the features with random signs, against the
-        model's own output; and "summary", as a share of the largest number of a kind.
-    differences : the largest absolute difference of each head (one entry for a stage that has
-        no heads: output).
-    tolerances : the largest difference that passes, of each head.
-    own_errors : the largest error of our own run in the model's precision, of each head.
-    compared : how many numbers were compared.
-    finite : whether both sides are free of NaN and infinity.
-    slope_errors : of each head, the regression slope of the model's values on ours, minus 1; for
-        weights, of their logarithms; for the output, of the part that each head adds. A scale that
-        is 1 % off shows as ±0.01, in any precision.
-    slope_tolerances : the largest slope error that passes, of each head.
-    slope_error, slope_tolerance : weights and output only; the same over all heads of the layer.
-    hidden_zero : weights only; whether every masked key has weight exactly 0, on both sides.
-    failed_heads : the heads that do not agree; empty when the stage agrees.
+    Stages, in order: query, key, value, scores, weights, head output, output; for a generation also
+    "one pass", its weights step by step against those of a single pass over the whole. A long text
+    also has two stages of its reduced maps: "attention vectors", in every row the sum of the
+    features with random signs, against the model's own output; and "summary", as a share of the
+    largest number of a kind.
     """
 
-    stack: str
-    layer: int
-    path: str
-    stage: str
-    differences: tuple[float, ...]
-    tolerances: tuple[float, ...]
-    own_errors: tuple[float, ...]
-    compared: int
-    finite: bool
-    failed_heads: tuple[int, ...]
-    slope_errors: tuple[float, ...] = ()
-    slope_tolerances: tuple[float, ...] = ()
-    slope_error: float | None = None
-    slope_tolerance: float | None = None
-    hidden_zero: bool = True
+    stack: str = doc("The stack of the attention.")
+    layer: int = doc("Its layer.")
+    path: str = doc("Its module.")
+    stage: str = doc("The stage that was compared.")
+    differences: tuple[float, ...] = doc("The largest of each head; one for the output.")
+    tolerances: tuple[float, ...] = doc("The largest difference that passes, of each head.")
+    own_errors: tuple[float, ...] = doc("Of each head, of our run in the model's precision.")
+    compared: int = doc("How many numbers were compared.")
+    finite: bool = doc("Whether both sides are free of NaN and infinity.")
+    failed_heads: tuple[int, ...] = doc("The heads that do not agree; empty if the stage agrees.")
+    slope_errors: tuple[float, ...] = doc(
+        "Of each head, the regression slope of the model's values on ours, minus 1; for weights, "
+        "of their logarithms; for the output, of the part that each head adds. A scale that is 1 % "
+        "off shows as ±0.01, in any precision.",
+        default=(),
+    )
+    slope_tolerances: tuple[float, ...] = doc("The largest slope error that passes.", default=())
+    slope_error: float | None = doc("Weights and output: over all heads.", default=None)
+    slope_tolerance: float | None = doc("The largest of these that passes.", default=None)
+    hidden_zero: bool = doc("Whether masked keys have weight 0, on both sides.", default=True)
 
     def __repr__(self) -> str:
         outcome = "agrees" if self.passed else "differs"
@@ -140,34 +130,28 @@ class _Bounded:
         return self.strain <= 1
 
 
-@dataclass(frozen=True)
+@documented(eq=True)
 class OutputCheck(_Bounded, Savable):
     """The output of the recorded run, against that of the model as it was loaded.
 
     The model as loaded runs with its own attention implementation and modes. Only the outputs of
-    its attention modules are read.
-
-    Attributes
-    ----------
-    difference : the norm of the difference relative to that of the output; of the output of the
-        first attention if that alone does not agree.
-    tolerance : the largest difference that passes.
-    repeated : the difference between two runs of the model, of the output or of the queries; None
-        where it was not measured, because the output agrees.
-    tokens : how many tokens were read, from the start of a long text; None for all.
-    moved : the least difference that another attention in one layer makes (in all layers, where
-        there is only one run for them); None where it was not measured. blind : the modules of
-        which another attention makes none.
-    eager : whether the output differs, and the model under its eager attention gives this one.
+    its attention modules are read. What was not measured is None.
     """
 
-    difference: float
-    tolerance: float
-    repeated: float | None = None
-    tokens: int | None = None
-    moved: float | None = None
-    blind: tuple[str, ...] = ()
-    eager: bool = False
+    difference: float = doc(
+        "The norm of the difference relative to that of the output; of the output of the first "
+        "attention if that alone does not agree."
+    )
+    tolerance: float = doc("The largest difference that passes.")
+    repeated: float | None = doc("Between two runs, if the output does not agree.", default=None)
+    tokens: int | None = doc("How many tokens of a long text were read; None: all.", default=None)
+    moved: float | None = doc(
+        "The least difference that another attention in one layer makes (in all layers, where "
+        "there is only one run for them).",
+        default=None,
+    )
+    blind: tuple[str, ...] = doc("Modules of which another attention makes none.", default=())
+    eager: bool = doc("Whether the model gives this one under eager attention.", default=False)
 
     @property
     def reason(self) -> str:
@@ -187,27 +171,22 @@ class OutputCheck(_Bounded, Savable):
         )
 
 
-@dataclass(frozen=True)
+@documented(eq=True)
 class PositionCheck(Savable):
-    """Whether another token, patch or frame at a position changes the key of this position.
+    """Whether another token, patch or frame at a position changes the key of this position."""
 
-    Attributes
-    ----------
-    tokens, patches, frames : how many were changed. of : how many there are; 0 in older files.
-    failed : the place of an attention, the position of a change, and the key that moved, for each
-        that does not move its own key most, or that moves an earlier one of a causal model; -1 for
-        the key where that of the recorded run is another one than in a batch of another size.
-    layers : of how many attentions the keys were compared.
-    doubt : why the labels may not be the tokens, so that nothing was compared.
-    """
-
-    tokens: int = 0
-    patches: int = 0
-    frames: int = 0
-    failed: tuple[tuple[str, int, int], ...] = ()
-    layers: int = 1
-    doubt: str | None = None
-    of: int = 0
+    tokens: int = doc("How many tokens were changed.", default=0)
+    patches: int = doc("How many patches.", default=0)
+    frames: int = doc("How many frames.", default=0)
+    failed: tuple[tuple[str, int, int], ...] = doc(
+        "The place of an attention, the position of a change, and the key that moved, for each "
+        "that does not move its own key most, or that moves an earlier one of a causal model; -1 "
+        "for the key if that of the recorded run is another one than in a batch of another size.",
+        default=(),
+    )
+    layers: int = doc("Of how many attentions the keys were compared.", default=1)
+    doubt: str | None = doc("Why labels may not be tokens: nothing was compared.", default=None)
+    of: int = doc("How many positions there are; 0 in older files.", default=0)
 
     @classmethod
     def joined(cls, checks: Sequence[PositionCheck]) -> PositionCheck:
@@ -243,25 +222,17 @@ class PositionCheck(Savable):
         return {units: count for units, count in kinds.items() if count}
 
 
-@dataclass(frozen=True)
+@documented(eq=True)
 class InputCheck(Savable):
-    """What reached the model, beside the tokenizer's, the processor's or the model's own call.
+    """What reached the model, beside the tokenizer's, the processor's or the model's own call."""
 
-    Attributes
-    ----------
-    equal : whether the ids and all other arguments equal those of that call; None where they were
-        not compared.
-    differs : what differs from it, was dropped, or was filled with a default: a phrase each.
-    unknown : the words that the model read as unknown tokens ([UNK]).
-    uncovered : the parts of the text that no token covers.
-    words : how many words the text has; 0 where it is not known.
-    """
-
-    equal: bool | None = None
-    differs: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-    uncovered: tuple[str, ...] = ()
-    words: int = 0
+    equal: bool | None = doc("Whether all arguments are equal; None: not compared.", default=None)
+    differs: tuple[str, ...] = doc(
+        "What differs, was dropped, or was filled with a default: a phrase each.", default=()
+    )
+    unknown: tuple[str, ...] = doc("Words that were read as unknown tokens ([UNK]).", default=())
+    uncovered: tuple[str, ...] = doc("Parts of the text that no token covers.", default=())
+    words: int = doc("How many words the text has; 0 if it is not known.", default=0)
 
     @classmethod
     def joined(cls, checks: Sequence[InputCheck]) -> InputCheck:
@@ -288,19 +259,13 @@ class InputCheck(Savable):
         return "; ".join(parts)
 
 
-@dataclass(frozen=True)
+@documented(eq=True)
 class AnalysisCheck(_Bounded, Savable):
-    """Numbers that an analysis adds to the attention, beside what they should be.
+    """Numbers that an analysis adds to the attention, beside what they should be."""
 
-    Attributes
-    ----------
-    name : the numbers in words, in the plural: "hidden states".
-    difference : as a share of their size. tolerance : the largest that passes.
-    """
-
-    name: str
-    difference: float
-    tolerance: float
+    name: str = doc('The numbers in words, in the plural: "hidden states".')
+    difference: float = doc("As a share of their size.")
+    tolerance: float = doc("The largest that passes.")
 
     @property
     def reason(self) -> str:
@@ -308,28 +273,12 @@ class AnalysisCheck(_Bounded, Savable):
         return f"the {self.name} are off by {_percent(self.difference)}"
 
 
-@dataclass(frozen=True)
+@documented(eq=True)
 class AgreementReport(Savable):
     """Whether our attention is the model's: every stage of every head, and the canary.
 
-    Attributes
-    ----------
-    checks : one per layer and stage, in the order of execution.
-    not_compared : (place, stage, reason) where the model shows no reference; a place is, for
-        example, "decoder layer 3".
-    unproven : the places at which the canary, a scale 1 % off planted on purpose, went unnoticed: a
-        check that cannot fail proves nothing there.
-    dtype, device, versions, weights_sha256 : what was compared. texts : how many texts were read.
-    rows : of a long text, how many queries were compared, of how many; None where all were.
-    output, positions : the output of the recorded run beside that of the model as loaded, and
-        whether the rows are the tokens; None where it was not compared.
-    input : what reached the model, beside its own call; None where it was not compared.
-    analysis : the checks of the numbers that come from other runs, or from a calculation.
-    digests : of every attention that was compared, by its module and call. digest : of the numbers
-        of the result that the report is part of. altered : whether they are others now.
-    saved : the day on which the result was saved, where it was loaded from a file. recomputed : the
-        stages that were recomputed from the file.
-    given : whether the user gave the weights, so that nothing was compared.
+    The canary is a scale 1 % off, planted on purpose. A check that cannot fail proves nothing. What
+    was not compared is None.
 
     Examples
     --------
@@ -343,25 +292,32 @@ class AgreementReport(Savable):
     True
     """
 
-    checks: tuple[StageCheck, ...]
-    not_compared: tuple[tuple[str, str, str], ...]
-    unproven: tuple[str, ...]
-    dtype: str
-    device: str
-    versions: dict[str, str]
-    weights_sha256: str
-    texts: int = 1
-    rows: tuple[int, int] | None = None
-    output: OutputCheck | None = None
-    positions: PositionCheck | None = None
-    analysis: tuple[AnalysisCheck, ...] = ()
-    digests: dict[str, str] = field(default_factory=dict)
-    digest: str | None = None
-    altered: bool = False
-    saved: str | None = None
-    recomputed: tuple[str, ...] = ()
-    given: bool = False
-    input: InputCheck | None = None
+    checks: tuple[StageCheck, ...] = doc("One per layer and stage, in the order of execution.")
+    not_compared: tuple[tuple[str, str, str], ...] = doc(
+        '(place, stage, reason) where the model shows no reference; a place is "decoder layer 3".'
+    )
+    unproven: tuple[str, ...] = doc("The places at which the canary went unnoticed.")
+    dtype: str = doc("The precision of the model.")
+    device: str = doc("Its device.")
+    versions: dict[str, str] = doc("Of the libraries, by name.")
+    weights_sha256: str = doc("The digest of its weights.")
+    texts: int = doc("How many texts were read.", default=1)
+    rows: tuple[int, int] | None = doc(
+        "Of a long text, how many queries were compared, of how many; None if all were.",
+        default=None,
+    )
+    output: OutputCheck | None = doc("That of the run beside the model's own.", default=None)
+    positions: PositionCheck | None = doc("Whether the rows are the tokens.", default=None)
+    analysis: tuple[AnalysisCheck, ...] = doc("Of other runs, or calculations.", default=())
+    digests: dict[str, str] = doc(
+        "Of every attention that was compared, by its module and call.", default_factory=dict
+    )
+    digest: str | None = doc("Of the numbers of the result that has the report.", default=None)
+    altered: bool = doc("Whether they are others now.", default=False)
+    saved: str | None = doc("The day on which it was saved, if read from a file.", default=None)
+    recomputed: tuple[str, ...] = doc("Stages that were recomputed from the file.", default=())
+    given: bool = doc("Whether the user gave the weights: nothing was compared.", default=False)
+    input: InputCheck | None = doc("What reached the model, beside its own call.", default=None)
 
     def __repr__(self) -> str:
         return f"AgreementReport({self.verdict}, {self.heads} heads, {len(self.checks)} checks)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from attnviz.errors import InputError
 from attnviz.formula.attention import HIDDEN, scaled_scores, soft_cap, softmax, softmax_with_sink
 from attnviz.results.axis import Axis
-from attnviz.results.base import Rules, Savable, fits
+from attnviz.results.base import Rules, Savable, doc, documented, fits
 from attnviz.results.projection import Projection
 from attnviz.runtime.precision import exact_products
 
@@ -27,22 +27,18 @@ _ALL = slice(None)
 _CELLS = {"cpu": 2**22, "cuda": 2**26}  # of a mask that are read at once
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class MaskRule(Savable):
     """Which of n keys each of m queries may read; all of them by default.
 
-    Attributes
-    ----------
-    before, after : no key further than this ahead of the query, or behind it; None without a limit.
-        A causal model has `after` = 0, a sliding window of w keys `before` = w - 1.
-    offset : query i stands at key i + offset, as where m queries go on from a cache of n - m keys.
-    keys : (n,), False for keys that no query reads, such as padding; None where all are read.
+    A causal model has `after` = 0, a sliding window of w keys `before` = w - 1. Query i stands at
+    key i + `offset`, as where m queries go on from a cache of n - m keys.
     """
 
-    before: int | None = None
-    after: int | None = None
-    offset: int = 0
-    keys: Tensor | None = None
+    before: int | None = doc("No key is further ahead of the query.", default=None)
+    after: int | None = doc("No key is further behind it.", default=None)
+    offset: int = doc("Where the first query stands.", default=0)
+    keys: Tensor | None = doc("(n,), False for keys that no query reads; or None.", default=None)
 
     @classmethod
     def of(cls, mask: Tensor) -> MaskRule | None:
@@ -144,16 +140,18 @@ class MaskRule(Savable):
         return (end <= first) | (known[end] <= known[first])
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Attention(Savable):
     """One attention: a call of a module, and the positions of its queries and keys."""
 
-    path: str
-    call: int
-    layer: int
-    stack: str
-    query_axis: Axis
-    key_axis: Axis
+    path: str = doc("The module's name in `model.named_modules()`.")
+    call: int = doc("0, 1, … if one module runs several times: layers may share weights.")
+    layer: int = doc("Counted from 0 within the stack.")
+    stack: str = doc(
+        '"encoder", "decoder", or "cross" for the decoder\'s attention to the encoder.'
+    )
+    query_axis: Axis = doc("The positions of the m queries.")
+    key_axis: Axis = doc("The positions of the n keys.")
 
     signed: ClassVar[bool] = False
     """Whether weights may be negative, and rows sum to anything: never after a softmax."""
@@ -169,35 +167,11 @@ class Attention(Savable):
         return len(self.query_axis), len(self.key_axis)
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class AttentionRecord(Attention):
     """One attention that a model executed: what its weights follow from, not the weights.
 
-    Attributes
-    ----------
-    path : the module's name in `model.named_modules()`.
-    call : 0, 1, … where one module runs several times (weights shared between layers).
-    layer : counted from 0 within the stack.
-    stack : "encoder", "decoder", or "cross" for the decoder's attention to the encoder.
-    query_axis, key_axis : the positions of the m queries and n keys.
-    query, key, value : Q (H, m, d_k), K (G, n, d_k), V (G, n, d_v), after rotation.
-    scale : the factor on Q Kᵀ.
-    soft_cap : the bound of the scaled scores, or None.
-    capped_bias : (1 or H, m, n), added to the scaled scores before the soft cap; None without one.
-    bias : (1 or H, m, n), added to the scores by position; None without one.
-    mask : (1 or H, m, n), added to the scores; None where every key is visible.
-    visible : the same as a rule, where the text is too long for a mask; else None.
-    sinks : (H,), or (H, m) where each query has its own: a score of each head beside those of its
-        keys; None without one.
-    input : X (m, d_model), the module's input; None if it was not captured.
-    key_input : (n, d_model), the input of the keys and values in cross-attention; else None.
-    projection : how the module makes Q, K, V and its output; None where attnviz does not know.
-    rotation : (cos, sin), each (m, r), of a rotary position embedding, one half of the angles after
-        the other (equal) half; None without one.
-    through_interface : whether it was captured at transformers' attention interface, and not among
-        the operators that torch executed.
-    log_softmax : whether the model computes its weights as the exponential of a log-softmax in its
-        own precision, and not as a softmax in float32.
+    What is optional is None without one, or if it is not known.
 
     Examples
     --------
@@ -211,22 +185,38 @@ class AttentionRecord(Attention):
     torch.Size([12, 7, 7])
     """
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    scale: float
-    soft_cap: float | None = None
-    capped_bias: Tensor | None = None
-    bias: Tensor | None = None
-    mask: Tensor | None = None
-    sinks: Tensor | None = None
-    input: Tensor | None = None
-    key_input: Tensor | None = None
-    projection: Projection | None = None
-    rotation: tuple[Tensor, Tensor] | None = None
-    through_interface: bool = True
-    visible: MaskRule | None = None
-    log_softmax: bool = False
+    query: Tensor = doc("Q (H, m, d_k), after rotation.")
+    key: Tensor = doc("K (G, n, d_k), after rotation.")
+    value: Tensor = doc("V (G, n, d_v).")
+    scale: float = doc("The factor on Q Kᵀ.")
+    soft_cap: float | None = doc("The bound of the scaled scores.", default=None)
+    capped_bias: Tensor | None = doc(
+        "(1 or H, m, n), added to the scaled scores before the soft cap.", default=None
+    )
+    bias: Tensor | None = doc("(1 or H, m, n), added to the scores by position.", default=None)
+    mask: Tensor | None = doc("(1 or H, m, n), added to the scores.", default=None)
+    sinks: Tensor | None = doc("(H,) or (H, m), a score beside those of the keys.", default=None)
+    input: Tensor | None = doc("X (m, d_model), the module's input.", default=None)
+    key_input: Tensor | None = doc("(n, d_model), that of keys in cross-attention.", default=None)
+    projection: Projection | None = doc(
+        "How the module makes Q, K, V and its output.", default=None
+    )
+    rotation: tuple[Tensor, Tensor] | None = doc(
+        "(cos, sin), each (m, r), of a rotary position embedding, one half of the angles after the "
+        "other (equal) half.",
+        default=None,
+    )
+    through_interface: bool = doc(
+        "Whether it was captured at transformers' attention interface, and not among the operators "
+        "that torch executed.",
+        default=True,
+    )
+    visible: MaskRule | None = doc("The mask as a rule, for a long text.", default=None)
+    log_softmax: bool = doc(
+        "Whether the weights are the exponential of a log-softmax in the model's own precision, "
+        "and not a softmax in float32.",
+        default=False,
+    )
 
     # The field with the weights (H, m, n), where they do not follow from queries and keys.
     _stored: ClassVar[str | None] = None
@@ -453,30 +443,21 @@ class AttentionRecord(Attention):
         return softmax_with_sink(heads, sinks.to(wide)).view(wide.shape).to(scores.dtype)
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Reference(Savable):
-    """What the untouched model computed for one attention, in a separate run.
+    """What the untouched model computed for one attention, in a separate run."""
 
-    weights : (H, m, n), the result of the model's softmax.
-    scores : (H, m, n), the input of the model's softmax, or None if it was not captured.
-    head_output : (H, m, d_v), A·V of each head before W^O, or None.
-    output : (m, d_model), after W^O, or None.
-    """
-
-    weights: Tensor
-    scores: Tensor | None = None
-    head_output: Tensor | None = None
-    output: Tensor | None = None
+    weights: Tensor = doc("(H, m, n), the result of the model's softmax.")
+    scores: Tensor | None = doc("(H, m, n), its input, if it was captured.", default=None)
+    head_output: Tensor | None = doc("(H, m, d_v), A·V of each head before W^O.", default=None)
+    output: Tensor | None = doc("(m, d_model), after W^O.", default=None)
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class GivenAttention(AttentionRecord):
-    """The weights of one layer that the user gave.
+    """The weights of one layer that the user gave. Queries, keys and values have no features."""
 
-    given : (H, m, n), on the CPU. Queries, keys and values have no features.
-    """
-
-    given: Tensor = field(kw_only=True)
+    given: Tensor = doc("(H, m, n), on the CPU.", kw_only=True)
     _stored = "given"
 
     @classmethod
@@ -524,33 +505,31 @@ def row_shares(weights: Tensor) -> Tensor:
     return sizes / sizes.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class LinearAttention(AttentionRecord):
     """One layer that mixes values by a matrix M of each head, without a softmax: y = M v.
 
-    Its weights are signed, and a row need not sum to 1. Queries and keys have no features.
-
-    Attributes
-    ----------
-    matrix : M, (H, m, n), in float32 or wider.
-    module : the name of the module's class.
-    function : the name of the function of the model whose result is M v.
-    arguments : the other arguments of that function that depend on the text, by name: gates,
-        decays, queries and keys, as it takes them; none of a long text.
-    head_dims : along which dimension of an argument its heads lie, by name; not of those that all
-        heads share.
-    text : the tokens of a long text, whose maps are pooled; None of others.
-    cell : how many tokens each position joins: weights are summed over columns, with their signs,
-        and averaged over rows; values are averaged.
+    Its weights are signed, and a row need not sum to 1. Queries and keys have no features. Of a
+    long text the maps are pooled: weights are summed over columns, with their signs, and averaged
+    over rows; values are averaged.
     """
 
-    matrix: Tensor = field(kw_only=True)
-    module: str = field(kw_only=True)
-    function: str = field(kw_only=True)
-    arguments: dict[str, Tensor] = field(kw_only=True)
-    head_dims: dict[str, int] = field(default_factory=dict, kw_only=True)
-    text: Axis | None = field(default=None, kw_only=True)
-    cell: int = field(default=1, kw_only=True)
+    matrix: Tensor = doc("M, (H, m, n), in float32 or wider.", kw_only=True)
+    module: str = doc("The name of the module's class.", kw_only=True)
+    function: str = doc("The function of the model whose result is M v.", kw_only=True)
+    arguments: dict[str, Tensor] = doc(
+        "The other arguments of that function that depend on the text, by name: gates, decays, "
+        "queries and keys, as it takes them; none of a long text.",
+        kw_only=True,
+    )
+    head_dims: dict[str, int] = doc(
+        "Along which dimension of an argument its heads lie, by name; not of those that all heads "
+        "share.",
+        default_factory=dict,
+        kw_only=True,
+    )
+    text: Axis | None = doc("The tokens of a long text.", default=None, kw_only=True)
+    cell: int = doc("How many tokens each position joins.", default=1, kw_only=True)
     signed = True
     _stored = "matrix"
 
@@ -579,22 +558,24 @@ class LinearAttention(AttentionRecord):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class LinearReference(Reference):
     """What the untouched model computed for a linear attention, in a separate run.
 
-    weights : (H, m, c), the mixture of `probes` in float32. head_output : (H, m, d_v), its result.
-    probes : (n, c), random columns. exact, rounded : (K, H, m, d_v), the mixture of the values in
-    K other orders, the first of them reversed, in float32 and in the model's precision.
-    canaries : (H, m, d_v) each, the result with one argument 1 % off, by its name.
-    rounded_by : (K,) each, how much of that change is in the rounding errors of `rounded`.
+    `weights` (H, m, c) are the mixture of `probes` in float32, `head_output` (H, m, d_v) is its
+    result. `exact` and `rounded` are the mixture of the values in K other orders, the first of
+    them reversed.
     """
 
-    probes: Tensor = field(kw_only=True)
-    exact: Tensor = field(kw_only=True)
-    rounded: Tensor = field(kw_only=True)
-    canaries: Mapping[str, Tensor] = field(kw_only=True)
-    rounded_by: Mapping[str, Tensor] = field(kw_only=True)
+    probes: Tensor = doc("(n, c), random columns.", kw_only=True)
+    exact: Tensor = doc("(K, H, m, d_v), in float32.", kw_only=True)
+    rounded: Tensor = doc("(K, H, m, d_v), in the model's precision.", kw_only=True)
+    canaries: Mapping[str, Tensor] = doc(
+        "(H, m, d_v) each, the result with one argument 1 % off, by its name.", kw_only=True
+    )
+    rounded_by: Mapping[str, Tensor] = doc(
+        "(K,) each, how much of that change is in the rounding errors of `rounded`.", kw_only=True
+    )
 
 
 def _visible(mask: Tensor) -> Tensor:

@@ -114,8 +114,6 @@ def cell_sizes(length: int, cell: int, device: torch.device | str = "cpu") -> Te
 class StreamedAttention(Attention):
     """An attention of a long text: its maps, reduced while the model ran.
 
-    Where it is in its model is described as in `AttentionRecord`.
-
     Examples
     --------
     >>> import attnviz
@@ -201,32 +199,27 @@ def digests_of_each(texts: Sequence[Sequence[Attention]]) -> list[dict[str, str]
     return [{f"{one.path} {one.call}": next(found) for one in attentions} for attentions in texts]
 
 
-@dataclass(frozen=True)
+@base.documented(eq=True)
 class Computation(base.Savable):
     """How a model computes, as it was loaded: what its name and its SHA-256 do not say.
 
     A path is that of a module: "" for the model itself, "*" for every module of the process.
-
-    Attributes
-    ----------
-    attention : the attention implementation, "sdpa" for example; of several, joined by commas.
-    training : whether the model as a whole is in train mode.
-    hooks : path and function of each forward hook and forward pre-hook of the user.
-    forwards : path and function of each replaced forward.
-    adapters : the names of the adapters that are active or merged.
-    quantized : how many layers of each kind are quantized.
-    config : of each field that differs from config.json, its value there and its value here.
-    buffers : the names of buffers, saved in no file, that differ from what their class computes.
     """
 
-    attention: str
-    training: bool
-    hooks: tuple[tuple[str, str], ...]
-    forwards: tuple[tuple[str, str], ...]
-    adapters: tuple[str, ...]
-    quantized: dict[str, int]
-    config: dict[str, tuple[str, str]]
-    buffers: tuple[str, ...] = field(default=(), metadata={"later": "0.2"})
+    attention: str = base.doc('The implementation, "sdpa" for example; several with commas.')
+    training: bool = base.doc("Whether the model as a whole is in train mode.")
+    hooks: tuple[tuple[str, str], ...] = base.doc("Path and function of each hook of the user.")
+    forwards: tuple[tuple[str, str], ...] = base.doc("Likewise, of each replaced forward.")
+    adapters: tuple[str, ...] = base.doc("The names of the adapters that are active or merged.")
+    quantized: dict[str, int] = base.doc("How many layers of each kind are quantized.")
+    config: dict[str, tuple[str, str]] = base.doc(
+        "Of each field that differs from config.json, its value there and its value here."
+    )
+    buffers: tuple[str, ...] = base.doc(
+        "The names of buffers, saved in no file, that differ from what their class computes.",
+        default=(),
+        later="0.2",
+    )
 
     @property
     def changes(self) -> str:

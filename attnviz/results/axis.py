@@ -12,7 +12,7 @@ import itertools
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import regex
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError, did_you_mean
-from attnviz.results.base import Rules, Savable, one_each
+from attnviz.results.base import Rules, Savable, doc, documented, one_each
 from attnviz.results.text import literal, shortened
 
 if TYPE_CHECKING:
@@ -61,35 +61,30 @@ def _select(entries: tuple[T, ...], positions: Sequence[int]) -> tuple[T, ...]:
     return tuple(entries[position] for position in positions)
 
 
-@dataclass(frozen=True)
+@documented(eq=True)
 class Axis(Savable):
     """The positions along one side of a map, one entry per position.
 
-    Attributes
-    ----------
-    labels : the pieces as the tokenizer writes them ("play", "##ing").
-    words : the index in `word_labels` of the word that the piece belongs to; None for a special
-        token and for padding.
-    word_labels : the words as they stand in the text.
-    special : True for tokens that the tokenizer added ([CLS], [SEP], <s>, …), padding included.
-    padding : True for the positions that only fill up a batch.
-    segments : 0, or 1 for the second text of a pair.
-    patches : the (row, column) of each patch of an image, None for a position that is no patch;
-        None for all where there is no image.
-    seconds : when each frame of a sound begins, None for a position that is no frame; None for all
-        where there is no sound.
-    unknown : True for tokens that stand for what the vocabulary lacks ([UNK]); None without any.
+    Where there is no image, or no sound, `patches` or `seconds` are None, and so is the entry of a
+    position that is no patch, or no frame.
     """
 
-    labels: tuple[str, ...]
-    words: tuple[int | None, ...]
-    word_labels: tuple[str, ...]
-    special: tuple[bool, ...]
-    padding: tuple[bool, ...]
-    segments: tuple[int, ...]
-    patches: Patches | None = None
-    seconds: tuple[float | None, ...] | None = None
-    unknown: tuple[bool, ...] | None = field(default=None, metadata={"later": "0.2"})
+    labels: tuple[str, ...] = doc('The pieces as the tokenizer writes them ("play", "##ing").')
+    words: tuple[int | None, ...] = doc(
+        "The index in `word_labels` of the word that the piece belongs to; None for a special "
+        "token and for padding."
+    )
+    word_labels: tuple[str, ...] = doc("The words as they stand in the text.")
+    special: tuple[bool, ...] = doc("True for tokens that the tokenizer added, and for padding.")
+    padding: tuple[bool, ...] = doc("True for the positions that only fill up a batch.")
+    segments: tuple[int, ...] = doc("0, or 1 for the second text of a pair.")
+    patches: Patches | None = doc("The (row, column) of each patch of an image.", default=None)
+    seconds: tuple[float | None, ...] | None = doc("When each frame begins.", default=None)
+    unknown: tuple[bool, ...] | None = doc(
+        "True for tokens that stand for what the vocabulary lacks ([UNK]); None without any.",
+        default=None,
+        later="0.2",
+    )
 
     def __repr__(self) -> str:
         first = " ".join(self.labels[:_NAMED]) + (" …" if len(self) > _NAMED else "")
@@ -179,23 +174,20 @@ class Landmark(Savable):
     words: str
 
 
-@dataclass(frozen=True)
+@documented(eq=True)
 class AxisGeometry(Savable):
-    """Where the rows, or the columns, of a map lie in an image, in a sound or in a long text.
+    """Where the rows, or the columns, of a map lie in an image, in a sound or in a long text."""
 
-    patches, seconds : as in `Axis`, one entry per row or column; None where there are none.
-    landmarks : positions to be named in place of each row or column; none in a short text.
-    start, cell : the position at which the first begins, and how many each joins.
-    unknown : the labels of words that the model read as unknown tokens, "准 [UNK]", and "" for all
-        others; empty without any.
-    """
-
-    patches: Patches | None = None
-    seconds: tuple[float | None, ...] | None = None
-    landmarks: tuple[Landmark, ...] = ()
-    start: int = 0
-    cell: int = 1
-    unknown: tuple[str, ...] = field(default=(), metadata={"later": "0.2"})
+    patches: Patches | None = doc("As in `Axis`, one entry per row or column.", default=None)
+    seconds: tuple[float | None, ...] | None = doc("Likewise.", default=None)
+    landmarks: tuple[Landmark, ...] = doc("Positions to be named, of a long text.", default=())
+    start: int = doc("The position at which the first begins.", default=0)
+    cell: int = doc("How many positions each joins.", default=1)
+    unknown: tuple[str, ...] = doc(
+        'Labels of words that were read as unknown tokens, "准 [UNK]"; "" for all others.',
+        default=(),
+        later="0.2",
+    )
 
     def fits(self, count: int) -> bool:
         """Return whether there is a place for each of `count` rows or columns."""

@@ -13,7 +13,8 @@ import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-T = TypeVar("T")
 Columns = dict[str, Sequence[Any] | np.ndarray[Any, Any]]
 Rules = Iterator[tuple[str, bool]]
 
@@ -52,12 +52,17 @@ def doc(text: str, *, label: bool = False, later: str = "", **keywords: Any) -> 
 
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(doc,))
-def documented(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass, and list its own fields in its docstring."""
-    made: Any = dataclass(frozen=True, eq=False)(cls)
+def documented(cls: Any = None, *, eq: bool = False) -> Any:
+    """Make a class a frozen dataclass, and list its described fields in its docstring.
+
+    eq : whether records with equal fields are equal.
+    """
+    if cls is None:
+        return partial(documented, eq=eq)
+    made = dataclass(frozen=True, eq=eq)(cls)
     section = "\n\nAttributes\n----------"
     for each in fields(made):
-        if each.name in inspect.get_annotations(cls):
+        if "doc" in each.metadata:
             section += f"\n{each.name} : {each.type}\n{_INDENTED.fill(each.metadata['doc'])}"
     written = inspect.cleandoc(cls.__doc__ or "")
     cls.__doc__ = re.sub(r"(?=\n\nExamples\n-)|\Z", lambda _: section, written, count=1)

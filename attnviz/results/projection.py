@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attnviz.formula import projection as formula
 from attnviz.formula.attention import merge_heads, repeat_heads, split_heads
-from attnviz.results.base import Savable
+from attnviz.results.base import Savable, doc, documented
 from attnviz.runtime.precision import exact_products
 
 if TYPE_CHECKING:
@@ -28,126 +28,102 @@ STAGES = ("query", "key", "value", "scores", "weights", "head output", "output")
 Angles: TypeAlias = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Linear(Savable):
-    """The map X W + b: `weight` W (d_in, d_out), `bias` b (d_out,) or None."""
+    """The map X W + b."""
 
-    weight: Tensor
-    bias: Tensor | None
+    weight: Tensor = doc("W (d_in, d_out).")
+    bias: Tensor | None = doc("b (d_out,), or None.")
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Norm(Savable):
-    """A norm over the features of one head, or of all heads together.
+    """A norm over the features of one head, or of all heads together."""
 
-    kind : "rms" divides by the root mean square, "layer" subtracts the mean before.
-    over : "head", or "width" for all heads side by side.
-    weight : (d,), or (heads, d) where every head has its own; None without one.
-    bias : as `weight`.
-    eps : what is added to the mean square.
-    offset : what is added to the weight: 1 in models that store its distance from 1.
-    """
-
-    kind: Literal["rms", "layer"]
-    over: Literal["head", "width"]
-    weight: Tensor | None
-    bias: Tensor | None
-    eps: float
-    offset: float = 0.0
+    kind: Literal["rms", "layer"] = doc(
+        '"rms" divides by the root mean square, "layer" subtracts the mean before.'
+    )
+    over: Literal["head", "width"] = doc('"head", or "width" for all heads side by side.')
+    weight: Tensor | None = doc("(d,), or (heads, d) if every head has its own; None without one.")
+    bias: Tensor | None = doc("As `weight`.")
+    eps: float = doc("What is added to the mean square.")
+    offset: float = doc("Added to the weight: 1 if it is stored as a distance from 1.", default=0.0)
 
 
-@dataclass(frozen=True)
+@documented(eq=True)
 class Rounding(Savable):
-    """Round to one of 256 numbers, as a dynamically quantized layer rounds its input.
+    """Round to one of 256 numbers, as a dynamically quantized layer rounds its input."""
 
-    scale, zero_point : as in `torch.quantize_per_tensor`.
-    """
-
-    scale: float
-    zero_point: int
+    scale: float = doc("As in `torch.quantize_per_tensor`.")
+    zero_point: int = doc("Likewise.")
 
 
-@dataclass(frozen=True)
+@documented(eq=True)
 class Clip(Savable):
     """Cut every number to what lies between -bound and bound."""
 
-    bound: float
+    bound: float = doc("The largest number.")
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Factor(Savable):
-    """Multiply by a number, beside the scale of the scores, or by one per position (T, 1)."""
+    """Multiply by a number, beside the scale of the scores."""
 
-    factor: float | Tensor
+    factor: float | Tensor = doc("The number, or one per position (T, 1).")
 
 
-@dataclass(frozen=True)
+@documented(eq=True)
 class Rotation(Savable):
-    """Turn pairs of features by the angles that the record holds.
+    """Turn pairs of features by the angles that the record holds."""
 
-    first : the first feature that turns; those before, and those after the last, stay.
-    interleaved : the pairs are the features (2i, 2i + 1), and not (i, i + r/2).
-    regrouped : the pairs are taken from (2i, 2i + 1) and put at (i, i + r/2).
-    backwards : the angles are negative.
-    """
-
-    first: int = 0
-    interleaved: bool = False
-    regrouped: bool = False
-    backwards: bool = False
+    first: int = doc("The first that turns; those before, and after the last, stay.", default=0)
+    interleaved: bool = doc("Pairs are (2i, 2i + 1), and not (i, i + r/2).", default=False)
+    regrouped: bool = doc("Pairs of (2i, 2i + 1) are put at (i, i + r/2).", default=False)
+    backwards: bool = doc("The angles are negative.", default=False)
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Gate(Savable):
-    """Multiply each head by a gate computed from X: opening(X W_h + b_h).
+    """Multiply each head by a gate computed from X: opening(X W_h + b_h)."""
 
-    weight : (heads, d_in, d), or (heads, d_in, 1) for one number per head. bias : (heads, d or 1).
-    """
-
-    weight: Tensor
-    bias: Tensor | None = None
-    opening: Literal["sigmoid", "softplus"] = "sigmoid"
+    weight: Tensor = doc("(heads, d_in, d), or (heads, d_in, 1) for one number per head.")
+    bias: Tensor | None = doc("(heads, d or 1), or None.", default=None)
+    opening: Literal["sigmoid", "softplus"] = doc("What is taken of it.", default="sigmoid")
 
 
 Step: TypeAlias = Norm | Clip | Factor | Rotation | Gate
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class HeadProjection(Savable):
-    """How one of Q, K and V follows from the input X: X W_h + b_h for every head h, then steps.
+    """How one of Q, K and V follows from the input X: X W_h + b_h for every head h, then steps."""
 
-    weight : (heads, d_in, d); in a result, a copy of the model's own.
-    bias : (heads, d), or None.
-    before : what is done to X first: in latent attention a map to a narrower vector, and its norm;
-        in a quantized module its rounding.
-    beside : (d_in, r), features of X itself that all heads share, put after those of each head.
-    after : the steps that follow, on every head.
-    """
-
-    weight: Tensor
-    bias: Tensor | None = None
-    before: tuple[Linear | Norm | Rounding, ...] = ()
-    beside: Linear | None = None
-    after: tuple[Step, ...] = ()
+    weight: Tensor = doc("(heads, d_in, d); in a result, a copy of the model's own.")
+    bias: Tensor | None = doc("(heads, d), or None.", default=None)
+    before: tuple[Linear | Norm | Rounding, ...] = doc(
+        "What is done to X first: in latent attention a map to a narrower vector, and its norm; in "
+        "a quantized module its rounding.",
+        default=(),
+    )
+    beside: Linear | None = doc(
+        "(d_in, r), features of X that all heads share, put after those of each head.", default=None
+    )
+    after: tuple[Step, ...] = doc("The steps that follow, on every head.", default=())
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class Projection(Savable):
     """How one attention module makes Q, K, V from its input X, and its output from the heads.
 
-    heads : the number of query heads H.
-    query, key, value : None where attnviz does not know how the module makes them.
-    output : W^O (H·d_v, d_model), or None where the module has none that attnviz recognizes.
-    before_output : the steps between A·V of each head and W^O, none in most models; None where
-        there is something that attnviz does not know.
+    What attnviz does not know is None.
     """
 
-    heads: int
-    query: HeadProjection | None
-    key: HeadProjection | None
-    value: HeadProjection | None
-    output: Linear | None = None
-    before_output: tuple[Step, ...] | None = ()
+    heads: int = doc("The number of query heads H.")
+    query: HeadProjection | None = doc("Of Q.")
+    key: HeadProjection | None = doc("Of K.")
+    value: HeadProjection | None = doc("Of V.")
+    output: Linear | None = doc("W^O (H·d_v, d_model).", default=None)
+    before_output: tuple[Step, ...] | None = doc("The steps from A·V of a head to W^O.", default=())
 
     def __repr__(self) -> str:
         names = ("query", "key", "value", "output")

@@ -18,5 +18,5 @@ class SharedParameters(griffe.Extension):  # type: ignore[misc]
 
     def on_class_instance(self, *, cls: griffe.Class, **_: Any) -> None:
         """Complete the docstring of a decorated class."""
-        if cls.docstring and any(str(each.value) == "documented" for each in cls.decorators):
+        if cls.docstring and any("documented" in str(each.value) for each in cls.decorators):
             cls.docstring.value = getattr(import_module(cls.module.path), cls.name).__doc__
