@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from attnviz.attribution import tracing
-from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.target import Places, Score, Target, base_of, mask_token
+from attnviz.attribution.tracing import StoredRun
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.text import tokenizer_of
 from attnviz.pipeline.attend import Model

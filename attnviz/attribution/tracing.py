@@ -22,7 +22,7 @@ from attnviz.attribution.target import EVERYWHERE, Place, Places, Readout
 from attnviz.capture.watch import restoring
 from attnviz.errors import AttnvizError, ModelError, first_line
 from attnviz.pipeline.attend import Model
-from attnviz.runtime.compat import outside_function_modes
+from attnviz.runtime.compat import outside_function_modes, tree_map_only
 
 Elementwise: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -284,3 +284,67 @@ def blocks_of(base: nn.Module) -> nn.ModuleList:
             "Choose a model with blocks in a row."
         )
     return max(lists, key=lambda blocks: sum(p.numel() for p in blocks.parameters()))
+
+
+class StoredRun:
+    """The output of every block of a model in one run of one text.
+
+    In later runs a block can return its stored output without any computation. Everything outside
+    the blocks is computed by the model itself: embeddings, final norm, unembedding.
+    """
+
+    def __init__(self, base: nn.Module) -> None:
+        self.blocks: Sequence[nn.Module] = list(blocks_of(base))
+        self.outputs: list[Any] = []  # by block, in the order of execution
+        self.running: int | None = None  # the block that is executed now
+        self._order: list[int] = []
+
+    @property
+    def in_a_row(self) -> bool:
+        """Whether every block ran once, one after the other."""
+        return self._order == list(range(len(self.blocks)))
+
+    @contextmanager
+    def record(self) -> Iterator[None]:
+        """Store the outputs of the blocks while the model runs."""
+
+        def enter(index: int, *_: object) -> None:
+            self.running = index
+
+        def leave(index: int, _: nn.Module, __: object, output: Any) -> None:
+            self.running = None
+            self._order.append(index)
+            self.outputs.append(tree_map_only(Tensor, Tensor.detach, output))
+
+        with ExitStack() as hooks:
+            for index, block in enumerate(self.blocks):
+                hooks.enter_context(block.register_forward_pre_hook(partial(enter, index)))
+                hooks.enter_context(block.register_forward_hook(partial(leave, index)))
+            yield
+
+    @contextmanager
+    def skip(self, count: int, copies: int, states: Tensor | None = None) -> Iterator[None]:
+        """Run `copies` of the text without the first `count` blocks.
+
+        states : the states that the last of these blocks returns, (copies, T, d); by default the
+        stored ones.
+        """
+
+        def repeat(tensor: Tensor) -> Tensor:
+            single = tensor.dim() > 1 and tensor.shape[0] == 1
+            return tensor.repeat(copies, *[1] * (tensor.dim() - 1)) if single else tensor
+
+        def stored(index: int, *_: object, **__: object) -> Any:
+            output = tree_map_only(Tensor, repeat, self.outputs[index])
+            if states is None or index < count - 1:
+                return output
+            return states if isinstance(output, Tensor) else (states, *output[1:])
+
+        skipped = enumerate(self.blocks[:count])
+        with computing({block: partial(stored, index) for index, block in skipped}):
+            yield
+
+    def states(self) -> Tensor:
+        """Return the residual stream after each block, (L, T, d)."""
+        states = (output if isinstance(output, Tensor) else output[0] for output in self.outputs)
+        return torch.cat([state.reshape(1, *state.shape[-2:]) for state in states])

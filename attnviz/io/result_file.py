@@ -41,8 +41,7 @@ from torch import Tensor
 from attnviz.errors import InputError, printable
 from attnviz.results import AgreementReport, AttentionResult, digests_of
 from attnviz.results.arguments import fits
-from attnviz.results.base import SAVABLE, Savable
-from attnviz.results.digest import stored
+from attnviz.results.base import SAVABLE, Savable, stored
 from attnviz.runtime import version_of
 from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
 

@@ -24,7 +24,6 @@ from attnviz.results.attention_record import (
     LinearAttention,
 )
 from attnviz.results.axis import Axis, merge, token_groups
-from attnviz.results.digest import digests
 from attnviz.results.projection import STAGES
 from attnviz.results.text import listed, literal
 
@@ -190,7 +189,7 @@ def digests_of(attentions: Sequence[Attention]) -> dict[str, str]:
 def digests_of_each(texts: Sequence[Sequence[Attention]]) -> list[dict[str, str]]:
     """Return the digests of each of some texts, which may share weights."""
     found = iter(
-        digests([
+        base.digests([
             {name: value for name, value in vars(attention).items() if name != "layers"}
             for attentions in texts
             for attention in attentions
@@ -410,7 +409,7 @@ class AttentionResult(base.Savable):
         values: dict[str, Any] = {"provenance": self.provenance, "attentions": names}
         if self.next_tokens is not None:  # older files have none
             values["next_tokens"] = self.next_tokens
-        (digest,) = digests([values])
+        (digest,) = base.digests([values])
         return digest
 
     def _rules(self) -> base.Rules:

@@ -8,9 +8,10 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution.decomposition import decompose, split_stream
-from attnviz.attribution.lens import StoredRun, logit_lens
+from attnviz.attribution.prediction import logit_lens
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.target import copies_of
+from attnviz.attribution.tracing import StoredRun
 from attnviz.capture.watch import restoring
 from attnviz.errors import ModelError
 

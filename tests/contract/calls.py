@@ -25,7 +25,7 @@ from media import chirp, picture, seeing
 
 import attnviz
 from attnviz import plot
-from attnviz.results.digest import digests
+from attnviz.results.base import digests
 
 TEXT, OTHER = "the unloved bank left", "a dog saw the bank"
 SENSES = {"river": ["a bank left", "the bank saw"], "money": ["we saw a bank", "no bank left"]}

@@ -14,7 +14,7 @@ from families import tiny
 from media import RATE, chirp, picture, seeing
 
 import attnviz
-from attnviz.results.digest import stored
+from attnviz.results.base import stored
 from golden.goldens import DATA
 
 SAVED = DATA / "saved"

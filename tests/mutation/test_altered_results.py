@@ -11,7 +11,7 @@ import attnviz
 from attnviz.analyses.maps.compute import attention_map, head_maps
 from attnviz.app import run
 from attnviz.results import digests_of
-from attnviz.results.digest import digests
+from attnviz.results.base import digests
 
 TEXT = "the train left the station on time and nobody minded"
 CORPUS = ["the cat sat on it", "who is there now", "a b c d e f"]

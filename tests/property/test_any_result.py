@@ -28,7 +28,7 @@ from attnviz.analyses.shift.result import Decomposition, ResidualStream, ShiftPl
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.analyses.survey.result import HeadName, SurveyResult
 from attnviz.attribution.interventions import HeadEffects
-from attnviz.attribution.lens import LogitLens
+from attnviz.attribution.prediction import LogitLens
 from attnviz.errors import InputError
 from attnviz.results import (
     AgreementReport,

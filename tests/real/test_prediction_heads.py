@@ -7,7 +7,7 @@ import torch
 
 from attnviz.attribution.decomposition import decompose, split_stream
 from attnviz.attribution.interventions import HeadRun, ablate_each, head_effects, replace_outputs
-from attnviz.attribution.lens import logit_lens
+from attnviz.attribution.prediction import logit_lens
 from attnviz.attribution.ranking import spearman
 from attnviz.attribution.reference import gate_of, read
 from attnviz.attribution.target import Readout, Score, copies_of

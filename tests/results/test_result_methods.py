@@ -17,8 +17,7 @@ from rich.console import Console
 import attnviz
 from attnviz.errors import InputError
 from attnviz.io.export import to_data
-from attnviz.results.base import Result, Savable, as_html, doc, documented
-from attnviz.results.digest import stored
+from attnviz.results.base import Result, Savable, as_html, doc, documented, stored
 from attnviz.runtime import text_as_html
 
 NAMES = ("map", "map-image", "maps", "steps", "senses", "shift", "survey", "compare", "example")

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from attnviz.analyses.ablate.result import AblationResult
 from attnviz.figures import figure
-from attnviz.figures.head_grid import draw_effects
+from attnviz.figures.cells import draw_effects
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, sign_colors, theme
 from attnviz.results.text import signed, source

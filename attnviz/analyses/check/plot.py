@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 
 from attnviz.analyses.check.result import CheckResult
 from attnviz.figures import figure
-from attnviz.figures.cells import decimals, draw_cells, frame, write_numbers
+from attnviz.figures.cells import decimals, draw_cells, frame, number_axis, write_numbers
 from attnviz.figures.claims import quoted
-from attnviz.figures.head_grid import number_axis
 from attnviz.figures.layout import CaptionLength, Page, color_bar, new_page
 from attnviz.figures.style import AXIS_ROOM, BAR_ROOM, FULL_WIDTH, GAP, SMALL_SIZE, power, theme
 from attnviz.results.text import source

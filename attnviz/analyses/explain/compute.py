@@ -21,9 +21,8 @@ from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.shift.compute import COMPLETE
 from attnviz.attribution.decomposition import Decomposition, decompose
 from attnviz.attribution.interventions import head_effects, measure_words
-from attnviz.attribution.lens import logit_lens
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
-from attnviz.attribution.prediction import Choices, Prediction
+from attnviz.attribution.prediction import Choices, Prediction, logit_lens
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reading, Reference, encode_causal, make_reference, read
 from attnviz.attribution.target import Score, Target, token_ids

@@ -15,9 +15,9 @@ from matplotlib.patches import FancyBboxPatch
 
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
 from attnviz.attribution.interventions import HeadEffects
-from attnviz.attribution.lens import LogitLens
+from attnviz.attribution.prediction import LogitLens
 from attnviz.figures import figure
-from attnviz.figures.head_grid import draw_effects, number_axis
+from attnviz.figures.cells import draw_effects, number_axis
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.scale import signed_norm
 from attnviz.figures.style import (

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attnviz.attribution.decomposition import Decomposition
 from attnviz.attribution.interventions import HeadEffects
-from attnviz.attribution.lens import LogitLens
+from attnviz.attribution.prediction import LogitLens
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, correlate_ranks, spearman
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Rules, described, doc, documented, proof

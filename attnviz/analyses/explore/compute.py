@@ -43,12 +43,11 @@ from attnviz.analyses.survey.corpus import (
 from attnviz.analyses.survey.measure import Attention, HeadStatistics
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.attribution.interventions import measure_without
-from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target, base_of, unembedding_of
-from attnviz.attribution.tracing import tracing
+from attnviz.attribution.tracing import StoredRun, tracing
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
 from attnviz.inputs.batch import encode

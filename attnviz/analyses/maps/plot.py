@@ -31,8 +31,15 @@ from attnviz.analyses.maps import compute
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures import claims, figure
-from attnviz.figures.cells import CellImage, Ticks, draw_cells, fit_ticks, frame, write_numbers
-from attnviz.figures.head_grid import HeadGrid
+from attnviz.figures.cells import (
+    CellImage,
+    HeadGrid,
+    Ticks,
+    draw_cells,
+    fit_ticks,
+    frame,
+    write_numbers,
+)
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
 from attnviz.figures.scale import Look, WeightScale, bytes_of, pool_largest
 from attnviz.figures.style import (

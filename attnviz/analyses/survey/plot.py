@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attnviz.analyses.survey.result import POSITIONS, SURE, HeadName, SurveyResult
 from attnviz.figures import figure
-from attnviz.figures.head_grid import HeadGrid
+from attnviz.figures.cells import HeadGrid
 from attnviz.figures.layout import CaptionLength, Page, label_points, line_height, new_page
 from attnviz.figures.style import AXIS_ROOM, FULL_WIDTH, SMALL_SIZE, WIDE, theme
 from attnviz.heads import RESTING_ROLES, STATISTICS_OF, TITLES

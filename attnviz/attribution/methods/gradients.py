@@ -12,9 +12,9 @@ from torch import Tensor
 from attnviz.attribution import tracing
 from attnviz.attribution.decomposition import FrozenNonlinearities, credits
 from attnviz.attribution.interventions import batch_size, gates_without
-from attnviz.attribution.lens import StoredRun
 from attnviz.attribution.methods import METHODS, method
 from attnviz.attribution.target import Places, Score, copies_of
+from attnviz.attribution.tracing import StoredRun
 from attnviz.errors import ModelError
 from attnviz.results.axis import join_axes, token_groups
 

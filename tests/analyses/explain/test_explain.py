@@ -30,7 +30,7 @@ from attnviz.analyses.explain import compute
 from attnviz.app import run
 from attnviz.attribution import deeplift, interventions, reference
 from attnviz.attribution.interventions import HeadEffects
-from attnviz.attribution.lens import LogitLens
+from attnviz.attribution.prediction import LogitLens
 from attnviz.errors import InputError, ModelError
 
 TEXT = "we sat near the old river and talked for hours"

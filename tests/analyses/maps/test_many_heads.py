@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.figures.head_grid import HeadGrid
+from attnviz.figures.cells import HeadGrid
 from attnviz.heads import OTHER_WORDS, where_heads_look
 
 WORDS = ("He", "walked", "to", "the", "river", "and", "sat", "down")

@@ -1,4 +1,4 @@
-/** All heads of all layers, each as a small map: the longer of layers and heads runs across, as in attnviz.figures.head_grid. */
+/** All heads of all layers, each as a small map: the longer of layers and heads runs across, as in attnviz.figures.cells. */
 
 import type { Pen } from "../pen";
 import { number, weight } from "../text";
