@@ -115,7 +115,7 @@ def view(call: Call) -> int:
                 str(text), generate=tokens, measure=call.given["measure"], model=call.model
             )
 
-    from attnviz.interactive.view import view as make_page
+    from attnviz.interactive.page import view as make_page
     from attnviz.results import AgreementReport
 
     page = make_page(result, compare=other, **options)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from attnviz.agreement.compare import compare
-from attnviz.io.result_file import read_result
+from attnviz.io.export import read_result
 from attnviz.results import AgreementReport, AttentionResult
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.base import Savable

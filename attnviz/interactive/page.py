@@ -1,24 +1,40 @@
-"""Pages that work offline: the documents, and the built front end in `static/`."""
+"""Interactive pages that work offline: what they show, and the built front end in `static/`."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import html
-import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
 
-from attnviz.errors import InputError, require
+from attnviz.analyses.explain.result import SPLIT, ExplainResult
+from attnviz.analyses.explore.result import ExploreResult
+from attnviz.analyses.maps.compute import choose_head
+from attnviz.errors import InputError, refuse_given, require
+from attnviz.figures.cells import signed_norm
+from attnviz.interactive.payload import compact_json, make_payload, shape
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
+from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
+from attnviz.results import AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars
+from attnviz.results.text import literal, signed, source
 
 if TYPE_CHECKING:
+    from attnviz.inputs.tokens import TextSource
     from attnviz.interactive.widget import AttentionWidget
 
+Show = Literal["grid", "head", "token", "steps"]
+_SHORT = 300_000  # weights of all heads of a sentence, at most
+_SENTENCE_SIZE, _TEXT_SIZE = 0.5, 8.0  # megabytes
+_DOCUMENT_BYTES = 3_000  # of the page beside data and front end
+_NAMED = 3  # words with the largest contributions that the headline of an explanation names
+_DIGITS = 4  # of a number
+_LONGEST = 24  # letters of a word in a sentence
 _FRAME_HEIGHT = 720  # pixels of the view in a notebook
 
 
@@ -101,6 +117,240 @@ class View:
         return AttentionWidget(**self._data, selection=selection)
 
 
+@checked_scalars
+def view(
+    result: AttentionResult | ExploreResult | TextSource | None = None,
+    *,
+    compare: AttentionResult | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    show: Show = "grid",
+    words: bool = True,
+    explain: Sequence[ExplainResult] | None = None,
+    size: float | None = None,
+    model: Model | Loadable | None = None,
+    **inputs: Unpack[OneInput],
+) -> View:
+    """Return all attentions of a text, or all heads of a model, as one interactive page.
+
+    A notebook displays the page; `.save("view.html")` writes it, and a browser opens the file
+    without a network. The page states the largest error of its weights.
+
+    Parameters
+    ----------
+    result : AttentionResult, ExploreResult, or a text as in `attend`
+        From `attend`, also of a long text; from `explore`, with no other argument; or what a model
+        reads.
+    compare : AttentionResult, optional
+        A second result of the same layers and heads. The page opens on the difference. Texts of up
+        to 64 tokens are aligned by their words, longer ones need the same number of tokens.
+    layer, head : int, optional
+        The layer or head to show first, counted from 0. By default the head that relates the
+        content words of the text most.
+    show : {"grid", "head", "token", "steps"}, optional
+        What to show first: all heads; the lines and the map of one head; the row of one word in
+        every head; or how a weight is computed.
+    words : bool, optional
+        Merge word pieces into words at first.
+    explain : sequence of ExplainResult, optional
+        From `explain_generation`: pointing at a generated token colors the words before it by their
+        contributions to it. By default pointing at a token shows its attention.
+    size : float, optional
+        The largest page, in megabytes; by default 0.5 for a sentence and 8 for a longer text. It
+        decides how exact weights are and of how many heads the page holds queries and keys.
+    model, **inputs
+        As in `attend`, for what is no result yet.
+
+    Returns
+    -------
+    View
+
+    Raises
+    ------
+    InputError
+        The layer, head or view does not exist, the second result has another shape, the
+        explanations are of other tokens, or the size is too small to show every head.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> page = attnviz.view(result, show="head", layer=5, head=3)  # a notebook displays it
+    """
+    if isinstance(result, ExploreResult):
+        refuse_given(
+            "the page of explore has no options. Give only the result.",
+            compare=compare,
+            layer=layer,
+            head=head,
+            show=show != "grid",
+            words=not words,
+            explain=explain,
+            size=size,
+            model=model,
+            **inputs,
+        )
+        title = f"What the heads of {result.provenance.model} do"
+        return View([result], title, result.payload, explorer_page)
+    result = attended(result, model, inputs)
+    compare = None if compare is None else one_result(compare, streamed=True)
+    results = [one for one in (result, compare) if one is not None]
+    if show not in get_args(Show):
+        raise InputError(f"show={show!r} is no view. Choose one of {', '.join(get_args(Show))}.")
+    if compare is not None:
+        if explain is not None:
+            raise InputError("A page of two results has no explanations. Leave one out.")
+        _expect_same_shape(result, compare)
+    layer, heads, _ = choose_head(result, layer, head)
+    if show == "steps" and not result.streamed:
+        result = result.without_linear("steps need")
+        result.record(layer).expect_vectors("steps need")
+    if len(heads) > 1:
+        raise InputError(f"A page shows one head first, not {heads}. Choose one of them.")
+    start = {
+        "stack": result.stack().stacks[0],
+        "layer": layer,
+        "head": heads[0],
+        "view": show,
+        "words": words,
+    }
+    placed = [] if explain is None else place_explanations(result, explain)
+    limit = _data_limit(results, size)
+    title = f"Attention of {source(results[0].provenance)}"
+    return View(results, title, partial(make_payload, results, start, limit, placed), make_page)
+
+
+def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
+    """Return how many bytes the data of a page may have."""
+    if size is None:
+        attentions = [a for result in results for a in result.attentions]
+        cells = sum(a.heads * len(a.query_axis) * len(a.key_axis) for a in attentions)
+        size = _SENTENCE_SIZE if cells <= _SHORT * len(results) else _TEXT_SIZE
+    elif not size > 0:
+        raise InputError(f"size={size!r} is no page size. Give megabytes above 0.")
+    front_end = len(static("attnviz.iife.js")) + len(static("attnviz.css"))
+    return int(min(size, 1e6) * 1e6) - front_end - _DOCUMENT_BYTES
+
+
+def _expect_same_shape(first: AttentionResult, second: AttentionResult) -> None:
+    """Raise InputError unless each weight of one result has a counterpart in the other."""
+    attentions = [result.attentions for result in (first, second)]
+    if [*map(shape, attentions[0])] == [*map(shape, attentions[1])]:
+        return
+    sizes = [
+        f"{len(of_result)} × {len(one.kept)} on {one.query_axis.padding.count(False):,}"
+        for of_result in attentions
+        for one in of_result[:1]
+    ]
+    raise InputError(
+        "Only results of the same shape can be compared weight by weight, but these have layers × "
+        f"heads on tokens: {sizes[0]} and {sizes[1]}. Use one model and one mode, and for more "
+        "than 64 tokens texts of the same length."
+    )
+
+
+def place_explanations(
+    result: AttentionResult, explanations: Sequence[ExplainResult]
+) -> list[dict[str, Any]]:
+    """Return what a page of a generation shows of the explanations of its tokens.
+
+    InputError: an explanation is not of a token that the result has after the same tokens.
+    """
+    labels = result.stack().records[0].query_axis.labels
+    placed: dict[int, dict[str, Any]] = {}
+    for explanation in explanations:
+        tokens = explanation.tokens
+        has_first = tokens != labels[: len(tokens)]  # a token that is read before the text
+        position = len(tokens) - 1 if has_first else len(tokens)
+        if tokens[-position:] != labels[:position]:
+            raise InputError(
+                f"{explanation.question} is no token of this result after the same text. Explain "
+                "the tokens of the same generation: explain_generation(text, generate=…)."
+            )
+        if position < len(labels):  # the model has not read its last token
+            placed[position] = describe_explanation(explanation, position)
+    if not placed:
+        raise InputError(
+            "None of the explained tokens is shown: the model does not read the last token that it "
+            "generates. Generate one token more."
+        )
+    return [placed[position] for position in sorted(placed)]
+
+
+def describe_explanation(result: ExplainResult, position: int) -> dict[str, Any]:
+    """Return what a page shows of the explanation of one token.
+
+    position : that of the token in the page. The explanation may read a token before the text.
+    """
+    before = len(result.tokens) - position
+    if result.decomposition is None:
+        raise InputError(f"{result.question} has no contributions of words, which a page shows.")
+    credit = result.decomposition.credit.clone()
+    for word in {*range(len(result.words))} - {*result.sources}:
+        credit[list(result.positions[word])] = math.nan
+    words = result.credit.tolist()
+    top = signed_norm(words[index] for index in result.sources).vmax or 1.0
+    return {
+        "position": position,
+        "credit": [_rounded(number) for number in credit[before:].tolist()],
+        "top": _rounded(top),
+        "headline": _headline(result),
+        "lowers": f"lowers {result.question}",
+        "unit": result.unit,
+        "details": _details(result),
+        "verdict": result.checked_agreement.verdict,
+    }
+
+
+def _rounded(number: float) -> float | None:
+    return None if math.isnan(number) else float(f"{number:.{_DIGITS}g}")
+
+
+def _headline(result: ExplainResult) -> str:
+    """Return what raised the token most, with numbers: “Paris” over “London”: “Eiffel” +2.10."""
+    credit = result.credit.tolist()
+    order = sorted(result.sources, key=lambda index: -abs(credit[index]))[:_NAMED]
+    words = [f"“{literal(result.names[n], _LONGEST)}” {_with_sign(credit[n])}" for n in order]
+    if not words:
+        return f"{result.question}: no word before it is measured"
+    numbers = f"{', '.join(words)} {result.unit}"
+    if result.causal and result.strongest != result.first(result.credit):
+        return f"{result.question}: methods disagree, {numbers} by the split"
+    return f"{result.question}: {numbers}"
+
+
+def _details(result: ExplainResult) -> str:
+    """Return how the contributions were computed, and how far they agree with the measured ones."""
+    value, baseline = signed(result.value), signed(result.baseline)
+    numbers = f"the logits differ by {value} here and by {baseline} without context"
+    if result.against is None:
+        numbers = f"{result.quantity} is {value} here and {baseline} without context"
+    parts = [f"Contributions of the words by the split, sum {_with_sign(result.total)}: {numbers}"]
+    if not result.causal:
+        parts.append("Not compared with measured effects")
+    elif SPLIT in result.rank_correlations:
+        rho, low, high = map(signed, result.rank_correlations[SPLIT])
+        rho = f"{rho} ({low} to {high} over words)"
+        parts.append(f"Rank correlation with the measured effects {rho}")
+    else:
+        parts.append("Too few words for a rank correlation with the measured effects")
+    parts += [
+        f"{note[0].upper()}{note[1:]}"
+        for note in result.notes
+        if not note.startswith("the model wrote")
+    ]
+    if result.checked_agreement.verdict != "verified":
+        parts.append(result.checked_agreement.summary())
+    return ". ".join(part.rstrip(".") for part in parts) + "."
+
+
+def _with_sign(number: float) -> str:
+    return f"+{signed(number)}" if number > 0 else signed(number)
+
+
+# --- the documents
+
+
 def make_page(data: Mapping[str, Any]) -> str:
     """Return the document of a view; `data` is what `make_payload` returns."""
     results = data["payload"]["results"]
@@ -143,11 +393,6 @@ def _document(script: str, style: str, data: Mapping[str, Any], **parts: Any) ->
         digest = base64.b64encode(hashlib.sha256(static(file).encode()).digest()).decode("ascii")
         parts |= {name: static(file), f"{name}_hash": digest}
     return environment.get_template("page.jinja").render(data=compact_json(data), **parts)
-
-
-def compact_json(data: Any) -> str:
-    """Return JSON that cannot close the script element around it: every `<` is escaped."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def make_frame(page: str, title: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,9 +26,8 @@ from torch import Tensor
 
 from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
+from attnviz.figures.cells import BELOW_EVEN
 from attnviz.figures.claims import LOGARITHMIC_FROM
-from attnviz.figures.scale import BELOW_EVEN
-from attnviz.interactive.page import compact_json
 from attnviz.results import (
     AttentionRecord,
     AttentionResult,
@@ -67,6 +67,11 @@ Overviews = Sequence[Json | None]  # of each attention
 
 Encoding = Mapping[str, int]  # what travels of a head ("map", "query" …), in how many levels each
 _VECTORS: Encoding = {"query": _LEVELS[0], "key": _LEVELS[0]}
+
+
+def compact_json(data: Any) -> str:
+    """Return JSON that cannot close the script element around it: every `<` is escaped."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def make_payload(

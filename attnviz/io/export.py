@@ -1,22 +1,63 @@
-"""Write results to disk, in formats that other programs read too."""
+"""Write results in formats that other programs read too; read safetensors back bit for bit.
+
+The metadata of a safetensors file has `about`, for other programs, and for attnviz the `tree` of
+the result, the `format` of that tree, the version of `attnviz` that wrote it, the day on which it
+was `saved`, and `sha256`: the digest of the file with zeros in place of the digest itself. A file
+that changed by one bit is refused.
+
+The tree is JSON. A tuple is a list. Anything else that JSON lacks is an object with one key:
+
+- a record, by the name of its type: {"Axis": {"labels": […], …}};
+- a mapping: {"dict": {…}};
+- a tensor, by its name in the file and the order of its dimensions in memory, on which matrix
+  products depend in the last bit: {"tensor": ["weights", 0, 1]};
+- a float that is not finite, by its bits: {"float": "7ff8000000000000"};
+- a record that is already in the tree, by the first path to it: {"same": "records.0.key_axis"}.
+
+A record is built if its values are of the types of its fields. Nothing is called because a file
+says so.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import importlib
 import io
 import json
+import math
 import os
+import pkgutil
+import stat
+import struct
 import zipfile
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, printable
 from attnviz.io.files import DATA_SUFFIXES, GENERATOR, atomic, check_output
-from attnviz.io.result_file import write_result
-from attnviz.results.arguments import checked_scalars
-from attnviz.results.base import Result, Savable, finite
+from attnviz.results import AgreementReport, AttentionResult, digests_of
+from attnviz.results.arguments import checked_scalars, fits
+from attnviz.results.base import SAVABLE, Result, Savable, finite, stored
+from attnviz.runtime import version_of
+from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
+
+FORMAT = 1  # increase it when older versions of attnviz cannot read what is written
+_MAX_HEADER = 100_000_000  # bytes, as in safetensors
+_SHA256, _BLANK = b'"sha256":"', b"0" * 64
+
+_DTYPES = {
+    torch.float32, torch.float64, torch.float16, torch.bfloat16,
+    torch.int64, torch.int32, torch.uint8, torch.bool,
+}  # fmt: skip
 
 
 @checked_scalars
@@ -127,3 +168,262 @@ def _data_uri(image: Tensor) -> str:
     file = io.BytesIO()
     Image.fromarray(image.numpy()).save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+# --- safetensors
+
+
+def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: str) -> None:
+    """Write a result; the tensors in `shown` keep their names.
+
+    InputError: it is not a valid result, or has more labels than a header may hold.
+    """
+    tree, tensors = _encode(result, shown)
+    metadata = {
+        "about": about,
+        "tree": json.dumps(tree, allow_nan=False, separators=(",", ":")),
+        "format": str(FORMAT),
+        "attnviz": version_of("attnviz"),
+        "saved": datetime.now(UTC).date().isoformat(),
+        "sha256": _BLANK.decode(),
+    }
+    # Copies, since tensors may share memory. Bytes, since the library's own writer reports a full
+    # disk by an exception that is not an OSError.
+    copies = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    data = save(copies, metadata)
+    if (length := int.from_bytes(data[:8], "little")) > _MAX_HEADER:
+        raise InputError(
+            f"The labels of the result take {length:,} bytes, and a file holds at most "
+            f"{_MAX_HEADER:,}. Keep fewer layers, or save a map of the result."
+        )
+    start = data.index(_SHA256 + _BLANK) + len(_SHA256)
+    with path.open("wb") as file:
+        file.write(data[:start])
+        file.write(hashlib.sha256(data).hexdigest().encode())
+        file.write(memoryview(data)[start + len(_BLANK) :])
+
+
+def read_result(path: Path) -> Savable:
+    """Return the result in a file, as `attnviz.load_result` documents it, not recomputed."""
+    try:
+        data, metadata = _read(path)
+        return _decode(json.loads(metadata["tree"]), load(data), metadata.get("saved"))
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise _refused(path, "there is no such file") from None
+    except OSError as error:
+        raise _refused(path, f"it cannot be read: {error.strerror}") from error
+    except Exception as error:  # a forged file can raise anything, in any library
+        if is_out_of_memory(error):
+            memory = MemoryBudget(
+                f"the result in {path}", torch.device("cpu"), "Keep fewer layers of it."
+            )
+            raise memory.shortage(path.stat().st_size) from error
+        reason = str(error) if isinstance(error, ValueError) else type(error).__name__
+        raise _refused(path, f"its content is not valid: {reason}") from error
+
+
+def _read(path: Path) -> tuple[bytes, dict[str, str]]:
+    """Return the bytes and the metadata of a file that is unchanged since it was written."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        is_folder = stat.S_ISDIR(status.st_mode)
+        raise _refused(path, "it is a folder" if is_folder else "it is not a plain file")
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if status.st_size < 8 or length > _MAX_HEADER:
+            raise _refused(
+                path, "it is not a safetensors file" if status.st_size else "it is empty"
+            )
+        if 8 + length > status.st_size:
+            raise _refused(path, "it was cut short")
+        metadata: dict[str, str] = json.loads(file.read(length)).get("__metadata__", {})
+        if not metadata.keys() >= {"tree", "format", "attnviz", "sha256"}:
+            raise _refused(path, "it holds something else, such as the weights of a model")
+        file.seek(0)
+        data = file.read()
+    known = metadata["sha256"].encode()
+    digest = hashlib.sha256(data[: 8 + length].replace(_SHA256 + known, _SHA256 + _BLANK))
+    digest.update(memoryview(data)[8 + length :])
+    if digest.hexdigest().encode() != known:
+        raise _refused(path, "it changed after it was written: its SHA-256 differs")
+    if metadata["format"] != str(FORMAT):
+        raise InputError(
+            f"{path} is in format {metadata['format']!r:.20} of attnviz "
+            f"{metadata['attnviz']!r:.20}, and this version reads format {FORMAT}. Upgrade attnviz."
+        )
+    return data, metadata
+
+
+def _refused(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"{printable(str(path))} cannot be loaded: {reason}. Name another file, or save the result "
+        "again."
+    )
+
+
+def _encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dict[str, Tensor]]:
+    """Return the tree of a result, then of what is `shown` beside it, and the tensors by name."""
+    if not isinstance(result, Savable):
+        raise InputError(
+            f"{type(result).__name__} is not a result of attnviz. Make one: attend(text)."
+        )
+    tensors = dict(shown)
+    names = {_memory(tensor): name for name, tensor in shown.items()}
+    places: dict[int, str] = {}
+
+    def encode(value: Any, path: str) -> Any:
+        match value:
+            case float():
+                return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+            case Tensor():
+                _expect_dtype(value)
+                if (memory := _memory(value)) not in names:
+                    while path in tensors:
+                        path += "'"
+                    names[memory], tensors[path] = path, value
+                return _named(names[memory], value)
+            case tuple() | list():
+                return [encode(entry, f"{path}.{index}") for index, entry in enumerate(value)]
+            case Mapping():
+                return {"dict": {key: encode(value[key], f"{path}.{key}") for key in value}}
+            case Savable():
+                if (place := places.setdefault(id(value), path)) != path:
+                    return {"same": place}
+                _expect_types(type(value), fields := stored(value))
+                encoded = {
+                    name: encode(item, f"{path}.{name}".lstrip("."))
+                    for name, item in fields.items()
+                }
+                value.check(numbers=True)
+                return {type(value).__name__: encoded}
+        return value
+
+    try:
+        tree = [encode(result, ""), *(_named(name, tensor) for name, tensor in shown.items())]
+    except ValueError as error:
+        raise InputError(f"The result is not valid: {error}. Make it again.") from None
+    return tree, tensors
+
+
+def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -> Savable:
+    """Return the result that a tree describes; ValueError says what is wrong with it.
+
+    saved : the day from which its agreement is, unless it was loaded from another file.
+    """
+    records: dict[str, Savable] = {}
+    restored: dict[str, Tensor] = {}
+
+    def decode(item: Any, path: str) -> Any:
+        if isinstance(item, list):
+            return tuple(decode(entry, f"{path}.{index}") for index, entry in enumerate(item))
+        if not isinstance(item, dict):
+            return item
+        if len(item) != 1:
+            raise ValueError(f"an object has {len(item)} keys")
+        ((tag, inner),) = item.items()
+        match tag:
+            case "dict":
+                return {key: decode(value, f"{path}.{key}") for key, value in inner.items()}
+            case "float":
+                return struct.unpack(">d", bytes.fromhex(inner))[0]
+            case "same":
+                return records[inner]
+            case "tensor":
+                return tensor(*inner)
+        return record(tag, inner, path)
+
+    def record(name: str, items: dict[str, Any], path: str) -> Savable:
+        kind: Any = _kind(name)
+        values = {key: decode(item, f"{path}.{key}".lstrip(".")) for key, item in items.items()}
+        _expect_types(kind, values)
+        if kind is AgreementReport:
+            values |= {"saved": values.get("saved") or saved, "recomputed": ()}
+        if isinstance(report := values.get("agreement"), AgreementReport):
+            values["agreement"] = _bound(report, kind, values, is_older=saved is None)
+        try:
+            records[path] = kind(**values)
+            records[path].check(numbers=True)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return records[path]
+
+    def tensor(name: str, *order: int) -> Tensor:
+        if name not in tensors:
+            raise ValueError(f"the tensor {name!r:.60} is missing")
+        if name not in restored:
+            _expect_dtype(tensors[name])
+            inverse = sorted(range(len(order)), key=order.__getitem__)
+            restored[name] = tensors[name].permute(order).contiguous().permute(inverse)
+        return restored[name]
+
+    root, *shown = tree
+    if not isinstance(root, dict):
+        raise ValueError(f"it holds a {type(root).__name__}")
+    ((name, items),) = root.items()
+    result = record(name, items, "")
+    decode(shown, "")
+    if unused := tensors.keys() - restored.keys():
+        raise ValueError(f"the result has no tensor {min(unused)!r:.60}")
+    return result
+
+
+def _bound(
+    report: AgreementReport, kind: type, values: Mapping[str, Any], *, is_older: bool
+) -> AgreementReport:
+    """Return the report of a file, altered if it knows no digest; older versions wrote none."""
+    has_records = issubclass(kind, AttentionResult)
+    if report.given or (report.digests if has_records else report.digest is not None):
+        return report
+    if not is_older:
+        return replace(report, altered=True)
+    attentions = values.get("streamed") or values.get("records") or ()
+    return replace(report, digests=digests_of(attentions)) if has_records else report
+
+
+def _expect_types(kind: type, values: Mapping[str, Any]) -> None:
+    """Raise ValueError for the first value that is not of the type of its field."""
+    for name, value in values.items():
+        if name not in (hints := _hints(kind)):
+            raise ValueError(f"{kind.__name__} has no field {name!r:.60}")
+        if not fits(value, hints[name]):
+            raise ValueError(f"{kind.__name__}.{name} cannot hold this {type(value).__name__}")
+
+
+def _expect_dtype(tensor: Tensor) -> None:
+    if tensor.dtype not in _DTYPES:
+        raise ValueError(f"no tensor of a result is of {tensor.dtype}")
+
+
+def _kind(name: str) -> type[Savable]:
+    """Return the type of this name. Importing a result registers its type."""
+    if name not in SAVABLE:
+        analyses = importlib.import_module("attnviz.analyses")
+        for module in pkgutil.walk_packages(analyses.__path__, "attnviz.analyses."):
+            if module.name.endswith("result"):
+                importlib.import_module(module.name)
+    kind: Any = SAVABLE.get(name)
+    if not is_dataclass(kind):
+        raise ValueError(f"attnviz has no type {name!r:.60}")
+    return kind  # type: ignore[return-value]
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def _named(name: str, tensor: Tensor) -> dict[str, list[Any]]:
+    """Return the item of a tree for a tensor of this name."""
+    strides = tensor.stride()
+    return {"tensor": [name, *sorted(range(tensor.dim()), key=lambda d: -strides[d])]}
+
+
+def _memory(tensor: Tensor) -> tuple[Any, ...]:
+    """Return a key that tensors share only if they are the same numbers in the same place."""
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()

@@ -35,34 +35,23 @@ class Architecture:
 
     Attributes
     ----------
-    name : str
-        The model type, as in a model's config.json.
-    model_class : str
-        The class that was run; empty if none was.
-    attentions : int
-        How many attentions the tiny model executed.
-    softmaxes : int
-        How many softmaxes it executed, counted independently; more than `attentions` if a model
-        uses softmax elsewhere, in routers for example.
-    reached : str
-        How its attentions are captured: through transformers' attention "interface", among the
-        "operators" that torch executes, or "both"; "functions" if all are linear.
-    stages : tuple of str
-        The stages that are compared in every one of its attentions.
-    difference : float or None
-        The largest |ours - the model's| of all weights in float32; None if none was compared.
-    state : str
-        "agrees" if the weights of every attention and all else that is compared agree, else
+    name : the model type, as in a model's config.json.
+    model_class : the class that was run; empty if none was.
+    attentions : how many attentions the tiny model executed. linear : how many linear ones beside.
+    softmaxes : how many softmaxes it executed, counted independently; more than `attentions` if a
+        model uses softmax elsewhere, in routers for example.
+    reached : how its attentions are captured: through transformers' attention "interface", among
+        the "operators" that torch executes, or "both"; "functions" if all are linear.
+    stages : the stages that are compared in every one of its attentions.
+    difference : the largest |ours - the model's| of all weights in float32; None if none was
+        compared.
+    state : "agrees" if the weights of every attention and all else that is compared agree, else
         "differs"; "not read" if an attention could not be captured, "random" if two runs of the
         model differ, "not run" if it could not run, "no attention", "part" of another model that
         was checked, "not checked" if the check did not know the model.
-    reason : str
-        Why it is not read or run, which model it is a part of, what does not agree, or which layers
-        are not shown; else empty.
-    linear : int
-        How many linear attentions the tiny model executed, beside `attentions` with a softmax.
-    use : dict of str to str
-        What became of each call of a user: `attend` of the saved model in "float32", "bfloat16"
+    reason : why it is not read or run, which model it is a part of, what does not agree, or which
+        layers are not shown; else empty.
+    use : what became of each call of a user: `attend` of the saved model in "float32", "bfloat16"
         and "float16", "generate", "shift", "explain" and "survey". "verified", "not proven",
         "random", "eager differs", "failed", "refused", "crash", "no attention", or "not run" where
         the model itself fails (`gallery/architectures.md`).

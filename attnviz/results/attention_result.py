@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -255,32 +255,31 @@ def _placed(path: str, function: str) -> str:
     return f"{function} on {where}"
 
 
-@dataclass(frozen=True)
+@base.documented(eq=True)
 class Provenance(base.Savable):
     """Where a result comes from: the weights, the input, and how the model ran.
 
-    target : the text of the decoder of an encoder–decoder. versions : of attnviz, torch and
-    transformers. cut_from : the number of tokens of a text before it was cut to the most that the
-    model can read, else None. image, audio : the name of an image or a sound, with its size or its
-    length; None without one. generated : the text that the model generated, if it did.
-    computation : how the model computed before the run; None in older files. inputs : the names and
-    shapes of arguments of the model's forward that were given; None where there were none.
+    What was not given is None.
     """
 
-    model: str
-    weights_sha256: str
-    text: str | None
-    pair: str | None
-    dtype: str
-    device: str
-    versions: dict[str, str]
-    target: str | None = None
-    cut_from: int | None = None
-    image: str | None = None
-    audio: str | None = None
-    generated: str | None = None
-    computation: Computation | None = None
-    inputs: str | None = field(default=None, metadata={"later": "0.2"})
+    model: str = base.doc("The name of the model.")
+    weights_sha256: str = base.doc("The digest of its weights.")
+    text: str | None = base.doc("The text that it read.")
+    pair: str | None = base.doc("The second text of a pair.")
+    dtype: str = base.doc("The precision of the model.")
+    device: str = base.doc("Its device.")
+    versions: dict[str, str] = base.doc("Of attnviz, torch and transformers.")
+    target: str | None = base.doc("The text of the decoder of an encoder–decoder.", default=None)
+    cut_from: int | None = base.doc("How many tokens a text had before it was cut.", default=None)
+    image: str | None = base.doc("The name of an image, with its size.", default=None)
+    audio: str | None = base.doc("The name of a sound, with its length.", default=None)
+    generated: str | None = base.doc("The text that the model generated.", default=None)
+    computation: Computation | None = base.doc("How it computed before the run.", default=None)
+    inputs: str | None = base.doc(
+        "The names and shapes of arguments of its forward that were given.",
+        default=None,
+        later="0.2",
+    )
 
     @property
     def model_name(self) -> str:
@@ -340,18 +339,14 @@ class NextTokens(base.Savable):
         yield "probabilities", bool(((self.probabilities >= 0) & (self.probabilities <= 1)).all())
 
 
-@dataclass(frozen=True, eq=False)
+@base.documented
 class AttentionResult(base.Savable):
     """Every attention of one model on one input, with the proof that it is the model's.
 
     Its numbers are those of `weights()`, and of `to_frame()` and `to_xarray()` with their labels;
     `numpy.asarray(result)` gives them too. Where a model has several stacks, they are those of one
-    (`stack`). Iterating gives the records in the order of execution. `image` is the picture as the
-    model saw it, resized and cropped, (H, W, 3) uint8; None where it read none. A text that is too
-    long for whole maps has no records: `streamed` holds a summary of each attention. `notes` say
-    what a reader should know of the model and of its input. `next_tokens` are what a causal
-    language model predicts after each position; None for models without a language head, and for
-    streamed texts. `waveform` is the outline of the sound; None where the model read none.
+    (`stack`). Iterating gives the records in the order of execution. A text that is too long for
+    whole maps has no records, but a summary of each attention.
 
     Examples
     --------
@@ -371,14 +366,16 @@ class AttentionResult(base.Savable):
     [SEP]   0.69  0.07   0.17  0.01   0.06
     """
 
-    records: tuple[AttentionRecord | GivenAttention | LinearAttention, ...]
-    agreement: AgreementReport
-    provenance: Provenance
-    image: Tensor | None = None
-    streamed: tuple[StreamedAttention, ...] = ()
-    notes: tuple[str, ...] = ()
-    next_tokens: NextTokens | None = None
-    waveform: Waveform | None = None
+    records: tuple[AttentionRecord | GivenAttention | LinearAttention, ...] = base.doc(
+        "Each attention that the model executed."
+    )
+    agreement: AgreementReport = base.doc("How far they are the model's.")
+    provenance: Provenance = base.doc("The model and the input.")
+    image: Tensor | None = base.doc("As the model saw it, (H, W, 3) uint8, if any.", default=None)
+    streamed: tuple[StreamedAttention, ...] = base.doc("Of a long text.", default=())
+    notes: tuple[str, ...] = base.doc("On the model and its input.", default=())
+    next_tokens: NextTokens | None = base.doc("Of a causal language model.", default=None)
+    waveform: Waveform | None = base.doc("The outline of the sound, if any.", default=None)
 
     def __repr__(self) -> str:
         inputs = (self.provenance.text, self.provenance.image, self.provenance.audio)

@@ -6,9 +6,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import attnviz.interactive.view
+import attnviz.interactive.page
 
-ROOM = Path(attnviz.interactive.view.__file__).parent
+ROOM = Path(attnviz.interactive.page.__file__).parent
 FILES = (
     "attnviz.iife.js", "attnviz.css", "attnviz.es.js", "attnviz.live.js", "attnviz.live.css",
     "attnviz.explore.js", "attnviz.explore.css",

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from tokenizers.processors import TemplateProcessing
 
 import attnviz
-from attnviz.figures.scale import signed_norm
+from attnviz.figures.cells import signed_norm
 from attnviz.figures.style import theme
 
 TEXT = "the old train left the quiet station"

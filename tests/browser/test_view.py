@@ -20,11 +20,10 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import attnviz
+from attnviz.figures.cells import BELOW_EVEN
 from attnviz.figures.claims import LOGARITHMIC_FROM
-from attnviz.figures.scale import BELOW_EVEN
-from attnviz.interactive.page import make_page
+from attnviz.interactive.page import make_page, view
 from attnviz.interactive.payload import Head
-from attnviz.interactive.view import view
 from attnviz.results import one_result
 from attnviz.results.projection import recompute
 

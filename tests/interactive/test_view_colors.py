@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from cmcrameri import cm
 
-import attnviz.interactive.view
+import attnviz.interactive.page
 from attnviz.figures.style import DARK, LIGHT
 
-SOURCE = (Path(attnviz.interactive.view.__file__).parent / "frontend/src/colors.ts").read_text(
+SOURCE = (Path(attnviz.interactive.page.__file__).parent / "frontend/src/colors.ts").read_text(
     "utf-8"
 )
 

@@ -245,7 +245,7 @@ def test_unreadable_results_are_not_written(wrong, said, train, tmp_path):
 
 
 def test_more_labels_than_a_header_holds(train, tmp_path, monkeypatch):
-    monkeypatch.setattr("attnviz.io.result_file._MAX_HEADER", 10_000)
+    monkeypatch.setattr("attnviz.io.export._MAX_HEADER", 10_000)
     with pytest.raises(InputError, match="a file holds at most 10,000"):
         save_result(train, tmp_path / "x.safetensors")
     assert not list(tmp_path.iterdir())
@@ -425,7 +425,7 @@ def test_a_result_too_large_for_memory(small, monkeypatch):
     def load(data):
         raise MemoryError
 
-    monkeypatch.setattr("attnviz.io.result_file.load", load)
+    monkeypatch.setattr("attnviz.io.export.load", load)
     with pytest.raises(InputError, match="MB is needed for the result in"):
         load_result(small[0])
 

@@ -17,12 +17,8 @@ from strategies import AWKWARD, slower, strings
 import attnviz
 from attnviz import plot
 from attnviz.analyses.maps.result import AttentionMap
-from attnviz.interactive.page import (
-    compact_json,
-    make_frame,
-    make_page,
-    static,
-)
+from attnviz.interactive.page import make_frame, make_page, static
+from attnviz.interactive.payload import compact_json
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.text import literal, source
 

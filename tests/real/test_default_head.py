@@ -8,8 +8,8 @@ import torch
 from fetched import PHOTO, REACTION, SCRIPTS, attended, inputs
 
 from attnviz.analyses.maps.compute import attention_map, rank_heads
+from attnviz.figures.cells import WeightScale
 from attnviz.figures.claims import is_logarithmic
-from attnviz.figures.scale import WeightScale
 
 pytestmark = pytest.mark.real
 TRAIN = "the train left the station on time"

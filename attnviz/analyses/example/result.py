@@ -77,11 +77,9 @@ class GivenMatrix(Savable):
 class ReplayedStage(Savable):
     """One stage: what is printed, and what attnviz computes from two sources.
 
-    slack_from_inputs, slack_from_printed : (m, n), how far a cell may be from the printed one: half
-        a unit of the last digit, and the largest error that the rounding of `sources` can cause. A
-        source that the inputs give exactly is not rounded.
-    slips : whether a cell does not follow from the nearest printed stages, or does not follow from
-        the inputs although those stages do.
+    The slacks, (m, n), are how far a cell may be from the printed one: half a unit of the last
+    digit, and the largest error that the rounding of `sources` can cause. A source that the inputs
+    give exactly is not rounded.
     """
 
     name: str  # as in "K"
@@ -98,7 +96,7 @@ class ReplayedStage(Savable):
     sources: tuple[str, ...]
     slack_from_inputs: Tensor | None
     slack_from_printed: Tensor | None
-    slips: bool = False
+    slips: bool = False  # a cell does not follow from printed stages, or only from these
     notes: tuple[str, ...] = ()
 
     @property

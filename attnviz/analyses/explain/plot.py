@@ -17,9 +17,8 @@ from attnviz.analyses.explain.result import SPLIT, ExplainResult
 from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.prediction import LogitLens
 from attnviz.figures import figure
-from attnviz.figures.cells import draw_effects, number_axis
+from attnviz.figures.cells import draw_effects, number_axis, signed_norm
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
-from attnviz.figures.scale import signed_norm
 from attnviz.figures.style import (
     AXIS_ROOM,
     CAPTION_GAP,

@@ -34,14 +34,17 @@ from attnviz.figures import claims, figure
 from attnviz.figures.cells import (
     CellImage,
     HeadGrid,
+    Look,
     Ticks,
+    WeightScale,
+    bytes_of,
     draw_cells,
     fit_ticks,
     frame,
+    pool_largest,
     write_numbers,
 )
 from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
-from attnviz.figures.scale import Look, WeightScale, bytes_of, pool_largest
 from attnviz.figures.style import (
     AXIS_ROOM,
     BAR_ROOM,

@@ -199,7 +199,7 @@ class AttentionMap(_LabeledMaps, OneMap):
         return cast("Axes", attnviz.plot.heatmap(self, **keywords))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from attnviz.figures.scale import WeightScale
+        from attnviz.figures.cells import WeightScale
 
         weights = self.weights.float().nan_to_num()
         labels = [literal(label, 16) for label in self.rows]
@@ -238,13 +238,9 @@ class AttentionMap(_LabeledMaps, OneMap):
         yield from dim(self.notes)
 
 
-@dataclass(frozen=True, eq=False)
+@documented
 class HeadMaps(_LabeledMaps):
     """The maps of all heads, of all layers or of one.
-
-    weights : (layers, heads, rows, columns), CPU. stack, layers : which layers. heads : the numbers
-    of the heads if the result has only some; else empty. masked : (rows, columns), what no
-    layer may read. The rest is as in `AttentionMap`.
 
     Examples
     --------
@@ -257,20 +253,22 @@ class HeadMaps(_LabeledMaps):
     >>> figure = maps.plot()
     """
 
-    weights: Tensor
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    stack: str
-    layers: tuple[int, ...]
-    notes: tuple[str, ...]
-    agreement: AgreementReport
-    provenance: Provenance
-    sides: tuple[AxisGeometry, AxisGeometry] = (AxisGeometry(), AxisGeometry())
-    heads: tuple[int, ...] = ()
-    special_rows: tuple[bool, ...] = ()
-    special_columns: tuple[bool, ...] = ()
-    masked: Tensor | None = None
-    starts_with_sink: bool = False
+    weights: Tensor = doc("(layers, heads, rows, columns), CPU.")
+    rows: tuple[str, ...] = doc("The labels of queries.")
+    columns: tuple[str, ...] = doc("The labels of keys.")
+    stack: str = doc("The stack of layers.")
+    layers: tuple[int, ...] = doc("Its layers.")
+    notes: tuple[str, ...] = doc("As in `AttentionMap`.")
+    agreement: AgreementReport = doc("Of the result that the maps come from.")
+    provenance: Provenance = doc("Likewise.")
+    sides: tuple[AxisGeometry, AxisGeometry] = doc(
+        "As in `AttentionMap`.", default=(AxisGeometry(), AxisGeometry())
+    )
+    heads: tuple[int, ...] = doc("The numbers of the heads if it has only some.", default=())
+    special_rows: tuple[bool, ...] = doc("As in `AttentionMap`.", default=())
+    special_columns: tuple[bool, ...] = doc("Likewise.", default=())
+    masked: Tensor | None = doc("(rows, columns), what no layer may read.", default=None)
+    starts_with_sink: bool = doc("As in `AttentionMap`.", default=False)
 
     def _rules(self) -> Rules:
         m, n = len(self.rows), len(self.columns)

@@ -18,7 +18,7 @@ from attnviz.analyses.shift.result import ShiftResult
 from attnviz.errors import AttnvizWarning, InputError, expect_words
 from attnviz.figures.style import COLUMN_WIDTH, FULL_WIDTH
 from attnviz.inputs.batch import encode
-from attnviz.interactive.view import describe_explanation, view
+from attnviz.interactive.page import describe_explanation, view
 from attnviz.pipeline.attend import Model, attend
 from attnviz.results.base import described
 from attnviz.runtime.progress import part, track

@@ -4,7 +4,7 @@ export interface Payload {
   results: Result[];
   start: { stack: string; layer: number; head: number; view: ViewName; words: boolean };
   notes: string[];
-  /** The rule of attnviz.figures.scale: from how many keys on a scale is logarithmic, and where it begins then: even weights divided by this. */
+  /** The rule of attnviz.figures.cells: from how many keys on a scale is logarithmic, and where it begins then: even weights divided by this. */
   scale: { logarithmicFrom: number; belowEven: number };
   /** Of two results whose words differ in pieces or in number: the words that are compared. */
   aligned?: Record<string, Aligned>;

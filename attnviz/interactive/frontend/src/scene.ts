@@ -100,7 +100,7 @@ export function scaleAt(scale: Scale, marks: Marks | undefined, n: number): Scal
   return (marks?.uninformative[n] && scale.neutral) || scale;
 }
 
-/** Return the color scale of some maps, up to a quantile of their weights; as in attnviz.figures.scale, special tokens have a scale of their own. */
+/** Return the color scale of some maps, up to a quantile of their weights; as in attnviz.figures.cells, special tokens have a scale of their own. */
 export function scaleOf({ signed, differs, cell, columns, scale: rule, units }: Look, theme: Theme, tables: Table[], share = 1): Scale {
   const keys = columns.to - columns.from;
   const log = cell > 1 || keys >= rule.logarithmicFrom;
