@@ -227,9 +227,7 @@ class InputCheck(Savable):
     """What reached the model, beside the tokenizer's, the processor's or the model's own call."""
 
     equal: bool | None = doc("Whether all arguments are equal; None: not compared.", default=None)
-    differs: tuple[str, ...] = doc(
-        "What differs, was dropped, or was filled with a default: a phrase each.", default=()
-    )
+    differs: tuple[str, ...] = doc("What differs, was dropped or has a default.", default=())
     unknown: tuple[str, ...] = doc("Words that were read as unknown tokens ([UNK]).", default=())
     uncovered: tuple[str, ...] = doc("Parts of the text that no token covers.", default=())
     words: int = doc("How many words the text has; 0 if it is not known.", default=0)
@@ -302,16 +300,11 @@ class AgreementReport(Savable):
     versions: dict[str, str] = doc("Of the libraries, by name.")
     weights_sha256: str = doc("The digest of its weights.")
     texts: int = doc("How many texts were read.", default=1)
-    rows: tuple[int, int] | None = doc(
-        "Of a long text, how many queries were compared, of how many; None if all were.",
-        default=None,
-    )
+    rows: tuple[int, int] | None = doc("Compared queries, of how many; None: all.", default=None)
     output: OutputCheck | None = doc("That of the run beside the model's own.", default=None)
     positions: PositionCheck | None = doc("Whether the rows are the tokens.", default=None)
     analysis: tuple[AnalysisCheck, ...] = doc("Of other runs, or calculations.", default=())
-    digests: dict[str, str] = doc(
-        "Of every attention that was compared, by its module and call.", default_factory=dict
-    )
+    digests: dict[str, str] = doc("Of each attention, by module and call.", default_factory=dict)
     digest: str | None = doc("Of the numbers of the result that has the report.", default=None)
     altered: bool = doc("Whether they are others now.", default=False)
     saved: str | None = doc("The day on which it was saved, if read from a file.", default=None)

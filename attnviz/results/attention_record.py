@@ -190,9 +190,7 @@ class AttentionRecord(Attention):
     value: Tensor = doc("V (G, n, d_v).")
     scale: float = doc("The factor on Q Kᵀ.")
     soft_cap: float | None = doc("The bound of the scaled scores.", default=None)
-    capped_bias: Tensor | None = doc(
-        "(1 or H, m, n), added to the scaled scores before the soft cap.", default=None
-    )
+    capped_bias: Tensor | None = doc("(1 or H, m, n), added before the soft cap.", default=None)
     bias: Tensor | None = doc("(1 or H, m, n), added to the scores by position.", default=None)
     mask: Tensor | None = doc("(1 or H, m, n), added to the scores.", default=None)
     sinks: Tensor | None = doc("(H,) or (H, m), a score beside those of the keys.", default=None)
@@ -202,20 +200,14 @@ class AttentionRecord(Attention):
         "How the module makes Q, K, V and its output.", default=None
     )
     rotation: tuple[Tensor, Tensor] | None = doc(
-        "(cos, sin), each (m, r), of a rotary position embedding, one half of the angles after the "
-        "other (equal) half.",
-        default=None,
+        "(cos, sin) of a rotary position embedding, (m, r) each: two equal halves.", default=None
     )
     through_interface: bool = doc(
-        "Whether it was captured at transformers' attention interface, and not among the operators "
-        "that torch executed.",
-        default=True,
+        "Whether it was captured at transformers' interface, not among operators.", default=True
     )
     visible: MaskRule | None = doc("The mask as a rule, for a long text.", default=None)
     log_softmax: bool = doc(
-        "Whether the weights are the exponential of a log-softmax in the model's own precision, "
-        "and not a softmax in float32.",
-        default=False,
+        "Whether weights come from a log-softmax in the model's own precision.", default=False
     )
 
     # The field with the weights (H, m, n), where they do not follow from queries and keys.
@@ -523,8 +515,7 @@ class LinearAttention(AttentionRecord):
         kw_only=True,
     )
     head_dims: dict[str, int] = doc(
-        "Along which dimension of an argument its heads lie, by name; not of those that all heads "
-        "share.",
+        "Along which dimension of an argument its heads lie, by name, unless they share it.",
         default_factory=dict,
         kw_only=True,
     )

@@ -276,9 +276,7 @@ class Provenance(base.Savable):
     generated: str | None = base.doc("The text that the model generated.", default=None)
     computation: Computation | None = base.doc("How it computed before the run.", default=None)
     inputs: str | None = base.doc(
-        "The names and shapes of arguments of its forward that were given.",
-        default=None,
-        later="0.2",
+        "Arguments of its forward, with shapes.", default=None, later="0.2"
     )
 
     @property

@@ -81,9 +81,7 @@ class Axis(Savable):
     patches: Patches | None = doc("The (row, column) of each patch of an image.", default=None)
     seconds: tuple[float | None, ...] | None = doc("When each frame begins.", default=None)
     unknown: tuple[bool, ...] | None = doc(
-        "True for tokens that stand for what the vocabulary lacks ([UNK]); None without any.",
-        default=None,
-        later="0.2",
+        "True for what the vocabulary lacks ([UNK]); None without any.", default=None, later="0.2"
     )
 
     def __repr__(self) -> str:
@@ -184,9 +182,7 @@ class AxisGeometry(Savable):
     start: int = doc("The position at which the first begins.", default=0)
     cell: int = doc("How many positions each joins.", default=1)
     unknown: tuple[str, ...] = doc(
-        'Labels of words that were read as unknown tokens, "准 [UNK]"; "" for all others.',
-        default=(),
-        later="0.2",
+        '"准 [UNK]" for a word read as an unknown token, else "".', default=(), later="0.2"
     )
 
     def fits(self, count: int) -> bool:

@@ -101,9 +101,7 @@ class HeadProjection(Savable):
     weight: Tensor = doc("(heads, d_in, d); in a result, a copy of the model's own.")
     bias: Tensor | None = doc("(heads, d), or None.", default=None)
     before: tuple[Linear | Norm | Rounding, ...] = doc(
-        "What is done to X first: in latent attention a map to a narrower vector, and its norm; in "
-        "a quantized module its rounding.",
-        default=(),
+        "What is done to X first: a map to a narrower vector, its norm, or rounding.", default=()
     )
     beside: Linear | None = doc(
         "(d_in, r), features of X that all heads share, put after those of each head.", default=None
@@ -139,9 +137,7 @@ def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> di
     the model. So a wrong stage is named, and not those that follow from it. Softmax is taken in
     float32 or wider, as models do.
 
-    Returns
-    -------
-    By stage, heads first: query (H, m, d_k), key (G, n, d_k), value (G, n, d_v), scores and
+    Returns by stage, heads first: query (H, m, d_k), key (G, n, d_k), value (G, n, d_v), scores and
     weights (H, m, n), head output (H, m, d_v), output (1, m, d_model). Stages that need weights
     of the module which the record does not hold are left out.
     """

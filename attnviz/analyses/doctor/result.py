@@ -31,9 +31,7 @@ class Finding:
 class DoctorResult(Printed):
     """What of attnviz works on this machine, what is missing, and how to install it.
 
-    Attributes
-    ----------
-    findings : in groups: packages, device, models and extras.
+    Its `findings` are in groups: packages, device, models and extras.
 
     Examples
     --------

@@ -18,9 +18,8 @@ import torch
 from transformers import BertConfig, BertModel
 
 from attnviz.analyses.senses.sentences import bundled
-from attnviz.interactive.serve.app import Site, _names, _Server
+from attnviz.interactive.serve.app import JobQueue, Site, _names, _Server
 from attnviz.interactive.serve.handlers import Handlers
-from attnviz.interactive.serve.queue import JobQueue
 
 _LINK = re.compile(r"(http://\S+)/\?token=(\S+)")
 

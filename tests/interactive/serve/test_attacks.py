@@ -7,9 +7,8 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from attnviz.interactive.serve.app import Site
+from attnviz.interactive.serve.app import JobQueue, Site
 from attnviz.interactive.serve.handlers import Handlers
-from attnviz.interactive.serve.queue import JobQueue
 
 TEXT = {"text": "the train left"}
 POSTS = ["/attention", "/explain", "/senses", "/shift"]

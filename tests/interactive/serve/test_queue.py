@@ -11,7 +11,7 @@ import torch
 from starlette.exceptions import HTTPException
 
 import attnviz
-from attnviz.interactive.serve.queue import Cancelled, Job, JobQueue
+from attnviz.interactive.serve.app import Cancelled, Job, JobQueue
 from attnviz.runtime.progress import say, track
 
 TEXT = "the train left the station"

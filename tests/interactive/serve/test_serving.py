@@ -24,10 +24,9 @@ from tokenizers.processors import TemplateProcessing
 
 import attnviz
 from attnviz.app import run
-from attnviz.interactive.serve.app import _names
+from attnviz.interactive.serve.app import Cancelled, _names
 from attnviz.interactive.serve.handlers import Handlers
 from attnviz.interactive.serve.handlers import answer as answered
-from attnviz.interactive.serve.queue import Cancelled
 from tests.interactive.serve.live_server import serving
 
 LONG = "The bank was full of {mud|cash} " + "and so were we " * 14
