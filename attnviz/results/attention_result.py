@@ -370,9 +370,9 @@ class AttentionResult(base.Savable):
     agreement: AgreementReport = base.doc("How far they are the model's.")
     provenance: Provenance = base.doc("The model and the input.")
     image: Tensor | None = base.doc("As the model saw it, (H, W, 3) uint8, if any.", default=None)
-    streamed: tuple[StreamedAttention, ...] = base.doc("Of a long text.", default=())
+    streamed: tuple[StreamedAttention, ...] = base.doc("Summaries of a long text.", default=())
     notes: tuple[str, ...] = base.doc("On the model and its input.", default=())
-    next_tokens: NextTokens | None = base.doc("Of a causal language model.", default=None)
+    next_tokens: NextTokens | None = base.doc("What a language model predicts.", default=None)
     waveform: Waveform | None = base.doc("The outline of the sound, if any.", default=None)
 
     def __repr__(self) -> str:
