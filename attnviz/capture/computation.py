@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from attnviz.capture.function_calls import functions_lock
+from attnviz.capture.calls import functions_lock
 from attnviz.models.checkpoint import changed_buffers
 from attnviz.models.wrappers import adapters
 from attnviz.results import Computation

@@ -19,15 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from attnviz.capture import inline_calls
-from attnviz.capture.function_calls import FunctionCall, first_tensor
+from attnviz.capture import calls
 from attnviz.capture.watch import model_errors, restoring
 from attnviz.results import LinearReference
 from attnviz.runtime.compat import storage_id
 
 _ROUNDING = 1e-4  # of a sum of two results, relative to the largest number; 100 times in bfloat16
 _FEWEST_PROBES, _MOST_PROBES = 4, 16  # random columns by which a matrix is compared
-Call = FunctionCall | inline_calls.InlineCall
+Call = calls.FunctionCall | calls.InlineCall
 CANARY = 1.01  # the factor on an argument that must be noticed
 MATTERS = 1e-3  # by how much of its norm an argument 1 % off changes a result that it matters to
 
@@ -72,9 +71,11 @@ class LinearCalls:
         self._texts = texts
         self._parameters = {storage_id(tensor.untyped_storage()) for tensor in parameters}
         self._known: dict[object, Layout | None] = {}
-        self._known_inline: dict[object, list[tuple[inline_calls.Span, Layout]]] = {}
+        self._known_inline: dict[object, list[tuple[calls.Span, Layout]]] = {}
 
-    def layout(self, call: FunctionCall, result: Tensor, lengths: Collection[int]) -> Layout | None:
+    def layout(
+        self, call: calls.FunctionCall, result: Tensor, lengths: Collection[int]
+    ) -> Layout | None:
         """Return how the values of a call lie; None if its result is not linear in an argument.
 
         lengths : the numbers of positions that the model reads. A result may be linear in the
@@ -102,8 +103,8 @@ class LinearCalls:
         return known if result.shape[known.tokens] in lengths else None
 
     def inline(
-        self, run: inline_calls.ModuleRun, heads: int, lengths: Collection[int]
-    ) -> Iterator[tuple[inline_calls.InlineCall, Layout]]:
+        self, run: calls.ModuleRun, heads: int, lengths: Collection[int]
+    ) -> Iterator[tuple[calls.InlineCall, Layout]]:
         """Return the parts of a module's own code that mix values by other activations.
 
         heads : the number of heads of the module, or 0 if it is not known. lengths : as in
@@ -112,7 +113,7 @@ class LinearCalls:
         shapes = [() if tensor is None else tuple(tensor.shape) for tensor in run.outputs]
         key = type(run.module), *shapes
         if key not in self._known_inline:
-            found: list[tuple[inline_calls.Span, Layout]] = []
+            found: list[tuple[calls.Span, Layout]] = []
             self._known_inline[key] = found
             with suppress(Exception):  # the code cannot run again, or has no derivatives
                 found += _spans(run, heads, self._texts)
@@ -120,7 +121,7 @@ class LinearCalls:
                 one = [tuple(1 if size in lengths else size for size in dims) for dims in shapes]
                 self._known_inline[type(run.module), *one] = found
         for span, layout in self._known_inline[key]:
-            yield inline_calls.InlineCall(run, span), layout
+            yield calls.InlineCall(run, span), layout
 
     def read(
         self,
@@ -237,25 +238,20 @@ def _is_shared(mixed: Tensor, dim: int) -> bool:
     return torch.allclose(mixed, mixed.narrow(dim, 0, 1).expand_as(mixed), atol=scale)
 
 
-def _spans(
-    run: inline_calls.ModuleRun, heads: int, texts: int
-) -> Iterator[tuple[inline_calls.Span, Layout]]:
+def _spans(run: calls.ModuleRun, heads: int, texts: int) -> Iterator[tuple[calls.Span, Layout]]:
     """Return the parts of a module's code that are linear in values, and how these lie."""
     ends = set()
-    for call in inline_calls.find_spans(run):
+    for call in calls.find_spans(run):
         span, result = call.span, call.result
-        layout = (
-            None
-            if span.end in ends
-            else _test(call, result, inline_calls.VALUES, texts, [span.tokens])
-        )
         # Where it depends on nothing else, it is a fixed mixture.
-        if layout is None or not span.others:
+        if span.end in ends or not span.others:
             continue
-        width = _width(_of_first(call, inline_calls.VALUES, span.tokens), span.features, heads)
+        if (layout := _test(call, result, calls.VALUES, texts, [span.tokens])) is None:
+            continue
+        width = _width(_of_first(call, calls.VALUES, span.tokens), span.features, heads)
         if 1 < width < result.shape[span.features]:
-            call = inline_calls.InlineCall(run, replace(span, width=width))
-            layout = _test(call, call.result, inline_calls.VALUES, texts, range(call.result.dim()))
+            call = calls.InlineCall(run, replace(span, width=width))
+            layout = _test(call, call.result, calls.VALUES, texts, range(call.result.dim()))
         if layout is not None:
             ends.add(span.end)
             yield call.span, layout
@@ -266,9 +262,7 @@ def _width(mixed: Tensor, features: int, heads: int) -> int:
     count = mixed.shape[features]
     most = count // heads if heads and count % heads == 0 else count
     widths = (width for width in range(most, 1, -1) if most % width == 0)
-    shared = (
-        w for w in widths if _is_shared(inline_calls.split_heads(mixed, features, w), features + 1)
-    )
+    shared = (w for w in widths if _is_shared(calls.split_heads(mixed, features, w), features + 1))
     return next(shared, 1)
 
 
@@ -439,7 +433,7 @@ def _mixes_tokens(
     """Whether another first token changes the output of a module at other positions."""
     given = [*args, *kwargs.values()]
     states = next((one for one in given if isinstance(one, Tensor) and one.dim() == 3), None)
-    before = first_tensor(output)
+    before = calls.first_tensor(output)
     if states is None or before is None or before.shape[:2] != states.shape[:2]:
         return False
     changed = states.clone()
@@ -451,5 +445,5 @@ def _mixes_tokens(
         )
     except Exception:  # a module that cannot run twice on its input is not judged
         return False
-    after = first_tensor(other)
+    after = calls.first_tensor(other)
     return after is not None and not torch.equal(after[:, 1:], before[:, 1:])

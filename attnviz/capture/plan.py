@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-from attnviz.capture.function_calls import functions_lock, functions_of
+from attnviz.capture.calls import functions_lock, functions_of
 from attnviz.capture.linear import LinearCalls
 from attnviz.capture.recorder import Recorder, Recording
 from attnviz.capture.search import Search

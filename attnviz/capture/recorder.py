@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from attnviz.capture.attention_interface import AttentionCallArgs, from_arguments
-from attnviz.capture.function_calls import first_tensor
+from attnviz.capture.calls import first_tensor
 from attnviz.capture.linear import LinearCalls, LinearMixing
 from attnviz.capture.projections.find import AttentionModule, ModuleInputs
 from attnviz.capture.tracing.arrange import Attention

@@ -13,8 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnviz.capture.function_calls import FunctionCall, watching_functions
-from attnviz.capture.inline_calls import ModuleRun, SubmoduleCall, tensor_taken
+from attnviz.capture import calls
 from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing
 from attnviz.capture.recorder import Recorded, Recorder, Recording
 from attnviz.capture.tracing.arrange import NotExpressibleError, arrange
@@ -45,7 +44,7 @@ class Search(Recorder):
         self._linear_calls, self._is_first = known or LinearCalls(constants, texts), is_first
         self._linear: list[LinearMixing] = []
         # The calls of submodules by each running module; None if its own code is of no interest.
-        self._called: list[list[SubmoduleCall] | None] = []
+        self._called: list[list[calls.SubmoduleCall] | None] = []
         self._is_replaying = False
         self.mode = self._watching()
         # Softmaxes whose weights enter no product with values, as far as the run has come.
@@ -59,10 +58,12 @@ class Search(Recorder):
         def position() -> tuple[int, int]:
             return len(self._recorded), len(self._linear)
 
-        with self._tracer, watching_functions(self.model, position, self._on_function):
+        with self._tracer, calls.watching_functions(self.model, position, self._on_function):
             yield
 
-    def _on_function(self, call: FunctionCall, result: Tensor, before: tuple[int, int]) -> None:
+    def _on_function(
+        self, call: calls.FunctionCall, result: Tensor, before: tuple[int, int]
+    ) -> None:
         """Record a call that mixes values linearly, in place of those that it made itself."""
         attentions, mixtures = before
         is_batch = result.dim() > 2 and len(result) % self.texts == 0
@@ -75,7 +76,7 @@ class Search(Recorder):
                 del self._linear[mixtures:]
                 self._read_mixing(self.innermost_module(), call, layout, result)
 
-    def _on_module(self, run: ModuleRun) -> None:
+    def _on_module(self, run: calls.ModuleRun) -> None:
         """Record what a module mixes linearly; not beside softmax, nor around a mixture."""
         # Not the softmaxes whose weights were multiplied by no values.
         unmixed = [recorded for recorded, softmax, _ in self._pending if not softmax.mixtures]
@@ -171,12 +172,13 @@ class Search(Recorder):
         if self._is_replaying:
             return
         _, _, kwargs = self.running[-1]
-        calls = self._called.pop()
-        if calls and (run := ModuleRun.read(module, args, kwargs, calls, output)) is not None:
+        called = self._called.pop()
+        if called and (run := calls.ModuleRun.read(module, args, kwargs, called, output)):
             self._on_module(run)
         if self._called and (siblings := self._called[-1]) is not None:
             name = self.paths[module].rpartition(".")[2]
-            siblings.append(SubmoduleCall(name, module, tensor_taken(args, kwargs), output))
+            taken = calls.tensor_taken(args, kwargs)
+            siblings.append(calls.SubmoduleCall(name, module, taken, output))
         super().on_leave(module, args, output)
         self._tracer.provenance.depth = len(self.running)
         # What a module returns to its siblings must outlive it.

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from attnviz.capture import watch
 from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
+from attnviz.capture.calls import FunctionCall, watching_functions
 from attnviz.capture.capture import OwnNumbers, to_linear_record, to_linear_reference
-from attnviz.capture.function_calls import FunctionCall, watching_functions
 from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown
 from attnviz.capture.plan import record_runs
 from attnviz.capture.projections.match import Executed, match_projections, reproduced
