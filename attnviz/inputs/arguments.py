@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -29,7 +29,6 @@ from attnviz.models.pretrained import (
     main_input,
 )
 from attnviz.results import Axis
-from attnviz.results.base import doc, documented
 from attnviz.results.text import counted
 from attnviz.runtime.compat import attention_implementation
 
@@ -51,13 +50,13 @@ _MADE = re.compile(
 )
 
 
-@documented
+@dataclass(frozen=True, eq=False)
 class Arguments:
     """Arguments of a model's forward."""
 
-    values: dict[str, Any] = doc('By name; "" stands for the main input.')
-    queries: tuple[str, ...] | None = doc("Labels of the rows of the maps, if any.", default=None)
-    keys: tuple[str, ...] | None = doc("Labels of the columns, if any.", default=None)
+    values: dict[str, Any]  # by name; "" stands for the main input
+    queries: tuple[str, ...] | None = None  # labels of the rows of the maps
+    keys: tuple[str, ...] | None = None  # labels of the columns
 
     @property
     def summary(self) -> str:

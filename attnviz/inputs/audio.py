@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from attnviz.errors import InputError, ModelError
 from attnviz.io.files import is_file
 from attnviz.results import Axis, Waveform
-from attnviz.results.base import doc, documented
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
@@ -33,14 +32,14 @@ _MOST_CHANNELS = 32
 _PROJECTIONS = ("q_proj", "query", "qkv", "linear_q", "q_lin")  # where attention begins
 
 
-@documented
+@dataclass(frozen=True, eq=False)
 class Sound:
     """A sound of one channel."""
 
-    samples: NDArray[np.float32] = doc("Between -1 and 1.")
-    rate: int = doc("Samples a second.")
-    name: str = doc("The name in captions.")
-    notes: tuple[str, ...] = doc("How an array was read, if its shape leaves a choice.", default=())
+    samples: NDArray[np.float32]  # between -1 and 1
+    rate: int  # samples a second
+    name: str  # in captions
+    notes: tuple[str, ...] = ()  # how an array was read, if its shape leaves a choice
 
     @property
     def seconds(self) -> float:
@@ -48,16 +47,16 @@ class Sound:
         return len(self.samples) / self.rate
 
 
-@documented
+@dataclass(frozen=True, eq=False)
 class TimeSteps:
     """The time steps of a sound as a model reads it, and which of them a frame is computed from."""
 
-    argument: str = doc("The tensor of the model's inputs.")
-    dim: int = doc("Its dimension that is time.")
-    seconds: float = doc("From one step to the next.")
-    stride: int = doc("Steps from one frame to the next.", default=1)
-    before: int = doc("How many steps before its beginning a frame reads first.", default=0)
-    size: int = doc("How many steps a frame reads.", default=1)
+    argument: str  # the tensor of the model's inputs
+    dim: int  # its dimension that is time
+    seconds: float  # from one step to the next
+    stride: int = 1  # steps from one frame to the next
+    before: int = 0  # how many steps before its beginning a frame reads first
+    size: int = 1  # how many steps a frame reads
 
     @property
     def reach(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -51,7 +51,6 @@ from attnviz.inputs.text import (
 from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
 from attnviz.models import pretrained
 from attnviz.results import InputCheck, Waveform
-from attnviz.results.base import doc, documented
 from attnviz.results.text import counted
 
 if TYPE_CHECKING:
@@ -72,20 +71,18 @@ _OPTIONS = {
 # --- parsing: one input, or a list of them
 
 
-@documented
+@dataclass(frozen=True, eq=False)
 class Inputs:
     """N inputs by kind; a kind that was not given is None."""
 
-    texts: Sequence[str | TokenIds | Chat] | None = doc("Texts, ids or chats.", default=None)
-    pairs: Many[str] | None = doc("The second texts of pairs.", default=None)
-    targets: Sequence[str | TokenIds] | None = doc("Texts of the decoder, or ids.", default=None)
-    pictures: list[Picture] | None = doc("Images or videos.", default=None)
-    sounds: list[Sound] | None = doc("Sounds.", default=None)
-    several: bool = doc("Whether the caller gave a list.", default=False)
-    generate: int | None = doc("The number of tokens that the model generates.", default=None)
-    arguments: Arguments | None = doc(
-        "Arguments of the model's forward; then no other kind is given.", default=None
-    )
+    texts: Sequence[str | TokenIds | Chat] | None = None
+    pairs: Many[str] | None = None  # the second texts of pairs
+    targets: Sequence[str | TokenIds] | None = None  # texts of the decoder, or ids
+    pictures: list[Picture] | None = None  # images or videos
+    sounds: list[Sound] | None = None
+    several: bool = False  # whether the caller gave a list
+    generate: int | None = None  # the number of tokens that the model generates
+    arguments: Arguments | None = None  # of the model's forward; then no other kind is given
 
     def batches(self) -> Iterator[Inputs]:
         """Yield the inputs that run at once: all texts, or one image or sound with its text.
@@ -223,20 +220,19 @@ def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
 # --- encoding
 
 
-@documented
+@dataclass(frozen=True, eq=False)
 class Batch:
     """N inputs as tensors; texts are padded to one length T."""
 
-    inputs: dict[str, Any] = doc("By the name of the model's argument; texts (N, T).")
-    axes: Axes = doc(
-        'The positions of each of the N inputs, by kind: "text", "image", "audio" or "target" (the '
-        "decoder's text in an encoder–decoder)."
-    )
-    image: Tensor | None = doc("(H, W, 3) uint8, the picture as the model saw it.", default=None)
-    sound: str | None = doc("The name of the sound.", default=None)
-    waveform: Waveform | None = doc("The outline of the sound.", default=None)
-    steps: TimeSteps | None = doc("Where the sound is in `inputs`.", default=None)
-    details: tuple[EncodedInput, ...] = doc("What is known of each input.", default=())
+    inputs: dict[str, Any]  # by the name of the model's argument; texts (N, T)
+    # The positions of each of the N inputs, by kind: "text", "image", "audio" or "target" (the
+    # decoder's text in an encoder–decoder).
+    axes: Axes
+    image: Tensor | None = None  # (H, W, 3) uint8, the picture as the model saw it
+    sound: str | None = None  # the name of the sound
+    waveform: Waveform | None = None  # the outline of the sound
+    steps: TimeSteps | None = None  # where the sound is in `inputs`
+    details: tuple[EncodedInput, ...] = ()  # what is known of each input
 
 
 def encode(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from attnviz.errors import InputError, ModelError
 from attnviz.io.files import is_file
 from attnviz.results import Axis
-from attnviz.results.base import doc, documented
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
@@ -38,14 +37,14 @@ _BEFORE = {
 _AFTER = {"detection_tokens": "[DET]"}
 
 
-@documented
+@dataclass(frozen=True, eq=False)
 class Picture:
     """An image or a video."""
 
-    pixels: Image.Image = doc("RGB; of a video, its first frame.")
-    name: str = doc("The name in captions.")
-    notes: tuple[str, ...] = doc("How an array was read, if it leaves a choice.", default=())
-    frames: tuple[Image.Image, ...] = doc("Those of a video.", default=())
+    pixels: Image.Image  # RGB; of a video, its first frame
+    name: str  # in captions
+    notes: tuple[str, ...] = ()  # how an array was read, if it leaves a choice
+    frames: tuple[Image.Image, ...] = ()  # those of a video
 
 
 def read_image(source: ImageSource) -> Picture:

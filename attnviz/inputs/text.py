@@ -6,7 +6,7 @@ import copy
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +18,6 @@ from attnviz.inputs.tokens import Chat, TokenIds, special_flags
 from attnviz.models.pretrained import forward_parameters, has_text_decoder
 from attnviz.results import Axis, InputCheck
 from attnviz.results.axis import Span, join_axes, make_axis
-from attnviz.results.base import doc, documented
 from attnviz.results.text import counted, literal
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import sought_tokens
@@ -68,25 +67,18 @@ def tokenizer_of(checkpoint: Checkpoint, *, of_decoder: bool = False) -> Tokeniz
     return tokenizer
 
 
-@documented
+@dataclass(frozen=True, eq=False)
 class EncodedInput:
     """One input of a batch, such as a text with its target, beside its tensors."""
 
-    check: InputCheck | None = doc(
-        "How what reaches the model compares with the call of its own tokenizer or processor.",
-        default=None,
-    )
-    notes: tuple[str, ...] = doc(
-        "What a reader should know: what was cut, assumed or not read, and special tokens that are "
-        "typed in the text.",
-        default=(),
-    )
-    doubt: str | None = doc("Why the labels may not be those of the tokens, if so.", default=None)
-    cut_from: int | None = doc("How many tokens a text had before it was cut, if so.", default=None)
-    texts: tuple[str | None, str | None] = doc(
-        "The text, and the second one of a pair, that were read or that ids say.",
-        default=(None, None),
-    )
+    # How what reaches the model compares with the call of its own tokenizer or processor.
+    check: InputCheck | None = None
+    # What was cut, assumed or not read, and special tokens that are typed in the text.
+    notes: tuple[str, ...] = ()
+    doubt: str | None = None  # why the labels may not be those of the tokens, if so
+    cut_from: int | None = None  # how many tokens a text had before it was cut, if so
+    # The text, and the second one of a pair, that were read or that ids say.
+    texts: tuple[str | None, str | None] = (None, None)
 
     def __add__(self, other: EncodedInput) -> EncodedInput:
         """Return an input with its target."""
@@ -95,20 +87,17 @@ class EncodedInput:
         return replace(self, check=check, notes=notes, doubt=doubt)
 
 
-@documented
+@dataclass(frozen=True, eq=False)
 class Encoded:
     """A text, or a pair, as its tokenizer encodes it."""
 
-    fields: dict[str, list[int]] = doc(
-        "The entries of each token by name, such as input_ids and special_tokens_mask, and what "
-        "else the tokenizer gives."
-    )
-    segments: list[int] = doc("0, or 1 for the second text of a pair.")
-    spans: list[Span] = doc(
-        "Where each token stands in its text; (0, 0) for a special one. Empty if not known."
-    )
-    texts: TextPair = doc("The text, and the second one of a pair.")
-    cut_from: int | None = doc("How many tokens there were before it was cut, if so.", default=None)
+    # The entries of each token by name, such as input_ids and special_tokens_mask, and what else
+    # the tokenizer gives.
+    fields: dict[str, list[int]]
+    segments: list[int]  # 0, or 1 for the second text of a pair
+    spans: list[Span]  # where each stands in its text; (0, 0) for a special one; empty if not known
+    texts: TextPair  # the text, and the second one of a pair
+    cut_from: int | None = None  # how many tokens there were before it was cut, if so
 
     @property
     def ids(self) -> list[int]:
