@@ -98,7 +98,7 @@ class Plan:
     def confirm(self, run: Recorder, recording: Recording) -> tuple[str, ...] | None:
         """Return the notes on a run that is like one that was searched; else None."""
         operators, notes = self._runs.get(_kind(run, recording), (set[str](), ()))
-        return notes if run.is_readable and run.operators.keys() <= operators else None
+        return notes if not run.unreadable and run.operators.keys() <= operators else None
 
     def learn(self, run: Search, recording: Recording) -> None:
         """Keep where attention is, if the interface showed each one in the search."""

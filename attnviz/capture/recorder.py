@@ -79,8 +79,8 @@ class Recorder(ModuleWatcher):
     ) -> None:
         super().__init__(model, texts, paths)
         self.mode = self._softmaxes = tracer or SoftmaxCollector()
+        self.operators, self._is_traced = self._softmaxes.operators, tracer is not None
         self._recorded: list[Recorded] = []
-        self._unreadable: list[tuple[str, str]] = []
         self._memory_checked = False
         self._entries: Counter[nn.Module] = Counter()
         # The input and output of each call of a module that multiplies by W^O.
@@ -92,13 +92,14 @@ class Recorder(ModuleWatcher):
         """Call the model's own attention function, and record its arguments."""
         path = self.paths[args.module]
         if not _can_read(args, self.texts):
-            self._unread(path)
+            if not self._is_traced:  # among its operators
+                self.unreadable.append((path, "its arguments do not describe it"))
             return args.call()
         with self._softmaxes.collect_softmaxes() as softmaxes:
             result = args.call()
         if len(softmaxes) != 1:
             count = len(softmaxes) or "no"
-            self._unreadable.append((path, f"its attention function computes {count} softmax"))
+            self.unreadable.append((path, f"its attention function computes {count} softmax"))
             return result
         attention = from_arguments(args, softmaxes[0], result[0])
         inputs = self.inputs_of(args.module)
@@ -106,18 +107,10 @@ class Recorder(ModuleWatcher):
         self._recorded.append(Recorded(path, inputs, True, entry, attention))
         return result
 
-    def _unread(self, path: str) -> None:
-        """Note a call whose arguments do not describe the attention."""
-        self._unreadable.append((path, "its arguments do not describe it"))
-
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run."""
         super().on_enter(module, args, kwargs)
         self._entries[module] += 1
-
-    def on_other_thread(self, module: nn.Module) -> None:
-        """Note that the attentions of a module cannot be read."""
-        self._unreadable.append((self.paths[module], "it runs in another thread"))
 
     def on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Note what a module returns that executed several attentions."""
@@ -132,16 +125,6 @@ class Recorder(ModuleWatcher):
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
         """Note a call of a module that multiplies the heads by W^O."""
         self._output_calls[module].append((merged_heads, output))
-
-    @property
-    def operators(self) -> Counter[str]:
-        """How often each operator ran outside attention functions."""
-        return self._softmaxes.operators
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether the arguments of each attention function describe its attention."""
-        return not self._unreadable
 
     def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them."""

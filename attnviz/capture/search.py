@@ -107,23 +107,20 @@ class Search(Recorder):
         finally:
             self._is_replaying = False
 
-    def _unread(self, path: str) -> None:
-        """Read the operators of an attention whose arguments do not describe it."""
-
     def finish(self) -> None:
         """Arrange the attentions that are left; raise ModelError for an unreadable one."""
         self._arrange_pending(0)
-        self._unreadable += [
+        self.unreadable += [
             (path, "its weights enter no product with values")
             for path, softmax in self._unmixed
             if softmax.multiplied
         ]
         name = type(self.model).__name__
-        if self._unreadable:
-            path, reason = self._unreadable[0]
-            most = max(len(self._recorded), len(self._unreadable))
+        if self.unreadable:
+            path, reason = self.unreadable[0]
+            most = max(len(self._recorded), len(self.unreadable))
             raise ModelError(
-                f"{len(self._unreadable)} of the {most} attentions of {name} cannot be read: in "
+                f"{len(self.unreadable)} of the {most} attentions of {name} cannot be read: in "
                 f"{path}, {reason}. Choose another model."
             )
         # What is in the place of attention: no rotation in it, no convolution beside it.
@@ -198,7 +195,7 @@ class Search(Recorder):
                     try:
                         recorded.attention = arrange(softmax, self.texts, heads, self._lengths)
                     except NotExpressibleError as error:
-                        self._unreadable.append((recorded.path, str(error)))
+                        self.unreadable.append((recorded.path, str(error)))
         self._tracer.forget(depth)
 
     def _on_softmax(self, softmax: Softmax) -> None:
@@ -210,7 +207,7 @@ class Search(Recorder):
         self._pending.append((recorded, softmax, self._count_heads()))
 
     def _on_unreadable(self, reason: str) -> None:
-        self._unreadable.append((self.paths[self.innermost_module()], reason))
+        self.unreadable.append((self.paths[self.innermost_module()], reason))
 
     def _count_heads(self) -> int | None:
         """Return the number of heads that the innermost module with such an attribute names."""

@@ -52,17 +52,16 @@ def restoring(
     stays. With None every implementation stays, and the modes of modules too if the model as a
     whole is in eval mode. seed : of the random numbers.
     """
-    every = [state for module in model.modules() for state in compat.state_of(module)]
-    states = [(state, dict(state)) for state in every if state]
-    empty = [state for state in every if not state]
+    configs = compat.attention_configs(model)
+    states = [state for module in model.modules() for state in compat.state_of(module)]
+    states += map(vars, configs)
+    before = [*map(dict, states)]
     # Those that a run may write.
     buffers = [
         (buffer, compat.write_count(buffer), buffer.clone())
         for buffer in model.buffers()
         if not (buffer.is_meta or buffer.is_inference())
     ]
-    configs = compat.attention_configs(model)
-    states += [(vars(config), dict(vars(config))) for config in configs]
     try:
         if attention is not None or model.training:
             model.eval()
@@ -81,12 +80,9 @@ def restoring(
         if is_first:
             needs_isolation[model] = isolated.was_needed
     finally:
-        for state, before in states:
-            for added in state.keys() - before.keys():
-                del state[added]
-            state.update(before)
-        for state in filter(None, empty):
+        for state, members in filter(any, zip(states, before, strict=True)):  # most are empty
             state.clear()
+            state.update(members)
         with torch.no_grad():
             for buffer, writes, values in buffers:
                 if compat.write_count(buffer) != writes:
@@ -361,13 +357,15 @@ class ModuleWatcher(AttentionWatcher):
         self.outputs = {path: find.find_output(modules, path) for path in watched}
         # The modules that have been entered and not left, the innermost last, with their arguments.
         self.running: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
+        # The paths of modules whose attention cannot be read, and why.
+        self.unreadable: list[tuple[str, str]] = []
         thread = threading.get_ident()  # other threads have another call stack
 
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if threading.get_ident() == thread:
                 self.on_enter(module, args, kwargs)
             else:
-                self.on_other_thread(module)
+                self.unreadable.append((self.paths[module], "it runs in another thread"))
 
         def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if threading.get_ident() == thread:
@@ -388,9 +386,6 @@ class ModuleWatcher(AttentionWatcher):
         self.running.pop()
         if module in self._output_modules:
             self.on_output(module, args[0] if args else None, output)
-
-    def on_other_thread(self, module: nn.Module) -> None:
-        """Note that a module runs in another thread than the model."""
 
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
         """Take the input and the output of a module that multiplies the heads by W^O."""
