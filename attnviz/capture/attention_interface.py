@@ -21,7 +21,7 @@ from transformers import AttentionInterface
 
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import Softmax
-from attnviz.formula.attention import HIDDEN, additive_mask
+from attnviz.formula.attention import additive_mask
 from attnviz.results import MaskRule
 from attnviz.runtime.compat import math_attention, wrap_once
 
@@ -279,11 +279,3 @@ class MaskRuleCache:
             "mask": mask,
             "visible": rule,
         }
-
-    def is_causal(self, args: AttentionCallArgs) -> bool:
-        """Whether no query reads a later key."""
-        rule, expanded = self.of(args), args.expanded_mask
-        if rule is not None or expanded is None:
-            return rule is not None and rule.after == 0
-        visible = expanded if expanded.dtype == torch.bool else expanded > HIDDEN
-        return not bool(visible.triu(1 + args.shape[2] - args.shape[1]).any())

@@ -32,6 +32,7 @@ from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.errors import InputError, ModelError
+from attnviz.formula.attention import HIDDEN
 from attnviz.results import (
     AttentionRecord,
     Axis,
@@ -263,7 +264,10 @@ class _StreamedRun(watch.ModuleWatcher):
         independent = not gated and not args.in_blocks
         head_output = output[0, self._rows].transpose(0, 1) if independent else None
         weights, scores = softmax.weights[0, ..., :n], softmax.scores[0, ..., :n]
-        causal = self._rules.is_causal(args)
+        terms = self._rules.terms(args)
+        rule, mask = terms["visible"], terms["mask"]
+        is_later = mask is not None and (mask > HIDDEN).triu(1 + n - self._length).any()
+        causal = not is_later if rule is None else rule.after == 0
         position = self._stacks.place(path, self._length, n, cross=False, causal=causal)
         rotation = inputs.rotation
         record = AttentionRecord(
@@ -275,7 +279,7 @@ class _StreamedRun(watch.ModuleWatcher):
             sinks=None if gated or sinks is None else sinks.flatten(),
             input=None if inputs.input is None else inputs.input[0],
             rotation=None if rotation is None else (rotation[0][0], rotation[1][0]),
-            **self._rules.terms(args),
+            **terms,
         )
         self._calls[path] += 1
         self.layers.add(record.layer)

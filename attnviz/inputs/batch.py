@@ -238,8 +238,6 @@ class Batch:
 def encode(
     checkpoint: Checkpoint,
     inputs: Inputs | Sequence[str | TokenIds | Chat],
-    pairs: Many[str] | None = None,
-    targets: Sequence[str | TokenIds] | None = None,
     *,
     truncate: bool = False,
 ) -> Batch:
@@ -250,13 +248,12 @@ def encode(
     parses them. An image or a sound comes with at most one text and one target, so that nothing is
     padded.
 
-    inputs : from `parse_inputs`, or texts. targets : the texts of the decoder of an encoder–decoder
-    that does not generate them. truncate : cut an input that is too long for the model; otherwise
-    it is an error.
+    inputs : from `parse_inputs`, or texts. truncate : cut an input that is too long for the model;
+    otherwise it is an error.
     """
     module = checkpoint.module
     if not isinstance(inputs, Inputs):
-        inputs = Inputs(inputs, pairs, targets)
+        inputs = Inputs(inputs)
     generating, texts, targets = inputs.generate is not None, inputs.texts, inputs.targets
     if inputs.arguments is not None:
         return _encode_arguments(checkpoint, inputs.arguments, generating=generating)

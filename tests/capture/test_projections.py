@@ -19,7 +19,7 @@ from attnviz.capture.projections.find import (
     read_inputs,
 )
 from attnviz.formula.projection import rotary_angles
-from attnviz.inputs.batch import encode
+from attnviz.inputs.batch import Inputs, encode
 from attnviz.results import (
     Rotation,
 )
@@ -29,7 +29,7 @@ from attnviz.results.projection import follow, source
 def captured(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     targets = TARGETS[:1] if model.module.config.is_encoder_decoder else None
-    batch = encode(model.checkpoint, TEXTS[:1], targets=targets)
+    batch = encode(model.checkpoint, Inputs(TEXTS[:1], targets=targets))
     return capture(model.module, batch.inputs, batch.axes)[0]
 
 

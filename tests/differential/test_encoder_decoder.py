@@ -11,7 +11,7 @@ import attnviz
 from attnviz import agreement
 from attnviz.capture.capture import capture
 from attnviz.errors import InputError
-from attnviz.inputs.batch import encode
+from attnviz.inputs.batch import Inputs, encode
 from attnviz.results.projection import STAGES
 
 CASES = [
@@ -50,7 +50,7 @@ def test_each_stack_matches_the_models_attentions(family, tokenizer):
     model = attnviz.load(module, tokenizer=tokenizer)
     result = model.attend(TEXTS[0], target=TARGETS[0])
     module.set_attn_implementation("eager")
-    inputs = encode(model.checkpoint, [TEXTS[0]], targets=[TARGETS[0]]).inputs
+    inputs = encode(model.checkpoint, Inputs(TEXTS[:1], targets=TARGETS[:1])).inputs
     with torch.no_grad():
         outputs = module(**inputs, output_attentions=True)
     for stack, reported in (
@@ -89,7 +89,7 @@ def test_the_axes_are_what_the_decoder_and_the_encoder_read(tokenizer):
 @pytest.mark.parametrize("family", TWO_SIDED)
 def test_swapped_sides_of_cross_attention_are_caught(family, dtype, tokenizer):
     model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
-    batch = encode(model.checkpoint, [TEXTS[0]], targets=[TEXTS[0]])  # with equal lengths
+    batch = encode(model.checkpoint, Inputs(TEXTS[:1], targets=TEXTS[:1]))  # with equal lengths
     (captured,) = capture(model.module, batch.inputs, batch.axes)
     records = [
         replace(record, input=record.key_input, key_input=record.input)

@@ -17,7 +17,7 @@ from vocabularies import ENGLISH, MAKERS, SCRIPTS, vocabulary
 import attnviz
 from attnviz.errors import InputError
 from attnviz.inputs.audio import read_sound
-from attnviz.inputs.batch import encode
+from attnviz.inputs.batch import Inputs, encode
 from attnviz.inputs.image import read_image
 
 KINDS = [kind for kind in MAKERS if kind not in ("canine", "esm")]  # ids below 30,000; any letter
@@ -31,7 +31,7 @@ def test_ids_are_those_of_the_tokenizers_own_call(family, kind, text):
     tokenizer = vocabulary(kind)
     checkpoint = attnviz.load(tiny(family), tokenizer=tokenizer).checkpoint
     target = ["le train"] if family in TWO_SIDED else None
-    batch = encode(checkpoint, [text], targets=target, truncate=True)
+    batch = encode(checkpoint, Inputs([text], targets=target), truncate=True)
     assert batch.details[0].check.equal
     own = tokenizer(text, return_tensors="pt")["input_ids"]
     length = batch.inputs["input_ids"].shape[1]

@@ -9,7 +9,7 @@ from planting import MAIN_PLACES, NO_PROVENANCE, expect_caught, plant, prove_eac
 import attnviz
 from attnviz import agreement
 from attnviz.capture.capture import capture
-from attnviz.inputs.batch import encode
+from attnviz.inputs.batch import Inputs, encode
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def captured(tokenizer):
                 model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
             texts = TEXTS[1:] if count is None else TEXTS[:count]
             targets = {"targets": texts[::-1]} if family in TWO_SIDED else {}
-            batch = encode(model.checkpoint, texts, **targets)
+            batch = encode(model.checkpoint, Inputs(texts, **targets))
             captures[key] = capture(model.module, batch.inputs, batch.axes)
         return captures[key]
 

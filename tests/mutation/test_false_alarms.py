@@ -12,7 +12,7 @@ import attnviz
 from attnviz import agreement
 from attnviz.agreement.compare import model_values, prove
 from attnviz.capture.capture import capture
-from attnviz.inputs.batch import encode
+from attnviz.inputs.batch import Inputs, encode
 
 TINY = ("bert", "gpt2", "llama", "t5", "reformer")
 
@@ -41,7 +41,7 @@ def check_batches(tokenizer, random_text, tally):
                 [random_text(chance, longest) for _ in several] for _ in range(2)
             )
             targets = {"targets": targets_text} if family in TWO_SIDED else {}
-            batch = encode(model.checkpoint, texts, **targets)
+            batch = encode(model.checkpoint, Inputs(texts, **targets))
             captures = capture(model.module, batch.inputs, batch.axes)
             layer_index = chance.randrange(len(captures[0].records))
             for text, each in enumerate(captures):
