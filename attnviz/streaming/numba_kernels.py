@@ -10,9 +10,7 @@ Scores are in units of log₂. `first` is the key of tile[:, 0], and row r is at
 from __future__ import annotations
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 f32, i32, i64 = np.float32, np.int32, np.int64
 # Copied from `scores`: numba compiles again only when this file changes.
@@ -230,22 +228,6 @@ def unpack(best, shift, total, row, keys, weights):
                     weights[head, row + r, i] = _exp2(score - shift[head, r]) / total[head, r]
 
 
-@intrinsic
-def _float_of(context, bits):
-    def cast(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.int32), cast
-
-
-@intrinsic
-def _bits_of(context, number):
-    def cast(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return types.int32(types.float32), cast
-
-
 @njit(fastmath={"contract"}, cache=True)
 def _exp2(x):
     """Return 2^x: the fraction by a polynomial, the integer part by the exponent bits."""
@@ -253,8 +235,8 @@ def _exp2(x):
     rounded = x + _ROUND
     f = x - (rounded - _ROUND)
     power = _C0 + f * (_C1 + f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * _C6)))))
-    bits = i32(_bits_of(power) + i32(_bits_of(rounded) << i32(23)))
-    return _float_of(bits) if x > f32(-126) else f32(0)
+    bits = f32(power).view(i32) + i32(f32(rounded).view(i32) << i32(23))
+    return i32(bits).view(f32) if x > f32(-126) else f32(0)
 
 
 @njit(cache=True)
@@ -276,7 +258,7 @@ def _sort_in(x, best):
 @njit(cache=True)
 def _packed(x, index):
     """Return a number that orders by x, then by the lower index first."""
-    bits = _bits_of(x)
+    bits = f32(x).view(i32)
     bits = bits ^ i32(0x7FFFFFFF) if bits < 0 else bits
     return (i64(bits) << 32) | (_LOW - index)
 
@@ -289,4 +271,4 @@ def _index(packed):
 @njit(cache=True)
 def _score(packed):
     bits = i32(packed >> 32)
-    return _float_of(bits ^ i32(0x7FFFFFFF) if bits < 0 else bits)
+    return i32(bits ^ i32(0x7FFFFFFF) if bits < 0 else bits).view(f32)
