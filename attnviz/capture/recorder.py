@@ -153,18 +153,17 @@ class Recorder(ModuleWatcher):
                 *self._output_of(path, number, attention),
             )
             calls.append(map_tensors(call, lambda tensor: tensor.to(device)))
-        by_entry: dict[tuple[str, int], list[AttentionCall]] = defaultdict(list)
-        for recorded, call in zip(self._recorded, calls, strict=True):
-            by_entry[recorded.path, recorded.entry].append(call)
+        pairs = [*zip(self._recorded, calls, strict=True)]
         for entry, returned in self._returned.items():
-            by_size = sorted(by_entry[entry], key=lambda one: -one.attention.query.shape[-2])
-            for other in by_size[1:]:
-                main = by_size[0]
+            of_entry = [call for one, call in pairs if (one.path, one.entry) == entry]
+            main, *others = sorted(of_entry, key=lambda one: -one.attention.query.shape[-2])
+            for other in others:
                 joined = _with_rows_of(main.attention, other.attention, returned)
                 if joined is not None:
                     calls.remove(other)
-                    by_size[0] = replace(main, attention=joined, merged_heads=None, output=None)
-                    calls[calls.index(main)] = by_size[0]
+                    number = calls.index(main)
+                    main = replace(main, attention=joined, merged_heads=None, output=None)
+                    calls[number] = main
         # The recorder and its tracer refer to each other: they would outlive this function.
         self._recorded.clear()
         self._output_calls.clear()

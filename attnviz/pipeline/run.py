@@ -319,16 +319,7 @@ class _Run:
         cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // known.heads)))
         cell = -(-len(axis) // cells)
         records, references = capture_pooled(module, batch.inputs, axis, known.calls, cell)
-        outputs = outputs_of_start(module, batch.inputs)
-        (output,) = agreement.check_output(outputs, {}, 1, len(records))
-        report = agreement.verify(
-            records,
-            references,
-            output=output,
-            input=batch.details[0].check,
-            versions=package_versions(),
-            weights_sha256=checkpoint.current_sha256(),
-        )
+        report = agreement.verify(records, references, **self._of_start(len(records)))
         pooled = (
             f"each cell joins {cell} × {cell} of the {len(axis):,} × {len(axis):,} weights "
             "(columns summed with their signs, rows averaged)"
@@ -390,19 +381,14 @@ class _Run:
             )
 
         capture_streamed(module, batch.inputs, batch.axes, rows, reduction, compare_and_store)
-        outputs = outputs_of_start(module, batch.inputs)
-        (output,) = agreement.check_output(outputs, {}, 1, layers)
         streamed = tuple(replace(entry, layers=layers_of[entry.stack]) for entry in attentions)
         report = agreement.report(
             proofs,
             str(module.dtype).removeprefix("torch."),
             str(device),
-            versions=package_versions(),
-            weights_sha256=checkpoint.current_sha256(),
             rows=(len(rows), len(axis)),
-            output=output,
-            input=batch.details[0].check,
             digests=digests_of(streamed),
+            **self._of_start(layers),
         )
         notes = self._doubts(0) if known is None else (*self._doubts(0), *known.notes)
         if known is not None and (others := len(known.modules)):
@@ -413,6 +399,17 @@ class _Run:
                 f"{'are' if others > 1 else 'is'} linear attention",
             )
         return self._result(0, (), report, notes, streamed=streamed)
+
+    def _of_start(self, layers: int) -> dict[str, Any]:
+        """Return what a report says of a long text's input, versions and weights, and its start."""
+        outputs = outputs_of_start(self.checkpoint.module, self.batch.inputs)
+        (output,) = agreement.check_output(outputs, {}, 1, layers)
+        return {
+            "output": output,
+            "input": self.batch.details[0].check,
+            "versions": package_versions(),
+            "weights_sha256": self.checkpoint.current_sha256(),
+        }
 
     def _moved_keys(self, captures: Sequence[Capture]) -> dict[str, list[MovedKeys]]:
         """Return how far keys moved when each input was changed, by kind; {} if none can be."""

@@ -14,7 +14,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import psutil
@@ -146,10 +146,8 @@ def silence_logs() -> Iterator[None]:
     ]
     if logging.lastResort is not None:  # of libraries without a handler
         handlers.append(logging.lastResort)
-    for handler in handlers:
-        handler.addFilter(from_other_thread)
-    try:
-        yield
-    finally:
+    with ExitStack() as filters:
         for handler in handlers:
-            handler.removeFilter(from_other_thread)
+            handler.addFilter(from_other_thread)
+            filters.callback(handler.removeFilter, from_other_thread)
+        yield
