@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache, partial
 from threading import Barrier, Event, Lock
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -75,11 +75,14 @@ def reduce_map(spec: ScoreSpec, buffers: MapBuffers) -> bool:
         for heads in track(groups):
             group = _HeadGroup(plan, heads)
             shares = [starts[i::threads] for i in range(min(threads, len(starts)))]
-            sums = [group.sums.zeros() for _ in shares]  # one for each thread, added in order
+            first = [np.full_like(*one) for one in zip(group.sums, (0, 0, NEVER), strict=True)]
+            sums = [[one.copy() for one in first] for _ in shares]  # of each thread
             pairs = zip(shares, sums, strict=True)
             finite += on_threads([partial(group.reduce, *pair) for pair in pairs])
-            for part in sums:
-                group.sums.add(part)
+            for received, mean, largest in sums:  # in order
+                group.sums[0][:] += received
+                group.sums[1][:] += mean
+                np.maximum(group.sums[2], largest, out=group.sums[2])
     buffers.largest.exp2_()
     return all(finite)
 
@@ -118,23 +121,6 @@ class _Plan:
         self.factor = spec.scale * (LOG2_E if spec.plain else 1)
 
 
-class _Sums(NamedTuple):
-    """What blocks of some heads add up, as `numba_kernels.pool` takes it."""
-
-    received: Any
-    mean: Any
-    largest: Any
-
-    def zeros(self) -> _Sums:
-        zeros = np.zeros_like
-        return _Sums(zeros(self.received), zeros(self.mean), np.full_like(self.largest, NEVER))
-
-    def add(self, other: _Sums) -> None:
-        self.received[:] += other.received
-        self.mean[:] += other.mean
-        np.maximum(self.largest, other.largest, out=self.largest)
-
-
 class _HeadGroup:
     """Some heads of a map: their keys (h, n, d), values (h, n, d_v) and outputs."""
 
@@ -149,13 +135,14 @@ class _HeadGroup:
         def arrays(*tensors: Tensor) -> list[Any]:
             return [tensor[heads].numpy() for tensor in tensors]
 
-        self.sums = _Sums(*arrays(buffers.received, buffers.mean, buffers.largest))
+        # What blocks add up, as `numba_kernels.pool` takes it.
+        self.sums = arrays(buffers.received, buffers.mean, buffers.largest)
         (self.near,) = arrays(buffers.near)
         self.by_row = arrays(buffers.lse, buffers.entropy, buffers.distance, buffers.marked)
         self.top = arrays(buffers.top_keys, buffers.top_weights)
         self.attended = buffers.attended.transpose(0, 1).numpy()  # as it lies in memory
 
-    def reduce(self, starts: Sequence[int], sums: _Sums, stop: Event) -> bool:
+    def reduce(self, starts: Sequence[int], sums: list[Any], stop: Event) -> bool:
         """Reduce the blocks of rows that start there; return whether all results are finite."""
         finite, block = True, None
         for start in starts:
@@ -185,7 +172,7 @@ class _RowBlock:
         self.sums = np.empty((4, h, height), np.float32)
         self.best = np.empty((h, buffers.top, height), np.int64)
 
-    def reduce(self, start: int, sums: _Sums) -> bool:
+    def reduce(self, start: int, sums: list[Any]) -> bool:
         """Reduce the rows from `start` on; return whether all results are finite."""
         kernels, group, plan = self.plan.kernels, self.group, self.plan
         rows = slice(start, start + self.height)
