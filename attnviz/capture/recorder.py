@@ -153,17 +153,18 @@ class Recorder(ModuleWatcher):
                 *self._output_of(path, number, attention),
             )
             calls.append(map_tensors(call, lambda tensor: tensor.to(device)))
-        pairs = [*zip(self._recorded, calls, strict=True)]
+        by_entry: dict[tuple[str, int], list[AttentionCall]] = defaultdict(list)
+        for recorded, call in zip(self._recorded, calls, strict=True):
+            by_entry[recorded.path, recorded.entry].append(call)
         for entry, returned in self._returned.items():
-            of_entry = [call for one, call in pairs if (one.path, one.entry) == entry]
-            main, *others = sorted(of_entry, key=lambda one: -one.attention.query.shape[-2])
-            for other in others:
+            by_size = sorted(by_entry[entry], key=lambda one: -one.attention.query.shape[-2])
+            for other in by_size[1:]:
+                main = by_size[0]
                 joined = _with_rows_of(main.attention, other.attention, returned)
                 if joined is not None:
                     calls.remove(other)
-                    number = calls.index(main)
-                    main = replace(main, attention=joined, merged_heads=None, output=None)
-                    calls[number] = main
+                    by_size[0] = replace(main, attention=joined, merged_heads=None, output=None)
+                    calls[calls.index(main)] = by_size[0]
         # The recorder and its tracer refer to each other: they would outlive this function.
         self._recorded.clear()
         self._output_calls.clear()
