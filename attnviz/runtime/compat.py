@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, wraps
 from threading import Lock
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
 CAST = "_to_copy"
 
 _wrap_lock = Lock()
-FusedAttention: TypeAlias = Callable[[Tensor, Tensor, Tensor, bool, float], tuple[Tensor, Tensor]]
 
 
 def outside_dispatch_modes() -> AbstractContextManager[None]:
@@ -173,31 +172,22 @@ def global_forward_hooks() -> list[Callable[..., Any]]:
     return [*hooks._global_forward_pre_hooks.values(), *hooks._global_forward_hooks.values()]
 
 
-def cuda_attention_operators() -> dict[str, FusedAttention]:
-    """Return torch's fused attention on CUDA as functions that return the log-sum-exp too.
+def cuda_attention(
+    name: str, Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return the output of torch's fused attention on CUDA of this name, and its log-sum-exp.
 
-    They take Q (1, H, m, d), K and V (1, G, n, d), whether a query reads no later key (then m = n),
+    It takes Q (1, H, m, d), K and V (1, G, n, d), whether a query reads no later key (then m = n),
     and the scale. `varlen_attn` is public and returns the same, but only since torch 2.12, and in
     half precision.
     """
-    # The arguments before `causal` and after it.
-    arguments: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
-        "cudnn": ((None, True, 0.0), (False,)),
-        "flash": ((0.0,), (False,)),
-        "efficient": ((None, True, 0.0), ()),
-    }
-
-    def attend(
-        name: str, Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        before, after = arguments[name]
-        if name == "efficient":
-            K, V = (tensor.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for tensor in (K, V))
-        attention = getattr(torch.ops.aten, f"_scaled_dot_product_{name}_attention")
-        output, lse = attention(Q, K, V, *before, causal, *after, scale=scale)[:2]
-        return output, lse
-
-    return {name: partial(attend, name) for name in arguments}
+    before = (0.0,) if name == "flash" else (None, True, 0.0)
+    after = () if name == "efficient" else (False,)
+    if name == "efficient":
+        K, V = (tensor.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for tensor in (K, V))
+    attention = getattr(torch.ops.aten, f"_scaled_dot_product_{name}_attention")
+    output, lse = attention(Q, K, V, *before, causal, *after, scale=scale)[:2]
+    return output, lse
 
 
 def supports_fused_attention(model: nn.Module) -> bool:

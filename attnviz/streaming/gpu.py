@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from attnviz.errors import AttnvizWarning
 from attnviz.formula.attention import repeat_heads
 from attnviz.results import MaskRule
-from attnviz.runtime.compat import FusedAttention, cuda_attention_operators
+from attnviz.runtime.compat import cuda_attention
 from attnviz.streaming import reference
 from attnviz.streaming.reference import MapBuffers
 from attnviz.streaming.scores import LOG2_E, NEVER, ScoreSpec
@@ -308,22 +309,19 @@ class _DensePart:
 
 def _operators(device: torch.device) -> dict[str, Operator]:
     """Return the functions that return an output and its log-sum-exp, the fastest first."""
-
-    def private(function: FusedAttention) -> Operator:
-        def operator(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
-            Q, K, V = (tensor[None] for tensor in (spec.query, spec.key, value))
-            output, lse = function(Q, K, V, _is_causal(spec), spec.scale)
-            H, m, _ = spec.shape
-            return output[0], lse.reshape(H, -1)[:, :m].float()
-
-        return operator
-
-    operators = {name: private(one) for name, one in cuda_attention_operators().items()}
-    operators |= {"varlen": _varlen, "sdpa": _sdpa}
+    public = {"varlen": _varlen, "sdpa": _sdpa}
     order = ["varlen", "flash", "cudnn", "efficient", "sdpa"]
     if torch.cuda.get_device_capability(device) >= (9, 0):  # what sdpa itself runs there
         order = ["cudnn", "varlen", "flash", "efficient", "sdpa"]
-    return {name: operators[name] for name in order}
+    return {name: public.get(name) or partial(_private, name) for name in order}
+
+
+def _private(name: str, spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the results of an operator of torch."""
+    Q, K, V = (tensor[None] for tensor in (spec.query, spec.key, value))
+    output, lse = cuda_attention(name, Q, K, V, _is_causal(spec), spec.scale)
+    H, m, _ = spec.shape
+    return output[0], lse.reshape(H, -1)[:, :m].float()
 
 
 def _is_causal(spec: ScoreSpec) -> bool:

@@ -202,14 +202,14 @@ def test_the_order_of_operators(monkeypatch):
 def test_an_operator_of_torch(monkeypatch, rule):
     """The operator for CPUs returns what those for GPUs do, in the same shapes."""
 
-    def flash(Q, K, V, causal, scale):
+    def flash(_, Q, K, V, causal, scale):
         K, V = (tensor.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for tensor in (K, V))
         attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         return attention(Q, K, V, 0.0, causal, scale=scale)
 
     monkeypatch.setattr(gpu, "_refused", set())
     monkeypatch.setattr(gpu, "log_sum_exp", None)
-    monkeypatch.setattr(gpu, "cuda_attention_operators", lambda: dict.fromkeys(PRIVATE, flash))
+    monkeypatch.setattr(gpu, "cuda_attention", flash)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     expect_right(*drawn(rule=rule))
     assert not gpu._refused
