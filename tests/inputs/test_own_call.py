@@ -117,7 +117,7 @@ def test_bytes_of_a_character_and_blanks_are_written_so_that_they_can_be_read(re
 
 
 def test_a_pair_of_a_tokenizer_written_in_python_has_two_texts(reading):
-    (axis,) = encode(reading("byt5"), ["ab c"], ["é d"]).axes["text"]
+    (axis,) = encode(reading("byt5"), Inputs(["ab c"], ["é d"])).axes["text"]
     assert axis.word_labels == ("ab", "c", "é", "d")
     assert axis.segments[axis.labels.index("</s>") + 1] == 1
 
