@@ -30,7 +30,6 @@ from attnviz.agreement.verdict import (
     dtypes,
     largest_by_head,
     regression,
-    squares,
     tolerance_of,
 )
 from attnviz.results import (
@@ -576,10 +575,12 @@ def _measure_output(
                 added.masked_fill_(ignored[some], 0.0)
             flat = added.flatten(2).transpose(0, 1)  # (N, h, m·d_model)
             across = [(flat @ d[some, :, None]).squeeze(-1) for d in (dy, dz)]
-            blocks.append(torch.stack([squares(flat), *across, (flat != 0).sum(-1)]))
+            square = torch.linalg.vecdot(flat, flat)
+            blocks.append(torch.stack([square, *across, (flat != 0).sum(-1)]))
         sums.append(torch.cat(blocks, -1))
     names = [f"of heads {name}" for name in REGRESSION[:4]]
-    return found | dict(zip(names, torch.cat(sums, 1), strict=True)) | {"of heads zz": squares(dz)}
+    found["of heads zz"] = torch.linalg.vecdot(dz, dz)
+    return found | dict(zip(names, torch.cat(sums, 1), strict=True))
 
 
 def rows_compared(record: AttentionRecord) -> Tensor:

@@ -224,12 +224,6 @@ def largest_by_head(tensor: Tensor) -> Tensor:
     return largest
 
 
-def squares(rows: Tensor) -> Tensor:
-    """Return the sum of the squares of each row."""
-    total: Tensor = torch.linalg.vecdot(rows, rows)
-    return total
-
-
 def regression(x: Tensor, dy: Tensor, dz: Tensor) -> Numbers:
     """Return the sums of each head by which y = x + dy and z = x + dz are regressed on x."""
     x, dy, dz = (values.flatten(1) for values in (x, dy, dz))

@@ -406,33 +406,30 @@ def find_spans(run: ModuleRun) -> Iterator[InlineCall]:
     keys reach all features of their head. Derivatives show what reaches what; whether the result
     is linear in the values is for the caller to test.
     """
-    leaves = [
-        None if output is None else output.detach().clone().requires_grad_()
-        for output in run.outputs
-    ]
+    leaves = {
+        number: output.detach().clone().requires_grad_()
+        for number, output in enumerate(run.outputs)
+        if output is not None
+    }
     with torch.enable_grad():
-        results = run.replay(leaves)
+        results = run.replay([*map(leaves.get, range(len(run.calls)))])
     for end, result in enumerate(results):
         if result is None or not result.requires_grad or result.dim() < 3:
             continue
-        reach = _Reach(result, [leaf for leaf in leaves[:end] if leaf is not None])
-        numbers = [number for number, leaf in enumerate(leaves[:end]) if leaf is not None]
-        others = tuple(
-            number
-            for number, grad in zip(numbers, reach.of(torch.ones_like(result)), strict=True)
-            if grad is not None and grad.any()
-        )
+        reach = _Reach(result, {number: leaf for number, leaf in leaves.items() if number < end})
+        reaching = reach.of(torch.ones_like(result))
+        others = tuple(n for n, grad in reaching.items() if grad is not None and grad.any())
         for tokens in range(1, result.dim()):
-            for number, grad in zip(numbers, reach.of_half(tokens), strict=True):
+            for number, grad in reach.of_half(tokens).items():
                 leaf = leaves[number]
-                if grad is None or leaf is None or leaf.dim() != result.dim() or not grad.any():
+                if grad is None or leaf.dim() != result.dim() or not grad.any():
                     continue
                 for features in range(1, result.dim()):
                     rest = [dim for dim in range(result.dim()) if dim not in (tokens, features)]
                     fits = all(leaf.shape[dim] == result.shape[dim] for dim in rest)
                     if features == tokens or not fits:
                         continue
-                    order = reach.one_to_one(numbers.index(number), tokens, features)
+                    order = reach.one_to_one(number, tokens, features)
                     if order is not None:
                         is_all = len(order) == leaf.shape[features]
                         also = tuple(one for one in others if one != number or not is_all)
@@ -444,30 +441,28 @@ class _Reach:
     """Which of some tensors reach which parts of a result, by random derivatives."""
 
     result: Tensor
-    leaves: list[Tensor]
+    leaves: dict[int, Tensor]  # by the numbers of their calls, as what is returned
 
-    def of(self, part: Tensor) -> tuple[Tensor | None, ...]:
+    def of(self, part: Tensor) -> dict[int, Any]:
         """Return the derivatives of a random sum over a part of the result, which is 1 there."""
         generator = torch.Generator("cpu").manual_seed(0)
         noise = torch.randn(part.shape, generator=generator, device="cpu").to(part)
-        return torch.autograd.grad(
-            self.result, self.leaves, part * noise, retain_graph=True, allow_unused=True
-        )
+        tensors, options = [*self.leaves.values()], {"retain_graph": True, "allow_unused": True}
+        grads = torch.autograd.grad(self.result, tensors, part * noise, **options)
+        return dict(zip(self.leaves, grads, strict=True))
 
-    def of_half(self, tokens: int, part: Tensor | None = None) -> list[Any]:
+    def of_half(self, tokens: int, part: Tensor | None = None) -> dict[int, Any]:
         """Return what reaches every other position from the positions between, in a part."""
         size = self.result.shape[tokens]
         odd = torch.arange(size, device=self.result.device) % 2
         shape = [size if dim == tokens else 1 for dim in range(self.result.dim())]
         half = odd.reshape(shape).to(self.result).expand_as(self.result)
         even = torch.arange(0, size, 2, device=self.result.device)
-        return [
-            # Positions of other tensors do not correspond.
-            grad.index_select(tokens, even)
-            if grad is not None and grad.dim() > tokens and grad.shape[tokens] == size
-            else grad
-            for grad in self.of(half if part is None else half * part)
-        ]
+        grads = self.of(half if part is None else half * part)
+        for number, grad in grads.items():  # positions of other tensors do not correspond
+            if grad is not None and grad.dim() > tokens and grad.shape[tokens] == size:
+                grads[number] = grad.index_select(tokens, even)
+        return grads
 
     def one_to_one(self, leaf: int, tokens: int, features: int) -> Tensor | None:
         """Return the feature that alone reaches each of the result, read digit by binary digit."""
