@@ -92,10 +92,8 @@ def restoring(
 @contextmanager
 def weights_in_memory(attentions: Iterable[find.AttentionModule | None]) -> Iterator[None]:
     """Hold all weights of some attention modules in memory, also those that are offloaded."""
-    known = [attention for attention in attentions if attention is not None]
-    modules = [attention.module for attention in known]
-    modules += [attention.output for attention in known if attention.output is not None]
-    with held_whole(dict.fromkeys(modules)):
+    modules = [m for one in attentions if one is not None for m in (one.module, one.output)]
+    with held_whole(dict.fromkeys(m for m in modules if m is not None)):
         yield
 
 

@@ -130,8 +130,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def encode_arguments(
     checkpoint: Checkpoint, given: Arguments
-) -> tuple[dict[str, Any], Axes, tuple[TextPair, ...]]:
-    """Return arguments as the model takes them, the axes of N inputs by kind, and their texts.
+) -> tuple[dict[str, Any], Axes, tuple[tuple[str | None, str | None], ...]]:
+    """Return arguments as the model takes them, the axes of N inputs by kind, and their N texts.
 
     Raises InputError for a name that the model's forward does not take.
     """
@@ -158,7 +158,7 @@ def encode_arguments(
         if isinstance(ids := values.get(name), Tensor):
             _expect_ids(checkpoint, name, ids)
     axes: Axes = {}
-    texts: tuple[TextPair, ...] = ()
+    texts: tuple[tuple[str | None, str | None], ...] = ((None, None),)
     if tokenizer is not None and _are_ids(values.get("input_ids"), mask):
         read = _text_axes(checkpoint, values)
         axes["text"], texts = tuple(axis for axis, _ in read), tuple(text for _, text in read)
@@ -186,7 +186,7 @@ def encode_arguments(
                 "or one for all."
             )
         axes[kind] = of * (count // len(of))
-    return values, _labeled(axes, given, count), texts * (count // max(1, len(texts)))
+    return values, _labeled(axes, given, count), texts * (count // len(texts))
 
 
 def _expect_ids(checkpoint: Checkpoint, name: str, ids: Tensor) -> None:

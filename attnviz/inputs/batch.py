@@ -326,23 +326,18 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
     inputs = _placed(checkpoint, inputs)
     has_image = "image" in axes and len(axes["image"]) == 1
     axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
-    count = (
-        len(next(iter(axes.values())))
-        if axes
-        else pretrained.count_inputs(checkpoint.module, inputs)
-    )
     lost = sorted({"attention_mask", "token_type_ids"} & arguments.values.keys() - inputs.keys())
     read = f"read as arguments of the model: {Arguments(inputs).summary}"
     differs = (f"{', '.join(lost)} left out: the model takes no such argument",) if lost else ()
-    if generating and count > 1:
-        raise InputError(f"inputs holds {count} inputs. Give one to generate after it.")
+    if generating and len(texts) > 1:
+        raise InputError(f"inputs holds {len(texts)} inputs. Give one to generate after it.")
     return Batch(
         inputs,
         axes,
         image=processed_image(checkpoint, None, inputs) if has_image else None,
         details=tuple(
             EncodedInput(InputCheck(True, differs), (read, *differs, *own), texts=pair)
-            for pair in texts or [(None, None)] * count
+            for pair in texts
         ),
     )
 
