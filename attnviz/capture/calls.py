@@ -18,7 +18,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
@@ -130,22 +130,16 @@ def watching_functions(
 
         return watched
 
-    with functions_lock:
-        owners = _owners(model)
-        functions = [one for one in functions_of(model) if _may_mix(*one[1:])]
-        values = [value for owner in owners for value in vars(owner).values()]
-        operators: set[Any] = {value for value in values if _is_operator(value)}
-        try:
-            for owner, name, function in functions:
+    with functions_lock, ExitStack() as originals:
+        values = [value for owner in _owners(model) for value in vars(owner).values()]
+        for operator in set(filter(_is_operator, values)):
+            operator.apply = wrap(_apply(operator))
+            originals.callback(delattr, operator, "apply")
+        for owner, name, function in functions_of(model):
+            if _may_mix(name, function):
                 setattr(owner, name, wrap(function))
-            for operator in operators:
-                operator.apply = wrap(_apply(operator))
-            yield
-        finally:
-            for owner, name, function in functions:
-                setattr(owner, name, function)
-            for operator in operators:
-                del operator.apply
+                originals.callback(setattr, owner, name, function)
+        yield
 
 
 def functions_of(model: nn.Module) -> list[tuple[Any, str, FunctionType]]:
