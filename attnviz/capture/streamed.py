@@ -174,10 +174,8 @@ class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
     def run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         result = func(*args, **kwargs)
         if name in SOFTMAX:
-            whole = result.dim() > 2 and min(result.shape[-2:]) >= self._length
-            self.missed = self.missed or whole
-        elif any(operator in name for operator in _FUSED):
-            self.missed = True
+            self.missed |= result.dim() > 2 and min(result.shape[-2:]) >= self._length
+        self.missed |= any(operator in name for operator in _FUSED)
         return result
 
 
