@@ -27,6 +27,7 @@ from attnviz.capture.projections.match import Executed, match_batch, match_proje
 from attnviz.capture.recorder import AttentionCall
 from attnviz.capture.stacks import StackCounter, stacks_of
 from attnviz.capture.tracing.arrange import Attention
+from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
 from attnviz.errors import ModelError
 from attnviz.models.devices import input_device
 from attnviz.models.pretrained import count_inputs, forward_parameters
@@ -333,8 +334,7 @@ class OwnNumbers:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        tensors = (*model.parameters(), *model.buffers())
-        self._storages = {_storage(tensor) for tensor in tensors if not tensor.is_meta}
+        self._weights = ConstantStorages([*model.parameters(), *model.buffers()])
         self._copies: dict[tuple[Any, ...], Tensor] = {}
 
     def copy(self, value: Any) -> Any:
@@ -342,21 +342,14 @@ class OwnNumbers:
         return watch.map_tensors(value, self._of_tensor)
 
     def _of_tensor(self, tensor: Tensor) -> Tensor:
-        if (storage := _storage(tensor)) is None or storage not in self._storages:
+        if tensor not in self._weights:
             return tensor
-        layout = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+        place = storage_key(tensor), tensor.storage_offset()
+        layout = *place, tensor.shape, tensor.stride(), tensor.dtype
         if layout not in self._copies:
             copy = tensor.detach().clone(memory_format=torch.contiguous_format)
             self._copies[layout] = copy
         return self._copies[layout]
-
-
-def _storage(tensor: Tensor) -> tuple[str, int] | None:
-    """Return where the memory of a tensor begins; None for a tensor that wraps others."""
-    try:
-        return str(tensor.device), tensor.untyped_storage().data_ptr()
-    except RuntimeError:
-        return None
 
 
 @dataclass(frozen=True, eq=False)
