@@ -239,7 +239,6 @@ def _expect_fit(
                 f"The weights are {m} × {n}, but there are {len(labels)} {what}. Give one label "
                 "for each, special tokens such as [CLS] among them."
             )
-
     for is_wrong, what in ((~array.isfinite(), "no number"), (array < 0, "negative")):
         if is_wrong.any():
             head, row, column = is_wrong.nonzero()[0].tolist()
