@@ -527,13 +527,11 @@ def _join(steps: Sequence[AttentionCall]) -> AttentionCall:
     n, low = key.shape[-2], torch.finfo(key.dtype).min
     if sinks is not None and sinks.dim() > 1:
         sinks = torch.cat([a.sinks for a in attentions if a.sinks is not None], dim=-1)
-    capped_bias = None
-    if last.attention.capped_bias is not None:
-        capped_bias = _join_terms(attentions, "capped_bias", 0.0)
+    has_cap = last.attention.capped_bias is not None
     joined = replace(
         last.attention,
         query=torch.cat([attention.query for attention in attentions], dim=-2),
-        capped_bias=capped_bias,
+        capped_bias=_join_terms(attentions, "capped_bias", 0.0) if has_cap else None,
         bias=_join_terms(attentions, "bias", 0.0),
         mask=_join_terms(attentions, "mask", low),
         sinks=sinks,

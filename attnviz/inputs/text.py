@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,13 +42,11 @@ _LISTED = 5  # characters or words in a message
 _SMALL = 2**20  # bytes of text that always fit; asking for free memory takes longer
 
 
-@contextmanager
-def translate(checkpoint: Checkpoint) -> Iterator[None]:
+def translate(checkpoint: Checkpoint) -> AbstractContextManager[None]:
     """Turn any exception of the checkpoint's tokenizer or processor into a one-line error."""
     message = f"The tokenizer or processor of {checkpoint.name} cannot read this input"
     ways = "Check its files, or pass another one (tokenizer=, processor=)."
-    with libraries.translate(_input_memory(checkpoint), message, ways):
-        yield
+    return libraries.translate(_input_memory(checkpoint), message, ways)
 
 
 def _input_memory(checkpoint: Checkpoint) -> MemoryBudget:
