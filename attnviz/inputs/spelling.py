@@ -114,20 +114,14 @@ def align(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> list[Span]:
     origins = [n for n, character in enumerate(text) for _ in _fold(character)]
     folded = _letters(text)
     places: list[Span] = [(0, 0)] * len(groups)  # in the letters
-    start = 0
-    while start < len(groups):
-        unknown = start
-        while start < len(groups) and groups[start][2] is None:
-            start += 1
-        end = start
-        while end < len(groups) and groups[end][2] is not None:
-            end += 1
+    kinds = "".join("?" if letters is None else "x" for _, _, letters in groups)
+    for match in re.finditer(r"(\?*)(x*)", kinds):  # unknown tokens, and the others after them
+        unknown, start, end = match.start(1), match.start(2), match.end()
         before = places[unknown - 1][1] if unknown else 0
         run = [str(letters) for _, _, letters in groups[start:end]]
         places[start:end] = _find(run, folded, before, len(folded))
         after = places[start][0] if run else len(folded)
         places[unknown:start] = _divide(origins, text, (before, after), start - unknown)
-        start = end
     spans: list[Span] = [(0, 0)] * len(ids)
     for (first, last, _), (a, b) in zip(groups, places, strict=True):
         begin = origins[a] if a < len(origins) else len(text)
