@@ -55,7 +55,7 @@ def restoring(
     configs = compat.attention_configs(model)
     states = [state for module in model.modules() for state in compat.state_of(module)]
     states += map(vars, configs)
-    before = [*map(dict, states)]
+    before = [dict(state) if state else {} for state in states]  # most are empty
     # Those that a run may write.
     buffers = [
         (buffer, compat.write_count(buffer), buffer.clone())
@@ -80,9 +80,10 @@ def restoring(
         if is_first:
             needs_isolation[model] = isolated.was_needed
     finally:
-        for state, members in filter(any, zip(states, before, strict=True)):  # most are empty
-            state.clear()
-            state.update(members)
+        for state, members in zip(states, before, strict=True):
+            if state or members:
+                state.clear()
+                state.update(members)
         with torch.no_grad():
             for buffer, writes, values in buffers:
                 if compat.write_count(buffer) != writes:
