@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-FILES = 186
-LINES = 46_207
+FILES = 168
+LINES = 45_145
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

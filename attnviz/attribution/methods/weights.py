@@ -59,10 +59,12 @@ def weights_of(score: Score) -> Iterator[Tensor]:
     In an encoder–decoder those of the encoder come first, then the self-attention and the
     cross-attention of each layer of the decoder.
     """
-    stacks = score.readout.stacks
+    stacks, T = score.readout.stacks, score.ids.shape[1]
     for record in score.result:
         weights = record.weights()
-        yield stacks.place(record.path).embed(weights, score.ids.shape[1]) if stacks else weights
+        if not stacks and weights.shape[1:] != (T, T):
+            raise ModelError(f"{record.path} does not attend from token to token: use attend.")
+        yield stacks.place(record.path).embed(weights, T) if stacks else weights
 
 
 def multiply_layers(weights: Iterable[Tensor]) -> Tensor:
