@@ -12,6 +12,7 @@ from typing import Any
 from architectures.overrides import NOT_SHOWN, REASONS
 from attnviz.models.architectures import Architecture, summary
 from attnviz.models.architectures import read as read_catalogue
+from attnviz.results.text import shortened
 
 COLUMNS = ["name", "model_class", "attentions", "softmaxes", "reached", "stages", "difference",
            "state", "reason", "linear", "use"]  # fmt: skip
@@ -40,6 +41,7 @@ model itself fails. Settings that are not the default are position types, rotary
 layers, gates and windows (`VARIANTS` in `scripts/architectures/overrides.py`).
 """
 HIDDEN = "not shown:"  # begins the note on layers that mix tokens and are not shown
+FOLDER = re.compile(r"\btmp\w{8}\b")  # from which a model was loaded
 MISSING = re.compile(r"requires the (\S+) library but it was not found")
 INITIALS = {"query": "Q", "key": "K", "value": "V", "scores": "S", "weights": "A",
             "head output": "H", "output": "O"}  # fmt: skip
@@ -273,7 +275,8 @@ def exceptions(result: dict[str, Any]) -> list[str]:
         state, why = result.get(call, ("verified", ""))
         state = use_state(state, why)
         if state not in ("verified", "no attention"):
-            calls.setdefault((state, why.partition(": ")[2] or why), []).append(call)
+            why = FOLDER.sub("the model", why.partition(": ")[2] or why)
+            calls.setdefault((state, shortened(why, 240)), []).append(call)
     name = result["architecture"].replace("|", "\\|")
     if "reason" in result:
         return [f"- `{name}` (not run): {reason(result)}"]
