@@ -1,5 +1,5 @@
 from . import plot as plot
-from .agreement.saved import load_result as load_result
+from .agreement.compare import load_result as load_result
 from .analyses.ablate.compute import ablate as ablate
 from .analyses.ablate.result import AblationResult as AblationResult
 from .analyses.check.compute import check as check
