@@ -2,7 +2,8 @@
 
 `watch` runs a model while a watcher takes the arguments of each attention function that it calls.
 There is one watcher for each purpose: the recorder of whole maps (recorder.py), the reader of a
-batch (batched.py), the run of a long text (streamed.py).
+batch (batched.py), the run of a long text (streamed.py). A run that draws random numbers, or writes
+weights, is isolated.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from operator import is_
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,13 +32,13 @@ from attnviz.models.devices import held_whole, input_device
 from attnviz.models.pretrained import forward_parameters
 from attnviz.results import Axis
 from attnviz.runtime import compat
-from attnviz.runtime.isolation import IsolatedRun
 from attnviz.runtime.libraries import MemoryBudget, translate
 from attnviz.runtime.precision import full_float32
 
 _SHORT = 4  # tokens of a text that shows whether attention moves the output
 # Whether a model draws random numbers or writes weights, once it has run, or its plan says so.
 needs_isolation: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_drawing = threading.Lock()  # of the generators of the process
 
 
 @contextmanager
@@ -407,3 +409,92 @@ class ModuleWatcher(AttentionWatcher):
         modules: list[nn.Module] = [module for module, _, _ in reversed(self.running)]
         with_parameters = (m for m in modules if next(m.parameters(), None) is not None)
         return next(with_parameters, modules[-1])
+
+
+class IsolatedRun(compat.TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Dispatch mode in which a model neither draws from the process nor writes its weights.
+
+    Random operators draw from generators with a seed. Few take no generator, such as dropout on a
+    GPU: while one runs, the state of the process's generator is that of this one. A model that
+    calls `torch.manual_seed` seeds the generators of this mode. What writes a parameter in place,
+    as a model that rescales its layers does, writes to a copy, which is dropped at the end.
+    """
+
+    supports_higher_order_operators = True  # which do neither themselves
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._written: dict[nn.Parameter, Tensor] = {}  # what each held before
+        self._outside: Any = None  # the token of the mode around this one
+        self.was_needed = False
+
+    def __enter__(self) -> Self:
+        compat.wrap_once(torch, "manual_seed", _of_this_thread)
+        self._outside = _isolated.set(self)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        _isolated.reset(self._outside)
+        for parameter, before in self._written.items():
+            parameter.data = before
+        self._written.clear()
+
+    def manual_seed(self, seed: int) -> None:
+        """Seed the generators of this mode anew."""
+        self._seed = seed
+        self._generators.clear()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator, with a generator of this mode if it is random."""
+        kwargs = {**(kwargs or {})}
+        parameter = args[0] if args and isinstance(args[0], nn.Parameter) else None
+        if parameter is not None and compat.is_in_place(func) and parameter not in self._written:
+            self.was_needed, self._written[parameter] = True, parameter.data
+            parameter.data = parameter.data.clone()
+        if not compat.draws(func, args, kwargs):
+            return func(*args, **kwargs)
+        named = kwargs.get("device") or torch.get_default_device()
+        device = torch.device(next((x.device for x in args if isinstance(x, Tensor)), named))
+        if device.type == "meta":
+            return func(*args, **kwargs)
+        self.was_needed = True
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        generator = self._generators[device]
+        if (operator := compat.with_generator(func)) is not None:
+            return operator(*args, **{**kwargs, "generator": generator})
+        with _drawing, _in_place_of_default(generator):
+            return func(*args, **kwargs)
+
+
+_isolated: ContextVar[IsolatedRun | None] = ContextVar("isolated_run", default=None)
+
+
+def _of_this_thread(manual_seed: Callable[[Any], torch.Generator]) -> Callable[..., Any]:
+    """Return `torch.manual_seed` that seeds the mode of this thread, if there is one."""
+
+    def seed_here(seed: Any) -> torch.Generator:
+        if (mode := _isolated.get()) is None:
+            return manual_seed(seed)
+        mode.manual_seed(int(seed))
+        return torch.default_generator
+
+    return seed_here
+
+
+@contextmanager
+def _in_place_of_default(generator: torch.Generator) -> Iterator[None]:
+    is_cuda = generator.device.type == "cuda"
+    index = generator.device.index or 0
+    default = torch.cuda.default_generators[index] if is_cuda else torch.default_generator
+    before = default.get_state()
+    default.set_state(generator.get_state())
+    try:
+        yield
+    finally:
+        generator.set_state(default.get_state())
+        default.set_state(before)

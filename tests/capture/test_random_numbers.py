@@ -10,8 +10,8 @@ from transformers import RwkvConfig, RwkvModel
 
 import attnviz
 from attnviz.capture import watch
+from attnviz.capture.watch import IsolatedRun
 from attnviz.runtime.compat import with_generator
-from attnviz.runtime.isolation import IsolatedRun
 
 
 @pytest.fixture
