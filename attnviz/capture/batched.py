@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import AttentionCallArgs
-from attnviz.capture.plan import record_runs
 from attnviz.capture.recorder import AttentionCall
+from attnviz.capture.search import record_runs
 from attnviz.capture.watch import AttentionWatcher, EndRunError, expect_same, minimal_run, watch
 from attnviz.errors import ModelError
 from attnviz.formula.attention import HIDDEN, additive_mask

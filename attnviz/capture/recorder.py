@@ -3,7 +3,7 @@
 Most models of transformers fetch the function that computes their attention from
 `AttentionInterface`: its arguments say all (attention_interface.py). The model's own code computes,
 and nothing in the model is replaced. Whatever else may be attention is found by a search
-(search.py); whether a search is needed, a plan says (plan.py).
+(search.py), unless the plan of an earlier one says where it is.
 """
 
 from __future__ import annotations

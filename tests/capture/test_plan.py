@@ -6,7 +6,7 @@ from families import TEXTS, tiny
 from transformers.models.bert import modeling_bert
 
 import attnviz
-from attnviz.capture import plan
+from attnviz.capture import search
 
 SHORT, LONG = TEXTS[2], TEXTS[0]
 
@@ -15,14 +15,14 @@ SHORT, LONG = TEXTS[2], TEXTS[0]
 def searches(monkeypatch):
     """Return the searches of this test, which starts without plans."""
     made = []
-    plan._plan_of.cache_clear()
+    search._plan_of.cache_clear()
 
-    class Counted(plan.Search):
+    class Counted(search.Search):
         def __init__(self, model, **options):
             super().__init__(model, **options)
             made.append(self)
 
-    monkeypatch.setattr(plan, "Search", Counted)
+    monkeypatch.setattr(search, "Search", Counted)
     return made
 
 

@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaModel
 
 import attnviz
 from attnviz.attribution.methods import METHODS
-from attnviz.capture import plan
+from attnviz.capture import search
 
 PACKAGE = str(Path(attnviz.__file__).parent)
 FACTORIES = "arange", "empty", "eye", "full", "ones", "tensor", "zeros"
@@ -266,7 +266,7 @@ def test_a_device_that_only_counts_launches_the_same(tokenizer, monkeypatch):
             module = LlamaModel(config).to(torch.bfloat16).eval()
             model = attnviz.load(module.to("cuda"), tokenizer=tokenizer)
             gpu.clear()
-            plan._plan_of.cache_clear()  # both are searched
+            search._plan_of.cache_clear()  # both are searched
             model.attend(TEXTS[0], mode="streamed", cells=8)
             counts.append((gpu.counts, gpu.within("multiply_adds")))
     assert counts[0] == counts[1]
