@@ -14,8 +14,7 @@ from attnviz.errors import InputError, whole_number
 from attnviz.results import MapSummary
 from attnviz.runtime.precision import exact_products
 from attnviz.streaming import cpu, gpu, reference
-from attnviz.streaming.reference import MapBuffers
-from attnviz.streaming.scores import ScoreSpec
+from attnviz.streaming.reference import MapBuffers, ScoreSpec
 
 __all__ = ["ScoreSpec", "attend"]
 

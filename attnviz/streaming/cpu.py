@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from attnviz.runtime.progress import track
-from attnviz.streaming.reference import MapBuffers
-from attnviz.streaming.scores import LOG2_E, NEVER, ScoreSpec
+from attnviz.streaming.reference import LOG2_E, NEVER, MapBuffers, ScoreSpec
 
 T = TypeVar("T")
 LEAST = 2**18  # scores of a map for which loading the compiled loops pays

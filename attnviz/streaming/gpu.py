@@ -23,8 +23,7 @@ from attnviz.formula.attention import repeat_heads
 from attnviz.results import MaskRule
 from attnviz.runtime.compat import cuda_attention
 from attnviz.streaming import reference
-from attnviz.streaming.reference import MapBuffers
-from attnviz.streaming.scores import LOG2_E, NEVER, ScoreSpec
+from attnviz.streaming.reference import LOG2_E, NEVER, MapBuffers, ScoreSpec
 
 _FAR = 2**30  # more than any distance
 _WARP = 16  # keys of a tile that one warp works on

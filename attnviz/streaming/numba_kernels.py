@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 f32, i32, i64 = np.float32, np.int32, np.int64
-# Copied from `scores`: numba compiles again only when this file changes.
+# Copied from `reference`: numba compiles again only when this file changes.
 _NEVER, _HIDDEN = f32(-1e30), f32(-5e29)  # in the index of -∞; less than any score
 _SAFE = f32(2.0**64)  # a row whose sum is between 1 / _SAFE and _SAFE loses no precision
 _LN_2 = f32(np.log(2))

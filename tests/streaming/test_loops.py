@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, attend
 from attnviz.streaming import numba_kernels as loops
-from attnviz.streaming.scores import NEVER
+from attnviz.streaming.reference import NEVER
 
 ENGINES = {"one head": (4, 500), "heads together": (7, 3000)}
 
