@@ -19,7 +19,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ from transformers.utils import logging as progress_bars
 
 from attnviz.errors import InputError, ModelError, did_you_mean, one_line, silence_rust
 from attnviz.models.devices import whole
-from attnviz.results.base import doc, documented
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import unset_attention_implementation
 from attnviz.runtime.libraries import MemoryBudget, debugging, silence_logs
@@ -452,17 +451,15 @@ def embedding_rows(module: PreTrainedModel) -> int | None:
 # --- inputs and their processors
 
 
-@documented
+@dataclass(frozen=True, eq=False)
 class Processors:
     """The processor of each kind of input; None where the model takes no such input."""
 
-    tokenizer: PreTrainedTokenizerBase | None = doc("Of texts.", default=None)
-    decoder: PreTrainedTokenizerBase | None = doc("Of the decoder, if another.", default=None)
-    image: BaseImageProcessor | None = doc("Of images.", default=None)
-    audio: SequenceFeatureExtractor | None = doc("Of sounds.", default=None)
-    multimodal: ProcessorMixin | None = doc(
-        "Puts placeholders for an image or a sound into the text.", default=None
-    )
+    tokenizer: PreTrainedTokenizerBase | None = None
+    decoder: PreTrainedTokenizerBase | None = None  # of the decoder, if another
+    image: BaseImageProcessor | None = None
+    audio: SequenceFeatureExtractor | None = None
+    multimodal: ProcessorMixin | None = None  # puts placeholders for other inputs into the text
 
     @classmethod
     def of(cls, processor: Any) -> Processors:

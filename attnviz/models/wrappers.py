@@ -27,7 +27,6 @@ from transformers.image_processing_utils import BaseImageProcessor
 
 from attnviz.errors import InputError, ModelError
 from attnviz.models.pretrained import expect_finite, read_json, translate
-from attnviz.results.base import doc, documented
 
 _CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 _PROCESSORS = (
@@ -40,14 +39,14 @@ _HOPS = 2  # objects that are no modules, one inside the other: an object with a
 _MOST = 64  # items of a list or a dict; larger ones are data
 
 
-@documented
+@dataclass(frozen=True, eq=False)
 class Unwrapped:
-    """What an object holds."""
+    """What an object holds: the model, its tokenizer and its processor."""
 
-    source: Any = doc("The model.")
-    tokenizer: PreTrainedTokenizerBase | None = doc("Its tokenizer, if any.", default=None)
-    processor: Any = doc("Its processor, if any.", default=None)
-    note: str | None = doc("Which model was taken, and what is left out, if any.", default=None)
+    source: Any
+    tokenizer: PreTrainedTokenizerBase | None = None
+    processor: Any = None
+    note: str | None = None  # which model was taken, and what is left out
 
 
 def unwrap(source: Any) -> Unwrapped:
