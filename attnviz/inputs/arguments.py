@@ -16,8 +16,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError, did_you_mean
 from attnviz.formula.attention import additive_mask
-from attnviz.inputs.image import image_axis
-from attnviz.inputs.multimodal import fill_placeholders, placeholders
+from attnviz.inputs.image import fill_placeholders, image_axis, placeholders
 from attnviz.inputs.text import TextPair, continue_axis, encode_ids, tokenizer_of
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.io.files import is_file, read_arrays, read_text

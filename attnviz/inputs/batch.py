@@ -34,12 +34,13 @@ from attnviz.inputs.image import (
     ImageSource,
     Picture,
     encode_image,
+    encode_multimodal,
     feature_map_axes,
     image_axis,
+    placeholders,
     processed_image,
     read_image,
 )
-from attnviz.inputs.multimodal import encode_multimodal, placeholders
 from attnviz.inputs.text import (
     EncodedInput,
     continue_axis,
