@@ -16,10 +16,10 @@ from attnviz.agreement.compare import prove_all as prove_all
 from attnviz.agreement.compare import report as report
 from attnviz.agreement.compare import verify as verify
 from attnviz.agreement.compare import verify_saved as verify_saved
-from attnviz.agreement.output import check_hidden_states as check_hidden_states
-from attnviz.agreement.output import check_output as check_output
-from attnviz.agreement.positions import can_be_told as can_be_told
-from attnviz.agreement.positions import check_positions as check_positions
+from attnviz.agreement.runs import can_be_told as can_be_told
+from attnviz.agreement.runs import check_hidden_states as check_hidden_states
+from attnviz.agreement.runs import check_output as check_output
+from attnviz.agreement.runs import check_positions as check_positions
 from attnviz.agreement.streamed import prove_rows as prove_rows
 from attnviz.agreement.streamed import prove_streamed as prove_streamed
 from attnviz.agreement.verdict import PRECISIONS as PRECISIONS
