@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 _NORMALIZED = {"Mn", "Mc", "Me", "Cf", "Cc"}  # categories of characters that may be removed
 _REPLACED = "\N{REPLACEMENT CHARACTER}"  # where a token is a part of a character
 _MOST_PARTS = 8  # tokens that are parts of one character, or of two with a token in both
+# The byte that each character stands for in a vocabulary of bytes, as in GPT-2's.
+_SHOWN = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_OTHERS = [value for value in range(256) if value not in _SHOWN]
+_BYTES = {chr(n): n for n in range(256)} | {chr(256 + n): other for n, other in enumerate(_OTHERS)}
 _SLACK = 32  # letters that a normalizer may have added or removed before a token
 
 
@@ -56,20 +60,11 @@ def _label(token_id: int, tokenizer: Tokenizer | None) -> str:
     text = str(tokenizer.decode([token_id]))
     if text and _REPLACED not in text:
         return text.strip() or repr(text.replace(" ", "␣"))[1:-1]
-    values = [_bytes().get(character) for character in str(token)]
+    values = [_BYTES.get(character) for character in str(token)]
     if None in values or max(filter(None, values), default=0) < 128:
         return str(token)
     text = bytes(value or 0 for value in values).decode(errors="backslashreplace").strip()
     return re.sub(r"\\x(..)", lambda match: f"<0x{match[1].upper()}>", text)
-
-
-@cache
-def _bytes() -> dict[str, int]:
-    """Return the byte that each character stands for in a vocabulary of bytes, as in GPT-2's."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [value for value in range(256) if value not in shown]
-    codes = {chr(256 + n): value for n, value in enumerate(others)}
-    return {chr(value): value for value in range(256)} | codes
 
 
 # --- places in a text
