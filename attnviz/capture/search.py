@@ -30,20 +30,14 @@ from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
 from attnviz.capture.watch import expect_same, needs_isolation, watch
 from attnviz.errors import ModelError
-from attnviz.runtime.compat import (
-    SOFTMAX,
-    attention_configs,
-    forward_hooks,
-    global_forward_hooks,
-    outside_dispatch_modes,
-)
+from attnviz.runtime import compat
 
 _HEAD_COUNTS = (
     "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
     "encoder_attention_heads", "decoder_attention_heads",
 )  # fmt: skip
 # Of products of activations and of a normalization each attention is made.
-_OF_ATTENTION = {*SOFTMAX, "exp", "logsumexp", "bmm", "baddbmm"}
+_OF_ATTENTION = {*compat.SOFTMAX, "exp", "logsumexp", "bmm", "baddbmm"}
 _REPEATED = 7  # a text of one token, where no width of a model is as small
 _FEWEST_QUERIES = 4  # with fewer positions a search may not tell what mixes them
 _SETTINGS = (str, int, float, type(None))
@@ -124,7 +118,7 @@ class Search(Recorder):
         """Let the model's code run again, which is no part of the run that is watched."""
         self._is_replaying = True
         try:
-            with outside_dispatch_modes():
+            with compat.outside_dispatch_modes():
                 yield
         finally:
             self._is_replaying = False
@@ -206,7 +200,7 @@ class Search(Recorder):
     def _arrange_pending(self, depth: int) -> None:
         """Finish the attentions of modules deeper than `depth`, which have been left."""
         pending, self._pending = self._pending, []
-        with outside_dispatch_modes():
+        with compat.outside_dispatch_modes():
             for recorded, softmax, heads in pending:
                 if softmax.depth <= depth:
                     self._pending.append((recorded, softmax, heads))
@@ -354,13 +348,13 @@ def _code(model: nn.Module) -> Iterator[object]:
     for path, module in model.named_modules():
         members = vars(module)
         yield from (path, type(module), _body(members.get("forward")))
-        yield from map(_body, forward_hooks(module))
+        yield from map(_body, compat.forward_hooks(module))
         if not type(module).__module__.startswith("torch."):
             settings = (one for one in members.items() if isinstance(one[1], _SETTINGS))
             yield from (one for one in settings if one[0] != "training")
-    yield from map(_body, global_forward_hooks())
+    yield from map(_body, compat.global_forward_hooks())
     yield from (function.__code__ for _, _, function in calls.functions_of(model))
-    for config in attention_configs(model):
+    for config in compat.attention_configs(model):
         fields = vars(config).items()
         yield repr({name: value for name, value in fields if isinstance(value, _PLAIN)})
 
