@@ -30,7 +30,7 @@ from attnviz.results import (
 from attnviz.results.agreement_report import UNITS
 
 if TYPE_CHECKING:
-    from attnviz.capture.positions import MovedKeys
+    from attnviz.capture.positions import Call, MovedKeys
     from attnviz.capture.watch import Output, Outputs
 
 # What rounding adds in a layer, relative to the norm of the output: at least 1e-5, and 8 rounding
@@ -45,7 +45,6 @@ _ELSEWHERE = 0.05  # from a batch of another size, where activations may be quan
 _SURELY = 0.25  # also where rounding adds up over layers, in float32
 _MANY = 4  # changes, of which a majority says more than chance
 
-Call: TypeAlias = tuple[str, int]
 Pairs: TypeAlias = list[tuple[int, int]]
 
 

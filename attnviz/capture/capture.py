@@ -21,11 +21,11 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from attnviz.capture import watch
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
+from attnviz.capture.positions import StackCounter, stacks_of
 from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall
 from attnviz.capture.search import linear_calls, record_runs
-from attnviz.capture.stacks import StackCounter, stacks_of
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
 from attnviz.errors import ModelError

@@ -26,9 +26,9 @@ from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
 from attnviz.capture.calls import FunctionCall, watching_functions
 from attnviz.capture.capture import OwnNumbers, to_linear_record, to_linear_reference
 from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown
+from attnviz.capture.positions import StackCounter
 from attnviz.capture.projections.match import Executed, match_projections, reproduced
 from attnviz.capture.search import record_runs
-from attnviz.capture.stacks import StackCounter
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.errors import InputError, ModelError

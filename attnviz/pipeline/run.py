@@ -22,8 +22,8 @@ from attnviz.capture.positions import (
     UnknownPlacesError,
     change_by_code,
     change_one_by_one,
+    place_windows,
 )
-from attnviz.capture.stacks import place_windows
 from attnviz.capture.streamed import (
     LinearLayers,
     ReducedAttention,

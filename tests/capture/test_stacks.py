@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnviz.capture.attention_interface import UnfusedAttention
-from attnviz.capture.stacks import StackCounter
+from attnviz.capture.positions import StackCounter
 from attnviz.results import Axis
 
 TEXT = Axis.plain(["the", "train", "left", "[PAD]"], special=[False, False, False, True])
