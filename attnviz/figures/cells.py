@@ -237,12 +237,9 @@ def draw_cells(
         norm=norm,
         **(look | mesh),
     )
-    ax.set_xlim(0, across)
-    ax.set_ylim(down, 0)
+    ax.set(xlim=(0, across), ylim=(down, 0), xticks=[], yticks=[])
     ax.grid(visible=False)  # axes of the user may have one
     ax.spines[:].set_visible(False)
-    ax.set_xticks([])
-    ax.set_yticks([])
     return drawn
 
 
@@ -475,13 +472,10 @@ def _rows(tokens: Sequence[str], side: AxisGeometry, cell: float, ruler: Ruler, 
 
 @dataclass(frozen=True)
 class HeadGrid:
-    """A cell for each head: the longer of layers and heads runs across, to fit a page.
+    """A cell for each head: the longer of layers and heads runs across, to fit a page."""
 
-    layers, heads : their numbers, as they are written along the sides.
-    """
-
-    layers: Sequence[int]
-    heads: Sequence[int]
+    layers: Sequence[int]  # their numbers, as they are written along the sides
+    heads: Sequence[int]  # likewise
 
     @property
     def layers_across(self) -> bool:
