@@ -20,9 +20,7 @@ READ_WITH = "read with "  # begins a note on the token before a text
 
 def signed(value: float, missing: str = "–") -> str:
     """Return a number in two decimals with a minus sign; `missing` for NaN."""
-    if value != value:
-        return missing
-    return with_minus(f"{value:.2f}".replace("-0.00", "0.00"))
+    return missing if value != value else with_minus(f"{value:.2f}".replace("-0.00", "0.00"))
 
 
 def with_minus(number: str) -> str:

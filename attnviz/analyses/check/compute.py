@@ -213,37 +213,30 @@ def _first_mismatch(pair: _Pair) -> Mismatch:
 # --- what explains a difference: each is tried, and said only if the numbers then agree
 
 
-def _hints(pair: _Pair, pairs: list[_Pair], result: AttentionResult) -> Iterator[str]:
-    """Yield what makes the heads of a layer agree that differ."""
+def _hints(pair: _Pair, pairs: list[_Pair], result: AttentionResult) -> list[str]:
+    """Return what makes the heads of a layer agree that differ."""
     failed = pair.agree.logical_not().nonzero().flatten().tolist()
     theirs, ours = pair.theirs[failed], pair.ours[failed]
     if not theirs.isfinite().all():
-        yield "some weights are not numbers (NaN or infinite)"
-        return
+        return ["some weights are not numbers (NaN or infinite)"]
     if (order := _order(pair, failed)) is not None:
-        yield order
-        return
+        return [order]
     for layer in result.layers:
         other = result.record(layer)
         if layer != pair.record.layer and other.heads == pair.record.heads:
             weights = other.weights(dtype=torch.float64).cpu()
             if weights.shape == pair.theirs.shape and pair.matches(pair.theirs, weights):
-                yield _exchanged_layers(pair, layer, pairs)
-                return
+                return [_exchanged_layers(pair, layer, pairs)]
     if pair.matches(theirs.softmax(-1), ours) or pair.matches(
         theirs.masked_fill(ours == 0, -torch.inf).softmax(-1), ours
     ):
-        yield "these are scores before softmax, not weights"
-        return
+        return ["these are scores before softmax, not weights"]
     if ours.shape[1] == ours.shape[2] and pair.matches(theirs.mT, ours):
-        yield "the maps are transposed: their rows are keys, and their columns queries"
-        return
+        return ["the maps are transposed: their rows are keys, and their columns queries"]
     factor = float((theirs * ours).sum() / (ours * ours).sum())
     if pair.matches(theirs, factor * ours) and not pair.matches(theirs, ours):
-        yield f"the weights of {pair.name(failed)} are multiplied by {factor:.4g}"
-        return
-    yield from _scaled_scores(pair, failed)
-    yield from _other_mask(pair, failed)
+        return [f"the weights of {pair.name(failed)} are multiplied by {factor:.4g}"]
+    return [*_scaled_scores(pair, failed), *_other_mask(pair, failed)]
 
 
 def _order(pair: _Pair, failed: list[int]) -> str | None:

@@ -150,9 +150,7 @@ class ExplainResult(WordResult):
     @property
     def share(self) -> str:
         """The probability of the target, "81%", or its score."""
-        if math.isnan(self.probability):
-            return signed(self.value)
-        return f"{self.probability:.0%}"
+        return signed(self.value) if math.isnan(self.probability) else f"{self.probability:.0%}"
 
     @property
     def unit(self) -> str:

@@ -491,9 +491,7 @@ def sink_share(record: AttentionRecord) -> Tensor:
 def _shares(record: AttentionRecord) -> tuple[Tensor, TokenGroups, TokenGroups]:
     """Return the weights between words; of signed ones, the share of each in the sizes of a row."""
     weights, rows, columns = word_weights(record)
-    if record.signed:
-        weights = row_shares(weights)
-    return weights, rows, columns
+    return row_shares(weights) if record.signed else weights, rows, columns
 
 
 def _relates_words(record: AttentionRecord) -> bool:

@@ -526,9 +526,7 @@ def _cell_size(drawn: AttentionMap, room: float, largest: float) -> tuple[float,
     """Return the width and height of a cell: square, unless the map would be very flat."""
     m, n = drawn.weights.shape
     across = min(largest, room / n)
-    down = across
-    if across < _READABLE:
-        down = max(across, min(_READABLE, across * n / 2 / m))
+    down = max(across, min(_READABLE, across * n / 2 / m))
     return across, min(down, 9.0 / m)  # inches of a page
 
 
@@ -579,11 +577,9 @@ def _draw_matrix(
     ax.set_ylabel(name, color=theme().muted, fontsize=TEXT_SIZE)
     unit = f", {columns.unit}" if columns.unit else ""
     ax.set_xlabel(f"key (attended to){unit}", color=theme().muted, fontsize=TEXT_SIZE)
-    row, column = drawn.boundary
-    if row:
-        ax.axhline(row, color=theme().ink, linewidth=0.8)
-    if column:
-        ax.axvline(column, color=theme().ink, linewidth=0.8)
+    for draw_line, place in zip((ax.axhline, ax.axvline), drawn.boundary, strict=True):
+        if place:
+            draw_line(place, color=theme().ink, linewidth=0.8)
     return columns
 
 
@@ -591,12 +587,10 @@ def _hatch(ax: Axes, masked: Tensor) -> None:
     """Hatch the cells of keys that a query may not attend to, as one rectangle for each run."""
     boxes = []
     for row, cells in enumerate(masked.tolist()):
-        start = 0
-        for is_masked, run in itertools.groupby(cells):
-            width = len(list(run))
+        for is_masked, run in itertools.groupby(range(len(cells)), cells.__getitem__):
             if is_masked:
-                boxes.append(Rectangle((start, row), width, 1))
-            start += width
+                columns = list(run)
+                boxes.append(Rectangle((columns[0], row), len(columns), 1))
     hatched = PatchCollection(
         boxes, facecolor=theme().masked, edgecolor=theme().ground, linewidth=0.0, hatch="//////",
         zorder=1.5,
