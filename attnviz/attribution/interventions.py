@@ -298,8 +298,7 @@ def patch_heads(
         fixed = run.outputs if effect == "direct" else None
         patched = run.without(run.every_head, other.outputs, measure=lambda x: x, fixed=fixed)
         effects.append((run.numbers.detach() - patched) * sign)
-    mean = (effects[0] + effects[1]) / 2
-    return mean.reshape(len(first.mixes), first.heads, -1)
+    return ((effects[0] + effects[1]) / 2).reshape(len(first.mixes), first.heads, -1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -191,8 +191,7 @@ def encode_like(model: Model, text: TextSource, reading: Reading | None) -> Batc
         raise InputError(f"In the other text: {error}") from None
     if parsed.several:
         raise InputError("The other text is a list of texts. Give one of them.")
-    source = replace(reading.source, texts=parsed.texts)
-    return encode_after(model, source, reading.bos)
+    return encode_after(model, replace(reading.source, texts=parsed.texts), reading.bos)
 
 
 def is_causal(model: Model, inputs: Mapping[str, Tensor]) -> bool:

@@ -322,8 +322,7 @@ def number(value: float) -> str:
     """Return a signed number with at most one decimal for a cell."""
     if value < HIDDEN:
         return "\N{MINUS SIGN}∞"
-    text = f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}"
-    return with_minus(text)
+    return with_minus(f"{value:.1f}" if abs(value) < 100 else f"{value:.0f}")
 
 
 def frame(

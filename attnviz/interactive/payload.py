@@ -8,7 +8,6 @@ of the page.
 from __future__ import annotations
 
 import base64
-import io
 import json
 import math
 import zlib
@@ -28,6 +27,7 @@ from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
 from attnviz.figures.cells import BELOW_EVEN
 from attnviz.figures.claims import LOGARITHMIC_FROM
+from attnviz.io.files import data_uri
 from attnviz.results import (
     AttentionRecord,
     AttentionResult,
@@ -372,10 +372,9 @@ def _describe_axis(axis: Axis, result: AttentionResult) -> Json:
 
 def _data_address(image: Tensor) -> str:
     """Return a picture (H, W, 3) as the address of a JPEG that contains it."""
-    picture, file = Image.fromarray(image.cpu().numpy()), io.BytesIO()
+    picture = Image.fromarray(image.cpu().numpy())
     picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
-    picture.save(file, "JPEG", quality=85)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    return data_uri(picture, "jpeg", quality=85)
 
 
 def _waveform(waveform: Waveform) -> Json:

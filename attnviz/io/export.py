@@ -20,10 +20,8 @@ says so.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import importlib
-import io
 import json
 import math
 import os
@@ -43,7 +41,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from attnviz.errors import InputError, printable
-from attnviz.io.files import DATA_SUFFIXES, GENERATOR, atomic, check_output
+from attnviz.io.files import DATA_SUFFIXES, GENERATOR, atomic, check_output, data_uri
 from attnviz.results import AgreementReport, AttentionResult, digests_of
 from attnviz.results.arguments import checked_scalars, fits
 from attnviz.results.base import SAVABLE, Result, Savable, finite, stored
@@ -109,9 +107,11 @@ def save_result(result: Savable, path: str | os.PathLike[str], *, force: bool = 
 
 def to_data(result: Savable) -> dict[str, Any]:
     """Return everything that a figure shows, as types of JSON."""
+    from PIL import Image
+
     numbers = {
-        name: _data_uri(array) if name == "image" else array.tolist()
-        for name, array in _as_drawn(result).to_arrays().items()
+        name: data_uri(Image.fromarray(a.numpy()), "png") if name == "image" else a.tolist()
+        for name, a in _as_drawn(result).to_arrays().items()
     }
     return {"generator": GENERATOR, **numbers, **_about(result)}
 
@@ -159,15 +159,6 @@ def _write_table(result: Result, path: Path) -> None:
     }
     about = {"generator": GENERATOR, "about": to_json(_about(result))}
     pq.write_table(pa.table(columns).replace_schema_metadata(about), path)
-
-
-def _data_uri(image: Tensor) -> str:
-    """Return an RGB image as a PNG in a data URI."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(image.numpy()).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 # --- safetensors

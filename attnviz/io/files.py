@@ -6,7 +6,9 @@ all. Figures and pages are overwritten; data are overwritten only where the call
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
 import os
 import secrets
 import stat
@@ -24,6 +26,13 @@ DATA_SUFFIXES = (".json", ".npz", ".safetensors", ".parquet")
 
 # Hidden and with a special suffix, so that the file of a killed run is not mistaken for a result.
 _PREFIX, _SUFFIX = ".attnviz-", ".tmp"
+
+
+def data_uri(picture: Any, kind: str, **options: Any) -> str:
+    """Return a picture of Pillow as a data URI. kind : "png" or "jpeg"; options : of its writer."""
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 @contextlib.contextmanager

@@ -246,8 +246,7 @@ class Computation(base.Savable):
             "changed config": [f"{name} {old} → {new}" for name, (old, new) in self.config.items()],
         }
         parts = [f"{name}: {listed(entries, 80)}" for name, entries in groups.items() if entries]
-        attention = literal(self.attention, 80)
-        return "; ".join([f"{attention} attention{mode}", *parts])
+        return "; ".join([f"{literal(self.attention, 80)} attention{mode}", *parts])
 
 
 def _placed(path: str, function: str) -> str:

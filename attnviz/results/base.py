@@ -342,8 +342,7 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
             if id(value) in texts:
                 return texts[id(value)]
             before = len(tensors)
-            items = stored(value)
-            text = f"({type(value).__name__!r}, {words(items)})"
+            text = f"({type(value).__name__!r}, {words(stored(value))})"
             if len(tensors) == before:
                 texts[id(value)] = text
             return text

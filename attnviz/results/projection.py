@@ -229,9 +229,7 @@ def join_inputs(records: Sequence[AttentionRecord]) -> AttentionRecord:
 
 def source(record: AttentionRecord, stage: str) -> Tensor | None:
     """Return the input of a stage: X, or for keys and values the other sequence."""
-    if stage == "query" or record.key_input is None:
-        return record.input
-    return record.key_input
+    return record.input if stage == "query" or record.key_input is None else record.key_input
 
 
 def begin(part: HeadProjection, X: Tensor) -> Tensor:

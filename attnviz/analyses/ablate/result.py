@@ -126,8 +126,7 @@ class AblationResult(Result):
         """
         if not self.is_tested:
             return torch.zeros_like(self.mean, dtype=torch.bool)
-        margin = self._margin(_LEVEL / len(self.sets))
-        return ~(self.mean.double().abs() <= margin)
+        return ~(self.mean.double().abs() <= self._margin(_LEVEL / len(self.sets)))
 
     @property
     def is_tested(self) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -52,6 +50,7 @@ from attnviz.errors import InputError, ModelError
 from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
 from attnviz.inputs.batch import encode
 from attnviz.inputs.text import tokenizer_of
+from attnviz.io.files import data_uri
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.arguments import checked_scalars
@@ -554,18 +553,17 @@ def _shown_media(
             media[number] = ShownMedium(name)
     encoded: dict[str, str] = {}
     for side in _SIDES:
-        encoded = {number: _data_uri(picture, side) for number, picture in pictures.items()}
+        encoded = {number: _small_uri(picture, side) for number, picture in pictures.items()}
         if sum(map(len, encoded.values())) <= 4_000_000:  # bytes
             break
     media = {number: replace(one, image=encoded.get(number, "")) for number, one in media.items()}
     return media, tokens
 
 
-def _data_uri(picture: Image.Image, side: int) -> str:
-    small, file = picture.copy(), io.BytesIO()
+def _small_uri(picture: Image.Image, side: int) -> str:
+    small = picture.copy()
     small.thumbnail((side, side))
-    small.save(file, "JPEG", quality=82, optimize=True)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+    return data_uri(small, "jpeg", quality=82, optimize=True)
 
 
 def _outline(extremes: torch.Tensor) -> tuple[tuple[float, float], ...]:

@@ -469,8 +469,7 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     elif overview is not None:
         if two_columns:
             caption_left, end = MARGIN + room + GAP, start
-        place = (caption_left, page.right)
-        end = draw_overview(page, overview, place, end, marked=drawn)
+        end = draw_overview(page, overview, (caption_left, page.right), end, marked=drawn)
     parts = [source(drawn.provenance), *drawn.notes]
     if drawn.signed:
         parts.insert(1, claims.SIGNED)

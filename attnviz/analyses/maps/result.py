@@ -50,10 +50,11 @@ class _LabeledMaps(Maps, Result):
 
     agreement: AgreementReport
 
-    def _label_rules(self, *sizes: set[int]) -> Rules:
+    def _label_rules(self, *others: set[int]) -> Rules:
+        """Yield the rules of labels. others : the sizes of the dimensions before theirs."""
         m, n, masked = len(self.rows), len(self.columns), self.masked
-        has_numbers = self.weights.is_floating_point() and self.weights.numel() > 0
-        yield "a weight for each pair of labels", fits(self.weights, *sizes) and has_numbers
+        is_full = fits(self.weights, *others, {m}, {n}) and self.weights.numel() > 0
+        yield "a weight for each pair of labels", is_full and self.weights.is_floating_point()
         special = len(self.special_rows) in (0, m) and len(self.special_columns) in (0, n)
         yield "special tokens among its labels", special
         is_mask = masked is None or (masked.dtype == torch.bool and masked.shape == (m, n))
@@ -159,8 +160,7 @@ class AttentionMap(_LabeledMaps, OneMap):
     special: Special = doc("How special tokens were treated.", default="keep")
 
     def _rules(self) -> Rules:
-        m, n = len(self.rows), len(self.columns)
-        yield from self._label_rules({m}, {n})
+        yield from self._label_rules()
         yield "an image in colors", is_image(self.image)
 
     def to_arrays(self) -> dict[str, Tensor]:
@@ -271,9 +271,8 @@ class HeadMaps(_LabeledMaps):
     starts_with_sink: bool = doc("As in `AttentionMap`.", default=False)
 
     def _rules(self) -> Rules:
-        m, n = len(self.rows), len(self.columns)
         heads = self.weights.shape[1] if self.weights.dim() == 4 else 0
-        yield from self._label_rules({len(self.layers)}, {heads}, {m}, {n})
+        yield from self._label_rules({len(self.layers)}, {heads})
         yield "a number for each head", len(self.heads) in (0, heads)
 
     def to_arrays(self) -> dict[str, Tensor]:

@@ -479,8 +479,7 @@ def _draw_map(
     ax.set_xticks(shown + 0.5, [str(layer) for layer in shown])
     ax.tick_params(axis="x", length=0)
     ax.set_xlabel("layer", color=theme().muted)
-    bar = page.bar(right + BAR_GAP, below, min(tall, 1.2))
-    layout.color_bar(mesh, bar, "contribution")
+    layout.color_bar(mesh, page.bar(right + BAR_GAP, below, min(tall, 1.2)), "contribution")
     return below + tall + AXIS_ROOM
 
 

@@ -292,8 +292,7 @@ class _LinearStages(_HeadStages):
         record, head, why_not = self.record, self.head, "not compared by itself"
         for name in record.arguments:
             if (values := record.argument_of(name, head)) is not None:
-                is_stage = name in ("V", "weights", "A")
-                title = f"argument {name}" if is_stage else name
+                title = f"argument {name}" if name in ("V", "weights", "A") else name
                 yield Stage(title, _AS_MADE, self._rows(values), why_not=why_not)
         M, V = record.weights(head).double(), record.value[head].double()
         yield Stage("V", _AS_MADE, self._rows(V, "key"), rows="key", why_not=why_not)

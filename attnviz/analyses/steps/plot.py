@@ -325,8 +325,7 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
 def _draw_header(page: Page, panel: _Panel, top: float) -> None:
     """Write name, formula, shape and the difference from the model above a panel."""
     ruler, stage, left, room = page.ruler, panel.stage, panel.left, panel.across + _GAP - 0.05
-    name = stage.name
-    name = _SIGNED_TITLES.get(name, name) if panel.signed else _TITLES[name]
+    name = (_SIGNED_TITLES if panel.signed else _TITLES).get(stage.name, stage.name)
     title = ruler.clip(literal(name), room, TEXT_SIZE)
     top = page.write(left, top, [title], points=TEXT_SIZE, weight="bold")
     size = stage.size

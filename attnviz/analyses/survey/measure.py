@@ -157,8 +157,7 @@ class HeadStatistics:
         *statistics, differences = zip(*measured, strict=True)
         value, shuffled, even, keys = (torch.cat(batch)[positions] for batch in statistics)
         for column, statistic in enumerate(self.statistics):
-            numbers = self.only_on.get(statistic.role)
-            if numbers is not None:
+            if (numbers := self.only_on.get(statistic.role)) is not None:
                 rows = [row for row, text in enumerate(texts) if text.number not in numbers]
                 value[rows, :, column] = torch.nan
         return TextStatistics(
