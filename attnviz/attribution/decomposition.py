@@ -104,8 +104,7 @@ def decompose(
         (*_, start), end = tracing.trace_run(readout, inputs, mode)
     tracing.expect_gradients(end)
     rows, T = list(readout.rows), token_ids(inputs).shape[1]
-    mixes = [mix for mix in mode.mixes if readout.reads(mix.place)]
-    if not mixes:
+    if not (mixes := [mix for mix in mode.mixes if readout.reads(mix.place)]):
         raise ValueError("no attention was traced")
     if any(mix.values.shape[-2] != len(range(T)[mix.place.keys]) for mix in mixes):
         raise ValueError("its attention reads the text in windows")

@@ -172,8 +172,7 @@ def common_words(model: Model) -> list[int]:
     Only tokens that are a whole word of letters count; all but special ones in a vocabulary without
     any, such as one of single letters. The draw is the same every time.
     """
-    common = whole_words(model)
-    if not common:
+    if not (common := whole_words(model)):
         tokenizer = tokenizer_of(model.checkpoint)
         special = {*tokenizer.all_special_ids}
         common = [token for token in range(len(tokenizer)) if token not in special][:_COMMON]

@@ -257,8 +257,7 @@ def logit_lens(target: Target, row: int, *, k: int = 5) -> LogitLens:
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
     module = target.model.module
-    unembedding = unembedding_of(module)
-    if unembedding is None:
+    if unembedding_of(module) is None:
         raise ModelError(
             f"{target.model.name} has no unembedding, so its layers predict no tokens. Choose a "
             "causal or masked language model, loaded with its head."

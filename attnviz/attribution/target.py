@@ -313,7 +313,6 @@ class Score(Target):
 
 def mask_token(model: Model) -> int:
     """Return the id of the model's mask token, or raise InputError if there is none."""
-    token = getattr(model.tokenizer, "mask_token_id", None)
-    if token is not None:
+    if (token := getattr(model.tokenizer, "mask_token_id", None)) is not None:
         return int(token)
     raise InputError(f"{model.name} has no mask token. Choose another reference or intervention.")

@@ -221,7 +221,6 @@ def trace_run(
     They are (N, T, d) and (N, d), connected by the graph of gradients. An encoder and a decoder
     have one input each, in the order of the tokens.
     """
-    module = readout.module
     starts: dict[nn.Module, Tensor] = {}
 
     def start_here(block: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -238,7 +237,7 @@ def trace_run(
             first = blocks_of(base)[0]
             restored.enter_context(first.register_forward_pre_hook(start_here, with_kwargs=True))
         with torch.enable_grad(), readout.alone(), mode:
-            end = readout(module(**inputs)[0])
+            end = readout(readout.module(**inputs)[0])
     return list(starts.values()), end
 
 
@@ -264,8 +263,7 @@ def expect_gradients(output: Tensor) -> None:
     nodes: set[Any] = set()
     waiting = [output.grad_fn]
     while waiting:
-        node = waiting.pop()
-        if node is not None and node not in nodes:
+        if (node := waiting.pop()) is not None and node not in nodes:
             nodes.add(node)
             waiting += [before for before, _ in node.next_functions]
     if not nodes or any("NotImplemented" in node.name() for node in nodes):
@@ -277,8 +275,7 @@ def expect_gradients(output: Tensor) -> None:
 
 def blocks_of(base: nn.Module) -> nn.ModuleList:
     """Return the list of blocks that holds most of a model's parameters."""
-    lists = [m for m in base.modules() if isinstance(m, nn.ModuleList) and len(m)]
-    if not lists:
+    if not (lists := [m for m in base.modules() if isinstance(m, nn.ModuleList) and len(m)]):
         raise ModelError(
             f"{type(base).__name__} has no list of blocks, so its output cannot be decomposed. "
             "Choose a model with blocks in a row."

@@ -243,8 +243,7 @@ def of_heads(maps: Maps) -> str:
     layers, heads = maps.weights.shape[:2]
     one = f" of layer {maps.layers[0]}" if layers == 1 else ""
     count = f"{counted(layers * heads, 'head')}{one}"
-    found = Counter(one[0].family for one in head_families(maps) if one is not None)
-    if not found:
+    if not (found := Counter(one[0].family for one in head_families(maps) if one is not None)):
         return f"All {count}" if layers * heads > 1 and not maps.heads else count
     rules = {one.family: one.rule for one in FAMILIES}
     parts: list[str] = []

@@ -298,8 +298,7 @@ def _fallback(characters: frozenset[str]) -> tuple[tuple[str, ...], str]:
     if missing and _add_new_fonts():
         families += _covering(missing)
     if missing:
-        fonts = fm.fontManager.ttflist
-        families += [font.name for font in fonts if _LAST_RESORT in font.name]
+        families += [font.name for font in fm.fontManager.ttflist if _LAST_RESORT in font.name]
     return tuple(dict.fromkeys(families)), "".join(map(chr, sorted(missing)))
 
 

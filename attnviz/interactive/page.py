@@ -334,11 +334,8 @@ def _details(result: ExplainResult) -> str:
         parts.append(f"Rank correlation with the measured effects {rho}")
     else:
         parts.append("Too few words for a rank correlation with the measured effects")
-    parts += [
-        f"{note[0].upper()}{note[1:]}"
-        for note in result.notes
-        if not note.startswith("the model wrote")
-    ]
+    notes = [note for note in result.notes if not note.startswith("the model wrote")]
+    parts += [f"{note[0].upper()}{note[1:]}" for note in notes]
     if result.checked_agreement.verdict != "verified":
         parts.append(result.checked_agreement.summary())
     return ". ".join(part.rstrip(".") for part in parts) + "."

@@ -129,8 +129,7 @@ def make_payload(
     if all("query" in encodings[key] for key, (one, *_) in heads.items() if not one.record.signed):
         values = {"value": _COLOR_LEVELS}
         more = {key: {**how, **values} if "query" in how else how for key, how in encodings.items()}
-        left = room - sum(_sizes(heads.values(), more.values()))
-        if left >= 0:
+        if (left := room - sum(_sizes(heads.values(), more.values()))) >= 0:
             outputs = [dict(_outputs(of_result)) for of_result in attentions]
             if sum(codes.size for known in outputs for codes in known.values()) <= left:
                 return fill(more, outputs)
@@ -175,8 +174,7 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
             ]
 
     for chosen in candidates():
-        count = _count_fitting(heads, chosen, room)
-        if count == len(heads):
+        if (count := _count_fitting(heads, chosen, room)) == len(heads):
             break
     left = room - sum(_sizes(heads[:count], chosen[:count]))
     extra = _count_fitting(heads[:count], vectors[:count], left)
@@ -305,12 +303,11 @@ def _describe_result(
     axes = list(dict.fromkeys(axis for pair in sides for axis in pair))
     groups: dict[tuple[str, Axis, Axis], list[Json]] = {}
     for index, attention in enumerate(attentions):
-        numbers = attention.kept
         layer = {
             "layer": attention.layer,
-            "heads": numbers,
+            "heads": attention.kept,
             "pooled": overviews[index],
-            "exact": [exact.get((index, head)) for head in numbers],
+            "exact": [exact.get((index, head)) for head in attention.kept],
         }
         if index in outputs:
             layer["output"] = outputs[index].add_to(blocks)

@@ -448,8 +448,7 @@ class AttentionResult(base.Savable):
             return
         table = Table("stage", "compared", "largest difference", "of what passes", "", box=None)
         for stage in dict.fromkeys([*STAGES, *(check.stage for check in agreement.checks)]):
-            checks = [check for check in agreement.checks if check.stage == stage]
-            if not checks:
+            if not (checks := [check for check in agreement.checks if check.stage == stage]):
                 table.add_row(stage, "0", "not compared", "", "")
                 continue
             table.add_row(

@@ -68,8 +68,7 @@ def _names(result: CompareResult) -> list[str]:
 def _finding(result: CompareResult) -> str:
     """Return how many heads changed, and whose maps differ most."""
     models = "from {} to {}".format(*_names(result))
-    changed = int((result.p_value < SURE).any(1).sum())
-    if not changed:
+    if not (changed := int((result.p_value < SURE).any(1).sum())):
         return f"No head changed significantly {models}"
     return (
         f"{changed:,} of {len(result.heads):,} heads changed significantly {models}; the maps of "

@@ -313,8 +313,7 @@ def _notes(lesson: Lesson, stage: ReplayedStage, operands: dict[str, Operand]) -
     elif note:
         yield note
     if printed and stage.slack_from_printed is not None:
-        error = float(stage.slack_from_printed.max())
-        if error > _COARSE * printed.half_unit:
+        if (error := float(stage.slack_from_printed.max())) > _COARSE * printed.half_unit:
             coarse = " and ".join(s for s in stage.sources if operands[s].slack.max() > _EXACT)
             problem = f"Too coarse for a closer check: the rounding of printed {coarse}"
             yield f"{problem} can move a cell by {error:.2g}"

@@ -365,8 +365,7 @@ def _write(
     written = generate_greedily(model.module, inputs, count, tokenizer)
     *ids, last = written.ids.tolist()
     new = ids[len(before) :]
-    words = sum(token not in tokenizer.all_special_ids for token in new)
-    if words < count - 1:
+    if (words := sum(token not in tokenizer.all_special_ids for token in new)) < count - 1:
         raise InputError(
             f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "
             "(generate=)."
@@ -470,14 +469,13 @@ def explain_tokens(
         with restoring(model.module), torch.no_grad():
             logits = model.module(**reading.inputs)[0][0]
     tokenizer = tokenizer_of(model.checkpoint)
-    special = tokenizer.all_special_ids
     decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
     tokens: list[int] = reading.inputs["input_ids"][0].tolist()
     start = len(tokens) + 1 - len(ids)
     results = []
     with part(1, 2):
         for number in track(range(len(ids)), "the tokens are explained"):
-            if ids[number] in special or only not in (None, number):
+            if ids[number] in tokenizer.all_special_ids or only not in (None, number):
                 continue
             end = start + number  # of the tokens before this one
             written = str(decode(tokens[:end]))[len(str(decode(tokens[:start]))) :]

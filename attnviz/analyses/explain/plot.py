@@ -65,9 +65,8 @@ def explain(
     >>> why = attnviz.explain(reaction, model="rxnmapper")
     >>> figure = attnviz.plot.explain(why)
     """
-    with new_page(
-        width, caption, [*result.words, result.target, result.against or "", "→−"]
-    ) as page:
+    texts = [*result.words, result.target, result.against or "", "→−"]
+    with new_page(width, caption, texts) as page:
         top = page.lead(page.heading(result.headline) + 0.02, result.finding) + _GAP
         top = _draw_text(page, result, top) + _GAP
         top = _draw_table(page, result, top)
@@ -191,8 +190,7 @@ def _draw_key(page: Page, result: ExplainResult, scale: Normalize, top: float) -
         f"lowers “{literal(result.target, 20)}”{other}, \N{MINUS SIGN}{scale.vmax:.2g}",
         f"raises it, {scale.vmax:.2g} {result.unit}",
     )
-    room = page.room
-    low = page.ruler.clip(low, room - _KEY - 0.06, SMALL_SIZE)
+    low = page.ruler.clip(low, page.room - _KEY - 0.06, SMALL_SIZE)
     page.write(page.left, top, [low], color=theme().muted)
     left = page.left + page.ruler.width(low, SMALL_SIZE) + 0.06
     ax = page.axes(left, top + 0.02, _KEY, tall - 0.04, bare=True)
@@ -214,8 +212,7 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     label = page.ruler.widest([*rows], SMALL_SIZE) + 0.06
     has_rho = bool(result.rank_correlations)
     left, right = page.left + label, page.right - _RHO * has_rho
-    shown = _strongest(result, int((right - left) / _NARROWEST))
-    if not shown:
+    if not (shown := _strongest(result, int((right - left) / _NARROWEST))):
         return top
     cell = (right - left) / len(shown)
     title = "Shares of the largest number of each method"

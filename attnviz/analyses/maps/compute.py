@@ -259,8 +259,7 @@ def _treat_special(
     """
     if special not in ("keep", "hide", "remove"):
         raise InputError(f"special must be keep, hide or remove, not {special!r}.")
-    records = [one for one in attentions if isinstance(one, AttentionRecord)]
-    if not records:
+    if not (records := [one for one in attentions if isinstance(one, AttentionRecord)]):
         if special == "keep":
             return weights, rows, columns, None, False
         raise InputError(
@@ -462,8 +461,7 @@ def content_mass(record: AttentionRecord) -> Tensor:
     related = content_words(rows)[:, None] & content_words(columns)[None, :]
     if record.stack != "cross":  # attention of a word to itself does not count
         related = related & ~torch.eye(*related.shape, dtype=torch.bool, device="cpu")
-    groups = _distances(record, rows)
-    if groups is not None:
+    if (groups := _distances(record, rows)) is not None:
         masked = masked_cells(record, rows, columns)
         pairs = groups >= 0 if masked is None else (groups >= 0) & ~masked
         if starts_with_sink(masked, columns):
@@ -548,8 +546,7 @@ def starts_with_sink(masked: Tensor | None, columns: TokenGroups) -> bool:
 
 def masked_cells(record: AttentionRecord, rows: TokenGroups, columns: TokenGroups) -> Tensor | None:
     """Return which words no head may attend to from which, (m, n); None where all may be."""
-    readable = record.readable()
-    if readable is None:
+    if (readable := record.readable()) is None:
         return None
     masked = merge(readable.float().cpu(), rows, columns) == 0
     return masked if masked.any() else None

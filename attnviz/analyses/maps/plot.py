@@ -328,8 +328,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     """Draw a map into axes of the user, with its verdict in the title."""
     drawn, query = selected.map, selected.query
     agreement, ruler = drawn.checked_agreement, Ruler()
-    verdict = agreement.verdict.upper()
-    if verdict == "VERIFIED":
+    if (verdict := agreement.verdict.upper()) == "VERIFIED":
         verdict = f"verified to {agreement.largest_difference():.0e}"
     model = f"{literal(drawn.provenance.model)}{drawn.provenance.with_changes}, {verdict}"
     where = drawn.where
@@ -353,8 +352,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
 
 def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> None:
     """Shrink axes that no layout engine places, so that labels and bar stay in their place."""
-    figure = ax.get_figure(root=True)
-    if figure is None or figure.get_layout_engine() is not None:
+    if (figure := ax.get_figure(root=True)) is None or figure.get_layout_engine() is not None:
         return
     box, (wide, high) = ax.get_position(original=True), figure.get_size_inches()
     cell = box.width * wide / drawn.weights.shape[1]
@@ -645,12 +643,11 @@ def draw_image_page(
     """Draw the image, the map over it, an overview and a caption."""
     image, ruler = drawn.image, page.ruler
     assert image is not None
-    inner = page.room
     is_beside = overview is not None and page.width > WIDE
     # A tall overview is beside two pictures one below the other, a wide one beside both.
     is_stacked = overview is not None and is_beside and len(overview.layers) > len(overview.numbers)
     share = (0.5 if is_stacked else 0.62) if is_beside else 1.0
-    side = (inner * share - BAR_ROOM - GAP) / (1 if is_stacked else 2)
+    side = (page.room * share - BAR_ROOM - GAP) / (1 if is_stacked else 2)
     side = min(_LARGEST_IMAGE, side)
     tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST_IMAGE)
 
@@ -723,8 +720,7 @@ def times(doublings: float, _: object = None) -> str:
 
 def query_name(drawn: AttentionMap, query: int) -> str:
     """Return where the weights that are drawn over an image come from."""
-    patch = _patch_of(drawn, query)
-    if patch is not None:
+    if (patch := _patch_of(drawn, query)) is not None:
         return f"from the patch in row {patch[0]}, column {patch[1]}"
     label = drawn.rows[query]
     is_special = any(drawn.special_rows[query : query + 1])

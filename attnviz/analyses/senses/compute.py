@@ -321,8 +321,7 @@ def _notes(
     inflected = [f"“{form}” ({n})" for form, n in written.items() if form != word.casefold()]
     if inflected:
         notes.append(f"also counted as “{word}”: {', '.join(inflected)}")
-    split = sum(len(occurrence.pieces) > 1 for occurrence in listed)
-    if split:
+    if split := sum(len(occurrence.pieces) > 1 for occurrence in listed):
         notes.append(f"mean over the pieces of the word where it is split ({split} of {total})")
     notes.append("the best layer is chosen on the same sentences, the output is not")
     notes.append("vectors not centered" if raw else "vectors centered on the mean of all others")

@@ -361,8 +361,7 @@ def _spread(values: list[float], apart: float) -> list[float]:
     placed = list(values)
     for _ in range(200):
         for low, high in itertools.pairwise(order):
-            lack = apart - (placed[high] - placed[low])
-            if lack > 0:
+            if (lack := apart - (placed[high] - placed[low])) > 0:
                 placed[low] -= lack / 2
                 placed[high] += lack / 2
         placed = [min(max(value, apart / 2), _TOP) for value in placed]

@@ -112,8 +112,7 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
                     f"{_quoted(text)} is listed under {sentences[text].sense!r} and {sense!r}. "
                     "Remove one."
                 )
-            places = find_word(word, text)
-            if not places:
+            if not (places := find_word(word, text)):
                 hint = did_you_mean(word, regex.findall(r"[\w'’]+", text))
                 hint = hint or "Write it, or leave the sentence out."
                 raise InputError(f"{word!r} is not in {_quoted(text)} ({sense} {number}). {hint}")

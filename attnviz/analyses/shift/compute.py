@@ -401,8 +401,7 @@ def _verify(
 
 def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Iterator[str]:
     """Yield notes where the parts do not add up, with the reason."""
-    worst = max(split.error, split.credit_error, stream.error)
-    if worst > _EXACT:
+    if (worst := max(split.error, split.credit_error, stream.error)) > _EXACT:
         why = f"rounding in {dtype}; use float32"
         if dtype == "float32" or worst > _ROUNDED:
             why = "some functions here have no exact rule"

@@ -480,8 +480,7 @@ class ShiftResult(WordResult):
         """Say which word moved the word most, by the effect of changing it."""
         word, effect = self._name(self.at), self.effect
         scores = self.credit if effect is None else effect
-        first = self.first(scores)
-        if first is None:
+        if (first := self.first(scores)) is None:
             return f"No other word moved {word}"
         name, movement = self._name(first), self._movement(scores[first])
         if effect is None:

@@ -274,8 +274,7 @@ class _HeadStages:
 
     def _agreement(self, stage: str, head: int | None) -> dict[str, Any]:
         """Return the comparison of a stage with the model, of one head or (None) of all."""
-        check = self.checks.get(stage)
-        if check is None:
+        if (check := self.checks.get(stage)) is None:
             return {"why_not": "not compared"}
         if head is None:
             return {"difference": check.largest_difference, "passed": check.passed}

@@ -160,8 +160,7 @@ def attention_vector(
     """
     result = _as_steps(result, layer=layer, head=head, word=word)
     with new_page(width, caption, [*result.keys, result.word, source(result.provenance)]) as page:
-        top = _draw_heading(page, result)
-        end = _draw_attention_vector(page, result, top)
+        end = _draw_attention_vector(page, result, _draw_heading(page, result))
         parts = [
             source(result.provenance),
             *result.notes,

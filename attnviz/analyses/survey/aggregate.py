@@ -171,8 +171,7 @@ def _cluster(distances: Floats) -> NDArray[np.int64]:
             score = silhouette_score(distances, labels, metric="precomputed")
             if score > best_score:
                 best_score, best = score, labels
-    order = np.argsort(-np.bincount(best), kind="stable")
-    return np.argsort(order)[best]
+    return np.argsort(np.argsort(-np.bincount(best), kind="stable"))[best]
 
 
 def group_heads(texts: Sequence[Sequence[AttentionRecord]]) -> tuple[Tensor, NDArray[np.int64]]:
@@ -215,8 +214,7 @@ def _distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
         ]
         total = total + torch.stack(for_each_head)
         count += len(rows)
-    mean = (total / max(1, count)).clamp(0, 1)
-    return mean.sqrt().fill_diagonal_(0.0)
+    return (total / max(1, count)).clamp(0, 1).sqrt().fill_diagonal_(0.0)
 
 
 def divergence(P: Tensor, Q: Tensor) -> Tensor:

@@ -174,7 +174,7 @@ def survey(
         corpus: TextCorpus = ProbeCorpus(model, named, *options, probe_texts=probe_texts)
     else:
         corpus = TextCorpus(model, texts, *options)
-    result, *_ = survey_corpus(
+    return survey_corpus(
         corpus,
         seed=seed,
         groups=groups,
@@ -183,8 +183,7 @@ def survey(
         force=force,
         engine=engine,
         address=address,
-    )
-    return result
+    )[0]
 
 
 def survey_corpus(
@@ -354,10 +353,8 @@ def _result(
     sample: Sequence[AttentionResult],
     corpus: TextCorpus | MediaCorpus,
 ) -> SurveyResult:
-    names = heads.names
-
     def by_head(values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(values.reshape(len(heads.heads), len(names)))
+        return torch.from_numpy(values.reshape(len(heads.heads), len(heads.names)))
 
     distances, clusters = group_heads([result.records for result in sample])
     notes = tuple(note.replace("texts", NOUNS[corpus.kind]) for note in totals.notes)
@@ -365,7 +362,7 @@ def _result(
     verified = AgreementReport.joined(result.agreement for result in sample)
     return SurveyResult(
         heads=heads.heads,
-        statistics=names,
+        statistics=heads.names,
         **{name: by_head(getattr(totals.value, name)) for name in ("mean", "low", "high")},
         **{name: by_head(getattr(totals, name)) for name in _BASELINES},
         count=by_head(totals.value.count).long(),
@@ -394,8 +391,7 @@ def _notes_on_layers(sample: AttentionResult) -> Iterator[str]:
             "and negative is the share of negative weights"
         )
     layers = {(check.stack, check.layer) for check in sample.agreement.checks}
-    others = sum((stack == LINEAR) != signed for stack, _ in layers)
-    if others:
+    if others := sum((stack == LINEAR) != signed for stack, _ in layers):
         kind, option = "softmax", "without --stack"
         if not signed:
             kind, option = "linear", 'with --stack linear (stack="linear")'

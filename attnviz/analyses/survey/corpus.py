@@ -174,7 +174,7 @@ def check_corpus_name(source: str | Path) -> None:
     path = Path(source)
     if str(source) == "-":
         return
-    if path.suffix.lower() not in SUFFIXES:
+    if ending(path) not in SUFFIXES:
         raise InputError(
             f"{path.name!r} is not a corpus: its name must end in {', '.join(SUFFIXES)}, or be - "
             "for standard input. Rename it, or pass a list of texts."
@@ -200,8 +200,7 @@ def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
         yield from _lines(sys.stdin, "standard input")
         return
     path = Path(source)
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
+    if (suffix := ending(path)) == ".parquet":
         yield from _parquet(path, column)
         return
     is_table = suffix in (".csv", ".tsv")
@@ -235,8 +234,7 @@ def _no_string(item: Any, number: int) -> TokenIds | Chat | InputError:
 
 def _lines(file: TextIO, name: str) -> Iterator[Row]:
     for number in count(1):
-        line = file.readline(_LONGEST)
-        if not line:
+        if not (line := file.readline(_LONGEST)):
             return
         if len(line) == _LONGEST:
             raise InputError(f"Line {number} of {name} is too long. Put each text on its own line.")

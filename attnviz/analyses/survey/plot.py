@@ -128,9 +128,8 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
     """Draw the role of each head in a grid, and beside it the heads with a role, by name."""
     colors = _colors(result)
     grid, places = grid_of(result.heads)
-    inner = page.room
     is_wide = page.width > WIDE
-    room = (0.5 if is_wide else 1.0) * inner - AXIS_ROOM
+    room = (0.5 if is_wide else 1.0) * page.room - AXIS_ROOM
     across = min(room / grid.columns, _LARGEST_CELL)
     down = min(max(across, room / 2 / grid.rows), 2 * across, _LARGEST_CELL)
     ax = page.axes(page.left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
@@ -147,7 +146,7 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
         bottom = page.write(page.left + AXIS_ROOM + 0.12, bottom, [result.name_of(role)])
     if not is_wide:
         return _draw_named(page, result, (page.left, page.right), bottom + _GAP) + _GAP
-    left = page.left + 0.5 * inner + _GAP
+    left = page.left + 0.5 * page.room + _GAP
     return max(bottom, _draw_named(page, result, (left, page.right), top)) + _GAP
 
 
@@ -325,10 +324,9 @@ def head_panels(
 
     Unsure heads have faint colors, or none in a signed panel. Titles say where colors end.
     """
-    inner = page.room
     least = 1.35 if page.width > WIDE else 0.95
-    columns = max(1, int((inner + _GAP) / (least + _GAP)))
-    across = (inner - (columns - 1) * _GAP) / columns - _NUMBERS
+    columns = max(1, int((page.room + _GAP) / (least + _GAP)))
+    across = (page.room - (columns - 1) * _GAP) / columns - _NUMBERS
     grid, places = grid_of(heads)
     high = max(min(across / grid.columns, 0.2) * grid.rows, 0.4)
     line = line_height(SMALL_SIZE)

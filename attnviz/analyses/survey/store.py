@@ -126,8 +126,7 @@ class Folder:
     def read(self, count: int) -> Iterator[TextStatistics]:
         """Yield the parts, in order; raise InputError if the folder holds others too."""
         paths = [self._part(number) for number in range(count)]
-        others = sorted({*(self.path / "parts").glob("*.parquet")} - {*paths})
-        if others:
+        if others := sorted({*(self.path / "parts").glob("*.parquet")} - {*paths}):
             raise InputError(
                 f"The survey has {count} parts, but {others[0]} is another. Remove it, or choose "
                 "another folder."

@@ -119,10 +119,9 @@ def direct_attribution(score: Score) -> Tensor:
 
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
     """
-    module = score.readout.module
     run = StoredRun(score.readout.bases[-1])
     mode = _DirectPaths(run, score.readout.places)
-    with run.record(), tracing.activations(module, mode.gated):
+    with run.record(), tracing.activations(score.readout.module, mode.gated):
         _, numbers = tracing.trace_run(score.readout, score.inputs, mode)
     leaves = [mix.mixed for mix in mode.mixes]
     gradients = torch.autograd.grad(score.project(numbers), leaves, allow_unused=True)

@@ -148,8 +148,7 @@ def _sentences(query: Query) -> dict[str, list[str]]:
                 "“river: We sat on the bank.”"
             )
         sentences.setdefault(sense.strip(), []).append(sentence.strip())
-    count = sum(map(len, sentences.values()))
-    if count > _MAX_SENTENCES:
+    if (count := sum(map(len, sentences.values()))) > _MAX_SENTENCES:
         raise InputError(f"{count} sentences are too many here. Type at most {_MAX_SENTENCES}.")
     return sentences
 
