@@ -300,9 +300,8 @@ def fits(tensor: Tensor | None, *sizes: Collection[int]) -> bool:
     """Return whether each dimension has one of the sizes that it may have; None has any."""
     if tensor is None:
         return True
-    shape = tensor.shape
-    return len(shape) == len(sizes) and all(
-        size in possible for size, possible in zip(shape, sizes, strict=True)
+    return tensor.dim() == len(sizes) and all(
+        size in possible for size, possible in zip(tensor.shape, sizes, strict=True)
     )
 
 
