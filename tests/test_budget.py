@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-FILES = 168
-LINES = 45_145
+FILES = 161
+LINES = 44_954
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 
