@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -27,21 +27,21 @@ from transformers.image_processing_utils import BaseImageProcessor
 
 import attnviz
 from architectures.catalogue import model_class_name
+from architectures.compare import NONE
 from architectures.isolation import explain
 from architectures.tiny_models import build
 from attnviz.models.pretrained import embedding_rows, input_kinds
+from attnviz.results.agreement_report import Verdict
 
 mpl.use("Agg")
 DTYPES = ("float32", "bfloat16", "float16")
-VERDICTS = {"verified": "verified", "not proven": "not proven", "failed": "failed"}
-NONE = "executes no softmax over products of queries and keys"
 
 
 def use(name: str) -> dict[str, Any]:
     """Return the outcome of every call, as a dictionary that JSON can store.
 
     name : an architecture, one with a class, as in "bert/BertForMaskedLM", or one with a setting
-        that is not the default, as in "roformer?rotary_value=true".
+        that is not the default, as in 'roformer?{"rotary_value": true}'.
 
     Keys: architecture, class, and for each of the calls "float32", "bfloat16", "float16",
     "generate", "shift", "explain" and "survey" a list of its state and the reason. The states are
@@ -143,9 +143,10 @@ def _analyses(model: PreTrainedModel, tokenizer: Any, inputs: dict[str, Any]) ->
 def _generates(loaded: Any, text: str, ids: torch.Tensor, written: torch.Tensor) -> list[Any]:
     result = loaded.attend(text, generate=3)
     is_decoder = not loaded.checkpoint.module.config.is_encoder_decoder
-    expected = loaded.tokenizer.decode(written[0, ids.shape[1] if is_decoder else 0 :])
-    got = result.generated if hasattr(result, "generated") else None
-    assert got is None or got.split() == expected.split()[-len(got.split()) :], (got, expected)
+    new = written[0, ids.shape[1] if is_decoder else 0 :]
+    expected = loaded.tokenizer.decode(new, skip_special_tokens=True)
+    got = result.provenance.generated.split()
+    assert got == expected.split(), (got, expected)
     return [result]
 
 
@@ -177,7 +178,5 @@ def _state(call: Callable[[], Any]) -> list[str]:
     except Exception as error:
         return ["crash", explain(error)]
     reports = [one.agreement for one in (given if isinstance(given, list) else [given])]
-    order = list(VERDICTS)
-    worst = max(reports, key=lambda report: order.index(report.verdict))
-    verdict = VERDICTS[worst.verdict]
-    return [verdict, "" if verdict == "verified" else worst.summary()]
+    worst = min(reports, key=lambda report: get_args(Verdict).index(report.verdict))
+    return [worst.verdict, "" if worst.verdict == "verified" else worst.summary()]
