@@ -20,6 +20,7 @@ from attnviz.runtime.precision import exact_products
 _SLOPE = 1e-5  # off by which a slope always passes
 _ERRORS = 6  # standard errors that pass
 _RANGES = 3  # of four measurements, whose range is two standard errors
+_ALIKE = 3  # typical errors that pass if all of a head are alike, as those of a gate
 _SHARE = 0.1  # of an argument that is 1 % off, which passes
 
 
@@ -111,9 +112,8 @@ class _Rounding:
         slopes = (ours * difference).sum((1, 2)) / spread - self.slopes
         standard = self.by_head * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
         cancelled = verdict.FLOAT32 * (ours.abs() * summed).sum((1, 2)) / spread
-        # Errors that are the same for several tokens, those of a gate, do not cancel.
         together = self.by_head * (summed**2).sum((1, 2)).sqrt() / spread.sqrt()
-        allowed = (_ERRORS * standard).maximum(_RANGES * together)
+        allowed = (_ERRORS * standard).maximum(_ALIKE * together)
         allowed = allowed.clamp(min=max(3 * self.slope, _SLOPE)) + cancelled
         return verdict.bounded_check(
             record,
