@@ -4,8 +4,9 @@
 words, in one sense or in two. The height is the AUC: how often a pair of one sense has a larger
 cosine than a pair of two (guessing {chance}; bands: bootstrapped over words). The dashed line needs
 no attention: it is the mean static embedding of the other words ({minilm.others[auc]:.2f} and
-{once.others[auc]:.2f}). Of {count} vectors the intervals of {above} lie above it, about as many as
-by chance. No layer is best: {minilm.vector[layer]}, {once.vector[layer]} and {twice.vector[layer]}
+{once.others[auc]:.2f}). The intervals of {above} of the {count} vectors lie above it, about
+as many as expected by chance.
+No layer is best: {minilm.vector[layer]}, {once.vector[layer]} and {twice.vector[layer]}
 are on other pairs, {minilm.first[layer]}, {once.first[layer]} and {twice.first[layer]} on these.
 The former have {minilm.vector[auc]:.2f} in all-MiniLM-L6-v2, {once.vector[auc]:.2f} in SmolLM2, and
 {twice.vector[auc]:.2f} if the text is read twice, so that the word follows all of it. Their cosines

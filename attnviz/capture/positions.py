@@ -1,6 +1,6 @@
 """Where an attention stands in its model, and which token, patch or frame a row of its map is.
 
-Stacks are told by the paths of modules, and positions by their number. Labels come from the
+The path of a module gives its stack; the number of positions gives the input. Labels come from the
 tokenizer, or from the sizes of an image or a sound. Nothing in the weights of a map shows whether
 they stand at the right rows. So the content of some positions is changed, and the keys of the
 attentions tell which row moved.

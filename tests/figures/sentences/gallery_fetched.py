@@ -908,7 +908,8 @@ def wordnet_line(facts, said):
 
 
 @WORDNET.sentence(
-    "Of <all> vectors the intervals of <above> lie above it, about as many as by chance."
+    "The intervals of <above> of the <all> vectors lie above it, about as many as expected by "
+    "chance."
 )
 def wordnet_above(facts, said):
     """The intervals are those of the table: another resample may move them by .01."""
