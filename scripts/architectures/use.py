@@ -143,7 +143,7 @@ def _analyses(model: PreTrainedModel, tokenizer: Any, inputs: dict[str, Any]) ->
 def _generates(loaded: Any, text: str, ids: torch.Tensor, written: torch.Tensor) -> list[Any]:
     result = loaded.attend(text, generate=3)
     is_decoder = not loaded.checkpoint.module.config.is_encoder_decoder
-    new = written[0, ids.shape[1] if is_decoder else 0 :]
+    new = written[0, ids.shape[1] if is_decoder else 1 :]  # behind the start of the decoder
     expected = loaded.tokenizer.decode(new, skip_special_tokens=True)
     got = result.provenance.generated.split()
     assert got == expected.split(), (got, expected)
