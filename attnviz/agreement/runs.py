@@ -158,7 +158,7 @@ def check_positions(
 ) -> PositionCheck | None:
     """Return whether each position that was changed moved its own key; None if it cannot be told.
 
-    The keys of the unchanged run must also be those of the recorded run, whose batch had another
+    The keys of the unchanged run must also be those of the recorded run, if its batch had another
     size. The number of layers is that of those that could be told.
 
     moved : by kind of input. every : whether all positions were changed one at a time.
@@ -198,10 +198,13 @@ def _by_code(
     """Return the misplaced positions of each attention; None where it cannot be told."""
     found: dict[Call, Pairs | None] = {}
     moved = [_moved_between(record_of[call], others) for call, others in keys.keys.items()]
-    of_call = iter(torch.split(torch.cat(moved).cpu(), [len(one) for one in moved]))
+    parts = torch.split(torch.cat(moved).cpu(), [len(one) for one in moved]) if moved else ()
+    of_call = dict(zip(keys.keys, parts, strict=True))
     for call, distances in keys.distances.items():
         misplaced = _misplaced_by_code(keys.changed, distances)
-        elsewhere = _elsewhere(record_of[call], next(of_call), is_first=not found)
+        elsewhere: Pairs | None = []
+        if call in of_call:
+            elsewhere = _elsewhere(record_of[call], of_call[call], is_first=not found)
         known = [pairs for pairs in (misplaced, elsewhere) if pairs is not None]
         found[call] = [*itertools.chain(*known)] if len(known) == 2 or any(known) else None
     return found

@@ -89,11 +89,11 @@ class AttentionCallArgs:
         slow = not self.fused or any(self.arguments.get(name) is not None for name in _NOT_FUSED)
         return slow and (self.fused or H * m * n > _WHOLE)
 
-    def of_text(self, number: int) -> AttentionCallArgs:
-        """Return the arguments for one text of a batch."""
+    def of_rows(self, rows: slice) -> AttentionCallArgs:
+        """Return the arguments for some texts of a batch."""
 
         def select(term: Tensor | None) -> Tensor | None:
-            return term if term is None or len(term) == 1 else term[number : number + 1]
+            return term if term is None or len(term) == 1 else term[rows]
 
         bias = select(self.arguments.get("position_bias"))
         arguments = {**self.arguments, **({} if bias is None else {"position_bias": bias})}
@@ -114,7 +114,7 @@ class AttentionCallArgs:
         if not self.in_blocks:
             output: Tensor = self.call()[0]
         elif len(texts) > 1:
-            output = torch.cat([self.of_text(number).output() for number in texts])
+            output = torch.cat([self.of_rows(slice(n, n + 1)).output() for n in texts])
         else:
             H, m, n = self.shape
             rows = torch.arange(m, device=self.query.device)

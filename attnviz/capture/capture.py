@@ -8,10 +8,11 @@ other, so comparing them is a proof and not a tautology.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import transformers
@@ -21,11 +22,11 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from attnviz.capture import watch
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
-from attnviz.capture.positions import StackCounter, stacks_of
+from attnviz.capture.positions import Rows, StackCounter, stacks_of
 from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
-from attnviz.capture.recorder import AttentionCall
-from attnviz.capture.search import linear_calls, record_runs
+from attnviz.capture.recorder import AttentionCall, Recording
+from attnviz.capture.search import linear_calls, record_rows, record_runs
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
 from attnviz.errors import ModelError
@@ -61,11 +62,16 @@ class Capture:
     outputs: watch.Outputs
     # For a generation, the weights (H, m, n) of a single pass over the whole text.
     in_one_pass: tuple[Tensor, ...] = ()
+    # The keys of each attention in all rows, if the two runs are rows of one batch; else None.
+    keys: tuple[tuple[str, Tensor], ...] | None = None
     notes: tuple[str, ...] = ()  # on softmaxes that are no attention, and what is not compared
 
 
 def capture(
-    model: nn.Module, inputs: Mapping[str, Tensor], axes: Mapping[str, Sequence[Axis]] | None = None
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    axes: Mapping[str, Sequence[Axis]] | None = None,
+    rows: Rows | None = None,
 ) -> list[Capture]:
     """Run `model` twice on a batch of N texts and return the attentions of each.
 
@@ -73,34 +79,67 @@ def capture(
     after an exception.
 
     axes : the positions of the N texts, by kind of input: "text", "image", "audio", and "target"
-    for the input of an encoder–decoder's decoder. Other positions are numbered.
+    for the input of an encoder–decoder's decoder. Other positions are numbered. rows : the texts
+    twice, and rows with changed positions. Where the plan of the model allows it, the two runs are
+    rows of this one batch.
     """
     texts = len(next(iter(axes.values()))) if axes else count_inputs(model, inputs)
-    outputs: list[watch.Output] = []
     forward = partial(model, **inputs)
-    first_run, second_run = record_runs(
-        model,
-        texts,
-        lambda: outputs.append(watch.output_of(model, forward)),
-        forward,
-        known=linear_calls(model, texts, inputs),
-    )
+    joined = None if rows is None else _record_rows(model, texts, rows)
+    first_run, second_run, recorded, keys = joined or _record_apart(model, texts, inputs)
     calls, again = first_run.calls, second_run.calls
     mixtures, mixed_again = first_run.linear, second_run.linear
     watch.expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
     between = _between_runs(calls, again)
-    compared = watch.outputs_beside(
-        model, forward, outputs[-1], between_runs=between, inputs=inputs
-    )
+    compared = watch.outputs_beside(model, forward, recorded, between_runs=between, inputs=inputs)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
     own, references = OwnNumbers(model), partial(_to_references, again, mixtures=mixed_again)
     stacks = stacks_of(texts, axes or {}, inputs)
     with watch.weights_in_memory(call.module for call in calls):
         return [
-            Capture(own.copy(records), own.copy(references(n)), compared, notes=notes)
+            Capture(own.copy(records), own.copy(references(n)), compared, notes=notes, keys=keys)
             for n, records in enumerate(_to_records(calls, stacks, own, mixtures))
         ]
+
+
+_Keys: TypeAlias = tuple[tuple[str, Tensor], ...]
+_Runs: TypeAlias = tuple[Recording, Recording, watch.Output, _Keys | None]
+
+
+def _record_apart(model: nn.Module, texts: int, inputs: Mapping[str, Tensor]) -> _Runs:
+    """Record two runs, and take the output of the first."""
+    outputs: list[watch.Output] = []
+    forward = partial(model, **inputs)
+    first, second = record_runs(
+        model,
+        texts,
+        lambda: outputs.append(watch.output_of(model, forward)),
+        forward,
+        known=linear_calls(model, texts, inputs),
+    )
+    return first, second, outputs[-1], None
+
+
+def _record_rows(model: nn.Module, texts: int, rows: Rows) -> _Runs | None:
+    """Record two runs as rows of one batch; None unless both give the same numbers."""
+    outputs: list[watch.Output] = []
+    forward, count = partial(model, **rows.inputs), 2 * texts + len(rows.source)
+    with suppress(ModelError):  # it does not run on more rows
+        recorded = record_rows(
+            model, texts, rows.source, lambda: outputs.append(watch.output_of(model, forward))
+        )
+        if recorded is None:
+            return None
+        (first, second), keys = recorded
+        tensors = *outputs[-1].model, *outputs[-1].attention
+        if any(not x.dim() or len(x) != count for x in tensors):
+            return None
+        if _between_runs(first.calls, second.calls) > 0:
+            return None
+        output = watch.Output(*watch.map_tensors(tuple(outputs[-1]), lambda x: x[:texts]))
+        return first, second, output, keys
+    return None
 
 
 def capture_generation(

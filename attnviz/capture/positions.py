@@ -219,11 +219,61 @@ def change_by_code(
         As in `change_one_by_one`; or several positions are read together.
     """
     wanted = _attentions_to(kind, batch, records)
-    chosen = [(n, _code(axis)) for n, axis in enumerate(batch.axes[kind])]
-    length = max(len(axes[0]) for axes in batch.axes.values())
-    if sum(1 + len(rows) for _, rows in chosen) * length > _CODED * min(len(chosen), _TEXTS):
+    chosen = [Changed(kind, n, _code(axis)) for n, axis in enumerate(batch.axes[kind])]
+    if not _is_short(batch, chosen):
         wanted = wanted[:1]
-    return _moved(model, batch, kind, chosen, wanted, coded=True)
+    return _moved(model, batch, chosen, wanted, coded=True)
+
+
+def _is_short(batch: Batch, chosen: Sequence[Changed]) -> bool:
+    """Whether the runs of inputs with changed positions go on to the last attention."""
+    length = max(len(axes[0]) for axes in batch.axes.values())
+    return sum(1 + len(one.rows) for one in chosen) * length <= _CODED * min(len(chosen), _TEXTS)
+
+
+def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
+    """Return N inputs twice and, of short ones, all positions changed by a code; None if it cannot.
+
+    kinds : of input, whose positions are changed.
+    """
+    length = max(len(axes[0]) for axes in batch.axes.values())
+    texts = range(len(next(iter(batch.axes.values()))))
+    coded = [Changed(kind, n, _code(batch.axes[kind][n])) for kind in kinds for n in texts]
+    for chosen in (coded if _is_short(batch, coded) else [], []):
+        if (2 * len(texts) + sum(len(one.rows) for one in chosen)) * length <= _AT_ONCE:
+            with suppress(UnknownPlacesError):
+                return changed_batch(batch, texts, chosen, copies=2)
+    return None
+
+
+def change_in_rows(
+    batch: Batch,
+    rows: Rows | None,
+    kind: str,
+    records: Sequence[AttentionRecord],
+    keys: Sequence[tuple[str, Tensor]] | None,
+) -> list[MovedKeys]:
+    """Return how far the keys of each input moved in rows that were recorded beside it.
+
+    None of them if no position of this kind was changed. keys : of all rows, by the path of each
+    attention.
+    """
+    chosen = [] if rows is None else [one for one in rows.chosen if one.kind == kind]
+    if rows is None or not chosen or not keys:
+        return []
+    wanted, calls, of_call = _attentions_to(kind, batch, records), Counter[str](), {}
+    for path, of_rows in keys:
+        of_call[path, calls[path]] = of_rows
+        calls[path] += 1
+    alike: dict[object, list[Call]] = {}
+    for call in wanted:
+        alike.setdefault((of_call[call].shape, of_call[call].device), []).append(call)
+    rows_of_kind = [one.kind == kind for one in rows.chosen for _ in one.rows]
+    distances = dict.fromkeys(wanted, torch.empty(0))
+    for same in alike.values():
+        stacked = torch.stack([of_call[call] for call in same])
+        distances |= zip(same, _distances(stacked, rows.source).cpu()[:, rows_of_kind], strict=True)
+    return _of_each(batch, chosen, distances, {}, coded=True)
 
 
 def _code(axis: Axis) -> Tensor:
@@ -259,14 +309,15 @@ def change_one_by_one(
     """
     wanted = _attentions_to(kind, batch, records)
     if count is not None:
-        chosen = [(n, _some_of(axis, count)) for n, axis in enumerate(batch.axes[kind])]
-        return _moved(model, batch, kind, chosen, wanted[:1])
+        axes = enumerate(batch.axes[kind])
+        chosen = [Changed(kind, n, _some_of(axis, count)) for n, axis in axes]
+        return _moved(model, batch, chosen, wanted[:1])
     moved: list[MovedKeys] = []
     length = max(len(axes[0]) for axes in batch.axes.values())
     for number, axis in enumerate(batch.axes[kind]):
         most = len(axis) if UNITS[kind] == "tokens" else max(1, _OF_MEDIA // length)
         rows = torch.split(_some_of(axis, most), max(1, _AT_ONCE // length - 1))
-        parts = [_moved(model, batch, kind, [(number, part)], wanted)[0] for part in rows]
+        parts = [_moved(model, batch, [Changed(kind, number, part)], wanted)[0] for part in rows]
         distances = {c: torch.cat([p.distances[c] for p in parts]) for c in parts[0].distances}
         changed = torch.cat([part.changed for part in parts])
         moved.append(replace(parts[0], changed=changed, distances=distances))
@@ -308,30 +359,40 @@ def _some_of(axis: Axis, count: int) -> Tensor:
 def _moved(
     model: nn.Module,
     batch: Batch,
-    kind: str,
-    chosen: Sequence[tuple[int, Tensor]],
+    chosen: Sequence[Changed],
     wanted: Sequence[Call],
     *,
     coded: bool = False,
 ) -> list[MovedKeys]:
     """Run inputs as they are and with some positions changed in each of R rows, as one batch."""
-    tensors, ends = changed_batch(batch, kind, chosen)
-    inputs: dict[str, Any] = {**tensors}
-    if kind == "target" and "encoder_outputs" in forward_parameters(model):
-        source = torch.cat([torch.full((1 + len(p),), n) for n, p in chosen])
-        inputs["encoder_outputs"] = _encoded(model, batch.inputs, source)
-    spans = [slice(a, b) for a, b in itertools.pairwise(ends)]
+    rows = changed_batch(batch, [one.number for one in chosen], chosen)
+    inputs = rows.inputs
+    if chosen[0].kind == "target" and "encoder_outputs" in forward_parameters(model):
+        inputs["encoder_outputs"] = _encoded(model, batch.inputs, rows.numbers)
     watcher = watch.watch(
         model,
         watch.minimal_run(model, inputs),
-        lambda model: _Keys(model, wanted, spans, coded=coded),
+        lambda model: _Keys(model, wanted, rows.source, coded=coded),
     )
-    reach = batch.steps.reach if kind == "audio" and batch.steps is not None else 0
-    moved = []
-    for n, (_, rows) in enumerate(chosen):
-        distances = {call: of_inputs[n] for call, of_inputs in watcher.distances.items()}
-        keys = {call: of_inputs[n] for call, of_inputs in watcher.keys.items()}
-        moved.append(MovedKeys(rows, distances, keys, reach, coded))
+    return _of_each(batch, chosen, watcher.distances, watcher.keys, coded=coded)
+
+
+def _of_each(
+    batch: Batch,
+    chosen: Sequence[Changed],
+    distances: Mapping[Call, Tensor],
+    keys: Mapping[Call, Tensor],
+    *,
+    coded: bool,
+) -> list[MovedKeys]:
+    """Return how far the keys of each input moved; the `distances` (R, n) are of all rows."""
+    moved, starts = [], itertools.accumulate((len(one.rows) for one in chosen), initial=0)
+    for n, (one, start) in enumerate(zip(chosen, starts, strict=False)):
+        rows = slice(start, start + len(one.rows))
+        reach = batch.steps.reach if one.kind == "audio" and batch.steps is not None else 0
+        own = {call: of_all[rows] for call, of_all in distances.items()}
+        unchanged = {call: of_all[n] for call, of_all in keys.items()}
+        moved.append(MovedKeys(one.rows, own, unchanged, reach, coded))
     return moved
 
 
@@ -354,99 +415,131 @@ def _encoded(model: Any, inputs: Mapping[str, Tensor], source: Tensor) -> BaseMo
     return BaseModelOutput(last_hidden_state=states[0][source.to(states[0].device)])
 
 
-def _distances(keys: Tensor) -> Tensor:
-    """Return how far keys (1 + P, G, n, d_k) are from the first of them, (P, n)."""
-    original = keys[0].double()
-    longest = original.norm(dim=(0, 2)).amax().clamp(min=1e-30)
-    distances: Tensor = (keys[1:] - keys[0]).double().norm(dim=(1, 3)) / longest
+def _distances(keys: Tensor, source: Tensor) -> Tensor:
+    """Return how far the keys of R rows are from those of the rows that they are made of, (…, R, n).
+
+    keys : (…, rows, G, n, d_k), the R rows last. source : (R,), which row each is made of.
+    """
+    source = source.to(keys.device)
+    before = keys[..., : keys.shape[-4] - len(source), :, :, :].double()
+    longest = before.norm(dim=(-3, -1)).amax(-1).clamp(min=1e-30)
+    moved = keys[..., -len(source) :, :, :, :] - before.index_select(-4, source)
+    distances: Tensor = moved.norm(dim=(-3, -1)) / longest.index_select(-1, source)[..., None]
     return distances
 
 
 class _Keys(watch.AttentionWatcher):
     """Takes how far the keys of some attentions moved, and ends the run after the last of them.
 
-    spans : the rows of each input, the first unchanged. coded : if others go on with its attention.
+    source : (R,), of each of the last R rows the row that it is made of. coded : if these go on
+    with its attention.
     """
 
     def __init__(
-        self, model: nn.Module, wanted: Sequence[Call], spans: Sequence[slice], *, coded: bool
+        self, model: nn.Module, wanted: Sequence[Call], source: Tensor, *, coded: bool
     ) -> None:
         super().__init__(model)
-        self.distances: dict[Call, list[Tensor]] = {}
-        self.keys: dict[Call, list[Tensor]] = {}
-        self._wanted, self._spans, self._coded = wanted, spans, coded
+        self.distances: dict[Call, Tensor] = {}
+        self.keys: dict[Call, Tensor] = {}
+        self._wanted, self._source, self._coded = wanted, source, coded
         self._calls: Counter[str] = Counter()
 
     def finish(self) -> None:
         """Copy the distances of all attentions from the device together."""
-        several = [one for of_inputs in self.distances.values() for one in of_inputs]
+        several = [*self.distances.values()]
         if not several:
             return
         flat = torch.cat([one.flatten() for one in several]).cpu()
-        copied = iter(torch.split(flat, [one.numel() for one in several]))
-        for call, of_inputs in self.distances.items():
-            self.distances[call] = [next(copied).view(one.shape) for one in of_inputs]
+        copied = torch.split(flat, [one.numel() for one in several])
+        for (call, one), numbers in zip(self.distances.items(), copied, strict=True):
+            self.distances[call] = numbers.view(one.shape)
 
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Compare the keys; end the run if no others are needed."""
         path = self.paths[args.module]
         call = path, self._calls[path]
         self._calls[path] += 1
+        unchanged = slice(0, len(args.key) - len(self._source))
         if call in self._wanted:
-            self.distances[call] = [_distances(args.key[span]) for span in self._spans]
-            self.keys[call] = [args.key[span.start].clone() for span in self._spans]
+            self.distances[call] = _distances(args.key, self._source)
+            self.keys[call] = args.key[unchanged].clone()
         if len(self.distances) == len(self._wanted):
             raise watch.EndRunError
         if not self._coded:
             return args.call()
-        outputs = [
-            args.of_text(span.start).call()[0].repeat_interleave(span.stop - span.start, 0)
-            for span in self._spans
-        ]
-        return torch.cat(outputs), None
+        output = args.of_rows(unchanged).call()[0]
+        return torch.cat([output, output[self._source.to(output.device)]]), None
+
+
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """Rows in which positions of an input are changed."""
+
+    kind: str  # of the input
+    number: int  # of the input in the batch
+    rows: Tensor  # which of its T positions to change in each of R rows, (R, T)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Inputs as they are, once or twice, and below them rows in which positions are changed."""
+
+    inputs: dict[str, Any]
+    chosen: Sequence[Changed]
+    numbers: Tensor  # of the input in each row
+    source: Tensor  # the row that each of the last R rows is made of, (R,)
 
 
 def changed_batch(
-    batch: Batch, kind: str, chosen: Sequence[tuple[int, Tensor]]
-) -> tuple[dict[str, Tensor], list[int]]:
-    """Return inputs as they are and with some positions changed, and between which rows each is.
+    batch: Batch, numbers: Sequence[int], chosen: Sequence[Changed], copies: int = 1
+) -> Rows:
+    """Return some inputs of a batch as they are, and then with some of their positions changed.
 
-    chosen : of each input its number in the batch, and which of its T positions to change in each
-    of R more rows, (R, T); it takes 1 + R rows. The other content is another token, patch or frame
-    of the same input.
+    numbers : of the inputs. The other content of a position is another token, patch or frame of the
+    same input.
 
     Raises
     ------
     UnknownPlacesError
         The axis does not say where in a tensor a position lies.
     """
-    argument = _argument(batch, kind)
-    ends = [0, *itertools.accumulate(1 + len(rows) for _, rows in chosen)]
-    numbers = [number for number, rows in chosen for _ in range(1 + len(rows))]
-    source = torch.tensor(numbers, device="cpu")
+    _expect_rows(batch)
+    whole = [*numbers] * copies
+    of_rows = torch.tensor([*whole, *(c.number for c in chosen for _ in c.rows)], device="cpu")
+    source = torch.tensor([whole.index(n) for n in of_rows[len(whole) :].tolist()], device="cpu")
     inputs = {
-        name: value[source.to(value.device)] if isinstance(value, Tensor) else value
+        name: value[of_rows.to(value.device)] if isinstance(value, Tensor) else value
         for name, value in batch.inputs.items()
     }
-    # A device is waited for once, and not for each position.
-    device, originals = inputs[argument].device, batch.inputs[argument].cpu()
-    changed = originals[source]
-    for start, (number, rows) in zip(ends, chosen, strict=False):
-        axis, original = batch.axes[kind][number], originals[number]
-        regions = _regions(batch, kind, axis, original)
-        for position in rows.any(0).nonzero().flatten().tolist():
-            other = _other(original, regions, position)
-            for row in rows[:, position].nonzero().flatten().tolist():
-                changed[start + 1 + row][regions[position]] = other
-    return {**inputs, argument: changed.to(device)}, ends
+    start = len(whole)
+    for kind in dict.fromkeys(one.kind for one in chosen):
+        argument = _argument(batch, kind)
+        # A device is waited for once, and not for each position.
+        device, originals = inputs[argument].device, batch.inputs[argument].cpu()
+        changed = originals[of_rows]
+        for one in (one for one in chosen if one.kind == kind):
+            original = originals[one.number]
+            regions = _regions(batch, kind, batch.axes[kind][one.number], original)
+            for position in one.rows.any(0).nonzero().flatten().tolist():
+                other = _other(original, regions, position)
+                for row in one.rows[:, position].nonzero().flatten().tolist():
+                    changed[start + row][regions[position]] = other
+            start += len(one.rows)
+        inputs[argument] = changed.to(device)
+    return Rows(inputs, chosen, of_rows, source)
+
+
+def _expect_rows(batch: Batch) -> None:
+    """Raise UnknownPlacesError unless each tensor has one row for each input."""
+    count = len(next(iter(batch.axes.values())))
+    tensors = [value for value in batch.inputs.values() if isinstance(value, Tensor)]
+    if any(not tensor.dim() or len(tensor) != count for tensor in tensors):
+        raise UnknownPlacesError("its inputs are not tensors with one row for each input")
 
 
 def _argument(batch: Batch, kind: str) -> str:
     """Return the name of the tensor that holds the positions of a kind."""
     axes = batch.axes[kind]
-    tensors = [value for value in batch.inputs.values() if isinstance(value, Tensor)]
-    if any(not tensor.dim() or len(tensor) != len(axes) for tensor in tensors):
-        raise UnknownPlacesError("its inputs are not tensors with one row for each input")
     if kind == "audio":
         assert batch.steps is not None  # its axis follows from them
         return batch.steps.argument

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,6 +54,20 @@ class Recording:
     linear: tuple[LinearMixing, ...] = ()
 
 
+def halves(recording: Recording) -> list[Recording]:
+    """Return the attentions of the first N texts of a batch of 2N, and of the others."""
+
+    def half(tensor: Tensor, second: bool) -> Tensor:
+        if tensor.dim() == 1 or len(tensor) == 1:  # of all texts
+            return tensor
+        return tensor.chunk(2)[second]
+
+    return [
+        replace(recording, calls=map_tensors((*recording.calls,), partial(half, second=second)))
+        for second in (False, True)
+    ]
+
+
 @dataclass(eq=False)
 class Recorded:
     """An attention that was executed; its tensors may be pending."""
@@ -67,7 +82,8 @@ class Recorded:
 class Recorder(ModuleWatcher):
     """Collects the attentions of a run that the interface shows, and counts all other operators.
 
-    paths : the modules that may execute attention; None for all. tracer : of the operators.
+    paths : the modules that may execute attention; None for all. tracer : of the operators. source
+    : (R,), the rows with whose attention the last R rows go on; of these, only keys are kept.
     """
 
     def __init__(
@@ -76,11 +92,14 @@ class Recorder(ModuleWatcher):
         texts: int,
         paths: Collection[str] | None = None,
         tracer: SoftmaxCollector | None = None,
+        source: Tensor | None = None,
     ) -> None:
         super().__init__(model, texts, paths)
         self.mode = self._softmaxes = tracer or SoftmaxCollector()
         self.operators, self._is_traced = self._softmaxes.operators, tracer is not None
         self._recorded: list[Recorded] = []
+        self._source, self._rows = source, slice(0, texts - (0 if source is None else len(source)))
+        self.keys: list[tuple[str, Tensor]] = []  # of all rows, where some go on with others
         self._memory_checked = False
         self._entries: Counter[nn.Module] = Counter()
         # The input and output of each call of a module that multiplies by W^O.
@@ -96,16 +115,28 @@ class Recorder(ModuleWatcher):
                 self.unreadable.append((path, "its arguments do not describe it"))
             return args.call()
         with self._softmaxes.collect_softmaxes() as softmaxes:
-            result = args.call()
+            if self._source is not None:
+                self.keys.append((path, args.key))
+                args = args.of_rows(self._rows)
+            result = returned = args.call()
+            if self._source is not None:
+                others = result[0].index_select(0, self._source.to(result[0].device))
+                returned = torch.cat([result[0], others]), None
         if len(softmaxes) != 1:
             count = len(softmaxes) or "no"
             self.unreadable.append((path, f"its attention function computes {count} softmax"))
-            return result
+            return returned
         attention = from_arguments(args, softmaxes[0], result[0])
         inputs = self.inputs_of(args.module)
         entry = self._entries[args.module]
         self._recorded.append(Recorded(path, inputs, True, entry, attention))
-        return result
+        return returned
+
+    def _cut(self, tensor: Tensor) -> Tensor:
+        """Leave out the rows of which only keys are kept; a module may multiply tokens of all."""
+        if self._source is None or not tensor.dim() or len(tensor) % self.texts:
+            return tensor
+        return tensor[: len(tensor) // self.texts * self._rows.stop]
 
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run."""
@@ -139,7 +170,8 @@ class Recorder(ModuleWatcher):
             module = self.modules.get(path)
             if module is not None and at_once[path, recorded.entry] > 1:
                 module = replace(module, known=frozenset())  # which it projects is not known
-            x, m = recorded.inputs.input, attention.query.shape[2]
+            inputs: ModuleInputs = map_tensors(recorded.inputs, self._cut)
+            x, m = inputs.input, attention.query.shape[2]
             # Side by side in memory, once for all texts.
             vectors = (attention.query, attention.key, attention.value)
             query, key, value = (tensor.contiguous() for tensor in vectors)
@@ -147,7 +179,7 @@ class Recorder(ModuleWatcher):
                 path,
                 number,
                 replace(attention, query=query, key=key, value=value),
-                replace(recorded.inputs, input=None if x is None else x[:, :m]),
+                replace(inputs, input=None if x is None else x[:, :m]),
                 module,
                 recorded.through_interface,
                 *self._output_of(path, number, attention),
@@ -160,7 +192,7 @@ class Recorder(ModuleWatcher):
             by_size = sorted(by_entry[entry], key=lambda one: -one.attention.query.shape[-2])
             for other in by_size[1:]:
                 main = by_size[0]
-                joined = _with_rows_of(main.attention, other.attention, returned)
+                joined = _with_rows_of(main.attention, other.attention, self._cut(returned))
                 if joined is not None:
                     calls.remove(other)
                     by_size[0] = replace(main, attention=joined, merged_heads=None, output=None)
@@ -186,7 +218,7 @@ class Recorder(ModuleWatcher):
         calls = self._output_calls.get(self.outputs[path], [])
         if number >= len(calls) or attention.head_output is None:
             return None, None
-        merged, output = calls[number]
+        merged, output = map_tensors(calls[number], self._cut)
         heads = attention.head_output.transpose(1, 2)
         if not isinstance(merged, Tensor) or not isinstance(output, Tensor):
             return None, None

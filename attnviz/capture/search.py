@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from attnviz.capture import calls
 from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing
-from attnviz.capture.recorder import Recorded, Recorder, Recording
+from attnviz.capture.recorder import Recorded, Recorder, Recording, halves
 from attnviz.capture.tracing.arrange import NotExpressibleError, arrange
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
@@ -281,9 +281,29 @@ def record_runs(
         plan.learn(search, recording)
         return recording
 
-    with calls.functions_lock:  # another thread may watch these
-        plan = _plan_of(tuple(_code(model)))
+    plan = _plan_for(model)
     return tuple(record(number, run) for number, run in enumerate(runs))
+
+
+def record_rows(
+    model: nn.Module, texts: int, source: Tensor, run: Callable[[], object]
+) -> tuple[list[Recording], tuple[tuple[str, Tensor], ...]] | None:
+    """Record N texts that stand in a batch twice, above R rows that go on with the attention of these.
+
+    Return both recordings and the keys of all rows, by attention; None if the run does not follow
+    the plan of its model. source : (R,), as in `Recorder`.
+    """
+    plan = _plan_for(model)
+    if not plan.paths:
+        return None
+    needs_isolation.setdefault(model, plan.needs_isolation)
+    rows = 2 * texts + len(source)
+    others = source if len(source) else None
+    recorder = partial(Recorder, texts=rows, paths=plan.paths, source=others)
+    by_plan = watch(model, run, recorder)
+    recording = by_plan.take_recording()
+    notes = plan.confirm(by_plan, recording)
+    return None if notes is None else (halves(replace(recording, notes=notes)), (*by_plan.keys,))
 
 
 def linear_calls(model: nn.Module, texts: int, inputs: Mapping[str, Any]) -> LinearCalls | None:
@@ -330,9 +350,14 @@ class Plan:
             self._runs[kind] = known | run.operators.keys(), recording.notes
 
 
+def _plan_for(model: nn.Module) -> Plan:
+    """Return the plan of all models with the code of this one."""
+    with calls.functions_lock:  # another thread may watch these
+        return _plan_of(tuple(_code(model)))
+
+
 @lru_cache(64)
 def _plan_of(code: tuple[object, ...]) -> Plan:
-    """Return the plan of all models with this code."""
     return Plan()
 
 

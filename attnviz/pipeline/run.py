@@ -6,7 +6,7 @@ The maps of a long text are reduced while the model runs, and a sample of their 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isqrt
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -19,10 +19,13 @@ from attnviz.capture.capture import Capture, capture, capture_generation, genera
 from attnviz.capture.computation import read_computation
 from attnviz.capture.positions import (
     MovedKeys,
+    Rows,
     UnknownPlacesError,
     change_by_code,
+    change_in_rows,
     change_one_by_one,
     place_windows,
+    rows_of,
 )
 from attnviz.capture.streamed import (
     LinearLayers,
@@ -51,6 +54,7 @@ from attnviz.results import (
     Computation,
     LinearAttention,
     NextTokens,
+    OutputCheck,
     PositionCheck,
     Provenance,
     StreamedAttention,
@@ -248,21 +252,15 @@ class _Run:
             why = "whole maps hold all heads, exactly. Leave it out."
             refuse_given(why, heads=options.heads, exact=options.exact)
         sha256, module = checkpoint.current_sha256(), checkpoint.module
-        if inputs.generate is None:
-            captures, generated = capture(module, batch.inputs, batch.axes), None
-        else:
-            captured, generated = _capture_generation(checkpoint, batch, inputs.generate)
-            captures = [captured]
-        first, axes = captures[0], {} if inputs.generate is not None else batch.axes
+        captures, outputs, generated, rows = self._capture()
+        first = captures[0]
         logits: Tensor | list[None] | None = first.outputs.recorded.logits
         if logits is None or len(logits) != len(captures):
             logits = [None] * len(captures)
-        layers = len({record.path for record in first.records})
-        outputs = agreement.check_output(first.outputs, axes, len(captures), layers)
         if inputs.arguments is not None:
             shapes = {(len(r.query_axis), len(r.key_axis)) for r in first.records}
             expect_labels_fit(inputs.arguments, shapes)
-        moved = self._moved_keys(captures)
+        moved = self._moved_keys(captures, rows)
         placed = [
             tuple(place_windows(module, batch.inputs, one) for one in each.records)
             for each in captures
@@ -304,6 +302,36 @@ class _Run:
                 result = result.at(options.layers)
             results.append(result)
         return results
+
+    def _capture(self) -> tuple[list[Capture], list[OutputCheck | None], str | None, Rows | None]:
+        """Return what was recorded, the checks of the outputs, the generated text, and the rows.
+
+        The two runs are rows of one batch, unless the model then gives other outputs.
+        """
+        module, batch, inputs = self.checkpoint.module, self.batch, self.inputs
+        if inputs.generate is not None:
+            captured, generated = _capture_generation(self.checkpoint, batch, inputs.generate)
+            return [captured], _check_outputs([captured], {}), generated, None
+        every = self.options.positions == "all"
+        kinds = [] if every else [kind for kind in self._kinds() if kind != "audio"]
+        rows = None if inputs.arguments is not None else rows_of(batch, kinds)
+        captures = capture(module, batch.inputs, batch.axes, rows)
+        outputs = _check_outputs(captures, batch.axes)
+        if captures[0].keys is not None and not all(one is None or one.passed for one in outputs):
+            rows, captures = None, capture(module, batch.inputs, batch.axes)
+            outputs = _check_outputs(captures, batch.axes)
+        return captures, outputs, None, rows
+
+    def _kinds(self) -> list[str]:
+        """Return the kinds of input that were given."""
+        inputs = self.inputs
+        given: dict[str, object] = {
+            "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
+            "target": inputs.targets,
+        }  # fmt: skip
+        if inputs.arguments is not None:
+            given = {kind: self.batch.axes.get(kind) for kind in given}
+        return [kind for kind, source in given.items() if source is not None]
 
     def pooled(self, known: LinearLayers) -> AttentionResult:
         """Return the pooled maps of one text's linear attention."""
@@ -411,28 +439,25 @@ class _Run:
             "weights_sha256": self.checkpoint.current_sha256(),
         }
 
-    def _moved_keys(self, captures: Sequence[Capture]) -> dict[str, list[MovedKeys]]:
+    def _moved_keys(
+        self, captures: Sequence[Capture], rows: Rows | None
+    ) -> dict[str, list[MovedKeys]]:
         """Return how far keys moved when each input was changed, by kind; {} if none can be."""
-        module, batch, inputs = self.checkpoint.module, self.batch, self.inputs
+        module, batch = self.checkpoint.module, self.batch
         every, records = self.options.positions == "all", captures[0].records
 
         def moved(kind: str) -> list[MovedKeys]:
             if not every and kind != "audio":  # whose frames overlap
-                by_code = change_by_code(module, batch, kind, records)
+                by_code = change_in_rows(batch, rows, kind, records, captures[0].keys)
+                by_code = by_code or change_by_code(module, batch, kind, records)
                 if all(map(agreement.can_be_told, by_code)):
                     return by_code
             return change_one_by_one(module, batch, kind, records, None if every else _CHANGED)
 
-        given: dict[str, Any] = {
-            "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
-            "target": inputs.targets,
-        }  # fmt: skip
-        if inputs.arguments is not None:
-            given = {kind: batch.axes.get(kind) for kind in given}
         try:
-            if inputs.generate is not None:
+            if self.inputs.generate is not None:
                 raise UnknownPlacesError("the model generates the tokens itself")
-            return {kind: moved(kind) for kind, sources in given.items() if sources is not None}
+            return {kind: moved(kind) for kind in self._kinds()}
         except UnknownPlacesError as reason:
             if every:
                 raise InputError(
@@ -496,6 +521,14 @@ class _Run:
                 f"{error}, and it was recorded otherwise. This is a bug in attnviz, not in your "
                 "input. Report it with the name of the model."
             ) from error
+
+
+def _check_outputs(
+    captures: Sequence[Capture], axes: Mapping[str, Sequence[Axis]]
+) -> list[OutputCheck | None]:
+    """Return the check of each text's output; axes : of the batch."""
+    layers = len({record.path for record in captures[0].records})
+    return agreement.check_output(captures[0].outputs, axes, len(captures), layers)
 
 
 def _next_tokens(
