@@ -49,12 +49,18 @@ Pairs: TypeAlias = list[tuple[int, int]]
 
 
 def check_output(
-    outputs: Outputs, axes: Mapping[str, Sequence[Axis]], texts: int, layers: int
+    outputs: Outputs,
+    axes: Mapping[str, Sequence[Axis]],
+    texts: int,
+    layers: int,
+    moved: Mapping[str, float],
 ) -> list[OutputCheck | None]:
     """Compare the outputs of each of N texts; None where a model returns no real numbers.
 
     The output of the first attention is compared too, where no rounding has added up yet. Its check
     is returned if it alone fails.
+
+    moved : how much the output moves by another attention in a module, by its path.
     """
     if not outputs.loaded.model:
         return [None] * texts
@@ -64,7 +70,6 @@ def check_output(
     between = outputs.between_runs
     if between > of_all:  # also where the output hides it; the stages report NaN
         return [OutputCheck(between, of_all, between, outputs.tokens)] * texts
-    moved = outputs.moved
     blind = tuple(path for path, share in moved.items() if share <= SMALLEST)
     canary = min(moved.values(), default=None), blind
     again, rounded = cache(outputs.repeat), cache(outputs.round_otherwise)

@@ -62,9 +62,9 @@ class Capture:
     outputs: watch.Outputs
     # For a generation, the weights (H, m, n) of a single pass over the whole text.
     in_one_pass: tuple[Tensor, ...] = ()
+    notes: tuple[str, ...] = ()  # on softmaxes that are no attention, and what is not compared
     # The keys of each attention in all rows, if the two runs are rows of one batch; else None.
     keys: tuple[tuple[str, Tensor], ...] | None = None
-    notes: tuple[str, ...] = ()  # on softmaxes that are no attention, and what is not compared
 
 
 def capture(
@@ -91,7 +91,7 @@ def capture(
     mixtures, mixed_again = first_run.linear, second_run.linear
     watch.expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
     between = _between_runs(calls, again)
-    compared = watch.outputs_beside(model, forward, recorded, between_runs=between, inputs=inputs)
+    compared = watch.outputs_beside(model, forward, recorded, between_runs=between)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
     own, references = OwnNumbers(model), partial(_to_references, again, mixtures=mixed_again)

@@ -416,9 +416,9 @@ def _encoded(model: Any, inputs: Mapping[str, Tensor], source: Tensor) -> BaseMo
 
 
 def _distances(keys: Tensor, source: Tensor) -> Tensor:
-    """Return how far the keys of R rows are from those of the rows that they are made of, (…, R, n).
+    """Return how far the keys of R rows are from those of the rows that they change, (…, R, n).
 
-    keys : (…, rows, G, n, d_k), the R rows last. source : (R,), which row each is made of.
+    keys : (…, rows, G, n, d_k), the R rows last. source : (R,), which row each changes.
     """
     source = source.to(keys.device)
     before = keys[..., : keys.shape[-4] - len(source), :, :, :].double()

@@ -28,7 +28,13 @@ from attnviz.capture.recorder import Recorded, Recorder, Recording, halves
 from attnviz.capture.tracing.arrange import NotExpressibleError, arrange
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
-from attnviz.capture.watch import expect_same, needs_isolation, watch
+from attnviz.capture.watch import (
+    expect_same,
+    moved_by_attention,
+    needs_isolation,
+    start_of,
+    watch,
+)
 from attnviz.errors import ModelError
 from attnviz.runtime import compat
 
@@ -288,10 +294,10 @@ def record_runs(
 def record_rows(
     model: nn.Module, texts: int, source: Tensor, run: Callable[[], object]
 ) -> tuple[list[Recording], tuple[tuple[str, Tensor], ...]] | None:
-    """Record N texts that stand in a batch twice, above R rows that go on with the attention of these.
+    """Record N texts that stand in a batch twice, above R rows, and return both recordings.
 
-    Return both recordings and the keys of all rows, by attention; None if the run does not follow
-    the plan of its model. source : (R,), as in `Recorder`.
+    The keys of all rows are returned too, by attention. None if the run does not follow the plan of
+    its model. source : (R,), as in `Recorder`.
     """
     plan = _plan_for(model)
     if not plan.paths:
@@ -322,12 +328,32 @@ def linear_calls(model: nn.Module, texts: int, inputs: Mapping[str, Any]) -> Lin
     return None
 
 
+def output_moved(
+    model: nn.Module, inputs: Mapping[str, Any], sha256: str | None
+) -> dict[str, float]:
+    """Return how much the output moves by another attention in each module, by its path.
+
+    With a known vocabulary it is measured once for a model with these weights. sha256 : of the
+    weights; None where the code of the user may change more than these.
+    """
+    start, is_fixed = start_of(model, inputs)
+    if sha256 is None or not is_fixed:
+        return moved_by_attention(model, start)
+    known = _plan_for(model).moved
+    kind = sha256, *((name, tensor.shape) for name, tensor in start.items())
+    if kind not in known:
+        known[kind] = moved_by_attention(model, start)
+    return known[kind]
+
+
 class Plan:
     """The attentions of each run of a model that was searched and has no others."""
 
     def __init__(self) -> None:
         self.paths: set[str] = set()
         self.needs_isolation = False
+        # By the weights and the kinds of input: how much the output moves by another attention.
+        self.moved: dict[object, dict[str, float]] = {}
         # By the attentions of a run and the operators that make one: all operators, and notes.
         self._runs: dict[object, tuple[set[str], tuple[str, ...]]] = {}
 

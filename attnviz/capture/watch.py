@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import is_
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -150,8 +150,6 @@ class Outputs:
     # The largest difference between the queries of two watched runs, which have other random
     # numbers, relative to their norm.
     between_runs: float = 0.0
-    # How much the output moves by another attention in a module, by its path.
-    moved: Mapping[str, float] = field(default_factory=dict)
 
 
 def output_of(model: nn.Module, run: Callable[[], object]) -> Output:
@@ -179,12 +177,8 @@ def outputs_beside(
     tokens: int | None = None,
     *,
     between_runs: float = 0.0,
-    inputs: Mapping[str, Any] | None = None,
 ) -> Outputs:
-    """Run the model as loaded, unwatched, and return its output beside a recorded one.
-
-    inputs : by which it is measured how much the output moves by another attention.
-    """
+    """Run the model as loaded, unwatched, and return its output beside a recorded one."""
 
     def run_as_loaded(
         seed: int, *, attention: Literal["eager"] | None = None, rounded: bool = False
@@ -205,27 +199,39 @@ def outputs_beside(
         under_eager=None if differs_more else lambda: run_as_loaded(2, attention="eager"),
         tokens=tokens,
         between_runs=between_runs,
-        moved={} if inputs is None else _moved_by_attention(model, inputs),
     )
 
 
-def _moved_by_attention(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, float]:
+def start_of(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool]:
+    """Return an input on which to measure what attention moves, and whether any text has the same.
+
+    Of texts it is their start, with tokens from all over the vocabulary if its size is known.
+    """
+    tensors = {name: t[:1] for name, t in inputs.items() if isinstance(t, Tensor) and t.dim()}
+    if not _are_texts(tensors):
+        return tensors, False
+    sizes = [getattr(config, "vocab_size", None) for config in compat.attention_configs(model)]
+    known = [size for size in sizes if isinstance(size, int)]
+    for name, t in ((name, t[:, :_SHORT]) for name, t in tensors.items()):
+        tensors[name] = torch.ones_like(t) if name.endswith("attention_mask") else t
+        if known and name.endswith("input_ids"):
+            ids = torch.ones_like(t).cumsum(1) * (min(known) // (1 + t.shape[1]))
+            tensors[name] = ids.to(t.dtype)
+    return tensors, bool(known)
+
+
+def _are_texts(tensors: Mapping[str, Tensor]) -> bool:
+    return all(t.dim() == 2 and not t.is_floating_point() for t in tensors.values())
+
+
+def moved_by_attention(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, float]:
     """Return how much the output moves, relative to its norm, if heads in a module change sign.
 
-    Each module has a row of a batch, of the start of a text, in which W^O reads other heads. Other
-    inputs have one more row, for all modules. Empty where the model does not run on it.
+    Of a text, each module has a row of a batch, in which W^O reads other heads. Other inputs have
+    one more row, for all modules. Empty where the model does not run on it.
     """
     attentions = find.find_attention_modules(model)
-    tensors = {name: t[:1] for name, t in inputs.items() if isinstance(t, Tensor) and t.dim()}
-    is_text = all(t.dim() == 2 and not t.is_floating_point() for t in tensors.values())
-    if is_text:
-        mask = tensors.get("attention_mask", torch.ones(1, _SHORT))
-        shown = mask[0].nonzero().flatten()[:_SHORT]
-        tensors = {
-            n: t[:, shown if len(mask[0]) == t.shape[1] else slice(_SHORT)]
-            for n, t in tensors.items()
-        }
-    groups = [[path] for path in attentions] if is_text else [[*attentions]]
+    groups = [[path] for path in attentions] if _are_texts(tensors) else [[*attentions]]
     batch = {n: t.expand(1 + len(groups), *t.shape[1:]).clone() for n, t in tensors.items()}
     executed = set()
 

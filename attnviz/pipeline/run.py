@@ -27,6 +27,7 @@ from attnviz.capture.positions import (
     place_windows,
     rows_of,
 )
+from attnviz.capture.search import output_moved
 from attnviz.capture.streamed import (
     LinearLayers,
     ReducedAttention,
@@ -252,7 +253,7 @@ class _Run:
             why = "whole maps hold all heads, exactly. Leave it out."
             refuse_given(why, heads=options.heads, exact=options.exact)
         sha256, module = checkpoint.current_sha256(), checkpoint.module
-        captures, outputs, generated, rows = self._capture()
+        captures, outputs, generated, rows = self._capture(sha256)
         first = captures[0]
         logits: Tensor | list[None] | None = first.outputs.recorded.logits
         if logits is None or len(logits) != len(captures):
@@ -303,7 +304,9 @@ class _Run:
             results.append(result)
         return results
 
-    def _capture(self) -> tuple[list[Capture], list[OutputCheck | None], str | None, Rows | None]:
+    def _capture(
+        self, sha256: str
+    ) -> tuple[list[Capture], list[OutputCheck | None], str | None, Rows | None]:
         """Return what was recorded, the checks of the outputs, the generated text, and the rows.
 
         The two runs are rows of one batch, unless the model then gives other outputs.
@@ -311,16 +314,30 @@ class _Run:
         module, batch, inputs = self.checkpoint.module, self.batch, self.inputs
         if inputs.generate is not None:
             captured, generated = _capture_generation(self.checkpoint, batch, inputs.generate)
-            return [captured], _check_outputs([captured], {}), generated, None
+            return [captured], self._check_outputs([captured], {}, sha256), generated, None
         every = self.options.positions == "all"
         kinds = [] if every else [kind for kind in self._kinds() if kind != "audio"]
         rows = None if inputs.arguments is not None else rows_of(batch, kinds)
         captures = capture(module, batch.inputs, batch.axes, rows)
-        outputs = _check_outputs(captures, batch.axes)
+        outputs = self._check_outputs(captures, batch.axes, sha256)
         if captures[0].keys is not None and not all(one is None or one.passed for one in outputs):
             rows, captures = None, capture(module, batch.inputs, batch.axes)
-            outputs = _check_outputs(captures, batch.axes)
+            outputs = self._check_outputs(captures, batch.axes, sha256)
         return captures, outputs, None, rows
+
+    def _check_outputs(
+        self, captures: Sequence[Capture], axes: Mapping[str, Sequence[Axis]], sha256: str
+    ) -> list[OutputCheck | None]:
+        """Return the check of each text's output; axes : of the batch."""
+        layers = len({record.path for record in captures[0].records})
+        moved = self._output_moved(sha256)
+        return agreement.check_output(captures[0].outputs, axes, len(captures), layers, moved)
+
+    def _output_moved(self, sha256: str) -> dict[str, float]:
+        """Return how much the output moves by another attention in each module."""
+        computation, module = self.computation, self.checkpoint.module
+        is_plain = not (computation.hooks or computation.forwards or computation.adapters)
+        return output_moved(module, self.batch.inputs, sha256 if is_plain else None)
 
     def _kinds(self) -> list[str]:
         """Return the kinds of input that were given."""
@@ -431,12 +448,14 @@ class _Run:
     def _of_start(self, layers: int) -> dict[str, Any]:
         """Return what a report says of a long text's input, versions and weights, and its start."""
         outputs = outputs_of_start(self.checkpoint.module, self.batch.inputs)
-        (output,) = agreement.check_output(outputs, {}, 1, layers)
+        sha256 = self.checkpoint.current_sha256()
+        moved = self._output_moved(sha256)
+        (output,) = agreement.check_output(outputs, {}, 1, layers, moved)
         return {
             "output": output,
             "input": self.batch.details[0].check,
             "versions": package_versions(),
-            "weights_sha256": self.checkpoint.current_sha256(),
+            "weights_sha256": sha256,
         }
 
     def _moved_keys(
@@ -521,14 +540,6 @@ class _Run:
                 f"{error}, and it was recorded otherwise. This is a bug in attnviz, not in your "
                 "input. Report it with the name of the model."
             ) from error
-
-
-def _check_outputs(
-    captures: Sequence[Capture], axes: Mapping[str, Sequence[Axis]]
-) -> list[OutputCheck | None]:
-    """Return the check of each text's output; axes : of the batch."""
-    layers = len({record.path for record in captures[0].records})
-    return agreement.check_output(captures[0].outputs, axes, len(captures), layers)
 
 
 def _next_tokens(
