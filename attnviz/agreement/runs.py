@@ -131,7 +131,8 @@ def _differences(
         return [float("inf")] * texts
     pairs = zip(ours, theirs, strict=True)
     by_tensor = [_relative(x, y, axes, texts) for x, y in pairs if x.numel()]
-    return torch.stack(by_tensor).amax(0).tolist() if by_tensor else [0.0] * texts
+    on_one_device = [one.to(by_tensor[0].device) for one in by_tensor]
+    return torch.stack(on_one_device).amax(0).tolist() if by_tensor else [0.0] * texts
 
 
 def _relative(x: Tensor, y: Tensor, axes: Mapping[str, Sequence[Axis]], texts: int) -> Tensor:
@@ -145,7 +146,7 @@ def _relative(x: Tensor, y: Tensor, axes: Mapping[str, Sequence[Axis]], texts: i
     difference, y = difference.reshape(rows, -1), y.reshape(rows, -1)
     norms = y.nan_to_num(0.0, 0.0, 0.0).norm(dim=1).clamp(min=SMALLEST)
     relative: Tensor = (difference.norm(dim=1) / norms).nan_to_num(torch.inf, torch.inf)
-    return relative.expand(texts).cpu()
+    return relative.expand(texts)
 
 
 def _padding(y: Tensor, axes: Mapping[str, Sequence[Axis]], texts: int) -> Tensor | None:
@@ -154,7 +155,8 @@ def _padding(y: Tensor, axes: Mapping[str, Sequence[Axis]], texts: int) -> Tenso
         return None
     for of_texts in axes.values():
         if len(of_texts) == texts and all(len(axis) == y.shape[1] for axis in of_texts):
-            return torch.tensor([axis.padding for axis in of_texts], device=y.device)
+            padding = torch.tensor([axis.padding for axis in of_texts], device="cpu")
+            return padding.to(y.device) if padding.any() else None
     return None
 
 

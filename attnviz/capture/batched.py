@@ -108,9 +108,9 @@ def capture_batch(
 
     paths = [record.path for record in known]
     if not all(record.through_interface for record in known):
-        calls = record_runs(model, texts, run)[0].calls
-        expect_same(model, [call.path for call in calls], paths)
-        for call, record in zip(calls, known, strict=True):
+        (recording,) = record_runs(model, texts, run)
+        expect_same(model, [call.path for call in recording.calls], paths)
+        for call, record in zip(recording.calls, known, strict=True):
             pass_on(_from_call(call, record, texts))
         return
 

@@ -26,7 +26,7 @@ from attnviz.capture.positions import Rows, StackCounter, stacks_of
 from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall, Recording
-from attnviz.capture.search import linear_calls, record_rows, record_runs
+from attnviz.capture.search import is_planned, linear_calls, record_rows, record_runs
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
 from attnviz.errors import ModelError
@@ -85,12 +85,11 @@ def capture(
     """
     texts = len(next(iter(axes.values()))) if axes else count_inputs(model, inputs)
     forward = partial(model, **inputs)
-    joined = None if rows is None else _record_rows(model, texts, rows)
-    first_run, second_run, recorded, keys = joined or _record_apart(model, texts, inputs)
+    first_run, second_run, recorded, keys = _record(model, texts, inputs, rows)
     calls, again = first_run.calls, second_run.calls
     mixtures, mixed_again = first_run.linear, second_run.linear
     watch.expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
-    between = _between_runs(calls, again)
+    between = _between_runs(calls, again) if keys is None else 0.0
     compared = watch.outputs_beside(model, forward, recorded, between_runs=between)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
@@ -107,18 +106,26 @@ _Keys: TypeAlias = tuple[tuple[str, Tensor], ...]
 _Runs: TypeAlias = tuple[Recording, Recording, watch.Output, _Keys | None]
 
 
-def _record_apart(model: nn.Module, texts: int, inputs: Mapping[str, Tensor]) -> _Runs:
-    """Record two runs, and take the output of the first."""
+def _record(model: nn.Module, texts: int, inputs: Mapping[str, Tensor], rows: Rows | None) -> _Runs:
+    """Record two runs, as rows of one batch if the model can be recorded by a plan.
+
+    The first text of a model is searched, which leaves this plan.
+    """
     outputs: list[watch.Output] = []
-    forward = partial(model, **inputs)
-    first, second = record_runs(
+    forward, is_known = partial(model, **inputs), is_planned(model)
+    if rows is not None and is_known and (joined := _record_rows(model, texts, rows)):
+        return joined
+    runs = record_runs(
         model,
         texts,
         lambda: outputs.append(watch.output_of(model, forward)),
         forward,
         known=linear_calls(model, texts, inputs),
     )
-    return first, second, outputs[-1], None
+    first = next(runs)
+    if rows is not None and not is_known and (joined := _record_rows(model, texts, rows)):
+        return joined
+    return first, next(runs), outputs[0], None
 
 
 def _record_rows(model: nn.Module, texts: int, rows: Rows) -> _Runs | None:
@@ -173,7 +180,7 @@ def capture_generation(
         return replace(captured, notes=(*generation.notes, note, *captured.notes)), generation
 
     by_steps = partial(_read_again, model, inputs, generation)
-    runs = record_runs(model, 1, by_steps, by_steps)
+    runs = [*record_runs(model, 1, by_steps, by_steps)]
     calls, again = (_join_steps(run.calls) for run in runs)
     of_path = {call.path: call.attention.weights[0] for call in one_pass.calls}
     paths = [call.path for call in calls]

@@ -507,10 +507,11 @@ def changed_batch(
     whole = [*numbers] * copies
     of_rows = torch.tensor([*whole, *(c.number for c in chosen for _ in c.rows)], device="cpu")
     source = torch.tensor([whole.index(n) for n in of_rows[len(whole) :].tolist()], device="cpu")
-    inputs = {
-        name: value[of_rows.to(value.device)] if isinstance(value, Tensor) else value
-        for name, value in batch.inputs.items()
-    }
+    inputs, index = {**batch.inputs}, of_rows
+    for name, value in batch.inputs.items():
+        if isinstance(value, Tensor):
+            index = index.to(value.device)
+            inputs[name] = value[index]
     start = len(whole)
     for kind in dict.fromkeys(one.kind for one in chosen):
         argument = _argument(batch, kind)

@@ -13,6 +13,7 @@ each text is recorded, and compared.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -258,8 +259,8 @@ def _block(path: str) -> str:
 
 def record_runs(
     model: nn.Module, texts: int, *runs: Callable[[], object], known: LinearCalls | None = None
-) -> tuple[Recording, ...]:
-    """Record several runs on a batch of N texts, each with its own random numbers.
+) -> Iterator[Recording]:
+    """Record several runs on a batch of N texts one by one, each with its own random numbers.
 
     The first computes the matrices of linear attention, the others what these are compared with. A
     run is repeated if it does not follow the plan of its model.
@@ -288,7 +289,12 @@ def record_runs(
         return recording
 
     plan = _plan_for(model)
-    return tuple(record(number, run) for number, run in enumerate(runs))
+    return itertools.starmap(record, enumerate(runs))
+
+
+def is_planned(model: nn.Module) -> bool:
+    """Whether a search has left a plan for runs of the model."""
+    return bool(_plan_for(model).paths)
 
 
 def record_rows(
