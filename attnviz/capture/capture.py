@@ -26,7 +26,7 @@ from attnviz.capture.positions import Rows, StackCounter, stacks_of
 from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall, Recording
-from attnviz.capture.search import is_planned, linear_calls, record_rows, record_runs
+from attnviz.capture.search import Plan, linear_calls, plan_for, record_rows, record_runs
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
 from attnviz.errors import ModelError
@@ -112,8 +112,9 @@ def _record(model: nn.Module, texts: int, inputs: Mapping[str, Tensor], rows: Ro
     The first text of a model is searched, which leaves this plan.
     """
     outputs: list[watch.Output] = []
-    forward, is_known = partial(model, **inputs), is_planned(model)
-    if rows is not None and is_known and (joined := _record_rows(model, texts, rows)):
+    forward, plan = partial(model, **inputs), plan_for(model)
+    is_known = bool(plan.paths)
+    if rows is not None and is_known and (joined := _record_rows(model, plan, texts, rows)):
         return joined
     runs = record_runs(
         model,
@@ -123,18 +124,18 @@ def _record(model: nn.Module, texts: int, inputs: Mapping[str, Tensor], rows: Ro
         known=linear_calls(model, texts, inputs),
     )
     first = next(runs)
-    if rows is not None and not is_known and (joined := _record_rows(model, texts, rows)):
+    if rows is not None and not is_known and (joined := _record_rows(model, plan, texts, rows)):
         return joined
     return first, next(runs), outputs[0], None
 
 
-def _record_rows(model: nn.Module, texts: int, rows: Rows) -> _Runs | None:
+def _record_rows(model: nn.Module, plan: Plan, texts: int, rows: Rows) -> _Runs | None:
     """Record two runs as rows of one batch; None unless both give the same numbers."""
     outputs: list[watch.Output] = []
     forward, count = partial(model, **rows.inputs), 2 * texts + len(rows.source)
     with suppress(ModelError):  # it does not run on more rows
         recorded = record_rows(
-            model, texts, rows.source, lambda: outputs.append(watch.output_of(model, forward))
+            model, plan, texts, rows.source, lambda: outputs.append(watch.output_of(model, forward))
         )
         if recorded is None:
             return None

@@ -288,24 +288,18 @@ def record_runs(
         plan.learn(search, recording)
         return recording
 
-    plan = _plan_for(model)
+    plan = plan_for(model)
     return itertools.starmap(record, enumerate(runs))
 
 
-def is_planned(model: nn.Module) -> bool:
-    """Whether a search has left a plan for runs of the model."""
-    return bool(_plan_for(model).paths)
-
-
 def record_rows(
-    model: nn.Module, texts: int, source: Tensor, run: Callable[[], object]
+    model: nn.Module, plan: Plan, texts: int, source: Tensor, run: Callable[[], object]
 ) -> tuple[list[Recording], tuple[tuple[str, Tensor], ...]] | None:
     """Record N texts that stand in a batch twice, above R rows, and return both recordings.
 
     The keys of all rows are returned too, by attention. None if the run does not follow the plan of
     its model. source : (R,), as in `Recorder`.
     """
-    plan = _plan_for(model)
     if not plan.paths:
         return None
     needs_isolation.setdefault(model, plan.needs_isolation)
@@ -345,7 +339,7 @@ def output_moved(
     start, is_fixed = start_of(model, inputs)
     if sha256 is None or not is_fixed:
         return moved_by_attention(model, start)
-    known = _plan_for(model).moved
+    known = plan_for(model).moved
     kind = sha256, *((name, tensor.shape) for name, tensor in start.items())
     if kind not in known:
         known[kind] = moved_by_attention(model, start)
@@ -382,7 +376,7 @@ class Plan:
             self._runs[kind] = known | run.operators.keys(), recording.notes
 
 
-def _plan_for(model: nn.Module) -> Plan:
+def plan_for(model: nn.Module) -> Plan:
     """Return the plan of all models with the code of this one."""
     with calls.functions_lock:  # another thread may watch these
         return _plan_of(tuple(_code(model)))
