@@ -2,7 +2,8 @@
 
 The untouched model runs twice, recorded in the same way (recorder.py). The records come from the
 first run, the references that they are compared with from the second. Nothing of one run enters the
-other, so comparing them is a proof and not a tautology.
+other, so comparing them is a proof and not a tautology. The two runs are rows of one batch where
+both hold the same numbers.
 """
 
 from __future__ import annotations
