@@ -110,13 +110,13 @@ _Runs: TypeAlias = tuple[Recording, Recording, watch.Output, _Keys | None]
 def _record(model: nn.Module, texts: int, inputs: Mapping[str, Tensor], rows: Rows | None) -> _Runs:
     """Record two runs, as rows of one batch if the model can be recorded by a plan.
 
-    The first text of a model is searched, which leaves this plan.
+    The first text of each kind is searched, which leaves this plan.
     """
     outputs: list[watch.Output] = []
     forward, plan = partial(model, **inputs), plan_for(model)
-    is_known = bool(plan.paths)
-    if rows is not None and is_known and (joined := _record_rows(model, plan, texts, rows)):
+    if rows is not None and plan.paths and (joined := _record_rows(model, plan, texts, rows)):
         return joined
+    searches = plan.searches
     runs = record_runs(
         model,
         texts,
@@ -125,7 +125,8 @@ def _record(model: nn.Module, texts: int, inputs: Mapping[str, Tensor], rows: Ro
         known=linear_calls(model, texts, inputs),
     )
     first = next(runs)
-    if rows is not None and not is_known and (joined := _record_rows(model, plan, texts, rows)):
+    is_new = plan.searches > searches
+    if rows is not None and is_new and (joined := _record_rows(model, plan, texts, rows)):
         return joined
     return first, next(runs), outputs[0], None
 

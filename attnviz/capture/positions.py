@@ -36,7 +36,7 @@ from attnviz.results.agreement_report import LINEAR, UNITS
 Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its attention
 Region: TypeAlias = tuple[slice | EllipsisType, ...]  # the part of an input that a position is
 _AT_ONCE = 2**14  # positions of one run of the whole model
-_CODED = 400  # positions of the coded runs of a text, at most, that go on to the last layer
+_CODED = 400  # positions of the coded rows of a text, at most, that go on to the last layer
 _TEXTS = 8  # of a batch with more texts not all of these go on
 _OF_MEDIA = 2**15  # positions of all runs of an image or a sound
 # The names of modules that read an input of their own kind, or relate two sequences.
@@ -210,8 +210,7 @@ def change_by_code(
     """Change all positions of each of N inputs by a code, and return how far the keys moved.
 
     Each position is changed in half of R runs, in a half of its own: R is 6 for 20 positions, and
-    12 for 900. The runs are rows of a single batch. Each goes on with the attention of the
-    unchanged row, up to the last attention; of a long input, only to the first.
+    12 for 900. The runs are rows of a single batch, up to the first attention to these positions.
 
     Raises
     ------
@@ -220,15 +219,7 @@ def change_by_code(
     """
     wanted = _attentions_to(kind, batch, records)
     chosen = [Changed(kind, n, _code(axis)) for n, axis in enumerate(batch.axes[kind])]
-    if not _is_short(batch, chosen):
-        wanted = wanted[:1]
-    return _moved(model, batch, chosen, wanted, coded=True)
-
-
-def _is_short(batch: Batch, chosen: Sequence[Changed]) -> bool:
-    """Whether the runs of inputs with changed positions go on to the last attention."""
-    length = max(len(axes[0]) for axes in batch.axes.values())
-    return sum(1 + len(one.rows) for one in chosen) * length <= _CODED * min(len(chosen), _TEXTS)
+    return _moved(model, batch, chosen, wanted[:1], coded=True)
 
 
 def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
@@ -239,7 +230,8 @@ def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
     length = max(len(axes[0]) for axes in batch.axes.values())
     texts = range(len(next(iter(batch.axes.values()))))
     coded = [Changed(kind, n, _code(batch.axes[kind][n])) for kind in kinds for n in texts]
-    for chosen in (coded if _is_short(batch, coded) else [], []):
+    size = sum(1 + len(one.rows) for one in coded) * length
+    for chosen in (coded if size <= _CODED * min(len(coded), _TEXTS) else [], []):
         if (2 * len(texts) + sum(len(one.rows) for one in chosen)) * length <= _AT_ONCE:
             with suppress(UnknownPlacesError):
                 return changed_batch(batch, texts, chosen, copies=2)
@@ -372,7 +364,7 @@ def _moved(
     watcher = watch.watch(
         model,
         watch.minimal_run(model, inputs),
-        lambda model: _Keys(model, wanted, rows.source, coded=coded),
+        lambda model: _Keys(model, wanted, rows.source),
     )
     return _of_each(batch, chosen, watcher.distances, watcher.keys, coded=coded)
 
@@ -431,17 +423,14 @@ def _distances(keys: Tensor, source: Tensor) -> Tensor:
 class _Keys(watch.AttentionWatcher):
     """Takes how far the keys of some attentions moved, and ends the run after the last of them.
 
-    source : (R,), of each of the last R rows the row that it is made of. coded : if these go on
-    with its attention.
+    source : (R,), of each of the last R rows the row that it changes.
     """
 
-    def __init__(
-        self, model: nn.Module, wanted: Sequence[Call], source: Tensor, *, coded: bool
-    ) -> None:
+    def __init__(self, model: nn.Module, wanted: Sequence[Call], source: Tensor) -> None:
         super().__init__(model)
         self.distances: dict[Call, Tensor] = {}
         self.keys: dict[Call, Tensor] = {}
-        self._wanted, self._source, self._coded = wanted, source, coded
+        self._wanted, self._source = wanted, source
         self._calls: Counter[str] = Counter()
 
     def finish(self) -> None:
@@ -459,16 +448,12 @@ class _Keys(watch.AttentionWatcher):
         path = self.paths[args.module]
         call = path, self._calls[path]
         self._calls[path] += 1
-        unchanged = slice(0, len(args.key) - len(self._source))
         if call in self._wanted:
             self.distances[call] = _distances(args.key, self._source)
-            self.keys[call] = args.key[unchanged].clone()
+            self.keys[call] = args.key[: len(args.key) - len(self._source)].clone()
         if len(self.distances) == len(self._wanted):
             raise watch.EndRunError
-        if not self._coded:
-            return args.call()
-        output = args.of_rows(unchanged).call()[0]
-        return torch.cat([output, output[self._source.to(output.device)]]), None
+        return args.call()
 
 
 @dataclass(frozen=True, eq=False)
@@ -487,7 +472,7 @@ class Rows:
     inputs: dict[str, Any]
     chosen: Sequence[Changed]
     numbers: Tensor  # of the input in each row
-    source: Tensor  # the row that each of the last R rows is made of, (R,)
+    source: Tensor  # the row that each of the last R rows changes, (R,)
 
 
 def changed_batch(

@@ -300,8 +300,6 @@ def record_rows(
     The keys of all rows are returned too, by attention. None if the run does not follow the plan of
     its model. source : (R,), as in `Recorder`.
     """
-    if not plan.paths:
-        return None
     needs_isolation.setdefault(model, plan.needs_isolation)
     rows = 2 * texts + len(source)
     others = source if len(source) else None
@@ -333,16 +331,16 @@ def output_moved(
 ) -> dict[str, float]:
     """Return how much the output moves by another attention in each module, by its path.
 
-    With a known vocabulary it is measured once for a model with these weights. sha256 : of the
-    weights; None where the code of the user may change more than these.
+    For texts it is measured once for a model with these weights. sha256 : of the weights; None
+    where the code of the user may change more than these.
     """
-    start, is_fixed = start_of(model, inputs)
-    if sha256 is None or not is_fixed:
-        return moved_by_attention(model, start)
-    known = plan_for(model).moved
-    kind = sha256, *((name, tensor.shape) for name, tensor in start.items())
+    start, is_text = start_of(inputs)
+    moved = partial(moved_by_attention, model, start, one_by_one=is_text)
+    if sha256 is None or not is_text:
+        return moved()
+    known, kind = plan_for(model).moved, (sha256, *start)
     if kind not in known:
-        known[kind] = moved_by_attention(model, start)
+        known[kind] = moved()
     return known[kind]
 
 
@@ -352,6 +350,7 @@ class Plan:
     def __init__(self) -> None:
         self.paths: set[str] = set()
         self.needs_isolation = False
+        self.searches = 0  # that this plan has learned from
         # By the weights and the kinds of input: how much the output moves by another attention.
         self.moved: dict[object, dict[str, float]] = {}
         # By the attentions of a run and the operators that make one: all operators, and notes.
@@ -369,6 +368,7 @@ class Plan:
             queries[call.path] = max(queries[call.path], call.attention.query.shape[-2])
         is_shown = all(call.through_interface for call in recording.calls)
         if is_shown and not recording.linear and min(queries.values()) >= _FEWEST_QUERIES:
+            self.searches += 1
             self.paths = self.paths | queries.keys()
             self.needs_isolation |= needs_isolation[run.model]
             kind = _kind(run, recording)

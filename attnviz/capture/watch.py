@@ -202,36 +202,30 @@ def outputs_beside(
     )
 
 
-def start_of(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool]:
-    """Return an input on which to measure what attention moves, and whether any text has the same.
+def start_of(inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool]:
+    """Return an input on which to measure what attention moves, and whether it is of a text.
 
-    Of texts it is their start, with tokens from all over the vocabulary if its size is known.
+    Of any text it is the same: a few tokens with the ids 1, 2, …
     """
     tensors = {name: t[:1] for name, t in inputs.items() if isinstance(t, Tensor) and t.dim()}
-    if not _are_texts(tensors):
-        return tensors, False
-    sizes = [getattr(config, "vocab_size", None) for config in compat.attention_configs(model)]
-    known = [size for size in sizes if isinstance(size, int)]
-    for name, t in ((name, t[:, :_SHORT]) for name, t in tensors.items()):
-        tensors[name] = torch.ones_like(t) if name.endswith("attention_mask") else t
-        if known and name.endswith("input_ids"):
-            ids = torch.ones_like(t).cumsum(1) * (min(known) // (1 + t.shape[1]))
-            tensors[name] = ids.to(t.dtype)
-    return tensors, bool(known)
+    is_text = all(t.dim() == 2 and not t.is_floating_point() for t in tensors.values())
+    for name, t in ((name, t[:, :_SHORT]) for name, t in tensors.items() if is_text):
+        ones = torch.ones_like(t)
+        same = {"input_ids": ones.cumsum(1), "attention_mask": ones}
+        tensors[name] = next((same[end].to(t) for end in same if name.endswith(end)), t)
+    return tensors, is_text
 
 
-def _are_texts(tensors: Mapping[str, Tensor]) -> bool:
-    return all(t.dim() == 2 and not t.is_floating_point() for t in tensors.values())
-
-
-def moved_by_attention(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, float]:
+def moved_by_attention(
+    model: nn.Module, tensors: Mapping[str, Tensor], *, one_by_one: bool
+) -> dict[str, float]:
     """Return how much the output moves, relative to its norm, if heads in a module change sign.
 
-    Of a text, each module has a row of a batch, in which W^O reads other heads. Other inputs have
-    one more row, for all modules. Empty where the model does not run on it.
+    A row of a batch belongs to each module, in which W^O reads other heads, or to all together.
+    Empty where the model does not run on it.
     """
     attentions = find.find_attention_modules(model)
-    groups = [[path] for path in attentions] if _are_texts(tensors) else [[*attentions]]
+    groups = [[path] for path in attentions] if one_by_one else [[*attentions]]
     batch = {n: t.expand(1 + len(groups), *t.shape[1:]).clone() for n, t in tensors.items()}
     executed = set()
 
