@@ -385,7 +385,8 @@ def _sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
         words = tensor.detach().contiguous().reshape(-1)
         words = words.view(_WORDS.get(tensor.dtype.itemsize, torch.int32))
         if count := words.numel():
-            parts += [(n, part) for part in (words.split(_AT_ONCE) if count > _AT_ONCE else [words])]
+            some = words.split(_AT_ONCE) if count > _AT_ONCE else [words]
+            parts += [(n, part) for part in some]
     sums = [0] * len(tensors)
     for device in dict.fromkeys(part.device for _, part in parts):
         here = [(n, part) for n, part in parts if part.device == device]

@@ -200,12 +200,9 @@ def attention_configs(model: nn.Module) -> list[Any]:
 
     Submodules may hold copies of their parent's.
     """
-    configs = {
-        id(config): config
-        for module in model.modules()
-        if hasattr(config := getattr(module, "config", None), "_attn_implementation_internal")
-    }
-    return list(configs.values())
+    every = [config for m in model.modules() if (config := vars(m).get("config")) is not None]
+    configs = {id(config): config for config in every}
+    return [one for one in configs.values() if hasattr(one, "_attn_implementation_internal")]
 
 
 def attention_implementation(config: Any) -> str | None:
@@ -229,7 +226,7 @@ def unset_attention_implementation(config: Any) -> None:
 
 def accelerate_hook(module: nn.Module) -> Any:
     """Return the hook by which accelerate places or offloads a module, or None."""
-    return getattr(module, "_hf_hook", None)
+    return vars(module).get("_hf_hook")
 
 
 def placed_forward(module: nn.Module) -> Any:
