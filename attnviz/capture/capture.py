@@ -40,6 +40,7 @@ from attnviz.results import (
     Reference,
 )
 from attnviz.results.agreement_report import LINEAR
+from attnviz.runtime import compat
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
@@ -186,13 +187,12 @@ def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing] =
 def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]) -> float:
     """Return the largest difference between the queries of two runs, relative to their norm."""
     queries = [(a.attention.query, b.attention.query) for a, b in zip(calls, again, strict=True)]
-    differences = [
-        (a - b).float().norm() / a.float().norm().clamp(min=torch.finfo().tiny)
-        for a, b in queries
-        if a.shape == b.shape
-    ]
-    on_one_device = [difference.to(differences[0].device) for difference in differences]
-    return torch.stack(on_one_device).max().item() if differences else 0.0
+    known = [(a, b) for a, b in queries if a.shape == b.shape]
+    if not known:
+        return 0.0
+    apart = compat.differences(*map(list, zip(*known, strict=True)))
+    lengths = compat.norms([a.float() for a, _ in known]).clamp(min=torch.finfo().tiny)
+    return (compat.norms([one.float() for one in apart]) / lengths).max().item()
 
 
 def _to_records(
@@ -240,10 +240,18 @@ def _to_records(
 
 def _are_causal(calls: Sequence[AttentionCall]) -> list[bool]:
     """Return of each attention whether no query of some text reads a later key (padding may)."""
-    later = [call.attention.weights.triu(1).flatten(1).any(1).all() for call in calls]
-    sizes = [call.attention.weights.shape[-2:] for call in calls]
-    flags = torch.stack(later).tolist() if later else []
-    return [m == n > 1 and not flag for (m, n), flag in zip(sizes, flags, strict=True)]
+    same: dict[tuple[Any, ...], list[int]] = {}
+    for index, call in enumerate(calls):
+        weights = call.attention.weights
+        if weights.shape[-2] == weights.shape[-1] > 1:
+            same.setdefault((weights.device, weights.shape[::2]), []).append(index)
+    causal = [False] * len(calls)
+    for indices in same.values():  # a device is waited for once
+        largest = torch.stack([calls[index].attention.weights.amax(1) for index in indices])
+        later = largest.triu(1).flatten(2).any(2).all(1)
+        for index, flag in zip(indices, later.tolist(), strict=True):
+            causal[index] = not flag
+    return causal
 
 
 def _to_references(
