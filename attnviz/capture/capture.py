@@ -258,10 +258,12 @@ def _to_references(
     calls: Sequence[AttentionCall], text_index: int, mixtures: Sequence[LinearMixing] = ()
 ) -> tuple[Reference, ...]:
     """Return the references of one text of a batch, in the order of its records."""
-    references = []
-    for call in (_of_text(call, text_index) for call in calls):
-        one = call.attention
-        references.append(Reference(one.weights, one.scores, one.head_output, call.output))
+    references = [
+        Reference(
+            *(_part(one, text_index) for one in (of.weights, of.scores, of.head_output, output))
+        )
+        for of, output in ((call.attention, call.output) for call in calls)
+    ]
     return (*references, *(to_linear_reference(mixing, text_index) for mixing in mixtures))
 
 
@@ -302,13 +304,24 @@ def to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReferenc
 
 
 def _of_text(call: AttentionCall, text_index: int) -> AttentionCall:
-    """Return the part of one text; a batch may share tensors, and sinks (H,) have no texts."""
+    """Return the part of one text."""
 
-    def select(tensor: Tensor) -> Tensor:
-        return tensor if tensor.dim() == 1 else tensor[text_index if len(tensor) > 1 else 0]
+    def part_of(record: Any) -> Any:
+        parts = {n: _part(x, text_index) for n, x in vars(record).items() if isinstance(x, Tensor)}
+        return replace(record, **parts)
 
-    of_text: AttentionCall = watch.map_tensors(call, select)
-    return of_text
+    inputs, rotation = part_of(call.inputs), call.inputs.rotation
+    if rotation is not None:
+        inputs = replace(inputs, rotation=tuple(_part(angle, text_index) for angle in rotation))
+    of_text: AttentionCall = part_of(call)
+    return replace(of_text, attention=part_of(call.attention), inputs=inputs)
+
+
+def _part(tensor: Any, text_index: int) -> Any:
+    """Return what a tensor holds of one text: some are shared, and sinks (H,) have no texts."""
+    if tensor is None or tensor.dim() == 1:
+        return tensor
+    return tensor[text_index if tensor.shape[0] > 1 else 0]
 
 
 def _to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) -> AttentionRecord:

@@ -25,6 +25,7 @@ from attnviz.models.pretrained import Processors
 from attnviz.models.shadow import shadow_of
 from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap
 from attnviz.runtime.compat import initialize, write_count
+from attnviz.runtime.libraries import copy_to
 
 Location = str | os.PathLike[str]
 SpecialTokens: TypeAlias = Literal["split", "parse"]
@@ -457,18 +458,12 @@ def _sums_of_edges(tensors: Sequence[Tensor]) -> list[int]:
     for device, here in edges.items():
         parts = [torch.cat([edge for _, edge in kind]).view(torch.uint8) for kind in here.values()]
         of_tensors = [edge for kind in here.values() for edge in kind]
-        ends = _ends(tuple(edge.nbytes for _, edge in of_tensors), device)
-        total = torch.cat(parts).cumsum(0, dtype=torch.int64)[ends]
+        ends = torch.tensor([edge.nbytes for _, edge in of_tensors], device="cpu").cumsum(0) - 1
+        total = torch.cat(parts).cumsum(0, dtype=torch.int64)[copy_to(device, ends)]
         found = total.diff(prepend=total.new_zeros(1)).tolist()
         for (n, _), number in zip(of_tensors, found, strict=True):
             sums[n] += number
     return sums
-
-
-@lru_cache(16)
-def _ends(lengths: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return where parts of these lengths end that follow each other; copied to a device once."""
-    return (torch.tensor(lengths, device="cpu").cumsum(0) - 1).to(device)
 
 
 def _sha256_of_state(module: PreTrainedModel) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from math import isqrt
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -444,13 +445,18 @@ class _Run:
                 raise
         return {}
 
+    @cached_property
+    def _ids(self) -> list[list[int]]:
+        """The ids that the model reads of each text; a device is waited for once."""
+        ids = self.batch.inputs.get("input_ids")
+        return [] if ids is None else ids.flatten(0, -2).tolist()
+
     def _doubts(self, n: int) -> tuple[str, ...]:
         """Return notes where the labels of text n may not be its tokens."""
         doubts = [] if (doubt := self.batch.details[n].doubt) is None else [doubt]
-        axis, ids = self.batch.axes.get("text"), self.batch.inputs.get("input_ids")
-        media = "pixel_values" in self.batch.inputs or self.inputs.sounds is not None
-        if axis is not None and ids is not None and not media:  # whose places have labels
-            own = read_labels(ids.flatten(0, -2)[n].tolist(), self.checkpoint.tokenizer)
+        axis, media = self.batch.axes.get("text"), "pixel_values" in self.batch.inputs
+        if axis is not None and self._ids and not (media or self.inputs.sounds):  # with own labels
+            own = read_labels(self._ids[n], self.checkpoint.tokenizer)
             pairs = zip(axis[n].labels, own, axis[n].padding, strict=False)
             if any(label != text and not padding for label, text, padding in pairs):
                 doubts.append("the labels are not those of the tokens")

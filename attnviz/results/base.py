@@ -24,6 +24,7 @@ from torch import Tensor
 import attnviz
 from attnviz.errors import AttnvizError, InputError, require
 from attnviz.runtime import text_as_html
+from attnviz.runtime.libraries import copy_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -419,7 +420,7 @@ def _on_device(parts: Sequence[Tensor]) -> list[int]:
         added = [k for part in some for k in (keys[: len(part)], keys[-1:][: len(part) % 2])]
         keyed = torch.cat(words) + torch.cat(added)
         ends = torch.tensor([(len(part) + 1) // 2 for part in some], device="cpu").cumsum(0) - 1
-        total = (keyed[::2] * keyed[1::2]).cumsum(0)[ends.to(keyed.device)]
+        total = (keyed[::2] * keyed[1::2]).cumsum(0)[copy_to(keyed.device, ends)]
         found.append(total.diff(prepend=total.new_zeros(1)))
     return [int(total) for total in torch.cat(found).tolist()]
 

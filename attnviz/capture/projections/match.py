@@ -6,6 +6,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -137,7 +138,7 @@ def _join_tokens(of_texts: Sequence[Executed]) -> Executed:
         s: torch.cat([getattr(r, s) for r in records], 1) for s in find.STAGES
     }
     for side in ("query", "key"):
-        fields[f"{side}_axis"] = Axis.numbered(fields[side].shape[1])
+        fields[f"{side}_axis"] = _numbered(fields[side].shape[1])
     heads, merged = (
         torch.cat(known, 1)
         if len(known := [x for x in side if x is not None]) == len(side)
@@ -146,6 +147,9 @@ def _join_tokens(of_texts: Sequence[Executed]) -> Executed:
     )
     record = replace(join_inputs(records), mask=None, **fields)
     return replace(first, record=record, head_output=heads, merged_heads=merged, exactly=True)
+
+
+_numbered = lru_cache(8)(Axis.numbered)  # of all layers
 
 
 def _is_of_every_text(projection: Projection, one: Executed) -> bool:
