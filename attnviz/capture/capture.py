@@ -259,9 +259,7 @@ def _to_references(
 ) -> tuple[Reference, ...]:
     """Return the references of one text of a batch, in the order of its records."""
     references = [
-        Reference(
-            *(_part(one, text_index) for one in (of.weights, of.scores, of.head_output, output))
-        )
+        Reference(*(_part(x, text_index) for x in (of.weights, of.scores, of.head_output, output)))
         for of, output in ((call.attention, call.output) for call in calls)
     ]
     return (*references, *(to_linear_reference(mixing, text_index) for mixing in mixtures))

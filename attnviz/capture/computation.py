@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from types import MethodType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -21,7 +20,6 @@ from attnviz.runtime import compat
 
 # Hooks of these packages gather outputs, place tensors or build a weight from stored ones.
 _LIBRARIES = ("transformers.", "accelerate.", "peft.", "torch.nn.utils.", "attnviz.")
-_NUMBERS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 _PACKAGES = ("transformers", "torch")  # which define the modules of models
 # Fields that loading or building a model sets, and that no number depends on.
 _IGNORED = {
@@ -79,9 +77,6 @@ def _is_put_in(kind: type[nn.Module]) -> bool:
 
 def _quantization(module: nn.Module) -> str | None:
     """Return the kind of a quantized layer: torch's, or the class of its weight; else None."""
-    weight = compat.own_parameters(module).get("weight")
-    if type(weight) is nn.Parameter and weight.dtype in _NUMBERS:  # most layers
-        return None
     weight = getattr(module, "weight", None)
     if type(module).__module__.startswith("torch.ao.nn.quantized"):
         if not callable(weight):  # a part of a layer
@@ -101,11 +96,12 @@ def _quantization(module: nn.Module) -> str | None:
 def _config_changes(config: Any) -> dict[str, tuple[str, str]]:
     """Return fields that differ from config.json, if that is known: its value, the present one."""
     name = str(config.name_or_path)
+    kind: Any = type(config)
     try:
         settings, _ = PreTrainedConfig.get_config_dict(name, local_files_only=True)
         if settings.get("model_type") != config.model_type:
             return {}
-        stored = _stored_fields(type(config), json.dumps(settings))
+        stored = _stored_fields(kind, json.dumps(settings))
         present = dict(_fields(config.to_dict()))
     except Exception:  # no such file, or one that its class does not read
         return {}

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -384,7 +384,8 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     and column, because `.data` and numpy write without being counted. Packed ones never change.
     """
     state = module.state_dict()
-    values = [*state.values(), *_unsaved_buffers(module, state).values()]
+    unsaved = (buffer for name, buffer in module.named_buffers() if name not in state)
+    values = [*state.values(), *unsaved]
     parts = [part for value in values if isinstance(value, Tensor) for part in _parts(value)]
     tensors = [part for part in parts if not part.is_meta]
     writes = ((t.data_ptr(), 0 if t.is_inference() else write_count(t)) for t in tensors)
@@ -403,11 +404,6 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
         return
     for name in tensor.__tensor_flatten__()[0]:
         yield from _parts(getattr(tensor, name))
-
-
-def _unsaved_buffers(module: nn.Module, state: Collection[str]) -> dict[str, Tensor]:
-    """Return the buffers that are not in its ``state_dict``, by name."""
-    return {name: buffer for name, buffer in module.named_buffers() if name not in state}
 
 
 def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
@@ -468,7 +464,7 @@ def _sums_of_edges(tensors: Sequence[Tensor]) -> list[int]:
 
 def _sha256_of_state(module: PreTrainedModel) -> str:
     digest = hashlib.sha256()
-    buffers = _unsaved_buffers(module, module.state_dict())
+    buffers = dict(module.named_buffers())
     changed = ((name, buffers[name]) for name in sorted(changed_buffers(module)) if name in buffers)
     for key, tensor in (*devices.whole_weights(module), *changed):
         digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())

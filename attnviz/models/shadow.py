@@ -29,7 +29,7 @@ _SMALL = 2**20  # bytes of a buffer that is copied; larger ones hold weights
 # Their functions name no module of a user in their globals.
 _LIBRARIES = {"torch", "transformers", "accelerate", "peft", "torchao", "bitsandbytes"}
 _BUILT_IN = (bool, int, float, complex, str, bytes, type, type(None))
-_PLAIN = frozenset({*_BUILT_IN, torch.dtype, torch.device, torch.Size})
+_PLAIN: frozenset[type] = frozenset({*_BUILT_IN, torch.dtype, torch.device, torch.Size})
 _SHARED = (Tensor, ModuleType, BuiltinFunctionType, *_PLAIN)
 _DEEPEST = 4  # objects between an attribute and a module to which it refers
 _MOST = 20_000  # objects that are searched for modules

@@ -364,15 +364,12 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def stored(record: Any) -> dict[str, Any]:
     """Return the fields of a record by name; those added later only where they are set."""
-    names = _field_names(type(record))
-    values = {name: getattr(record, name) for name in names}
-    return {n: value for n, value in values.items() if not names[n] or value not in ((), None)}
-
-
-@cache
-def _field_names(kind: Any) -> dict[str, bool]:
-    """Return the names of a record's fields, and whether each was added later."""
-    return {one.name: bool(one.metadata.get("later")) for one in fields(kind)}
+    values = {one: getattr(record, one.name) for one in fields(record)}
+    return {
+        one.name: value
+        for one, value in values.items()
+        if not one.metadata.get("later") or value not in ((), None)
+    }
 
 
 def _sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
@@ -386,7 +383,7 @@ def _sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
         words = tensor.detach().contiguous().reshape(-1)
         words = words.view(_WORDS.get(tensor.dtype.itemsize, torch.int32))
         if count := words.numel():
-            some = words.split(_AT_ONCE) if count > _AT_ONCE else [words]
+            some = torch.split(words, _AT_ONCE) if count > _AT_ONCE else [words]
             parts += [(n, part) for part in some]
     sums = [0] * len(tensors)
     for device in dict.fromkeys(part.device for _, part in parts):

@@ -115,12 +115,12 @@ def math_attention(
     return output
 
 
-def differences(first: Sequence[Tensor], second: Sequence[Tensor]) -> Sequence[Tensor]:
+def differences(first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
     """Return x - y of each pair of tensors: fewer launches on a device than one by one."""
-    return torch._foreach_sub(first, second)
+    return list(torch._foreach_sub(first, second))
 
 
-def norms(tensors: Sequence[Tensor]) -> Tensor:
+def norms(tensors: list[Tensor]) -> Tensor:
     """Return the norm of each tensor, on the device of the first; likewise."""
     found = torch._foreach_norm(tensors)
     return torch.stack([norm.to(found[0].device) for norm in found])

@@ -91,13 +91,10 @@ def _widened(heads: Tensor | None, merged: Tensor | None) -> _Pair | None:
 
 
 def _distances(pairs: Sequence[_Pair | None]) -> list[float]:
-    """Return the relative distance of each pair of tensors, infinity in place of None.
-
-    A device is waited for once.
-    """
+    """Return the relative distance of each pair, infinity in place of None, copied at once."""
     if not (known := [pair for pair in pairs if pair is not None]):
         return [torch.inf] * len(pairs)
-    computed, recorded = zip(*known, strict=True)
+    computed, recorded = map(list, zip(*known, strict=True))
     lengths, apart = norms(recorded), norms(differences(computed, recorded))
     copied = iter((apart / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).tolist())
     return [torch.inf if pair is None else next(copied) for pair in pairs]
@@ -325,9 +322,8 @@ def _followed(
             return None
     except _MISFIT:
         return None
-    if ignored is None:
-        return computed, recorded
-    computed, recorded = (x.masked_fill(ignored[:, None], 0.0) for x in (computed, recorded))
+    if ignored is not None:
+        computed, recorded = (x.masked_fill(ignored[:, None], 0.0) for x in (computed, recorded))
     return computed, recorded
 
 
@@ -395,9 +391,6 @@ def _temperatures(module: nn.Module, record: AttentionRecord) -> Iterator[Factor
         (getattr(module, "attn_scale", None), getattr(module, "floor_scale", None), 1),
         (rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings"), 0),
     )
-    is_scaled = "attention_scaling" in inspect.signature(module.forward).parameters  # Beam
-    if not is_scaled and all(None in (slope, period) for slope, period, _ in logarithmic):
-        return
     # Positions count from the first token, also where padding stands before it.
     padding = record.query_axis.padding
     first_token = 0 if all(padding) else padding.index(False)
@@ -406,5 +399,5 @@ def _temperatures(module: nn.Module, record: AttentionRecord) -> Iterator[Factor
     for slope, period, first in logarithmic:
         if slope is not None and period is not None:
             yield Factor(1 + slope * torch.log1p((positions + first) // period))
-    if is_scaled:
+    if "attention_scaling" in inspect.signature(module.forward).parameters:  # Beam
         yield Factor(torch.exp(0.1 * torch.log1p((positions + 1) / 2048)))
