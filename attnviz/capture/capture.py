@@ -186,13 +186,12 @@ def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing] =
 
 def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]) -> float:
     """Return the largest difference between the queries of two runs, relative to their norm."""
-    queries = [(a.attention.query, b.attention.query) for a, b in zip(calls, again, strict=True)]
-    known = [(a, b) for a, b in queries if a.shape == b.shape]
-    if not known:
+    both = [[call.attention.query for call in run] for run in (again, calls)]
+    wide = [[one.to(torch.promote_types(one.dtype, torch.float32)) for one in run] for run in both]
+    queries = [(a, b) for a, b in zip(*wide, strict=True) if a.shape == b.shape]
+    if not queries:
         return 0.0
-    apart = compat.differences(*map(list, zip(*known, strict=True)))
-    lengths = compat.norms([a.float() for a, _ in known]).clamp(min=torch.finfo().tiny)
-    return (compat.norms([one.float() for one in apart]) / lengths).max().item()
+    return compat.relative_distances(*map(list, zip(*queries, strict=True))).max().item()
 
 
 def _to_records(

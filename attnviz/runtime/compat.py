@@ -115,15 +115,12 @@ def math_attention(
     return output
 
 
-def differences(first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
-    """Return x - y of each pair of tensors: fewer launches on a device than one by one."""
-    return list(torch._foreach_sub(first, second))
-
-
-def norms(tensors: list[Tensor]) -> Tensor:
-    """Return the norm of each tensor, on the device of the first; likewise."""
-    found = torch._foreach_norm(tensors)
-    return torch.stack([norm.to(found[0].device) for norm in found])
+def relative_distances(first: list[Tensor], second: list[Tensor]) -> Tensor:
+    """Return the norm of each x - y relative to that of y, in few launches, on one device."""
+    norms = torch._foreach_norm(torch._foreach_sub(first, second)), torch._foreach_norm(second)
+    device = first[0].device
+    apart, lengths = (torch.stack([one.to(device) for one in side]) for side in norms)
+    return apart / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
 
 
 def write_count(tensor: Tensor) -> int:

@@ -28,7 +28,7 @@ from attnviz.results import (
     Step,
 )
 from attnviz.results.projection import Angles, begin, follow, join_inputs, source
-from attnviz.runtime.compat import differences, norms
+from attnviz.runtime.compat import relative_distances
 
 _ROUGHLY = 0.02  # far more than rounding, far less than a wrong candidate
 _ROUNDING = 2  # steps of the model's precision: nothing fits better
@@ -95,8 +95,7 @@ def _distances(pairs: Sequence[_Pair | None]) -> list[float]:
     if not (known := [pair for pair in pairs if pair is not None]):
         return [torch.inf] * len(pairs)
     computed, recorded = map(list, zip(*known, strict=True))
-    lengths, apart = norms(recorded), norms(differences(computed, recorded))
-    copied = iter((apart / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)).tolist())
+    copied = iter(relative_distances(computed, recorded).tolist())
     return [torch.inf if pair is None else next(copied) for pair in pairs]
 
 
