@@ -42,6 +42,7 @@ from attnviz.results import (
     Reference,
 )
 from attnviz.results.agreement_report import LINEAR
+from attnviz.runtime import compat
 from attnviz.runtime.libraries import MemoryBudget
 
 if TYPE_CHECKING:
@@ -234,14 +235,12 @@ def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing] =
 
 def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]) -> float:
     """Return the largest difference between the queries of two runs, relative to their norm."""
-    queries = [(a.attention.query, b.attention.query) for a, b in zip(calls, again, strict=True)]
-    differences = [
-        (a - b).float().norm() / a.float().norm().clamp(min=torch.finfo().tiny)
-        for a, b in queries
-        if a.shape == b.shape
-    ]
-    on_one_device = [difference.to(differences[0].device) for difference in differences]
-    return torch.stack(on_one_device).max().item() if differences else 0.0
+    both = [[call.attention.query for call in run] for run in (again, calls)]
+    wide = [[one.to(torch.promote_types(one.dtype, torch.float32)) for one in run] for run in both]
+    queries = [(a, b) for a, b in zip(*wide, strict=True) if a.shape == b.shape]
+    if not queries:
+        return 0.0
+    return compat.relative_distances(*map(list, zip(*queries, strict=True))).max().item()
 
 
 def _to_records(
@@ -289,20 +288,28 @@ def _to_records(
 
 def _are_causal(calls: Sequence[AttentionCall]) -> list[bool]:
     """Return of each attention whether no query of some text reads a later key (padding may)."""
-    later = [call.attention.weights.triu(1).flatten(1).any(1).all() for call in calls]
-    sizes = [call.attention.weights.shape[-2:] for call in calls]
-    flags = torch.stack(later).tolist() if later else []
-    return [m == n > 1 and not flag for (m, n), flag in zip(sizes, flags, strict=True)]
+    same: dict[tuple[Any, ...], list[int]] = {}
+    for index, call in enumerate(calls):
+        weights = call.attention.weights
+        if weights.shape[-2] == weights.shape[-1] > 1:
+            same.setdefault((weights.device, weights.shape[::2]), []).append(index)
+    causal = [False] * len(calls)
+    for indices in same.values():  # a device is waited for once
+        largest = torch.stack([calls[index].attention.weights.amax(1) for index in indices])
+        later = largest.triu(1).flatten(2).any(2).all(1)
+        for index, flag in zip(indices, later.tolist(), strict=True):
+            causal[index] = not flag
+    return causal
 
 
 def _to_references(
     calls: Sequence[AttentionCall], text_index: int, mixtures: Sequence[LinearMixing] = ()
 ) -> tuple[Reference, ...]:
     """Return the references of one text of a batch, in the order of its records."""
-    references = []
-    for call in (_of_text(call, text_index) for call in calls):
-        one = call.attention
-        references.append(Reference(one.weights, one.scores, one.head_output, call.output))
+    references = [
+        Reference(*(_part(x, text_index) for x in (of.weights, of.scores, of.head_output, output)))
+        for of, output in ((call.attention, call.output) for call in calls)
+    ]
     return (*references, *(to_linear_reference(mixing, text_index) for mixing in mixtures))
 
 
@@ -343,13 +350,24 @@ def to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReferenc
 
 
 def _of_text(call: AttentionCall, text_index: int) -> AttentionCall:
-    """Return the part of one text; a batch may share tensors, and sinks (H,) have no texts."""
+    """Return the part of one text."""
 
-    def select(tensor: Tensor) -> Tensor:
-        return tensor if tensor.dim() == 1 else tensor[text_index if len(tensor) > 1 else 0]
+    def part_of(record: Any) -> Any:
+        parts = {n: _part(x, text_index) for n, x in vars(record).items() if isinstance(x, Tensor)}
+        return replace(record, **parts)
 
-    of_text: AttentionCall = watch.map_tensors(call, select)
-    return of_text
+    inputs, rotation = part_of(call.inputs), call.inputs.rotation
+    if rotation is not None:
+        inputs = replace(inputs, rotation=tuple(_part(angle, text_index) for angle in rotation))
+    of_text: AttentionCall = part_of(call)
+    return replace(of_text, attention=part_of(call.attention), inputs=inputs)
+
+
+def _part(tensor: Any, text_index: int) -> Any:
+    """Return what a tensor holds of one text: some are shared, and sinks (H,) have no texts."""
+    if tensor is None or tensor.dim() == 1:
+        return tensor
+    return tensor[text_index if tensor.shape[0] > 1 else 0]
 
 
 def _to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) -> AttentionRecord:

@@ -33,10 +33,12 @@ def read_computation(model: PreTrainedModel) -> Computation:
     """Return how a model computes as the user has it."""
     with functions_lock:  # those that another thread watches are wrapped meanwhile
         hooks = [("*", _origin(hook)) for hook in compat.global_forward_hooks()]
-        forwards = []
-        for path, module in model.named_modules():
+        forwards, modules = [], dict(model.named_modules())
+        put_in = {kind for kind in set(map(type, modules.values())) if _is_put_in(kind)}
+        for path, module in modules.items():
             hooks += [(path, _origin(hook)) for hook in compat.forward_hooks(module)]
-            if _is_replaced(module, forward := compat.placed_forward(module)):
+            forward, kind = compat.placed_forward(module), type(module)
+            if kind in put_in or forward != MethodType(kind.forward, module):
                 forwards.append((path, ".".join(_origin(forward))))
         implementations = map(compat.attention_implementation, compat.attention_configs(model))
         return Computation(
@@ -49,7 +51,7 @@ def read_computation(model: PreTrainedModel) -> Computation:
             ),
             forwards=tuple(forwards),
             adapters=adapters(model),
-            quantized=dict(Counter(filter(None, map(_quantization, model.modules())))),
+            quantized=dict(Counter(filter(None, map(_quantization, modules.values())))),
             config=_config_changes(model.config),
             buffers=changed_buffers(model),
         )
@@ -66,12 +68,10 @@ def _origin(function: Any) -> tuple[str, str]:
     return str(named.__module__), str(named.__qualname__)
 
 
-def _is_replaced(module: nn.Module, forward: Any) -> bool:
-    """Return whether a forward is not that of the module's class, or was put into a class."""
-    if forward != MethodType(type(module).forward, module):
-        return True
-    owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
-    packages = [name.partition(".")[0] for name in (owner.__module__, _origin(forward)[0])]
+def _is_put_in(kind: type[nn.Module]) -> bool:
+    """Return whether the forward of a class is not that with which it was defined."""
+    owner = next(one for one in kind.__mro__ if "forward" in vars(one))
+    packages = [name.partition(".")[0] for name in (owner.__module__, _origin(kind.forward)[0])]
     return packages[0] in _PACKAGES and packages[1] not in _PACKAGES
 
 
@@ -96,11 +96,12 @@ def _quantization(module: nn.Module) -> str | None:
 def _config_changes(config: Any) -> dict[str, tuple[str, str]]:
     """Return fields that differ from config.json, if that is known: its value, the present one."""
     name = str(config.name_or_path)
+    kind: Any = type(config)
     try:
         settings, _ = PreTrainedConfig.get_config_dict(name, local_files_only=True)
         if settings.get("model_type") != config.model_type:
             return {}
-        stored = dict(_fields(type(config).from_dict(settings).to_dict()))
+        stored = _stored_fields(kind, json.dumps(settings))
         present = dict(_fields(config.to_dict()))
     except Exception:  # no such file, or one that its class does not read
         return {}
@@ -109,6 +110,12 @@ def _config_changes(config: Any) -> dict[str, tuple[str, str]]:
         for field in sorted(stored.keys() | present.keys())
         if stored.get(field) != present.get(field)
     }
+
+
+@functools.lru_cache(16)
+def _stored_fields(kind: Any, settings: str) -> dict[str, str]:
+    """Return the fields that a config of this class has by the text of a file."""
+    return dict(_fields(kind.from_dict(json.loads(settings)).to_dict()))
 
 
 def _fields(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -53,6 +53,7 @@ from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_t
 from attnviz.models import pretrained
 from attnviz.results import InputCheck, Waveform
 from attnviz.results.text import counted
+from attnviz.runtime.libraries import copy_to
 
 if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
@@ -302,7 +303,7 @@ def encode(
     if image is None and sound is None:  # their placeholders have no row in the embedding
         _expect_rows(checkpoint, tensors)
     names = pretrained.forward_parameters(module)
-    tensors = _placed(checkpoint, {name: t for name, t in tensors.items() if name in names})
+    tensors = placed(checkpoint, {name: t for name, t in tensors.items() if name in names})
     if image is not None:
         axes |= feature_map_axes(module, tensors)
     axes, own = _own_target(checkpoint, tensors, axes, generating=generating)
@@ -324,7 +325,7 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
     """Return arguments of the model's forward as a batch."""
     with translate(checkpoint):
         inputs, axes, texts = encode_arguments(checkpoint, arguments)
-    inputs = _placed(checkpoint, inputs)
+    inputs = placed(checkpoint, inputs)
     has_image = "image" in axes and len(axes["image"]) == 1
     axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
     lost = sorted({"attention_mask", "token_type_ids"} & arguments.values.keys() - inputs.keys())
@@ -343,11 +344,11 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
     )
 
 
-def _placed(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def placed(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return inputs on the device of the model, with numbers in its precision."""
-    dtype = checkpoint.module.dtype
+    device, dtype = checkpoint.device, checkpoint.module.dtype
     return {
-        name: value.to(checkpoint.device, dtype if value.is_floating_point() else None)
+        name: copy_to(device, value.to(dtype) if value.is_floating_point() else value)
         if isinstance(value, Tensor)
         else value
         for name, value in inputs.items()

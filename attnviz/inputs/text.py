@@ -422,9 +422,7 @@ def pad_texts(
     pad_ids = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
     fill = {"input_ids": next(token_id for token_id in pad_ids if isinstance(token_id, int))}
     return {
-        name: padded([encoding[name] for encoding in encodings], fill.get(name, 0)).to(
-            checkpoint.device
-        )
+        name: padded([encoding[name] for encoding in encodings], fill.get(name, 0))
         for name in sorted(names)
     }
 

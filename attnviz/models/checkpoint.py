@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,7 @@ from attnviz.models.pretrained import Processors
 from attnviz.models.shadow import shadow_of
 from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap
 from attnviz.runtime.compat import initialize, write_count
+from attnviz.runtime.libraries import copy_to
 
 Location = str | os.PathLike[str]
 SpecialTokens: TypeAlias = Literal["split", "parse"]
@@ -381,7 +383,9 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     Of each tensor: its address, how often it was written, and the sum of the bytes in its first row
     and column, because `.data` and numpy write without being counted. Packed ones never change.
     """
-    values = [*module.state_dict().values(), *_unsaved_buffers(module).values()]
+    state = module.state_dict()
+    unsaved = (buffer for name, buffer in module.named_buffers() if name not in state)
+    values = [*state.values(), *unsaved]
     parts = [part for value in values if isinstance(value, Tensor) for part in _parts(value)]
     tensors = [part for part in parts if not part.is_meta]
     writes = ((t.data_ptr(), 0 if t.is_inference() else write_count(t)) for t in tensors)
@@ -402,64 +406,65 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
         yield from _parts(getattr(tensor, name))
 
 
-def _unsaved_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that are in no ``state_dict``, by name."""
-    saved = module.state_dict().keys()
-    return {name: buffer for name, buffer in module.named_buffers() if name not in saved}
-
-
 def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
     """Return the names of buffers in no ``state_dict`` that differ from what their class computes.
 
     The class computes them once more, in a copy of the module without its weights. Nothing is known
     of the buffers that it sets elsewhere.
     """
-    changed, owners = [], {}
-    for path, module in model.named_modules():
-        if isinstance(module, PreTrainedModel):
-            owners[path] = module
+    modules, differ = dict(model.named_modules()), {}
+    owners = {path: one for path, one in modules.items() if isinstance(one, PreTrainedModel)}
+    places = {name.rpartition(".")[0] for name, _ in model.named_buffers(remove_duplicate=False)}
+    for path in filter(places.__contains__, modules):
+        module = modules[path]
         owned = dict(module.named_buffers(recurse=False))
-        unsaved = owned.keys() - module.state_dict().keys() if owned else set()
-        if not unsaved:
+        if not (unsaved := owned.keys() - module.state_dict().keys()):
             continue
         # The innermost model around the module: modules come in the order of the tree.
         owner = next(
             m for p, m in reversed(owners.items()) if f"{path}.".startswith(f"{p}.".lstrip("."))
         )
         with suppress(Exception), torch.no_grad():  # a module of the user may do anything
-            weights = {id(t): torch.empty_like(t, device="meta") for t in module.parameters()}
-            fresh = copy.deepcopy(module, {**weights, id(owner.config): owner.config})
-            for name, buffer in fresh.named_buffers(recurse=False):
-                fresh.register_buffer(name, buffer.clone(), persistent=name not in unsaved)
+            others = {id(t): torch.empty_like(t, device="meta") for t in module.parameters()}
+            others |= {id(buffer): buffer.clone() for buffer in owned.values()}
+            fresh = copy.deepcopy(module, {**others, id(owner.config): owner.config})
             initialize(owner, fresh)
             for name in unsaved:
-                buffer = fresh.get_buffer(name)
-                if write_count(buffer) and not torch.equal(buffer, owned[name]):
-                    changed.append(f"{path}.{name}".lstrip("."))
-    return tuple(changed)
+                buffer, own = fresh.get_buffer(name), owned[name]
+                if write_count(buffer) and not own.is_meta:
+                    is_alike = buffer.shape == own.shape
+                    flag = (buffer != own).any() if is_alike else torch.tensor(True, device="cpu")
+                    differ[f"{path}.{name}".lstrip(".")] = flag
+    if not differ:
+        return ()
+    device = next(iter(differ.values())).device  # a device is waited for once
+    flags = torch.stack([flag.to(device) for flag in differ.values()]).tolist()
+    return tuple(itertools.compress(differ, flags))
 
 
 def _sums_of_edges(tensors: Sequence[Tensor]) -> list[int]:
     """Return the sum of the bytes in the first row and the first column of each tensor."""
-    edges: dict[object, list[tuple[int, Tensor]]] = {}  # of one kind
+    edges: dict[torch.device, dict[torch.dtype, list[tuple[int, Tensor]]]] = {}
     for n, tensor in enumerate(tensors):
         if tensor.numel() and not tensor.is_quantized:
             rows = tensor.detach().reshape(len(tensor) if tensor.dim() > 1 else 1, -1)
-            kind = edges.setdefault((tensor.dtype, tensor.device), [])
-            kind += [(n, rows[0]), (n, rows[:, 0])]
+            kind = edges.setdefault(tensor.device, {}).setdefault(tensor.dtype, [])
+            kind += [(n, rows[0]), (n, rows[:, 0])] if tensor.dim() > 1 else [(n, rows[0])]
     sums = [0] * len(tensors)
-    for kind in edges.values():
-        total = torch.cat([edge for _, edge in kind]).view(torch.uint8).cumsum(0, dtype=torch.int64)
-        ends = torch.tensor([edge.nbytes for _, edge in kind], device="cpu").cumsum(0) - 1
-        found = total[ends.to(total.device)].diff(prepend=total.new_zeros(1))
-        for (n, _), number in zip(kind, found.tolist(), strict=True):
+    for device, here in edges.items():
+        parts = [torch.cat([edge for _, edge in kind]).view(torch.uint8) for kind in here.values()]
+        of_tensors = [edge for kind in here.values() for edge in kind]
+        ends = torch.tensor([edge.nbytes for _, edge in of_tensors], device="cpu").cumsum(0) - 1
+        total = torch.cat(parts).cumsum(0, dtype=torch.int64)[copy_to(device, ends)]
+        found = total.diff(prepend=total.new_zeros(1)).tolist()
+        for (n, _), number in zip(of_tensors, found, strict=True):
             sums[n] += number
     return sums
 
 
 def _sha256_of_state(module: PreTrainedModel) -> str:
     digest = hashlib.sha256()
-    buffers = _unsaved_buffers(module)
+    buffers = dict(module.named_buffers())
     changed = ((name, buffers[name]) for name in sorted(changed_buffers(module)) if name in buffers)
     for key, tensor in (*devices.whole_weights(module), *changed):
         digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())

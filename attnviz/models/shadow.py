@@ -29,7 +29,7 @@ _SMALL = 2**20  # bytes of a buffer that is copied; larger ones hold weights
 # Their functions name no module of a user in their globals.
 _LIBRARIES = {"torch", "transformers", "accelerate", "peft", "torchao", "bitsandbytes"}
 _BUILT_IN = (bool, int, float, complex, str, bytes, type, type(None))
-_PLAIN = (*_BUILT_IN, torch.dtype, torch.device, torch.Size)
+_PLAIN: frozenset[type] = frozenset({*_BUILT_IN, torch.dtype, torch.device, torch.Size})
 _SHARED = (Tensor, ModuleType, BuiltinFunctionType, *_PLAIN)
 _DEEPEST = 4  # objects between an attribute and a module to which it refers
 _MOST = 20_000  # objects that are searched for modules
@@ -217,6 +217,8 @@ class _Copier:
 
     def _is_around(self, module: nn.Module) -> bool:
         """Whether a module is one of the model, or holds one."""
+        if id(module) in self._modules:
+            return True
         if id(module) not in self._refers:
             self._refers[id(module)] = any(id(one) in self._modules for one in module.modules())
             self._alive.append(module)

@@ -204,7 +204,7 @@ def adapters(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the adapters of PEFT that a model runs with, of any kind."""
     names: set[str] = set()
     for module in model.modules():
-        is_adapter = hasattr(module, "base_layer") and hasattr(module, "adapter_layer_names")
+        is_adapter = hasattr(type(module), "adapter_layer_names") and hasattr(module, "base_layer")
         if not is_adapter or getattr(module, "disable_adapters", True):
             continue
         layer: Any = module

@@ -490,18 +490,17 @@ class _Run:
         return {}
 
     @cached_property
-    def _ids(self) -> list[list[int]] | None:
-        """Return the ids of all texts, which are copied from their device once."""
+    def _ids(self) -> list[list[int]]:
+        """The ids that the model reads of each text; a device is waited for once."""
         ids = self.batch.inputs.get("input_ids")
-        return None if ids is None else ids.flatten(0, -2).tolist()
+        return [] if ids is None else ids.flatten(0, -2).tolist()
 
     def _doubts(self, n: int) -> tuple[str, ...]:
         """Return notes where the labels of text n may not be its tokens."""
         doubts = [] if (doubt := self.batch.details[n].doubt) is None else [doubt]
-        axis, ids = self.batch.axes.get("text"), self._ids
-        media = "pixel_values" in self.batch.inputs or self.inputs.sounds is not None
-        if axis is not None and ids is not None and not media:  # whose places have labels
-            own = read_labels(ids[n], self.checkpoint.tokenizer)
+        axis, media = self.batch.axes.get("text"), "pixel_values" in self.batch.inputs
+        if axis is not None and self._ids and not (media or self.inputs.sounds):  # with own labels
+            own = read_labels(self._ids[n], self.checkpoint.tokenizer)
             pairs = zip(axis[n].labels, own, axis[n].padding, strict=False)
             if any(label != text and not padding for label, text, padding in pairs):
                 doubts.append("the labels are not those of the tokens")
@@ -585,13 +584,15 @@ def _causal_axis(records: Sequence[AttentionRecord], length: int) -> Axis | None
     for record in records:
         if len(record.query_axis) == len(record.key_axis) == length:
             stacks.setdefault(record.stack, []).append(record)
-    causal = [same for same in stacks.values() if all(map(_is_causal, same))]
+    causal = [same for same in stacks.values() if _are_causal(same)]
     return causal[0][0].query_axis if len(causal) == 1 else None
 
 
-def _is_causal(record: AttentionRecord) -> bool:
-    readable = record.readable()
-    return readable is not None and not bool(readable.triu(1).any())
+def _are_causal(records: Sequence[AttentionRecord]) -> bool:
+    """Return whether all records have a mask that hides later keys; a device is waited for once."""
+    known = [mask for record in records if (mask := record.readable()) is not None]
+    later = [mask.triu(1).any().to(known[0].device) for mask in known]
+    return len(known) == len(records) and not torch.stack(later).any()
 
 
 def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:

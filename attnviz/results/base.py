@@ -24,6 +24,7 @@ from torch import Tensor
 import attnviz
 from attnviz.errors import AttnvizError, InputError, require
 from attnviz.runtime import text_as_html
+from attnviz.runtime.libraries import copy_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -325,9 +326,12 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
     from the device together.
     """
     tensors: list[Tensor] = []
-    texts: dict[int, str] = {}  # records without tensors; all layers share an axis
+    known: dict[int, tuple[str, slice]] = {}  # records; layers share an axis, texts a projection
 
     def words(value: Any) -> str:
+        kind = type(value)
+        if kind in _PLAIN:
+            return repr(value)
         if isinstance(value, Tensor):
             tensors.append(value)
             return repr((str(value.dtype), tuple(value.shape)))
@@ -336,16 +340,17 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
                 return repr(list(value))
             return f"[{', '.join(map(words, value))}]"
         if isinstance(value, Mapping):
-            return f"{{{', '.join(f'{name!r}: {words(item)}' for name, item in value.items())}}}"
-        if is_dataclass(value):
-            if id(value) in texts:
-                return texts[id(value)]
-            before = len(tensors)
-            text = f"({type(value).__name__!r}, {words(stored(value))})"
-            if len(tensors) == before:
-                texts[id(value)] = text
+            return f"{{{', '.join([f'{name!r}: {words(item)}' for name, item in value.items()])}}}"
+        if not is_dataclass(value):
+            return repr(value)
+        if id(value) in known:
+            text, part = known[id(value)]
+            tensors.extend(tensors[part])
             return text
-        return repr(value)
+        before = len(tensors)
+        text = f"({kind.__name__!r}, {words(stored(value))})"
+        known[id(value)] = text, slice(before, len(tensors))
+        return text
 
     described = [(len(tensors), words(values), len(tensors)) for values in several]
     unique = {id(tensor): tensor for tensor in tensors}  # the texts of a batch share weights
@@ -359,11 +364,12 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def stored(record: Any) -> dict[str, Any]:
     """Return the fields of a record by name; those added later only where they are set."""
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
-    unset = {
-        f.name for f in fields(record) if f.metadata.get("later") and values[f.name] in ((), None)
+    values = {one: getattr(record, one.name) for one in fields(record)}
+    return {
+        one.name: value
+        for one, value in values.items()
+        if not one.metadata.get("later") or value not in ((), None)
     }
-    return {name: value for name, value in values.items() if name not in unset}
 
 
 def _sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
@@ -372,11 +378,13 @@ def _sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
     Each word is added to a key, and neighbors are multiplied: NH, the hash of UMAC (Black et al.
     1999). Sums of integers wrap around.
     """
-    parts = []
+    parts: list[tuple[int, Tensor]] = []
     for n, tensor in enumerate(tensors):
         words = tensor.detach().contiguous().reshape(-1)
         words = words.view(_WORDS.get(tensor.dtype.itemsize, torch.int32))
-        parts += [(n, part) for part in torch.split(words, _AT_ONCE) if len(part)]
+        if count := words.numel():
+            some = torch.split(words, _AT_ONCE) if count > _AT_ONCE else [words]
+            parts += [(n, part) for part in some]
     sums = [0] * len(tensors)
     for device in dict.fromkeys(part.device for _, part in parts):
         here = [(n, part) for n, part in parts if part.device == device]
@@ -391,9 +399,10 @@ def _by_numpy(parts: Sequence[Tensor]) -> Iterator[int]:
     """Yield the sum of the words of each part; a last word without a neighbor has the last key."""
     keys = _keys("cpu").numpy()
     for part in parts:
-        keyed = part.numpy() + keys[: len(part)]
-        total = int(keyed[: len(part) // 2 * 2 : 2].dot(keyed[1::2]))
-        yield total + (int(keys[-1]) * int(keyed[-1]) if len(part) % 2 else 0)
+        words = part.numpy()
+        keyed = words + keys[: words.size]
+        total = int(keyed[: words.size // 2 * 2 : 2].dot(keyed[1::2]))
+        yield total + (int(keys[-1]) * int(keyed[-1]) if words.size % 2 else 0)
 
 
 def _on_device(parts: Sequence[Tensor]) -> list[int]:
@@ -408,7 +417,7 @@ def _on_device(parts: Sequence[Tensor]) -> list[int]:
         added = [k for part in some for k in (keys[: len(part)], keys[-1:][: len(part) % 2])]
         keyed = torch.cat(words) + torch.cat(added)
         ends = torch.tensor([(len(part) + 1) // 2 for part in some], device="cpu").cumsum(0) - 1
-        total = (keyed[::2] * keyed[1::2]).cumsum(0)[ends.to(keyed.device)]
+        total = (keyed[::2] * keyed[1::2]).cumsum(0)[copy_to(keyed.device, ends)]
         found.append(total.diff(prepend=total.new_zeros(1)))
     return [int(total) for total in torch.cat(found).tolist()]
 

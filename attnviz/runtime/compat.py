@@ -115,6 +115,14 @@ def math_attention(
     return output
 
 
+def relative_distances(first: list[Tensor], second: list[Tensor]) -> Tensor:
+    """Return the norm of each x - y relative to that of y, in few launches, on one device."""
+    norms = torch._foreach_norm(torch._foreach_sub(first, second)), torch._foreach_norm(second)
+    device = first[0].device
+    apart, lengths = (torch.stack([one.to(device) for one in side]) for side in norms)
+    return apart / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
+
+
 def write_count(tensor: Tensor) -> int:
     """Return how often a tensor was written: cheaper than comparing its bytes."""
     return int(tensor._version)
@@ -200,12 +208,9 @@ def attention_configs(model: nn.Module) -> list[Any]:
 
     Submodules may hold copies of their parent's.
     """
-    configs = {
-        id(config): config
-        for module in model.modules()
-        if hasattr(config := getattr(module, "config", None), "_attn_implementation_internal")
-    }
-    return list(configs.values())
+    every = [config for m in model.modules() if (config := vars(m).get("config")) is not None]
+    configs = {id(config): config for config in every}
+    return [one for one in configs.values() if hasattr(one, "_attn_implementation_internal")]
 
 
 def attention_implementation(config: Any) -> str | None:
@@ -229,7 +234,7 @@ def unset_attention_implementation(config: Any) -> None:
 
 def accelerate_hook(module: nn.Module) -> Any:
     """Return the hook by which accelerate places or offloads a module, or None."""
-    return getattr(module, "_hf_hook", None)
+    return vars(module).get("_hf_hook")
 
 
 def placed_forward(module: nn.Module) -> Any:

@@ -44,6 +44,13 @@ def free(device: torch.device) -> int | None:
     return max(available, 0)
 
 
+def copy_to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor to a device; from the memory of the CPU, CUDA is not waited for."""
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 @dataclass(frozen=True)
 class MemoryBudget:
     """What needs memory, on which device, how to need less, and the error to raise."""

@@ -216,6 +216,17 @@ def test_a_changed_config_is_named_with_both_values(folder, tokenizer):
     assert computation.summary == line
 
 
+def test_a_config_that_is_written_again_is_read_again(tmp_path, bert):
+    bert.save_pretrained(tmp_path)
+    bert.config.name_or_path = str(tmp_path)
+    assert read_computation(bert).config == {}
+    file = tmp_path / "config.json"
+    file.write_text(file.read_text().replace('"gelu"', '"relu"'))
+    assert read_computation(bert).config == {"hidden_act": ("relu", "gelu")}
+    bert.config.hidden_act = "relu"
+    assert read_computation(bert).config == {}
+
+
 def test_without_a_config_of_the_same_model_nothing_is_compared(folder, bert):
     bert.config.hidden_act = "relu"
     for name in ("", "no/such-model", str(folder / "none")):

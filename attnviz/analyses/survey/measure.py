@@ -21,6 +21,7 @@ from attnviz.analyses.survey.result import NOUNS, HeadName
 from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import STATISTICS, STATISTICS_OF, Positions, Statistic, WeightStatistics, largest
+from attnviz.inputs.batch import placed
 from attnviz.inputs.text import pad_texts, padded, tokenizer_of
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import AttentionRecord, AttentionResult, Axis, LinearAttention, row_shares
@@ -230,7 +231,7 @@ class HeadStatistics:
 
     def batch(self, encodings: Sequence[Encoding]) -> tuple[dict[str, Tensor], Positions]:
         """Return texts as one padded input of the model, and their positions."""
-        inputs = pad_texts(self.checkpoint, encodings)
+        inputs = placed(self.checkpoint, pad_texts(self.checkpoint, encodings))
         ids = inputs["input_ids"]
         masks = [encoding["special_tokens_mask"] for encoding in encodings]
         special = padded(masks, 0).bool().to(ids.device)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -27,11 +28,13 @@ from attnviz.results import (
     Step,
 )
 from attnviz.results.projection import Angles, begin, follow, join_inputs, source
+from attnviz.runtime.compat import relative_distances
 
 _ROUGHLY = 0.02  # far more than rounding, far less than a wrong candidate
 _ROUNDING = 2  # steps of the model's precision: nothing fits better
 _SUMMATION = 1e-5  # what the order of long sums leaves in float32
 _MISFIT = (RuntimeError, ValueError, TypeError)  # raised where shapes do not fit
+_Pair: TypeAlias = tuple[Tensor, Tensor]  # what was computed, what was recorded
 _Candidate: TypeAlias = tuple[HeadProjection, Tensor, tuple[Step, ...]]
 
 
@@ -66,25 +69,34 @@ def match_projections(executed: Sequence[Executed]) -> list[AttentionRecord]:
         for one in executed
     ]
     pending = [s for of_one in searches for s in of_one.values() if s is not None]
+    merged = [_widened(one.head_output, one.merged_heads) for one in executed]
+    errors = _distances([*(search.try_next() for search in pending), *merged])
+    others = errors[len(pending) :]
     while pending:
-        errors = _copied([search.try_next() for search in pending])
-        pending = [s for s, error in zip(pending, errors, strict=True) if not s.judge(error)]
-    pairs = [(one.head_output, one.merged_heads) for one in executed]
-    differ = _copied([
-        (a != b).any().double() if a is not None and b is not None and a.shape == b.shape else None
-        for a, b in pairs
-    ])  # fmt: skip
+        tried = zip(pending, errors, strict=False)
+        pending = [search for search, error in tried if not search.judge(error)]
+        errors = _distances([search.try_next() for search in pending])
     return [
-        one.record if one.module is None else _with_projection(one, one.module, found, not others)
-        for one, found, others in zip(executed, searches, differ, strict=True)
+        one.record if one.module is None else _with_projection(one, one.module, found, error == 0)
+        for one, found, error in zip(executed, searches, others, strict=True)
     ]
 
 
-def _copied(numbers: Sequence[Tensor | None]) -> list[float]:
-    """Copy some numbers from their device at once, infinity in place of None."""
-    known = [number for number in numbers if number is not None]
-    copied = iter(torch.stack(known).tolist() if known else ())
-    return [torch.inf if number is None else next(copied) for number in numbers]
+def _widened(heads: Tensor | None, merged: Tensor | None) -> _Pair | None:
+    """Return A·V and the input of W^O, in float32 or wider; None if their shapes do not fit."""
+    if heads is None or merged is None or heads.shape != merged.shape:
+        return None
+    wide = torch.promote_types(heads.dtype, torch.float32)
+    return heads.to(wide), merged.to(wide)
+
+
+def _distances(pairs: Sequence[_Pair | None]) -> list[float]:
+    """Return the relative distance of each pair, infinity in place of None, copied at once."""
+    if not (known := [pair for pair in pairs if pair is not None]):
+        return [torch.inf] * len(pairs)
+    computed, recorded = map(list, zip(*known, strict=True))
+    copied = iter(relative_distances(computed, recorded).tolist())
+    return [torch.inf if pair is None else next(copied) for pair in pairs]
 
 
 def match_batch(
@@ -122,7 +134,7 @@ def _join_tokens(of_texts: Sequence[Executed]) -> Executed:
         s: torch.cat([getattr(r, s) for r in records], 1) for s in find.STAGES
     }
     for side in ("query", "key"):
-        fields[f"{side}_axis"] = Axis.numbered(fields[side].shape[1])
+        fields[f"{side}_axis"] = _numbered(fields[side].shape[1])
     heads, merged = (
         torch.cat(known, 1)
         if len(known := [x for x in side if x is not None]) == len(side)
@@ -131,6 +143,9 @@ def _join_tokens(of_texts: Sequence[Executed]) -> Executed:
     )
     record = replace(join_inputs(records), mask=None, **fields)
     return replace(first, record=record, head_output=heads, merged_heads=merged, exactly=True)
+
+
+_numbered = lru_cache(8)(Axis.numbered)  # of all layers
 
 
 def _is_of_every_text(projection: Projection, one: Executed) -> bool:
@@ -183,11 +198,10 @@ class _Search:
         rounded = batch[X is record.key_input]
         sizes = replace(_sizes(record), roundings=lambda: _roundings(rounded))
         X = X.to(dtype)
-        by_layout = [
+        self._candidates = _round_robin(
             _candidates(record, module, stage, layout, X)
             for layout in find.layouts(module, stage, sizes)
-        ]
-        self._candidates = _round_robin(by_layout)
+        )
         self._tried: _Candidate | None = None
         self.best: HeadProjection | None = None
         most = 2 * self._exact if one.exactly else _ROUGHLY
@@ -199,14 +213,14 @@ class _Search:
         X = source(one.record, stage)
         return None if X is None or one.module is None else cls(one, stage, one.module.module, X)
 
-    def try_next(self) -> Tensor | None:
-        """Return the error of the next candidate; None if its shapes do not fit, or without one."""
+    def try_next(self) -> _Pair | None:
+        """Return what the next candidate makes; None if its shapes do not fit, or without one."""
         self._tried = next(self._candidates, None)
         if self._tried is None:
             return None
         _, heads, steps = self._tried
         angles = self._record.rotation
-        return _distance(steps, heads, self._recorded, self._ignored, angles=angles)
+        return _followed(steps, heads, self._recorded, self._ignored, angles=angles)
 
     def judge(self, error: float) -> bool:
         """Keep the candidate if it is the closest; return whether the search is over."""
@@ -255,15 +269,18 @@ def _candidates(
         yield layout, heads, steps
 
 
-def _round_robin(by_layout: list[Iterator[_Candidate]]) -> Iterator[_Candidate]:
-    """Yield the likeliest candidate of each layout, then the second likeliest, and so on."""
+def _round_robin(by_layout: Iterable[Iterator[_Candidate]]) -> Iterator[_Candidate]:
+    """Yield the likeliest candidate of each layout, then the second likeliest, and so on.
+
+    A layout is looked for when those before it have failed.
+    """
     while by_layout:
-        for candidates in by_layout.copy():
-            candidate = next(candidates, None)
-            if candidate is None:
-                by_layout.remove(candidates)
-            else:
+        others = []
+        for candidates in by_layout:
+            if (candidate := next(candidates, None)) is not None:
+                others.append(candidates)
                 yield candidate
+        by_layout = others
 
 
 def _before_output(
@@ -279,9 +296,9 @@ def _before_output(
     possible: list[Step] = [*find.gates(module, sizes)]
     possible += find.norms(module, find.NORMS["output"], sizes.heads, sizes.value)
     for step in possible:
-        error = _distance((step,), heads, merged_heads, X=X)
-        if error is not None and error < least:
-            best, least = (step,), float(error)
+        (error,) = _distances([_followed((step,), heads, merged_heads, X=X)])
+        if error < least:
+            best, least = (step,), error
     return best
 
 
@@ -289,15 +306,15 @@ def _sizes(record: AttentionRecord) -> find.Sizes:
     return find.Sizes(record.heads, record.key.shape[-1], record.value.shape[-1])
 
 
-def _distance(
+def _followed(
     steps: tuple[Step, ...],
     heads: Tensor,
     recorded: Tensor,
     ignored: Tensor | None = None,
     angles: Angles | None = None,
     X: Tensor | None = None,
-) -> Tensor | None:
-    """Return the relative distance of a candidate's heads; None if the shapes do not fit."""
+) -> _Pair | None:
+    """Return a candidate's heads beside the recorded ones; None if the shapes do not fit."""
     try:
         computed = repeat_heads(follow(steps, heads, angles, X), len(recorded))
         if computed.shape != recorded.shape:
@@ -306,9 +323,7 @@ def _distance(
         return None
     if ignored is not None:
         computed, recorded = (x.masked_fill(ignored[:, None], 0.0) for x in (computed, recorded))
-    norm = torch.linalg.vector_norm(recorded).clamp(min=torch.finfo(recorded.dtype).tiny)
-    distance: Tensor = torch.dist(computed, recorded) / norm
-    return distance
+    return computed, recorded
 
 
 def _following_steps(
@@ -316,16 +331,16 @@ def _following_steps(
 ) -> Iterator[tuple[Step, ...]]:
     """Yield steps that may follow the projection; most models norm, then clip, then rotate."""
     heads, _, width = layout.weight.shape
-    factors = [*_factors(module, width)]
-    if stage == "query":
-        factors += _temperatures(module, record)
-    choices = itertools.product(
-        factors,
-        _clips(module),
-        [*find.norms(module, find.NORMS[stage], heads, width), None],
-        [None] if stage == "value" else _rotations(width, record.rotation, layout.beside),
+    temperatures = _temperatures(module, record) if stage == "query" else ()
+    others = list(
+        itertools.product(
+            _clips(module),
+            [*find.norms(module, find.NORMS[stage], heads, width), None],
+            [None] if stage == "value" else _rotations(width, record.rotation, layout.beside),
+        )
     )
-    for factor, clip, norm, rotation in choices:
+    factors = itertools.chain(_factors(module, width), temperatures)
+    for factor, (clip, norm, rotation) in ((one, rest) for one in factors for rest in others):
         orders: list[tuple[Step | None, ...]] = [(norm, clip, rotation, factor)]
         if norm is not None and clip is not None:
             orders.append((clip, norm, rotation, factor))
