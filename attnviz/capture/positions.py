@@ -32,6 +32,7 @@ from attnviz.inputs.image import Grid, find_grid, patch_label
 from attnviz.models.pretrained import forward_parameters, kinds_among
 from attnviz.results import AttentionRecord, Axis
 from attnviz.results.agreement_report import LINEAR, UNITS
+from attnviz.runtime.libraries import copy_to
 
 Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its attention
 Region: TypeAlias = tuple[slice | EllipsisType, ...]  # the part of an input that a position is
@@ -412,7 +413,7 @@ def _distances(keys: Tensor, source: Tensor) -> Tensor:
 
     keys : (…, rows, G, n, d_k), the R rows last. source : (R,), which row each changes.
     """
-    source = source.to(keys.device)
+    source = copy_to(keys.device, source)
     before = keys[..., : keys.shape[-4] - len(source), :, :, :].double()
     longest = before.norm(dim=(-3, -1)).amax(-1).clamp(min=1e-30)
     moved = keys[..., -len(source) :, :, :, :] - before.index_select(-4, source)
@@ -495,7 +496,7 @@ def changed_batch(
     inputs, index = {**batch.inputs}, of_rows
     for name, value in batch.inputs.items():
         if isinstance(value, Tensor):
-            index = index.to(value.device)
+            index = copy_to(value.device, index)
             inputs[name] = value[index]
     start = len(whole)
     for kind in dict.fromkeys(one.kind for one in chosen):
@@ -511,7 +512,7 @@ def changed_batch(
                 for row in one.rows[:, position].nonzero().flatten().tolist():
                     changed[start + row][regions[position]] = other
             start += len(one.rows)
-        inputs[argument] = changed.to(device)
+        inputs[argument] = copy_to(device, changed)
     return Rows(inputs, chosen, of_rows, source)
 
 

@@ -26,6 +26,7 @@ from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.capture.watch import ModuleWatcher, map_tensors, memory_budget
 from attnviz.models.devices import input_device
+from attnviz.runtime.libraries import copy_to
 
 _COMPARED = 14  # maps in float64 that comparing one attention takes (measured on BERT)
 
@@ -120,7 +121,7 @@ class Recorder(ModuleWatcher):
                 args = args.of_rows(self._rows)
             result = returned = args.call()
             if self._source is not None:
-                others = result[0].index_select(0, self._source.to(result[0].device))
+                others = result[0].index_select(0, copy_to(result[0].device, self._source))
                 returned = torch.cat([result[0], others]), None
         if len(softmaxes) != 1:
             count = len(softmaxes) or "no"
