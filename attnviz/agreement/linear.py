@@ -3,12 +3,13 @@
 The matrix M comes from one run. In another run, M v must be the layer's own output, and M u the
 mixture of random columns u, which a matrix that is wrong anywhere does not give. An argument of the
 function, such as the decay, that is 1 % off moves the result in a known direction: the difference
-from the model's own must not lie along it.
+from the model's own must not lie along it. Where the function, called again, gives that result bit
+by bit, what it rounds is known and left out, so that a slope is judged as in float32.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,6 +42,8 @@ def compare_linear(
     exact, rounded = (x[:, :, read].double() for x in (reference.exact, reference.rounded))
     eps = torch.finfo(reference.head_output.dtype).eps
     own = _Rounding.of(exact, rounded, M.abs() @ v.abs().flip(1), eps)
+    if reference.rounding is not None:
+        own = own.with_known(reference.rounding[:, read].double())
     checks = [
         none.check(record, "weights", M @ u, probed, of_probes),
         own.check(record, "head output", mixed, model, summed),
@@ -52,7 +55,7 @@ def compare_linear(
         [
             own.share_along(
                 canary[:, read].double() - mixed,
-                model - mixed,
+                model - mixed - own.known,
                 summed,
                 reference.rounded_by[name].double(),
             )
@@ -85,6 +88,7 @@ class _Rounding:
     slope: float  # by which the results are off as a whole
     slopes: Tensor  # of each head, (H,)
     eps: float  # of the dtype of the result
+    known: Tensor | float = 0.0  # of each number of the result, if it is
 
     @classmethod
     def of(cls, exact: Tensor, rounded: Tensor, summed: Tensor, eps: float) -> _Rounding:
@@ -98,6 +102,11 @@ class _Rounding:
         by_head = relative.square().mean((1, 2)).sqrt().clamp(min=typical)
         return cls(largest, typical, by_head, whole, slopes.mean(0), eps)
 
+    def with_known(self, known: Tensor) -> _Rounding:
+        """Return it where the rounding of each number is known: no slope needs an allowance."""
+        none = torch.zeros_like(self.slopes)
+        return replace(self, known=known, typical=0.0, by_head=none, slope=0.0, slopes=none)
+
     def check(
         self, record: LinearAttention, stage: str, ours: Tensor, model: Tensor, summed: Tensor
     ) -> StageCheck:
@@ -109,7 +118,7 @@ class _Rounding:
         tolerances, difference = 3 * own_errors + floor, model - ours
         differences = verdict.largest_by_head(difference)
         spread = (ours**2).sum((1, 2)).clamp(min=verdict.SMALLEST**2)
-        slopes = (ours * difference).sum((1, 2)) / spread - self.slopes
+        slopes = (ours * (difference - self.known)).sum((1, 2)) / spread - self.slopes
         standard = self.by_head * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
         cancelled = verdict.FLOAT32 * (ours.abs() * summed).sum((1, 2)) / spread
         together = self.by_head * (summed**2).sum((1, 2)).sqrt() / spread.sqrt()

@@ -555,12 +555,15 @@ class LinearReference(Reference):
 
     `weights` (H, m, c) are the mixture of `probes` in float32, `head_output` (H, m, d_v) is its
     result. `exact` and `rounded` are the mixture of the values in K other orders, the first of
-    them reversed.
+    them reversed. `rounding` is known where the function gives that result again, bit by bit.
     """
 
     probes: Tensor = doc("(n, c), random columns.", kw_only=True)
     exact: Tensor = doc("(K, H, m, d_v), in float32.", kw_only=True)
     rounded: Tensor = doc("(K, H, m, d_v), in the model's precision.", kw_only=True)
+    rounding: Tensor | None = doc(
+        "(H, m, d_v), how far the result is from that in float32.", kw_only=True
+    )
     canaries: Mapping[str, Tensor] = doc(
         "(H, m, d_v) each, the result with one argument 1 % off, by its name.", kw_only=True
     )

@@ -84,6 +84,21 @@ def test_planted_faults_are_caught(family, dtype):
     assert verdict(record, reference) == "verified"
     for fault, matrix in faults(family, record, module).items():
         assert verdict(replace(record, matrix=matrix), reference) == "failed", fault
+    values = record.value.clone()
+    values[-1] *= 1.01
+    assert verdict(replace(record, value=values), reference) == "failed", "values 1 % off"
+
+
+def test_a_slope_in_half_precision_is_judged_as_in_float32():
+    record, reference, _ = captured("mamba", torch.bfloat16)
+    report = verify([record], [reference], versions={}, weights_sha256="")
+    (check,) = (one for one in report.checks if one.stage == "head output")
+    assert check.largest_difference > 1e-4  # the result itself is rounded
+    assert max(map(abs, check.slope_errors)) < 1e-6
+    off = reference.rounding + 0.001 * reference.head_output
+    assert verdict(record, replace(reference, rounding=off)) == "failed"
+    # As before where the function gives other bits when it is called again.
+    assert verdict(record, replace(reference, rounding=None)) != "failed"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
