@@ -17,7 +17,8 @@ from torch import Tensor
 from attnviz.errors import InputError, did_you_mean
 from attnviz.formula.attention import additive_mask
 from attnviz.inputs.image import fill_placeholders, image_axis, placeholders
-from attnviz.inputs.text import TextPair, continue_axis, encode_ids, tokenizer_of
+from attnviz.inputs.spelling import read_labels
+from attnviz.inputs.text import TextPair, continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.io.files import is_file, read_arrays, read_text
 from attnviz.models.pretrained import (
@@ -134,7 +135,7 @@ def encode_arguments(
 
     Raises InputError for a name that the model's forward does not take.
     """
-    module, tokenizer = checkpoint.module, checkpoint.tokenizer
+    module = checkpoint.module
     names = forward_parameters(module)
     main_name = main_input(module)
     values = {name or main_name: value for name, value in given.values.items()}
@@ -158,7 +159,7 @@ def encode_arguments(
             _expect_ids(checkpoint, name, ids)
     axes: Axes = {}
     texts: tuple[tuple[str | None, str | None], ...] = ((None, None),)
-    if tokenizer is not None and _are_ids(values.get("input_ids"), mask):
+    if _are_ids(values.get("input_ids"), mask):
         read = _text_axes(checkpoint, values)
         axes["text"], texts = tuple(axis for axis, _ in read), tuple(text for _, text in read)
     if "pixel_values" in values and not (axes and "image" in placeholders(checkpoint)):
@@ -172,7 +173,7 @@ def encode_arguments(
     tokenizer = checkpoint.target_tokenizer
     decoded = values.get("decoder_input_ids")
     count = count_inputs(module, values)
-    if tokenizer is not None and _are_ids(decoded):
+    if _are_ids(decoded):
         # Of a sound, each token is several codes, or each codebook has a row.
         of_codebooks = len(decoded) > count and len(decoded) % count == 0
         if decoded.dim() == 2 and not of_codebooks:
@@ -218,7 +219,7 @@ def _are_ids(value: Any, mask: Any = None) -> TypeGuard[Tensor]:
 
 def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[Axis, TextPair]]:
     """Return the axis and the text of each row of ids; padding at both ends is marked."""
-    tokenizer, rows = tokenizer_of(checkpoint), values["input_ids"].flatten(0, -2)
+    tokenizer, rows = checkpoint.tokenizer, values["input_ids"].flatten(0, -2)
     mask, types = (values.get(name) for name in ("attention_mask", "token_type_ids"))
     mask, types = (
         value.reshape(rows.shape).tolist()
@@ -228,14 +229,16 @@ def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[
     )
     read = []
     for ids, shown, segments in zip(rows.tolist(), mask, types, strict=True):
-        source = TokenIds(tuple(ids), None if segments is None else tuple(segments))
-        encoded = encode_ids(tokenizer, source)
-        axis = encoded.axis(tokenizer, len(ids))
+        axis, texts = Axis.plain(read_labels(ids, None), special=[False] * len(ids)), (None, None)
+        if tokenizer is not None:
+            source = TokenIds(tuple(ids), None if segments is None else tuple(segments))
+            encoded = encode_ids(tokenizer, source)
+            axis, texts = encoded.axis(tokenizer, len(ids)), encoded.texts
         if kept := [n for n, number in enumerate(shown or ()) if number > 0]:
             padding = tuple(not kept[0] <= n <= kept[-1] for n in range(len(ids)))
             special = tuple(map(max, padding, axis.special))
             axis = replace(axis, padding=padding, special=special)
-        read.append((axis, encoded.texts))
+        read.append((axis, texts))
     return read
 
 
