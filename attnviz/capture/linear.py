@@ -147,24 +147,8 @@ class LinearCalls:
         columns = min(max(values.shape[3], _FEWEST_PROBES), _MOST_PROBES)
         generator, count = torch.Generator("cpu").manual_seed(0), values.shape[2]
         probes = torch.randn(count, columns, generator=generator, device="cpu").to(values.device)
-        orders = [torch.randperm(count, generator=generator, device="cpu") for _ in range(3)]
-        reverse = torch.arange(count, device="cpu").flip(0)
-        is_wide = all(tensor.dtype == torch.float32 for tensor in call.tensors.values())
-        head_output = layout.by_head(result) if own.cell == 1 else own.mixed(own.values)
-        # Where the function gives the result again, bit by bit, its rounding is known.
-        is_known = not is_wide and torch.equal(own.mixed(own.values), head_output)
-        orders = [reverse] if is_wide or is_known else [reverse, *orders]
-        other_values = [own.values[:, :, order.to(values.device)] for order in orders]
-        exact = [wide.mixed(one.to(values)) for one in other_values]
-        rounded = exact if is_wide else [own.mixed(one) for one in other_values]
-        in_doubt = exact if is_known else rounded  # from which a canary must be told
-        canaries = {} if with_matrix else wide.canaries()
-
-        def shares_of(name: str) -> list[Tensor]:
-            return [
-                _share(wide.with_canary(name, one.to(values)) - right, off - right)
-                for one, right, off in zip(other_values, exact, in_doubt, strict=True)
-            ]
+        again, exact = own.mixed(own.values), wide.mixed(values)
+        head_output = layout.by_head(result) if own.cell == 1 else again
 
         arguments = {
             name: tensor
@@ -174,7 +158,6 @@ class LinearCalls:
             and storage_id(tensor.untyped_storage()) not in self._parameters
         }
         dims = {name: wide.head_dim(name) for name in arguments} if with_matrix else {}
-        in_float32 = torch.stack(exact, 1)
         return LinearMixing(
             path=path,
             module=type(module).__name__,
@@ -187,11 +170,9 @@ class LinearCalls:
                 weights=wide.times(probes),
                 head_output=head_output,
                 probes=probes.expand(len(values), -1, -1),
-                exact=in_float32,
-                rounded=in_float32 if is_wide else torch.stack(rounded, 1),
-                rounding=head_output.float() - wide.mixed(values) if is_known else None,
-                canaries=canaries,
-                rounded_by={name: torch.stack(shares_of(name), 1) for name in canaries},
+                rounding=again.float() - exact,
+                reproduced=torch.equal(again, head_output),
+                canaries={} if with_matrix else wide.canaries(),
             ),
         )
 
@@ -382,12 +363,6 @@ class LinearMixing:
     arguments: dict[str, Tensor]  # those that are no parameters, by name
     head_dims: dict[str, int]  # along which dimension of these each head has its own
     reference: LinearReference  # each tensor of it has one more dimension, the first: N
-
-
-def _share(change: Tensor, difference: Tensor) -> Tensor:
-    """Return how much of a change (N, …) is in a difference, (N,)."""
-    change, difference = change.double().flatten(1), difference.double().flatten(1)
-    return (change * difference).sum(1) / change.square().sum(1).clamp(min=torch.finfo().tiny)
 
 
 def notes_on_unshown(
