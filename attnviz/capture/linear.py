@@ -149,7 +149,6 @@ class LinearCalls:
         probes = torch.randn(count, columns, generator=generator, device="cpu").to(values.device)
         again, exact = own.mixed(own.values), wide.mixed(values)
         head_output = layout.by_head(result) if own.cell == 1 else again
-
         arguments = {
             name: tensor
             for name, tensor in call.tensors.items()
@@ -319,9 +318,9 @@ class LinearCall:
         Arguments that hardly change the result are left out.
         """
         exact, changed = self.mixed(self.values), {}
-        for name in self.call.tensors:
+        for name, tensor in self.call.tensors.items():
             if name != self.layout.value:
-                other = self.with_canary(name, self.values)
+                other = self.mixed(self.values, **{name: tensor * CANARY})
                 if (other - exact).norm() > MATTERS * exact.norm():
                     changed[name] = other
         return changed
@@ -345,10 +344,6 @@ class LinearCall:
             if reached == [*range(heads // size)]:
                 return dim
         return None
-
-    def with_canary(self, name: str, values: Tensor) -> Tensor:
-        """Return the result for values where one argument is 1 % off."""
-        return self.mixed(values, **{name: self.call.tensors[name] * CANARY})
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,13 +33,15 @@ USE = "## What a user calls\n"
 USE_HEADER = """
 The table below is about what is captured. This one is about what a user gets. Each model is saved,
 loaded from its folder, and given to `attend`; the result is saved and loaded, and one map is drawn,
-in three precisions. Models of texts also generate three tokens, and go through `shift`, `explain`
-and `survey`. "not proven": the weights agree, and a small fault would go unnoticed. "random": two
-runs of the model differ. "eager differs": the model's own eager attention gives another output than
-its fused one, and the verdict says how to load it. "overflow": the model itself returns NaN in this
+in three precisions. (Where transformers does not load what it saved, the model is given as it is.)
+Models of texts also generate three tokens, and go through `shift`, `explain` and `survey`.
+"not proven": the weights agree, and a small fault would go unnoticed. "random": two runs of the
+model differ. "eager differs": the model's own eager attention gives another output than its fused
+one, and the verdict says how to load it. "overflow": the model itself returns NaN in this
 precision, and the verdict names another. "failed": not verified for another reason; of `shift` and
 `explain`, that the parts miss the whole. "refused": one line says why. "not run": the model itself
-fails. Settings that are not the default are position types, rotary variants, shared
+fails, needs a package, or is not built by transformers.
+Settings that are not the default are position types, rotary variants, shared
 layers, gates and windows (`VARIANTS` in `scripts/architectures/overrides.py`).
 """
 HIDDEN = "not shown:"  # begins the note on layers that mix tokens and are not shown
