@@ -47,7 +47,11 @@ USED = {
     "bert": {"shift", "survey"},
     "llama/LlamaForCausalLM": {"generate", "explain", "shift", "survey"},
     "jamba/JambaForCausalLM": {"generate"},
+    "mixtral/MixtralForCausalLM": {"generate", "explain", "shift"},
+    "roberta/RobertaForCausalLM": {"generate"},  # which reads the prompt in both directions
     "t5/T5ForConditionalGeneration": {"generate"},
+    "t5/T5ForSequenceClassification": set(),  # which makes the text of its decoder
+    "longformer/LongformerForQuestionAnswering": set(),  # which looks for its separators
     "csm": set(),  # of which a token is 32 codes
     "data2vec-vision": set(),  # which converts to float32 what it projected in half of it
     "dia": set(),
