@@ -455,7 +455,7 @@ def generate_greedily(
         raise ModelError(f"{type(model).__name__} does not generate text. Choose another model.")
     one_each = sum(more.shape[-1] for more in positions) == len(read[-1][0]) - 1
     return Generation(
-        positions=torch.cat(positions, dim=-1) if one_each else None,
+        positions=torch.cat(positions, dim=-1) if positions and one_each else None,
         ids=read[-1][0],
         prompt=read[0].shape[1] - 1,
         returned=getattr(returned, "sequences", returned)[0],
