@@ -3,12 +3,14 @@
 The matrix M comes from one run. In another run, M v must be the layer's own output, and M u the
 mixture of random columns u, which a matrix that is wrong anywhere does not give. An argument of the
 function, such as the decay, that is 1 % off moves the result in a known direction: the difference
-from the model's own must not lie along it.
+from the model's own must not lie along it. What the function rounds when it is called again is left
+out of both; where it gives the result again, bit by bit, they are judged as in float32.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,7 +21,6 @@ from attnviz.runtime.precision import exact_products
 
 _SLOPE = 1e-5  # off by which a slope always passes
 _ERRORS = 6  # standard errors that pass
-_RANGES = 3  # of four measurements, whose range is two standard errors
 _ALIKE = 3  # typical errors that pass if all of a head are alike, as those of a gate
 _SHARE = 0.1  # of an argument that is 1 % off, which passes
 
@@ -35,28 +36,22 @@ def compare_linear(
     assert reference.head_output is not None
     read = [not padding for padding in record.query_axis.padding]
     M, v, u = record.matrix[:, read].double(), record.value.double(), reference.probes.double()
-    mixed, summed, model = M @ v, M.abs() @ v.abs(), reference.head_output[:, read].double()
-    probed, of_probes = reference.weights[:, read].double(), M.abs() @ u.abs()
-    none = _Rounding.of(probed[None], probed[None], of_probes, verdict.FLOAT32)
-    exact, rounded = (x[:, :, read].double() for x in (reference.exact, reference.rounded))
+    mixed, model = M @ v, reference.head_output[:, read].double()
+    probed, rounding = reference.weights[:, read].double(), reference.rounding[:, read].double()
+    none = _Rounding(torch.zeros_like(probed), M.abs() @ u.abs(), verdict.FLOAT32, is_known=True)
     eps = torch.finfo(reference.head_output.dtype).eps
-    own = _Rounding.of(exact, rounded, M.abs() @ v.abs().flip(1), eps)
+    own = _Rounding(rounding, M.abs() @ v.abs(), eps, is_known=reference.reproduced)
     checks = [
-        none.check(record, "weights", M @ u, probed, of_probes),
-        own.check(record, "head output", mixed, model, summed),
+        none.check(record, "weights", M @ u, probed),
+        own.check(record, "head output", mixed, model),
     ]
     if not reference.canaries:
         return tuple(checks), tuple(record.arguments)
     # The difference, as a multiple of the change by each canary.
     shares, errors = torch.stack(
         [
-            own.share_along(
-                canary[:, read].double() - mixed,
-                model - mixed,
-                summed,
-                reference.rounded_by[name].double(),
-            )
-            for name, canary in reference.canaries.items()
+            own.share_along(canary[:, read].double() - mixed, model - mixed)
+            for canary in reference.canaries.values()
         ],
         dim=1,
     )
@@ -74,47 +69,40 @@ def compare_linear(
 class _Rounding:
     """How far the model's precision is off where nothing else differs.
 
-    An error is proportional to the sum of the sizes of what is added up. Rounded gates are off in
-    the same way for all values: this part is measured with the values in K other orders, and
-    subtracted.
+    An error is proportional to the sum of the sizes of what is added up. `rounded` is taken out of
+    a difference before its slope is measured.
     """
 
-    largest: float  # of the errors of the layer, relative to that sum
-    typical: float  # their root mean square
-    by_head: Tensor  # that of each head, where it is larger, (H,)
-    slope: float  # by which the results are off as a whole
-    slopes: Tensor  # of each head, (H,)
+    rounded: Tensor  # the errors of a call of the same function, (H, m, c)
+    summed: Tensor  # the sizes that are added up, (H, m, c)
     eps: float  # of the dtype of the result
+    is_known: bool  # whether these are the errors of the result itself
 
-    @classmethod
-    def of(cls, exact: Tensor, rounded: Tensor, summed: Tensor, eps: float) -> _Rounding:
-        """Return it for mixtures (K, H, m, c), exact and rounded; `summed` is that of the first."""
-        products, squares = exact * (rounded - exact), exact**2
-        relative = (rounded[0] - exact[0]) / summed.clamp(min=verdict.SMALLEST)
-        slope = products[0].sum() / squares[0].sum().clamp(min=verdict.SMALLEST**2)
-        slopes = products.sum((2, 3)) / squares.sum((2, 3)).clamp(min=verdict.SMALLEST**2)
-        numbers = torch.stack([relative.abs().max(), relative.square().mean().sqrt(), slope.abs()])
-        largest, typical, whole = numbers.tolist()
-        by_head = relative.square().mean((1, 2)).sqrt().clamp(min=typical)
-        return cls(largest, typical, by_head, whole, slopes.mean(0), eps)
+    @cached_property
+    def relative(self) -> Tensor:
+        """The errors as fractions of these sums, (H, m, c)."""
+        return self.rounded / self.summed.clamp(min=verdict.SMALLEST)
 
-    def check(
-        self, record: LinearAttention, stage: str, ours: Tensor, model: Tensor, summed: Tensor
-    ) -> StageCheck:
-        """Compare two results (H, m, c); `summed` is the sum of the sizes of what was added up."""
+    @cached_property
+    def typical(self) -> Tensor:
+        """Their root mean square in the layer, or in a head where it is larger, (H,)."""
+        square = self.relative.square() * (not self.is_known)
+        return square.mean((1, 2)).clamp(min=square.mean()).sqrt()
+
+    def check(self, record: LinearAttention, stage: str, ours: Tensor, model: Tensor) -> StageCheck:
+        """Compare two results (H, m, c)."""
         largest = verdict.largest_by_head(ours).clamp(min=verdict.SMALLEST)
-        sums = verdict.largest_by_head(summed)
-        own_errors, rounding = self.largest * sums, verdict.SUMMATION
+        sums, summed = verdict.largest_by_head(self.summed), self.summed
+        own_errors, rounding = self.relative.abs().max() * sums, verdict.SUMMATION
         floor = (verdict.FLOOR * self.eps + rounding) * largest + rounding * sums
         tolerances, difference = 3 * own_errors + floor, model - ours
         differences = verdict.largest_by_head(difference)
         spread = (ours**2).sum((1, 2)).clamp(min=verdict.SMALLEST**2)
-        slopes = (ours * difference).sum((1, 2)) / spread - self.slopes
-        standard = self.by_head * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
+        slopes = (ours * (difference - self.rounded)).sum((1, 2)) / spread
+        standard = self.typical * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
         cancelled = verdict.FLOAT32 * (ours.abs() * summed).sum((1, 2)) / spread
-        together = self.by_head * (summed**2).sum((1, 2)).sqrt() / spread.sqrt()
-        allowed = (_ERRORS * standard).maximum(_ALIKE * together)
-        allowed = allowed.clamp(min=max(3 * self.slope, _SLOPE)) + cancelled
+        together = self.typical * (summed**2).sum((1, 2)).sqrt() / spread.sqrt()
+        allowed = (_ERRORS * standard).maximum(_ALIKE * together).clamp(min=_SLOPE) + cancelled
         return verdict.bounded_check(
             record,
             stage,
@@ -126,19 +114,9 @@ class _Rounding:
             slopes=(slopes, allowed),
         )
 
-    def share_along(
-        self, change: Tensor, difference: Tensor, summed: Tensor, rounded: Tensor
-    ) -> Tensor:
-        """Return how much of a change is in a difference, and how much may be by rounding, (2,).
-
-        Rounding errors are independent of each other, or some are the same: those of a gate. Of
-        these, as much may be left as differs between other values.
-
-        rounded : (K,), how much of the change was in the rounding errors with other values.
-        """
+    def share_along(self, change: Tensor, difference: Tensor) -> Tensor:
+        """Return how much of a change is in a difference, and how much may be by rounding, (2,)."""
         size = (change**2).sum().clamp(min=verdict.SMALLEST**2)
-        share = (change * difference).sum() / size - rounded.mean()
-        apart = _ERRORS * ((change * summed) ** 2).sum().sqrt() / size
-        together = summed.square().sum().sqrt() / size.sqrt()
-        left = (_RANGES * (rounded.amax() - rounded.amin())).minimum(self.typical * together)
-        return torch.stack([share, left.maximum(self.typical * apart)])
+        share = (change * (difference - self.rounded)).sum() / size
+        apart = _ERRORS * ((change * self.summed) ** 2).sum().sqrt() / size
+        return torch.stack([share, self.typical.min() * apart])

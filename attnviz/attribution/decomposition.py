@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from attnviz.attribution import tracing
-from attnviz.attribution.deeplift import DeepLift, elementwise
+from attnviz.attribution.deeplift import DeepLift, multipliers
 from attnviz.attribution.target import Places, Readout, base_of, token_ids
 from attnviz.results.base import Savable
 
@@ -100,7 +100,7 @@ def decompose(
         gate, credit goes to the keys that it opens; without, to tokens that differ at the start.
     """
     mode = DeepLift(cut=True, gate=gate, places=readout.places)
-    with tracing.activations(readout.module, elementwise):
+    with multipliers(readout.module):
         (*_, start), end = tracing.trace_run(readout, inputs, mode)
     tracing.expect_gradients(end)
     rows, T = list(readout.rows), token_ids(inputs).shape[1]
@@ -146,7 +146,7 @@ def credits(
     unit : the direction along which the difference is measured, of norm 1, (d,).
     """
     mode = DeepLift(cut=False, gate=gate, places=readout.places)
-    with tracing.activations(readout.module, elementwise):
+    with multipliers(readout.module):
         starts, end = tracing.trace_run(readout, inputs, mode)
     gradients = torch.autograd.grad((end.chunk(2)[1] * unit.to(end)).sum(), starts)
     from_start = []

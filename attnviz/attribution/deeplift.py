@@ -7,12 +7,14 @@ Source: DeepLIFT (Shrikumar et al. 2017, arXiv:1704.02685).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import Function
 
 from attnviz.attribution.target import Place, Places
@@ -21,7 +23,9 @@ from attnviz.attribution.tracing import (
     AttentionTracer,
     Elementwise,
     TracedAttention,
+    activations,
     by_head,
+    computing,
     moves,
 )
 
@@ -141,6 +145,42 @@ def softmax(scores: Tensor, on_opened: Callable[[Tensor], None] | None = None) -
         return weights, multiply
 
     return _apply(rule, scores)
+
+
+def along(x: Tensor, y: Tensor) -> Tensor:
+    """Return y (n, e), any function of x (n, d). Its multiplier is Δy Δxᵀ / |Δx|²."""
+
+    def rule(x: Tensor) -> tuple[Tensor, Multiply]:
+        (x0, x1), (y0, y1) = _split_runs(x), _split_runs(y)
+        step = x1 - x0
+        unit = step / step.square().sum(-1, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny)
+        return y.clone(), lambda g: ((g * (y1 - y0)).sum(-1, keepdim=True) * unit,)
+
+    return _apply(rule, x)
+
+
+@contextmanager
+def multipliers(model: nn.Module) -> Iterator[None]:
+    """Let activations, and experts of a mixture, have multipliers while a model computes."""
+    experts = {m: partial(_mixture, m) for m in model.modules() if hasattr(m, "has_gate")}
+    with activations(model, elementwise), computing(experts):
+        yield
+
+
+def _mixture(experts: nn.Module, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """Compute every expert for every token: a token may have others in the other run.
+
+    The router chooses, so its weights are no smooth function: their multiplier is along x.
+    """
+    alone, one = inspect.unwrap(type(experts).forward), torch.ones_like(top_k_weights[:, :1])
+    count: Any = experts.num_experts
+    weights = top_k_weights.new_zeros(len(x), count + 1)  # the last one stands for none
+    weights = along(x, weights.scatter(1, top_k_index, top_k_weights).detach())
+    mixed = torch.zeros_like(x)
+    for number in range(count):
+        output = alone(experts, x, torch.full_like(top_k_index[:, :1], number), one.detach())
+        mixed = mixed + bilinear(torch.mul, output, weights[:, number, None])
+    return mixed
 
 
 def _split_runs(x: Tensor) -> tuple[Tensor, Tensor]:

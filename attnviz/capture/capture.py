@@ -31,6 +31,7 @@ from attnviz.capture.search import Plan, linear_calls, plan_for, record_rows, re
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
 from attnviz.errors import ModelError
+from attnviz.formula.attention import additive_mask
 from attnviz.models.devices import input_device
 from attnviz.models.pretrained import count_inputs, forward_parameters
 from attnviz.results import (
@@ -173,6 +174,33 @@ def capture_generation(
     generation = generate_greedily(model, inputs, tokens, tokenizer)
     read = generation.ids[:-1]
     whole, axes = _full_inputs(model, inputs, read[None]), axes_of(read)
+    if generation.positions is not None:
+        whole["position_ids"] = generation.positions
+    try:
+        return _capture_steps(model, inputs, generation, whole, axes), generation
+    except _LaterKeysError:
+        if not model.config.is_encoder_decoder:
+            # The prompt is read in both directions; a token that is written reads what it follows.
+            seen = torch.ones(len(read), len(read), dtype=torch.bool, device=read.device).tril()
+            seen[:, : generation.prompt] = True
+            whole["attention_mask"] = additive_mask(seen[None, None], model.dtype)
+            with suppress(ModelError):  # it takes no such mask
+                return _capture_steps(model, inputs, generation, whole, axes), generation
+        raise
+
+
+class _LaterKeysError(ModelError):
+    """A token attends to one that is written later."""
+
+
+def _capture_steps(
+    model: Any,
+    inputs: Mapping[str, Tensor],
+    generation: Generation,
+    whole: dict[str, Tensor],
+    axes: Mapping[str, Sequence[Axis]],
+) -> Capture:
+    """Capture the steps of a generation; whole : the inputs of one pass over all that is read."""
     outputs: list[watch.Output] = []
     forward = partial(model, **whole)
     (one_pass,) = record_runs(model, 1, lambda: outputs.append(watch.output_of(model, forward)))
@@ -181,7 +209,7 @@ def capture_generation(
         pairs = zip(captured.records, captured.references, strict=True)
         _expect_no_later_keys(model, ((one, other.weights) for one, other in pairs), generation)
         note = "the maps are those of one pass over the text and what the model wrote"
-        return replace(captured, notes=(*generation.notes, note, *captured.notes)), generation
+        return replace(captured, notes=(*generation.notes, note, *captured.notes))
 
     by_steps = partial(_read_again, model, inputs, generation)
     runs = [*record_runs(model, 1, by_steps, by_steps)]
@@ -195,14 +223,13 @@ def capture_generation(
     with watch.weights_in_memory(call.module for call in calls):
         records = own.copy(_to_records(calls, stacks_of(1, axes, inputs), own)[0])
     _expect_no_later_keys(model, zip(records, weights, strict=True), generation)
-    captured = Capture(
+    return Capture(
         records,
         own.copy(_to_references(again, 0)),
         watch.outputs_beside(model, forward, outputs[-1], between_runs=_between_runs(calls, again)),
         tuple(weights),
         (*generation.notes, *runs[0].notes),
     )
-    return captured, generation
 
 
 def hidden_states(
@@ -427,6 +454,7 @@ class Generation:
     prompt: int  # how many of them it did not write
     returned: Tensor  # the ids that its own `generate` returns
     notes: tuple[str, ...]  # on its settings that were left out
+    positions: Tensor | None = None  # those that `generate` gave to what it read, (1, T - 1)
 
 
 def generate_greedily(
@@ -478,13 +506,22 @@ def generate_greedily(
             read.append(ids)
         return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # ends no text
 
+    positions: list[Tensor] = []
+
+    def note_positions(_: object, args: object, given: Mapping[str, Any]) -> None:
+        if (more := given.get("position_ids")) is not None:
+            positions.append(more)
+
     with watch.restoring(model, None), torch.no_grad(), watch.model_errors(model):
+        model.register_forward_pre_hook(note_positions, with_kwargs=True)
         model.generation_config = settings
         options["stopping_criteria"] = transformers.StoppingCriteriaList([keep])
         returned = type(model).generate(model, **inputs, **options)
     if not read:
         raise ModelError(f"{type(model).__name__} does not generate text. Choose another model.")
+    one_each = sum(more.shape[-1] for more in positions) == len(read[-1][0]) - 1
     return Generation(
+        positions=torch.cat(positions, dim=-1) if positions and one_each else None,
         ids=read[-1][0],
         prompt=read[0].shape[1] - 1,
         returned=getattr(returned, "sequences", returned)[0],
@@ -551,7 +588,7 @@ def _expect_no_later_keys(
         later = torch.ones_like(maps[0]).triu(1)
         later[:, : generation.prompt] = 0
         if len(later) == len(later.T) == len(generation.ids) - 1 and bool((maps * later).any()):
-            raise ModelError(
+            raise _LaterKeysError(
                 f"The tokens of {type(model).__name__} attend to later ones, so a generation has "
                 "no single map. Give the text as a whole."
             )

@@ -147,21 +147,8 @@ class LinearCalls:
         columns = min(max(values.shape[3], _FEWEST_PROBES), _MOST_PROBES)
         generator, count = torch.Generator("cpu").manual_seed(0), values.shape[2]
         probes = torch.randn(count, columns, generator=generator, device="cpu").to(values.device)
-        orders = [torch.randperm(count, generator=generator, device="cpu") for _ in range(3)]
-        reverse = torch.arange(count, device="cpu").flip(0)
-        is_wide = all(tensor.dtype == torch.float32 for tensor in call.tensors.values())
-        orders = [reverse] if is_wide else [reverse, *orders]
-        other_values = [own.values[:, :, order.to(values.device)] for order in orders]
-        exact = [wide.mixed(one.to(values)) for one in other_values]
-        rounded = exact if is_wide else [own.mixed(one) for one in other_values]
-        canaries = {} if with_matrix else wide.canaries()
-
-        def shares_of(name: str) -> list[Tensor]:
-            return [
-                _share(wide.with_canary(name, one.to(values)) - right, off - right)
-                for one, right, off in zip(other_values, exact, rounded, strict=True)
-            ]
-
+        again, exact = own.mixed(own.values), wide.mixed(values)
+        head_output = layout.by_head(result) if own.cell == 1 else again
         arguments = {
             name: tensor
             for name, tensor in call.tensors.items()
@@ -170,7 +157,6 @@ class LinearCalls:
             and storage_id(tensor.untyped_storage()) not in self._parameters
         }
         dims = {name: wide.head_dim(name) for name in arguments} if with_matrix else {}
-        in_float32 = torch.stack(exact, 1)
         return LinearMixing(
             path=path,
             module=type(module).__name__,
@@ -181,12 +167,11 @@ class LinearCalls:
             head_dims={name: dim for name, dim in dims.items() if dim is not None},
             reference=LinearReference(
                 weights=wide.times(probes),
-                head_output=layout.by_head(result) if own.cell == 1 else own.mixed(own.values),
+                head_output=head_output,
                 probes=probes.expand(len(values), -1, -1),
-                exact=in_float32,
-                rounded=in_float32 if is_wide else torch.stack(rounded, 1),
-                canaries=canaries,
-                rounded_by={name: torch.stack(shares_of(name), 1) for name in canaries},
+                rounding=again.float() - exact,
+                reproduced=torch.equal(again, head_output),
+                canaries={} if with_matrix else wide.canaries(),
             ),
         )
 
@@ -333,9 +318,9 @@ class LinearCall:
         Arguments that hardly change the result are left out.
         """
         exact, changed = self.mixed(self.values), {}
-        for name in self.call.tensors:
+        for name, tensor in self.call.tensors.items():
             if name != self.layout.value:
-                other = self.with_canary(name, self.values)
+                other = self.mixed(self.values, **{name: tensor * CANARY})
                 if (other - exact).norm() > MATTERS * exact.norm():
                     changed[name] = other
         return changed
@@ -360,10 +345,6 @@ class LinearCall:
                 return dim
         return None
 
-    def with_canary(self, name: str, values: Tensor) -> Tensor:
-        """Return the result for values where one argument is 1 % off."""
-        return self.mixed(values, **{name: self.call.tensors[name] * CANARY})
-
 
 @dataclass(frozen=True, eq=False)
 class LinearMixing:
@@ -377,12 +358,6 @@ class LinearMixing:
     arguments: dict[str, Tensor]  # those that are no parameters, by name
     head_dims: dict[str, int]  # along which dimension of these each head has its own
     reference: LinearReference  # each tensor of it has one more dimension, the first: N
-
-
-def _share(change: Tensor, difference: Tensor) -> Tensor:
-    """Return how much of a change (N, …) is in a difference, (N,)."""
-    change, difference = change.double().flatten(1), difference.double().flatten(1)
-    return (change * difference).sum(1) / change.square().sum(1).clamp(min=torch.finfo().tiny)
 
 
 def notes_on_unshown(

@@ -17,7 +17,8 @@ from torch import Tensor
 from attnviz.errors import InputError, did_you_mean
 from attnviz.formula.attention import additive_mask
 from attnviz.inputs.image import fill_placeholders, image_axis, placeholders
-from attnviz.inputs.text import TextPair, continue_axis, encode_ids, tokenizer_of
+from attnviz.inputs.spelling import read_labels
+from attnviz.inputs.text import continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.io.files import is_file, read_arrays, read_text
 from attnviz.models.pretrained import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from attnviz.models.checkpoint import Checkpoint
 
 Axes: TypeAlias = dict[str, tuple[Axis, ...]]  # of N inputs, by kind
+_Texts: TypeAlias = tuple[str | None, str | None]  # a text and its second one, if known
 ArgumentSource: TypeAlias = "Mapping[str, Any] | str | os.PathLike[str]"
 _MOST_BYTES = 2**26  # of a .json file
 _REFUSED = {
@@ -129,12 +131,12 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def encode_arguments(
     checkpoint: Checkpoint, given: Arguments
-) -> tuple[dict[str, Any], Axes, tuple[tuple[str | None, str | None], ...]]:
+) -> tuple[dict[str, Any], Axes, tuple[_Texts, ...]]:
     """Return arguments as the model takes them, the axes of N inputs by kind, and their N texts.
 
     Raises InputError for a name that the model's forward does not take.
     """
-    module, tokenizer = checkpoint.module, checkpoint.tokenizer
+    module = checkpoint.module
     names = forward_parameters(module)
     main_name = main_input(module)
     values = {name or main_name: value for name, value in given.values.items()}
@@ -157,8 +159,8 @@ def encode_arguments(
         if isinstance(ids := values.get(name), Tensor):
             _expect_ids(checkpoint, name, ids)
     axes: Axes = {}
-    texts: tuple[tuple[str | None, str | None], ...] = ((None, None),)
-    if tokenizer is not None and _are_ids(values.get("input_ids"), mask):
+    texts: tuple[_Texts, ...] = ((None, None),)
+    if _are_ids(values.get("input_ids"), mask):
         read = _text_axes(checkpoint, values)
         axes["text"], texts = tuple(axis for axis, _ in read), tuple(text for _, text in read)
     if "pixel_values" in values and not (axes and "image" in placeholders(checkpoint)):
@@ -172,7 +174,7 @@ def encode_arguments(
     tokenizer = checkpoint.target_tokenizer
     decoded = values.get("decoder_input_ids")
     count = count_inputs(module, values)
-    if tokenizer is not None and _are_ids(decoded):
+    if _are_ids(decoded):
         # Of a sound, each token is several codes, or each codebook has a row.
         of_codebooks = len(decoded) > count and len(decoded) % count == 0
         if decoded.dim() == 2 and not of_codebooks:
@@ -216,9 +218,9 @@ def _are_ids(value: Any, mask: Any = None) -> TypeGuard[Tensor]:
     return is_whole and not is_code
 
 
-def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[Axis, TextPair]]:
+def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[Axis, _Texts]]:
     """Return the axis and the text of each row of ids; padding at both ends is marked."""
-    tokenizer, rows = tokenizer_of(checkpoint), values["input_ids"].flatten(0, -2)
+    tokenizer, rows = checkpoint.tokenizer, values["input_ids"].flatten(0, -2)
     mask, types = (values.get(name) for name in ("attention_mask", "token_type_ids"))
     mask, types = (
         value.reshape(rows.shape).tolist()
@@ -226,16 +228,19 @@ def _text_axes(checkpoint: Checkpoint, values: Mapping[str, Any]) -> list[tuple[
         else [None] * len(rows)
         for value in (mask, types)
     )
-    read = []
+    read: list[tuple[Axis, _Texts]] = []
     for ids, shown, segments in zip(rows.tolist(), mask, types, strict=True):
-        source = TokenIds(tuple(ids), None if segments is None else tuple(segments))
-        encoded = encode_ids(tokenizer, source)
-        axis = encoded.axis(tokenizer, len(ids))
+        axis = Axis.plain(read_labels(ids, None), special=[False] * len(ids))
+        texts: _Texts = (None, None)
+        if tokenizer is not None:
+            source = TokenIds(tuple(ids), None if segments is None else tuple(segments))
+            encoded = encode_ids(tokenizer, source)
+            axis, texts = encoded.axis(tokenizer, len(ids)), encoded.texts
         if kept := [n for n, number in enumerate(shown or ()) if number > 0]:
             padding = tuple(not kept[0] <= n <= kept[-1] for n in range(len(ids)))
             special = tuple(map(max, padding, axis.special))
             axis = replace(axis, padding=padding, special=special)
-        read.append((axis, encoded.texts))
+        read.append((axis, texts))
     return read
 
 

@@ -259,6 +259,7 @@ def encode(
     generating, texts, targets = inputs.generate is not None, inputs.texts, inputs.targets
     if inputs.arguments is not None:
         return _encode_arguments(checkpoint, inputs.arguments, generating=generating)
+    checkpoint.expect_processors()
     image = inputs.pictures[0] if inputs.pictures else None
     sound = inputs.sounds[0] if inputs.sounds else None
     sources = {"text": texts, "image": image, "audio": sound, "target": targets}
@@ -359,17 +360,17 @@ def _own_target(
     checkpoint: Checkpoint, inputs: Mapping[str, Any], axes: Axes, *, generating: bool
 ) -> tuple[Axes, list[str]]:
     """Return the axes with that of a target that the model makes itself, and a note on it."""
-    module, tokenizer = checkpoint.module, checkpoint.target_tokenizer
+    module = checkpoint.module
     is_given = "decoder_input_ids" in inputs or "decoder_inputs_embeds" in inputs
     if is_given or generating or not pretrained.has_text_decoder(module):
         return axes, []
     ids = own_decoder_ids(module, inputs)
-    if ids is None or tokenizer is None:
+    if ids is None:
         raise InputError(
             f"{checkpoint.name} reads {_NAMES['target']}, but it is missing. Add decoder_input_ids "
             "to the inputs, or give a text and its target."
         )
-    target = tuple(continue_axis(tokenizer, None, row) for row in ids)
+    target = tuple(continue_axis(checkpoint.target_tokenizer, None, row) for row in ids)
     return {**axes, "target": target}, ["the model makes the text of its decoder itself"]
 
 

@@ -56,8 +56,9 @@ def _input_memory(checkpoint: Checkpoint) -> MemoryBudget:
 
 def tokenizer_of(checkpoint: Checkpoint, *, of_decoder: bool = False) -> Tokenizer:
     """Return the tokenizer of a model that reads text, or that of its decoder."""
+    checkpoint.expect_processors()
     tokenizer = checkpoint.target_tokenizer if of_decoder else checkpoint.tokenizer
-    if tokenizer is None:  # no model that reads text is loaded without one
+    if tokenizer is None:
         raise InputError(
             f"The decoder of {checkpoint.name} has another vocabulary than its encoder. Pass its "
             "tokenizer (target_tokenizer=), or ids as the target."

@@ -57,6 +57,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()  # which model was taken from an object
     loaded: Checkpoint | None = None  # of a shadow, the checkpoint with the model as it was loaded
     writes: int = 0  # of a shadow, how often the weights had been written when it was made
+    lacks: str = ""  # which processor an object came without, and what to pass
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.name!r}, {type(self.module).__name__}, {self.sha256[:12]})"
@@ -95,6 +96,11 @@ class Checkpoint:
                 "copy.deepcopy(model)."
             )
 
+    def expect_processors(self) -> None:
+        """Raise InputError if the model came without what reads its inputs."""
+        if self.lacks:
+            raise InputError(self.lacks)
+
     @property
     def as_loaded(self) -> PreTrainedModel:
         """The model as it was loaded, also of a shadow."""
@@ -130,7 +136,7 @@ class Checkpoint:
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """The tokenizer, or None where the model takes no text."""
+        """The tokenizer; None where the model takes no text, or came without one."""
         return self.processors.tokenizer
 
     @property
@@ -202,7 +208,7 @@ def load_checkpoint(
         with pretrained.translate(name, "the weights"):
             sha256 = _sha256_of_files(files)
         name = _title(name, folder, sha256)
-        processors = _processors((model_class, config), name, folder, tokenizer, processor)
+        processors, _ = _processors((model_class, config), name, folder, tokenizer, processor)
         module = pretrained.load_model(
             name, folder, config, model_class, files, torch_dtype, placement
         )
@@ -295,9 +301,10 @@ def _wrap(
             f"{name}: tensor parallelism is not supported, and several processes share the weights "
             "of this model. Load it in one process with device_map='auto'."
         )
-    processors = _processors((module, module.config), name, folder, tokenizer, processor)
+    processors, lacks = _processors((module, module.config), name, folder, tokenizer, processor)
     _expect_vocabulary_fits(name, processors.tokenizer, module)
-    return Checkpoint(name, module, processors, _sha256_of_state(module), _versions(module))
+    sha256, versions = _sha256_of_state(module), _versions(module)
+    return Checkpoint(name, module, processors, sha256, versions, lacks=lacks)
 
 
 def _processors(
@@ -306,8 +313,11 @@ def _processors(
     folder: Path | None,
     tokenizer: Location | PreTrainedTokenizerBase | None,
     processor: Any,
-) -> Processors:
-    """Return the processors of a model (its class or itself, and its config)."""
+) -> tuple[Processors, str]:
+    """Return the processors of a model (its class or itself, and its config), and what it lacks.
+
+    An object may lack them, if none was given: its inputs may be given as tensors.
+    """
     kinds, is_object = pretrained.input_kinds(model[0]), isinstance(model[0], PreTrainedModel)
     processors = Processors()
     if isinstance(processor, str | os.PathLike):
@@ -316,21 +326,25 @@ def _processors(
         processors = Processors.of(processor)
     elif folder is not None:
         processors = pretrained.load_processors(name, folder, kinds)
-    for kind in kinds:
-        if kind != "text" and getattr(processors, kind) is None:
-            raise (InputError if is_object else ModelError)(
-                f"{name}: there is no processor that reads {kind}. Pass processor= "
-                "(a processor, image processor or feature extractor, its folder or its hub name)."
-            )
+    absent = [kind for kind in kinds if kind != "text" and getattr(processors, kind) is None]
+    lacks = "" if not absent else (
+        f"{name}: there is no processor that reads {absent[0]}. Pass processor= "
+        "(a processor, image processor or feature extractor, its folder or its hub name)."
+    )  # fmt: skip
+    if lacks and (processor is not None or not is_object):
+        raise (InputError if is_object else ModelError)(lacks)
     reads_text = "text" in kinds or pretrained.has_text_decoder(*model)
     if tokenizer is None and reads_text and processors.tokenizer is None:
-        if folder is None or (is_object and not pretrained.has_vocabulary(folder)):
-            raise InputError(
-                f"{name}: this model object comes without a tokenizer. "
-                "Pass tokenizer= (a tokenizer, its folder or its hub name)."
+        if folder is not None and (not is_object or pretrained.has_vocabulary(folder)):
+            tokenizer = pretrained.load_tokenizer(name, folder)
+        else:
+            lacks = lacks or (
+                f"{name}: this model object comes without a tokenizer. Pass tokenizer= (a "
+                "tokenizer, its folder or its hub name), or its inputs as tensors (inputs=)."
             )
-        tokenizer = pretrained.load_tokenizer(name, folder)
-    return processors if tokenizer is None else replace(processors, tokenizer=_read(tokenizer))
+    return processors if tokenizer is None else replace(
+        processors, tokenizer=_read(tokenizer)
+    ), lacks
 
 
 def _read(tokenizer: Location | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

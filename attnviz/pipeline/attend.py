@@ -12,7 +12,7 @@ import torch
 
 from attnviz.agreement import verify_saved
 from attnviz.errors import InputError, true_or_false
-from attnviz.inputs.arguments import ArgumentSource
+from attnviz.inputs.arguments import ArgumentSource, parse_arguments
 from attnviz.inputs.audio import AudioSource
 from attnviz.inputs.batch import Inputs, Many, parse_inputs
 from attnviz.inputs.image import ImageSource
@@ -345,6 +345,8 @@ def attend(
     )
     model = model if isinstance(model, Model) else load(model)
     checkpoint = model.checkpoint.reading(special_tokens).shadow()
+    if checkpoint.lacks and inputs is not None:  # ids are a text where there is a tokenizer
+        parsed = Inputs(generate=generate, arguments=parse_arguments(inputs, queries, keys))
     with silence_logs():  # texts run as one batch, all else one by one
         results = [
             result for batch in parsed.batches() for result in run(checkpoint, batch, options)

@@ -615,6 +615,7 @@ def _capture_generation(
     """Capture one input and the tokens that the model generates after it; return their text too."""
     module = checkpoint.module
     has_decoder = has_text_decoder(module)
+    checkpoint.expect_processors()
     tokenizer = checkpoint.target_tokenizer if has_decoder else checkpoint.tokenizer
     if tokenizer is None:
         raise ModelError(

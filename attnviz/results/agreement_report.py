@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from math import isnan
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -95,7 +96,7 @@ class StageCheck(Savable):
     @property
     def reason(self) -> str:
         """Why a stage does not agree, in words."""
-        if not self.finite:
+        if not self.finite or isnan(self.strain):
             return "some numbers are not finite"
         if not self.hidden_zero:
             return "a masked key has weight"
@@ -516,7 +517,7 @@ class AgreementReport(Savable):
             heads = listed([*map(str, first.failed_heads)])
             head = f", head {heads}" if len(first.differences) > 1 else ""
             # A number too large for float16 becomes infinite, and NaN after that.
-            is_narrow = self.dtype == "float16" and not first.finite
+            is_narrow = self.dtype == "float16" and "finite" in first.reason
             hint = "; try bfloat16 or float32" if is_narrow else ""
             return "failed", (
                 "NOT VERIFIED: differs from the model's own attention first at "

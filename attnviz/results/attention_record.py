@@ -554,18 +554,17 @@ class LinearReference(Reference):
     """What the untouched model computed for a linear attention, in a separate run.
 
     `weights` (H, m, c) are the mixture of `probes` in float32, `head_output` (H, m, d_v) is its
-    result. `exact` and `rounded` are the mixture of the values in K other orders, the first of
-    them reversed.
+    result.
     """
 
     probes: Tensor = doc("(n, c), random columns.", kw_only=True)
-    exact: Tensor = doc("(K, H, m, d_v), in float32.", kw_only=True)
-    rounded: Tensor = doc("(K, H, m, d_v), in the model's precision.", kw_only=True)
+    rounding: Tensor = doc(
+        "(H, m, d_v), how far the function in the model's precision is from that in float32.",
+        kw_only=True,
+    )
+    reproduced: bool = doc("Whether it gives the result again, bit by bit.", kw_only=True)
     canaries: Mapping[str, Tensor] = doc(
         "(H, m, d_v) each, the result with one argument 1 % off, by its name.", kw_only=True
-    )
-    rounded_by: Mapping[str, Tensor] = doc(
-        "(K,) each, how much of that change is in the rounding errors of `rounded`.", kw_only=True
     )
 
 

@@ -130,6 +130,7 @@ def head_classes(architecture: str) -> list[str]:
         and issubclass(cls, PreTrainedModel)
         and cls.config_class is config_class(architecture)
         and cls is not base
+        and cls.forward is not nn.Module.forward
     ]
 
 

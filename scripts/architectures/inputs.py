@@ -7,7 +7,8 @@ several shapes fit the signature, all of them are tried, the most likely first.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
@@ -16,11 +17,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from architectures import audio, images
-from architectures.media import BATCH, LENGTH, Request
+from architectures.media import BATCH, LENGTH, Inputs, Request
 from architectures.placeholders import place
 from architectures.rules import TOKEN
 from architectures.settings import find, parts
-from architectures.special import LATE, SPECIAL
+from architectures.special import CLASSES, LATE, SPECIAL
+from architectures.special.texts import ended
 
 PADDED, TARGET = 4, 10
 
@@ -51,8 +53,7 @@ def complete(model: PreTrainedModel, architecture: str, candidate: dict, seed: i
     """Add placeholders for images and audio, and the extra inputs that some models need."""
     names = _names(model)
     inputs = dict(candidate)
-    special = SPECIAL.get(architecture)
-    if special:
+    for special in _special(model, architecture):
         inputs |= special(_request(model, names, seed), inputs)
     inputs = {name: value for name, value in inputs.items() if value is not None}
     place(model, inputs)
@@ -63,6 +64,19 @@ def complete(model: PreTrainedModel, architecture: str, candidate: dict, seed: i
     if architecture in LATE:
         inputs |= LATE[architecture](_request(model, names, seed), inputs)
     return {name: value for name, value in inputs.items() if value is not None}
+
+
+def _special(
+    model: PreTrainedModel, architecture: str
+) -> list[Callable[[Request, Inputs], Inputs]]:
+    """Return the functions that add what an architecture or a class with a head needs."""
+    name = type(model).__name__
+    found = [one for pattern, one in CLASSES.items() if re.fullmatch(pattern, name)]
+    if "ForSequenceClassification" in name and model.config.is_encoder_decoder:
+        found.append(ended)
+    if architecture in SPECIAL:
+        found.append(SPECIAL[architecture])
+    return found
 
 
 def _names(model: PreTrainedModel) -> dict[str, bool]:

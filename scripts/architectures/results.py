@@ -18,11 +18,12 @@ COLUMNS = ["name", "model_class", "attentions", "softmaxes", "reached", "stages"
            "state", "reason", "linear", "use"]  # fmt: skip
 CALLS = ("float32", "bfloat16", "float16", "generate", "shift", "explain", "survey")
 USE_STATES = (
-    "verified", "not proven", "random", "eager differs", "failed", "refused", "crash",
+    "verified", "not proven", "random", "eager differs", "overflow", "failed", "refused", "crash",
     "no attention", "not run",
 )  # fmt: skip
-# What is said where it is the model that is not the same in two runs.
-BY_THE_MODEL = {"it draws random numbers": "random", "its eager attention": "eager differs"}
+# What is said where it is the model that is not the same in two runs, or returns no numbers.
+BY_THE_MODEL = {"it draws random numbers": "random", "its eager attention": "eager differs",
+                "some numbers are not finite": "overflow"}  # fmt: skip
 TITLES = {
     "architecture": "The bare model of each architecture",
     "setting": "Settings that are not the default",
@@ -32,12 +33,15 @@ USE = "## What a user calls\n"
 USE_HEADER = """
 The table below is about what is captured. This one is about what a user gets. Each model is saved,
 loaded from its folder, and given to `attend`; the result is saved and loaded, and one map is drawn,
-in three precisions. Models of texts also generate three tokens, and go through `shift`, `explain`
-and `survey`. "not proven": the weights agree, and a small fault would go unnoticed. "random": two
-runs of the model differ. "eager differs": the model's own eager attention gives another output than
-its fused one, and the verdict says how to load it. "failed": not verified for another reason; of
-`shift` and `explain`, that the parts miss the whole. "refused": one line says why. "not run": the
-model itself fails. Settings that are not the default are position types, rotary variants, shared
+in three precisions. (Where transformers does not load what it saved, the model is given as it is.)
+Models of texts also generate three tokens, and go through `shift`, `explain` and `survey`.
+"not proven": the weights agree, and a small fault would go unnoticed. "random": two runs of the
+model differ. "eager differs": the model's own eager attention gives another output than its fused
+one, and the verdict says how to load it. "overflow": the model itself returns NaN in this
+precision, and the verdict names another. "failed": not verified for another reason; of `shift` and
+`explain`, that the parts miss the whole. "refused": one line says why. "not run": the model itself
+fails, needs a package, or is not built by transformers.
+Settings that are not the default are position types, rotary variants, shared
 layers, gates and windows (`VARIANTS` in `scripts/architectures/overrides.py`).
 """
 HIDDEN = "not shown:"  # begins the note on layers that mix tokens and are not shown

@@ -236,10 +236,33 @@ def test_linear_attention_is_that_of_one_pass(family, tokenizer):
         assert tokens == tokenizer.convert_ids_to_tokens(own[0])[:-1]
 
 
+@pytest.mark.parametrize("is_decoder", [True, False])
+def test_a_model_reads_the_positions_and_the_prompt_as_generate_does(tokenizer, is_decoder):
+    module = language_model("roberta")  # whose own positions begin behind those of padding
+    module.config.is_decoder = is_decoder
+    module = type(module)(module.config).eval()
+    result = attnviz.load(module, tokenizer=tokenizer).attend("the train left", generate=3)
+    assert result.agreement.verdict == "verified", result.agreement.summary()
+    inputs = tokenizer("the train left", return_tensors="pt", return_token_type_ids=False)
+    ids = module.generate(**inputs, max_new_tokens=3, do_sample=False)[0]
+    assert list(result.tokens) == tokenizer.convert_ids_to_tokens(ids[:-1])
+    prompt, read = inputs["input_ids"].shape[1], result.weights(layer=0, head=0) > 0
+    assert read[:prompt, :prompt].all() == (not is_decoder)
+    assert torch.equal(read[prompt:], torch.ones_like(read).tril()[prompt:])
+
+
+class OneMask(transformers.RobertaForCausalLM):
+    """Takes a mask of positions only."""
+
+    def forward(self, input_ids=None, attention_mask=None, token_type_ids=None, **others):
+        assert attention_mask is None or attention_mask.dim() == 2
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, **others)
+
+
 def test_a_model_whose_tokens_attend_to_later_ones_is_refused(tokenizer):
-    model = attnviz.load(language_model("roberta"), tokenizer=tokenizer)
+    module = OneMask(language_model("roberta").config).eval()
     with pytest.raises(ModelError, match="attend to later ones"):
-        model.attend("the train left", generate=3)
+        attnviz.load(module, tokenizer=tokenizer).attend("the train left", generate=3)
 
 
 def test_maps_that_certainly_fit_in_no_memory_are_refused_at_once(tokenizer):

@@ -433,7 +433,7 @@ def test_image_heads_are_ranked_by_weight_between_patches(tokenizer):
 
 def test_processors_of_another_kind_are_refused():
     with pytest.raises(InputError, match="ViTModel: there is no processor that reads image"):
-        attnviz.load(seeing("vit", None).module)
+        attnviz.load(seeing("vit", None).module).attend(image=np.zeros((32, 32, 3), "uint8"))
     with pytest.raises(InputError, match="there is no processor that reads image"):
         attnviz.load(seeing("vit", None).module, processor=Wav2Vec2FeatureExtractor())
     with pytest.raises(InputError, match=r"should be a processor, an image processor .* not int"):

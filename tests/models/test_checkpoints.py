@@ -828,16 +828,56 @@ def test_object_brings_the_tokenizer_of_its_folder(folder):
     assert checkpoint.name == "tiny-bert"
     assert len(checkpoint.tokenizer) == len(WORDS)
     (folder / "vocab.txt").unlink()
-    assert "Pass tokenizer=" in refusal(checkpoint.module, InputError)
+    assert "Pass tokenizer=" in load_checkpoint(checkpoint.module).lacks
 
 
 def test_object_without_tokenizer(asked):
-    message = refusal(bert(), InputError)
+    def refused(model):
+        with pytest.raises(InputError) as info:
+            attnviz.load(model).attend("the train")
+        return str(info.value)
+
+    message = refused(bert())
     assert "this model object comes without a tokenizer. Pass tokenizer=" in message
     model = bert()
     model.config.name_or_path = "owner/name"
-    assert refusal(model, InputError).startswith("owner/name: ")
+    assert refused(model).startswith("owner/name: ")
     assert asked == []
+
+
+def test_object_without_tokenizer_takes_tensors(tmp_path):
+    model = attnviz.load(bert())
+    assert model.tokenizer is None
+    ids = torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]])
+    first, second = model.attend(inputs={"input_ids": ids, "attention_mask": (ids > 0).long()})
+    assert {first.agreement.verdict, second.agreement.verdict} == {"verified"}
+    assert first.tokens == ("[id 5]", "[id 6]", "[id 7]", "[id 8]")
+    assert second.records[0].query_axis.padding == (False, False, True, True)
+    labels = ["a", "train", "left", "now"]
+    named = attnviz.attend(inputs={"input_ids": ids[:1]}, queries=labels, keys=labels, model=model)
+    named.save(tmp_path / "named.safetensors")
+    again = attnviz.load_result(tmp_path / "named.safetensors")
+    assert again.agreement.verdict == "verified"
+    assert attnviz.attention_map(again, layer=0, head=0).rows == tuple(labels)
+    assert attnviz.plot.heatmap(again, layer=0, head=0).figure
+
+
+@pytest.mark.parametrize("call", [
+    lambda model: attnviz.shift("train", "the train left", model=model),
+    lambda model: attnviz.explain("the train left", model=model),
+    lambda model: attnviz.survey(["the train left"], model=model),
+    lambda model: attnviz.ablate("the train left", model=model),
+    lambda model: attnviz.view("the train left", model=model),
+    lambda model: attnviz.verify("the train left", model=model),
+    lambda model: attnviz.senses(
+        "train", {"a": ["a train", "the train"], "b": ["train now", "train it"]}, model=model
+    ),
+    lambda model: model.attend(inputs={"input_ids": torch.tensor([[5, 6]])}, generate=2),
+])  # fmt: skip
+def test_what_needs_a_tokenizer_says_so_in_one_line(call):
+    with pytest.raises(InputError, match=r"comes without a tokenizer. Pass tokenizer=") as info:
+        call(attnviz.load(bert()))
+    assert "\n" not in str(info.value)
 
 
 def test_object_is_never_moved_or_cast(tokenizer):

@@ -333,7 +333,7 @@ class _Terms:
     @cached_property
     def visible(self) -> Tensor:
         """Which scores count: those with a weight, in a row with an unmasked key."""
-        return (self.weights != 0) & ~self.hidden.all(-1, keepdim=True)
+        return (self.weights > 0) & ~self.hidden.all(-1, keepdim=True)
 
 
 def _common(origins: Tensor, live: Tensor, dim: int) -> Tensor:

@@ -68,3 +68,9 @@ SPECIAL: dict[str, Callable[[Request, Inputs], Inputs]] = {
 LATE: dict[str, Callable[[Request, Inputs], Inputs]] = {
     "colqwen2": images.colqwen2,
 }
+
+# By the name of a class with a head, in full.
+CLASSES: dict[str, Callable[[Request, Inputs], Inputs]] = {
+    "LongformerFor(QuestionAnswering|MultipleChoice)": texts.separated,
+    "LukeForEntity.*": texts.entities,
+}

@@ -144,3 +144,32 @@ def timesfm(request: Request, inputs: Inputs) -> Inputs:
         "past_values_padding": torch.zeros(BATCH, values.shape[1], dtype=torch.long),
         "freq": torch.zeros(BATCH, 1, dtype=torch.long),
     }
+
+
+def ended(request: Request, inputs: Inputs) -> Inputs:
+    """Texts that end with their token; the class makes the text of its decoder of them."""
+    tokens, visible = inputs["input_ids"].clone(), inputs["attention_mask"].sum(1)
+    tokens[torch.arange(BATCH), visible - 1] = request.config.eos_token_id
+    return {"input_ids": tokens, "decoder_input_ids": None}
+
+
+def separated(request: Request, inputs: Inputs) -> Inputs:
+    """A question and a text: <s> question </s></s> text </s>."""
+    tokens, visible = inputs["input_ids"].clone(), inputs["attention_mask"].sum(1)
+    tokens[:, 4:6] = request.config.sep_token_id
+    tokens[torch.arange(BATCH), visible - 1] = request.config.sep_token_id
+    return {"input_ids": tokens}
+
+
+def entities(request: Request, inputs: Inputs) -> Inputs:
+    """Two entities in each text, with the places of their words, as from LukeTokenizer."""
+    places = torch.tensor([[[1, 2, -1], [5, 6, 7]]]).expand(BATCH, -1, -1)
+    given = {
+        "entity_ids": request.tokens(BATCH, 2, below=min(request.config.entity_vocab_size, 90)),
+        "entity_attention_mask": torch.ones(BATCH, 2, dtype=torch.long),
+        "entity_position_ids": places,
+    }
+    if "entity_start_positions" in request.names:
+        starts, ends = places[..., 0], places.amax(-1)
+        given |= {"entity_start_positions": starts, "entity_end_positions": ends}
+    return given

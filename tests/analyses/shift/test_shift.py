@@ -8,6 +8,7 @@ from functools import cache
 import matplotlib.pyplot as plt
 import pytest
 import torch
+import transformers
 from families import tiny
 from figures.test_layout import check_layout
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -21,6 +22,7 @@ import attnviz
 from attnviz.analyses.shift import compute
 from attnviz.analyses.shift.result import spearman
 from attnviz.app import run
+from attnviz.attribution import deeplift
 from attnviz.errors import InputError, ModelError
 from attnviz.figures import style
 
@@ -885,10 +887,35 @@ def test_a_pair_with_a_reference_is_refused(capsys):
     assert "and a reference are given. Give one of them" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen3Moe", "Olmoe", "DeepseekV3"])
+def test_parts_add_up_where_a_token_has_other_experts_in_the_reference(
+    name, tokenizer, monkeypatch
+):
+    torch.manual_seed(0)
+    model_class = getattr(transformers, f"{name}Model")
+    module = model_class(model_class.config_class(
+        vocab_size=30522, hidden_size=32, intermediate_size=32, moe_intermediate_size=32,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, num_experts=8,
+        num_experts_per_tok=2, n_group=1, topk_group=1, first_k_dense_replace=0, pad_token_id=0,
+        q_lora_rank=None, kv_lora_rank=16, qk_rope_head_dim=8, v_head_dim=8, qk_nope_head_dim=8,
+    )).eval()  # fmt: skip
+    chosen, mixture = [], deeplift._mixture
+
+    def watched(experts, x, top_k_index, top_k_weights):
+        chosen.append(top_k_index.sort(-1).values)
+        return mixture(experts, x, top_k_index, top_k_weights)
+
+    monkeypatch.setattr(deeplift, "_mixture", watched)
+    result = attnviz.shift("bank", CASH, model=attnviz.load(module, tokenizer=tokenizer))
+    assert any(not torch.equal(*one.chunk(2)) for one in chosen)
+    assert result.decomposition.error < 1e-5
+    assert result.agreement.verdict == "verified"
+
+
 def test_contributions_that_do_not_add_up_are_reported(tokenizer):
-    """A router that selects experts has no multiplier."""
-    result = attnviz.shift("bank", CASH, model=attnviz.load(tiny("mixtral"), tokenizer=tokenizer))
-    assert result.decomposition.error > 1e-3
+    """Its experts multiply by up + 1, which is no sum of parts once the gate is frozen."""
+    result = attnviz.shift("bank", CASH, model=attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer))
+    assert result.residual_stream.error > 1e-3
     assert "the parts miss the whole by" in result.notes[0]
     assert "the sums of the parts are off by" in result.agreement.summary()
 
