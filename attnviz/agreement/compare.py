@@ -26,13 +26,10 @@ from attnviz.agreement.verdict import (
     Measured,
     Numbers,
     Precision,
-    bounded_check,
-    copy_to_cpu,
     decide,
     dtypes,
     largest_by_head,
     regression,
-    tolerance_of,
 )
 from attnviz.io.export import read_result
 from attnviz.results import (
@@ -76,19 +73,15 @@ def verify(
     *,
     proofs: Sequence[Proof] | None = None,
     digests: Mapping[str, str] | None = None,
-    in_one_pass: Sequence[Tensor] = (),
     **others: Any,
 ) -> AgreementReport:
     """Compare every record with what the untouched model computed by itself.
 
     There is one reference for each record, in the order of execution. `proofs` and `digests` are
-    those of the records, where they were made together with those of other texts. `in_one_pass`
-    holds, for a generation, the weights (H, m, n) of each attention in a single pass. `others` are
-    as in `report`.
+    those of the records, where they were made together with those of other texts. `others` are as
+    in `report`.
     """
     proofs = [*(prove_all(records, references) if proofs is None else proofs)]
-    if in_one_pass:
-        proofs.append(Proof("", _check_generations(records, in_one_pass), (), False))
     dtype = str(records[0].query.dtype).removeprefix("torch.") if records else ""
     device = str(records[0].query.device) if records else ""
     digests = digests_of(records) if digests is None else digests
@@ -106,33 +99,6 @@ def report(proofs: Iterable[Proof], dtype: str, device: str, **others: Any) -> A
         device=device,
         **others,
     )
-
-
-def _check_generations(
-    records: Sequence[AttentionRecord], in_one_pass: Sequence[Tensor]
-) -> tuple[StageCheck, ...]:
-    """Compare the weights of a generation, step by step, with those of one pass."""
-    measured = []
-    for record, one_pass in zip(records, in_one_pass, strict=True):
-        scores = record.scores()
-        weights, rows = record.weights(), rows_compared(record)
-        differences = (weights.double() - one_pass.double()).masked_fill(~rows[:, None], 0.0)
-        measured.append(
-            {
-                "differences": largest_by_head(differences),
-                "largest": weights.abs().max(),
-                "score": torch.where(weights > 0, scores.abs(), 0.0).max(),
-                "rows": rows.sum(),
-            }
-        )
-    checks = []
-    for record, numbers in zip(records, copy_to_cpu(measured), strict=True):
-        # The two round in a different order, and rounding errors add up from layer to layer.
-        tolerance = tolerance_of("weights", numbers, PRECISIONS[dtypes(record)[1]])
-        most, differences = 2 * (record.layer + 1) * tolerance, numbers["differences"]
-        count = record.heads * int(numbers["rows"]) * len(record.key_axis)
-        checks.append(bounded_check(record, "one pass", differences, most, compared=count))
-    return tuple(checks)
 
 
 @dataclass(frozen=True)
@@ -587,11 +553,6 @@ def _measure_output(
     names = [f"of heads {name}" for name in REGRESSION[:4]]
     found["of heads zz"] = torch.linalg.vecdot(dz, dz)
     return found | dict(zip(names, torch.cat(sums, 1), strict=True))
-
-
-def rows_compared(record: AttentionRecord) -> Tensor:
-    """Return which queries (m,) are not padding and not fully masked."""
-    return Visible.of([record], record.mask).rows[0]
 
 
 @checked_scalars

@@ -8,7 +8,7 @@ both hold the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -18,22 +18,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 import transformers
 from torch import Tensor, nn
-from torch.nn.functional import pad
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from attnviz.capture import watch
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
 from attnviz.capture.positions import Rows, StackCounter, stacks_of
-from attnviz.capture.projections.find import ModuleInputs
 from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall, Recording
 from attnviz.capture.search import Plan, linear_calls, plan_for, record_rows, record_runs
-from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
 from attnviz.errors import ModelError
 from attnviz.formula.attention import additive_mask
 from attnviz.models.devices import input_device
-from attnviz.models.pretrained import count_inputs, forward_parameters
+from attnviz.models.pretrained import count_inputs
 from attnviz.results import (
     AttentionRecord,
     Axis,
@@ -42,7 +38,6 @@ from attnviz.results import (
     MaskRule,
     Reference,
 )
-from attnviz.results.agreement_report import LINEAR
 from attnviz.runtime import compat
 from attnviz.runtime.libraries import MemoryBudget
 
@@ -50,6 +45,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
 
+_LOGITS = 2**25  # numbers of all steps of a generation that are compared
 # What a record takes from an attention as it is.
 _TERMS = (
     "query", "key", "value", "scale", "soft_cap", "capped_bias", "bias", "sinks", "log_softmax",
@@ -63,8 +59,6 @@ class Capture:
     records: tuple[AttentionRecord, ...]  # from the first run: all that our weights follow from
     references: tuple[Reference, ...]  # from the second run: the model's own values
     outputs: watch.Outputs
-    # For a generation, the weights (H, m, n) of a single pass over the whole text.
-    in_one_pass: tuple[Tensor, ...] = ()
     notes: tuple[str, ...] = ()  # on softmaxes that are no attention, and what is not compared
     # The keys of each attention in all rows, if the two runs are rows of one batch; else None.
     keys: tuple[tuple[str, Tensor], ...] | None = None
@@ -152,84 +146,6 @@ def _record_rows(model: nn.Module, plan: Plan, texts: int, rows: Rows) -> _Runs 
         output = watch.Output(*watch.map_tensors(tuple(outputs[-1]), lambda x: x[:texts]))
         return first, second, output, keys
     return None
-
-
-def capture_generation(
-    model: Any,
-    inputs: Mapping[str, Tensor],
-    tokens: int,
-    axes_of: Callable[[Tensor], Mapping[str, Sequence[Axis]]],
-    tokenizer: Tokenizer | None = None,
-) -> tuple[Capture, Generation]:
-    """Let `model` continue one text, and join the attentions of all steps into one map.
-
-    Each step of a generation reads one token, and attends to the tokens before it through the
-    cache. Row i of the map is what the step that read token i computed. Of a model that keeps more
-    than keys and values, such as the state of linear attention, the map is that of one pass over
-    the text and its continuation.
-
-    tokens : the most tokens to generate. axes_of : takes the ids (T,) that a decoder read, returns
-    the axes as in `capture`. tokenizer : as in `generate_greedily`.
-    """
-    generation = generate_greedily(model, inputs, tokens, tokenizer)
-    read = generation.ids[:-1]
-    whole, axes = _full_inputs(model, inputs, read[None]), axes_of(read)
-    if generation.positions is not None:
-        whole["position_ids"] = generation.positions
-    try:
-        return _capture_steps(model, inputs, generation, whole, axes), generation
-    except _LaterKeysError:
-        if not model.config.is_encoder_decoder:
-            # The prompt is read in both directions; a token that is written reads what it follows.
-            seen = torch.ones(len(read), len(read), dtype=torch.bool, device=read.device).tril()
-            seen[:, : generation.prompt] = True
-            whole["attention_mask"] = additive_mask(seen[None, None], model.dtype)
-            with suppress(ModelError):  # it takes no such mask
-                return _capture_steps(model, inputs, generation, whole, axes), generation
-        raise
-
-
-class _LaterKeysError(ModelError):
-    """A token attends to one that is written later."""
-
-
-def _capture_steps(
-    model: Any,
-    inputs: Mapping[str, Tensor],
-    generation: Generation,
-    whole: dict[str, Tensor],
-    axes: Mapping[str, Sequence[Axis]],
-) -> Capture:
-    """Capture the steps of a generation; whole : the inputs of one pass over all that is read."""
-    outputs: list[watch.Output] = []
-    forward = partial(model, **whole)
-    (one_pass,) = record_runs(model, 1, lambda: outputs.append(watch.output_of(model, forward)))
-    if one_pass.linear or not _caches_keys_only(model):
-        (captured,) = capture(model, whole, axes)
-        pairs = zip(captured.records, captured.references, strict=True)
-        _expect_no_later_keys(model, ((one, other.weights) for one, other in pairs), generation)
-        note = "the maps are those of one pass over the text and what the model wrote"
-        return replace(captured, notes=(*generation.notes, note, *captured.notes))
-
-    by_steps = partial(_read_again, model, inputs, generation)
-    runs = [*record_runs(model, 1, by_steps, by_steps)]
-    calls, again = (_join_steps(run.calls) for run in runs)
-    of_path = {call.path: call.attention.weights[0] for call in one_pass.calls}
-    paths = [call.path for call in calls]
-    watch.expect_same(model, _executed(again), _executed(calls))
-    watch.expect_same(model, [path for path in paths if path in of_path], paths)
-    weights = [of_path[path] for path in paths]
-    own = OwnNumbers(model)
-    with watch.weights_in_memory(call.module for call in calls):
-        records = own.copy(_to_records(calls, stacks_of(1, axes, inputs), own)[0])
-    _expect_no_later_keys(model, zip(records, weights, strict=True), generation)
-    return Capture(
-        records,
-        own.copy(_to_references(again, 0)),
-        watch.outputs_beside(model, forward, outputs[-1], between_runs=_between_runs(calls, again)),
-        tuple(weights),
-        (*generation.notes, *runs[0].notes),
-    )
 
 
 def hidden_states(
@@ -455,6 +371,7 @@ class Generation:
     returned: Tensor  # the ids that its own `generate` returns
     notes: tuple[str, ...]  # on its settings that were left out
     positions: Tensor | None = None  # those that `generate` gave to what it read, (1, T - 1)
+    logits: Tensor | None = None  # of the first S steps, (S, vocabulary), if the model shows them
 
 
 def generate_greedily(
@@ -507,13 +424,17 @@ def generate_greedily(
         return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # ends no text
 
     positions: list[Tensor] = []
+    logits: list[Tensor] = []
 
-    def note_positions(_: object, args: object, given: Mapping[str, Any]) -> None:
+    def note(_: object, args: object, given: Mapping[str, Any], output: object) -> None:
         if (more := given.get("position_ids")) is not None:
             positions.append(more)
+        of_step = getattr(output, "logits", None)
+        if isinstance(of_step, Tensor) and len(logits) * of_step.shape[-1] < _LOGITS:
+            logits.append(of_step[0, -1].clone())
 
     with watch.restoring(model, None), torch.no_grad(), watch.model_errors(model):
-        model.register_forward_pre_hook(note_positions, with_kwargs=True)
+        model.register_forward_hook(note, with_kwargs=True)
         model.generation_config = settings
         options["stopping_criteria"] = transformers.StoppingCriteriaList([keep])
         returned = type(model).generate(model, **inputs, **options)
@@ -522,6 +443,7 @@ def generate_greedily(
     one_each = sum(more.shape[-1] for more in positions) == len(read[-1][0]) - 1
     return Generation(
         positions=torch.cat(positions, dim=-1) if positions and one_each else None,
+        logits=torch.stack(logits) if logits and len(logits) <= len(read) else None,
         ids=read[-1][0],
         prompt=read[0].shape[1] - 1,
         returned=getattr(returned, "sequences", returned)[0],
@@ -543,25 +465,6 @@ _RETURNED = {
 }  # fmt: skip
 
 
-def _read_again(model: Any, inputs: Mapping[str, Tensor], generation: Generation) -> None:
-    """Run the steps of a generation once more."""
-    ids, prompt = generation.ids, generation.prompt
-    if model.config.is_encoder_decoder:
-        inputs = {**inputs, "decoder_input_ids": ids[None, :prompt]}
-    settings: dict[str, Any] = {"max_new_tokens": len(ids) - prompt, "use_cache": True}
-    for name in ("bos_token_id", "pad_token_id", "decoder_start_token_id"):
-        value = getattr(model.generation_config, name, None)
-        settings[name] = getattr(model.config, name, None) if value is None else value
-    model.generation_config = transformers.GenerationConfig(**settings)  # type: ignore[no-untyped-call]
-    mixin: Any = transformers.GenerationMixin
-    mixin.generate(
-        model,
-        **inputs,
-        past_key_values=_cache_of(model),
-        prefix_allowed_tokens_fn=lambda _, before: [int(ids[len(before)])],
-    )
-
-
 def _cache_of(model: Any) -> Any:
     """Return a cache that drops nothing, also where layers look back through a window only."""
     if model.config.is_encoder_decoder:
@@ -571,27 +474,41 @@ def _cache_of(model: Any) -> Any:
     return transformers.DynamicCache()
 
 
-def _caches_keys_only(model: Any) -> bool:
-    """Whether the keys and values are all that a model keeps from step to step."""
-    if "past_key_values" not in forward_parameters(model):
-        return False
-    layers = transformers.DynamicCache(config=model.config.get_text_config(decoder=True)).layers
-    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
-
-
-def _expect_no_later_keys(
-    model: Any, weights: Iterable[tuple[AttentionRecord, Tensor]], generation: Generation
-) -> None:
-    """Raise ModelError if a token attends to one written later; weights : of one whole pass."""
-    stacks = ("decoder",) if model.config.is_encoder_decoder else ("encoder", "decoder", LINEAR)
-    for maps in (maps for record, maps in weights if record.stack in stacks):
-        later = torch.ones_like(maps[0]).triu(1)
-        later[:, : generation.prompt] = 0
-        if len(later) == len(later.T) == len(generation.ids) - 1 and bool((maps * later).any()):
-            raise _LaterKeysError(
-                f"The tokens of {type(model).__name__} attend to later ones, so a generation has "
-                "no single map. Give the text as a whole."
+def expect_no_later_keys(captured: Capture, written: Generation) -> None:
+    """Raise LaterKeysError if a token attends to one that was written later."""
+    for record, reference in zip(captured.records, captured.references, strict=True):
+        later = torch.ones_like(reference.weights[0]).triu(1)
+        later[:, : written.prompt] = 0
+        is_square = len(later) == len(later.T) == len(written.ids) - 1
+        is_own = is_square and record.query_axis == record.key_axis
+        if is_own and bool((reference.weights * later).any()):
+            raise LaterKeysError(
+                "The tokens of this model attend to later ones, so a generation has no single map. "
+                "Give the text as a whole."
             )
+
+
+class LaterKeysError(ModelError):
+    """A token attends to one that is written later."""
+
+
+def inputs_of_whole(
+    model: Any, inputs: Mapping[str, Tensor], written: Generation, *, prefix: bool = False
+) -> dict[str, Tensor]:
+    """Return the inputs for reading a text with its continuation in one pass.
+
+    prefix : whether the prompt is read in both directions; a token that is written reads what it
+    follows.
+    """
+    whole = _full_inputs(model, inputs, written.ids[None, :-1])
+    if written.positions is not None:
+        whole["position_ids"] = written.positions
+    if prefix:
+        T = len(written.ids) - 1
+        seen = torch.ones(T, T, dtype=torch.bool, device=written.ids.device).tril()
+        seen[:, : written.prompt] = True
+        whole["attention_mask"] = additive_mask(seen[None, None], model.dtype)
+    return whole
 
 
 def _full_inputs(model: Any, inputs: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
@@ -609,83 +526,3 @@ def _full_inputs(model: Any, inputs: Mapping[str, Tensor], ids: Tensor) -> dict[
         more = torch.arange(1, added + 1, device=positions.device)
         extended["position_ids"] = torch.cat([positions, positions[..., -1:] + more], dim=-1)
     return {**inputs, **extended, "input_ids": ids}
-
-
-def _join_steps(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
-    """Join the calls of each module over the steps of a generation."""
-    steps: dict[str, list[AttentionCall]] = {}
-    for call in calls:
-        steps.setdefault(call.path, []).append(call)
-    return [_join(module_steps) for module_steps in steps.values()]
-
-
-def _join(steps: Sequence[AttentionCall]) -> AttentionCall:
-    attentions, last = [step.attention for step in steps], steps[-1]
-    key, sinks = last.attention.key, last.attention.sinks
-    for attention in attentions:
-        if not torch.equal(attention.key, key[..., : attention.key.shape[-2], :]):
-            raise ModelError(
-                f"{last.path} changes the keys of earlier steps while the model generates, so "
-                "there is no single map. Give the text as a whole."
-            )
-    n, low = key.shape[-2], torch.finfo(key.dtype).min
-    if sinks is not None and sinks.dim() > 1:
-        sinks = torch.cat([a.sinks for a in attentions if a.sinks is not None], dim=-1)
-    has_cap = last.attention.capped_bias is not None
-    joined = replace(
-        last.attention,
-        query=torch.cat([attention.query for attention in attentions], dim=-2),
-        capped_bias=_join_terms(attentions, "capped_bias", 0.0) if has_cap else None,
-        bias=_join_terms(attentions, "bias", 0.0),
-        mask=_join_terms(attentions, "mask", low),
-        sinks=sinks,
-        scores=torch.cat([_pad_keys(a.scores, n, -torch.inf) for a in attentions], dim=-2),
-        weights=torch.cat([_pad_keys(a.weights, n, 0.0) for a in attentions], dim=-2),
-        head_output=_stack_rows([attention.head_output for attention in attentions]),
-    )
-    return replace(
-        last,
-        call=0,
-        attention=joined,
-        inputs=_join_inputs([step.inputs for step in steps]),
-        merged_heads=_stack_rows([step.merged_heads for step in steps]),
-        output=_stack_rows([step.output for step in steps]),
-    )
-
-
-def _stack_rows(steps: Sequence[Tensor | None]) -> Tensor | None:
-    """Return the rows of all steps; None if one has none."""
-    tensors = [tensor for tensor in steps if tensor is not None]
-    return torch.cat(tensors, dim=-2) if len(tensors) == len(steps) else None
-
-
-def _pad_keys(tensor: Tensor, n: int, fill: float) -> Tensor:
-    """Add the keys of later steps."""
-    return pad(tensor, (0, n - tensor.shape[-1]), value=fill)
-
-
-def _join_terms(attentions: Sequence[Attention], name: str, fill: float) -> Tensor | None:
-    """Return a score term of all steps, with `fill` at the keys of later steps."""
-    terms: list[Tensor | None] = [getattr(attention, name) for attention in attentions]
-    heads = [term.shape[1] for term in terms if term is not None]
-    widths = [attention.key.shape[-2] for attention in attentions]
-    if not heads and len(set(widths)) == 1:
-        return None
-    most = max(heads, default=1)
-    rows = []
-    for attention, term, width in zip(attentions, terms, widths, strict=True):
-        m = attention.query.shape[-2]
-        if term is None:
-            term = attention.query.new_zeros(1, most, m, width)
-        rows.append(_pad_keys(term.expand(1, most, m, width), widths[-1], fill))
-    return torch.cat(rows, dim=-2)
-
-
-def _join_inputs(steps: Sequence[ModuleInputs]) -> ModuleInputs:
-    rotation = None
-    rotations = [step.rotation for step in steps if step.rotation is not None]
-    # One token at position 0 does not show whether its angles are given once or twice.
-    if len(rotations) == len(steps) and len({cos.shape[-1] for cos, _ in rotations}) == 1:
-        cos, sin = (torch.cat(tables, dim=-2) for tables in zip(*rotations, strict=True))
-        rotation = cos, sin
-    return ModuleInputs(_stack_rows([one.input for one in steps]), steps[0].key_input, rotation)

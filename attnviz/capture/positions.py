@@ -228,9 +228,12 @@ def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
 
     kinds : of input, whose positions are changed.
     """
+    if not batch.axes:
+        return None
     length = max(len(axes[0]) for axes in batch.axes.values())
     texts = range(len(next(iter(batch.axes.values()))))
-    coded = [Changed(kind, n, _code(batch.axes[kind][n])) for kind in kinds for n in texts]
+    known = [kind for kind in kinds if kind in batch.axes]
+    coded = [Changed(kind, n, _code(batch.axes[kind][n])) for kind in known for n in texts]
     size = sum(1 + len(one.rows) for one in coded) * length
     for chosen in (coded if size <= _CODED * min(len(coded), _TEXTS) else [], []):
         if (2 * len(texts) + sum(len(one.rows) for one in chosen)) * length <= _AT_ONCE:

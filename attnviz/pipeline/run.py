@@ -6,7 +6,8 @@ The maps of a long text are reduced while the model runs, and a sample of their 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import isqrt
@@ -16,7 +17,15 @@ import torch
 from torch import Tensor
 
 from attnviz import agreement
-from attnviz.capture.capture import Capture, capture, capture_generation, generate_greedily
+from attnviz.capture.capture import (
+    Capture,
+    Generation,
+    LaterKeysError,
+    capture,
+    expect_no_later_keys,
+    generate_greedily,
+    inputs_of_whole,
+)
 from attnviz.capture.computation import read_computation
 from attnviz.capture.positions import (
     MovedKeys,
@@ -246,6 +255,7 @@ class _Run:
     batch: Batch
     options: AttendOptions
     computation: Computation  # before the run
+    written: Generation | None = None  # the batch ends with what the model wrote
 
     def whole(self) -> list[AttentionResult]:
         """Return the results of a batch, with records from which the whole maps follow."""
@@ -253,8 +263,10 @@ class _Run:
         if options.selects_whole:
             why = "whole maps hold all heads, exactly. Leave it out."
             refuse_given(why, heads=options.heads, exact=options.exact)
+        if inputs.generate is not None and self.written is None:
+            return self.generated(inputs.generate)
         sha256, module = checkpoint.current_sha256(), checkpoint.module
-        captures, outputs, generated, rows = self._capture(sha256)
+        captures, outputs, rows = self._capture(sha256)
         first = captures[0]
         logits: Tensor | list[None] | None = first.outputs.recorded.logits
         if logits is None or len(logits) != len(captures):
@@ -285,19 +297,19 @@ class _Run:
                 captured.references,
                 proofs=[proofs.pop(0) for _ in records],
                 digests=digests[n],
-                in_one_pass=captured.in_one_pass,
                 output=output,
                 positions=positions,
                 input=batch.details[n].check,
                 versions=package_versions(),
                 weights_sha256=sha256,
             )
+            if self.written is not None:
+                report = _check_steps(report, self.written, first.outputs.loaded.logits)
             result = self._result(
                 n,
                 records,
                 report,
                 (*captured.notes, *_linear_notes(records)),
-                generated=generated,
                 next_tokens=_next_tokens(module, checkpoint.target_tokenizer, logits[n], records),
             )
             if options.layers is not None and options.selects_whole:
@@ -305,34 +317,60 @@ class _Run:
             results.append(result)
         return results
 
-    def _capture(
-        self, sha256: str
-    ) -> tuple[list[Capture], list[OutputCheck | None], str | None, Rows | None]:
-        """Return what was recorded, the checks of the outputs, the generated text, and the rows.
+    def generated(self, count: int) -> list[AttentionResult]:
+        """Return the result of one input and the tokens that the model writes after it."""
+        checkpoint, batch, module = self.checkpoint, self.batch, self.checkpoint.module
+        has_decoder = has_text_decoder(module)
+        checkpoint.expect_processors()
+        tokenizer = checkpoint.target_tokenizer
+        if tokenizer is None:
+            raise ModelError(
+                f"{checkpoint.name} cannot generate text: its decoder has no tokenizer. Pass one "
+                "(target_tokenizer=)."
+            )
+        prompt = None if has_decoder else batch.axes.get("text", (None,))[0]
+        expect_tokens_left(checkpoint, 1 if prompt is None else len(prompt), count)
+        written = generate_greedily(module, batch.inputs, count, tokenizer)
+        kind = "target" if has_decoder else "text"
+        axes = {**batch.axes, kind: (continue_axis(tokenizer, prompt, written.ids[:-1]),)}
+
+        def read(*, prefix: bool) -> list[AttentionResult]:
+            inputs = inputs_of_whole(module, batch.inputs, written, prefix=prefix)
+            whole = replace(batch, inputs=inputs, axes=axes)
+            return replace(self, batch=whole, written=written).whole()
+
+        try:
+            return read(prefix=False)
+        except LaterKeysError:
+            if not has_decoder:
+                with suppress(ModelError):  # it takes no mask of two dimensions
+                    return read(prefix=True)
+            raise
+
+    def _capture(self, sha256: str) -> tuple[list[Capture], list[OutputCheck | None], Rows | None]:
+        """Return what was recorded, the checks of the outputs, and the rows.
 
         The two runs are rows of one batch, unless the model then gives other outputs.
         """
-        module, batch, inputs = self.checkpoint.module, self.batch, self.inputs
-        if inputs.generate is not None:
-            captured, generated = _capture_generation(self.checkpoint, batch, inputs.generate)
-            return [captured], self._check_outputs([captured], {}, sha256), generated, None
-        every = self.options.positions == "all"
-        kinds = [] if every else [kind for kind in self._kinds() if kind != "audio"]
-        rows = None if inputs.arguments is not None else rows_of(batch, kinds)
+        module, batch = self.checkpoint.module, self.batch
+        has_codes = self.options.positions != "all" and self.written is None
+        kinds = [kind for kind in self._kinds() if kind != "audio"] if has_codes else []
+        rows = None if self.inputs.arguments is not None else rows_of(batch, kinds)
         captures = capture(module, batch.inputs, batch.axes, rows)
-        outputs = self._check_outputs(captures, batch.axes, sha256)
+        if self.written is not None:
+            expect_no_later_keys(captures[0], self.written)
+        outputs = self._check_outputs(captures, sha256)
         if captures[0].keys is not None and not all(one is None or one.passed for one in outputs):
             rows, captures = None, capture(module, batch.inputs, batch.axes)
-            outputs = self._check_outputs(captures, batch.axes, sha256)
-        return captures, outputs, None, rows
+            outputs = self._check_outputs(captures, sha256)
+        return captures, outputs, rows
 
-    def _check_outputs(
-        self, captures: Sequence[Capture], axes: Mapping[str, Sequence[Axis]], sha256: str
-    ) -> list[OutputCheck | None]:
-        """Return the check of each text's output; axes : of the batch."""
+    def _check_outputs(self, captures: Sequence[Capture], sha256: str) -> list[OutputCheck | None]:
+        """Return the check of each text's output."""
         layers = len({record.path for record in captures[0].records})
         moved = self._output_moved(sha256)
-        return agreement.check_output(captures[0].outputs, axes, len(captures), layers, moved)
+        outputs, axes = captures[0].outputs, self.batch.axes
+        return agreement.check_output(outputs, axes, len(captures), layers, moved)
 
     def _output_moved(self, sha256: str) -> dict[str, float]:
         """Return how much the output moves by another attention in each module."""
@@ -517,13 +555,16 @@ class _Run:
         records: tuple[AttentionRecord, ...],
         report: AgreementReport,
         notes: tuple[str, ...],
-        *,
-        generated: str | None = None,
         **more: Any,
     ) -> AttentionResult:
         """Return the result of input n with its provenance; what was recorded must fit together."""
         checkpoint, inputs, batch = self.checkpoint, self.inputs, self.batch
         known, (text, pair) = batch.details[n], batch.details[n].texts
+        written, generated = self.written, None
+        if written is not None and checkpoint.target_tokenizer is not None:
+            ids = written.ids[written.prompt :].tolist()
+            generated = decode(checkpoint.target_tokenizer, ids, skip_special_tokens=True).strip()
+            notes = (*written.notes, *notes)
         target = inputs.targets[n] if inputs.targets else ""
         provenance = Provenance(
             model=checkpoint.name, weights_sha256=report.weights_sha256, text=text,
@@ -546,6 +587,18 @@ class _Run:
                 f"{error}, and it was recorded otherwise. This is a bug in attnviz, not in your "
                 "input. Report it with the name of the model."
             ) from error
+
+
+def _check_steps(
+    report: AgreementReport, written: Generation, logits: Tensor | None
+) -> AgreementReport:
+    """Compare the logits (1, T, V) of one pass with those of the steps in which a model wrote."""
+    if logits is None or written.logits is None:
+        return report
+    ours = logits[0, written.prompt - 1 :][: len(written.logits)]
+    return agreement.check_hidden_states(
+        report, ours.double(), written.logits.double(), name="logits of the steps"
+    )
 
 
 def _next_tokens(
@@ -607,32 +660,6 @@ def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:
         f"softmax attention; the other {len(linear)} ({kinds}) are linear attention, "
         "in the stack “linear”",
     )
-
-
-def _capture_generation(
-    checkpoint: Checkpoint, batch: Batch, generate: int
-) -> tuple[Capture, str | None]:
-    """Capture one input and the tokens that the model generates after it; return their text too."""
-    module = checkpoint.module
-    has_decoder = has_text_decoder(module)
-    checkpoint.expect_processors()
-    tokenizer = checkpoint.target_tokenizer if has_decoder else checkpoint.tokenizer
-    if tokenizer is None:
-        raise ModelError(
-            f"{checkpoint.name} cannot generate text: its decoder has no tokenizer. Pass one "
-            "(target_tokenizer=)."
-        )
-    kind = "target" if has_decoder else "text"
-    prompt = None if has_decoder else batch.axes.get("text", (None,))[0]
-    prompt_length = 1 if prompt is None else len(prompt)
-    expect_tokens_left(checkpoint, prompt_length, generate)
-
-    def axes_of(ids: Tensor) -> dict[str, tuple[Axis, ...]]:
-        return {**batch.axes, kind: (continue_axis(tokenizer, prompt, ids),)}
-
-    captured, written = capture_generation(module, batch.inputs, generate, axes_of, tokenizer)
-    ids = written.ids[prompt_length:].tolist()
-    return captured, decode(tokenizer, ids, skip_special_tokens=True).strip()
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

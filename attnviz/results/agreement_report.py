@@ -23,11 +23,10 @@ PROJECTED = ("query", "key", "value", "output")  # the stages that the module's 
 class StageCheck(Savable):
     """One stage of one attention: our float64 recomputation against the model's own value.
 
-    Stages, in order: query, key, value, scores, weights, head output, output; for a generation also
-    "one pass", its weights step by step against those of a single pass over the whole. A long text
-    also has two stages of its reduced maps: "attention vectors", in every row the sum of the
-    features with random signs, against the model's own output; and "summary", as a share of the
-    largest number of a kind.
+    Stages, in order: query, key, value, scores, weights, head output, output. A long text also has
+    two stages of its reduced maps: "attention vectors", in every row the sum of the features with
+    random signs, against the model's own output; and "summary", as a share of the largest number of
+    a kind.
     """
 
     stack: str = doc("The stack of the attention.")

@@ -318,8 +318,7 @@ class NextTokens(base.Savable):
         "Of the ids, in the vocabulary of the tokenizer."
     )
     probabilities: Tensor = base.doc(
-        "(T, K) float32, softmax in float64 over the logits of the run that was recorded; of a "
-        "text with generated tokens, over those of one pass over all of it."
+        "(T, K) float32, softmax in float64 over the logits of the run that was recorded."
     )
 
     def __repr__(self) -> str:

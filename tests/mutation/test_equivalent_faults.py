@@ -6,7 +6,7 @@ from equivalent import EQUIVALENT
 from planting import position
 from torch.testing import assert_close
 
-from attnviz.agreement.compare import model_values, prove, rows_compared
+from attnviz.agreement.compare import Visible, model_values, prove
 
 CASES = [
     pytest.param(one, place, id=f"{one.name}-{place}") for one in EQUIVALENT for place in one.places
@@ -20,7 +20,7 @@ def test_equivalent_changes_alter_no_weight(one, place, captured, tally):
     index = position(captures[0].records, place)
     padded = next(each for each in captures if any(each.records[index].key_axis.padding))
     record, changed = padded.records[index], one.plant(padded.records[index])
-    rows = rows_compared(record)
+    rows = Visible.of([record], record.mask).rows[0]
     changed_weights, weights = (
         each.weights(dtype=torch.float64)[:, rows] for each in (changed, record)
     )
