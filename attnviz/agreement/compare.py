@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,7 +26,6 @@ from attnviz.agreement.verdict import (
     SUMMATION,
     Measured,
     Numbers,
-    Precision,
     decide,
     dtypes,
     largest_by_head,
@@ -61,10 +61,13 @@ from attnviz.runtime.precision import exact_products
 
 CANARY = 1.01  # the factor on the scale that must be caught
 Values: TypeAlias = dict[str, Tensor]  # of each stage, heads first
+Maps: TypeAlias = dict[tuple[str, str], Tensor]  # by stage and name
 _PROJECTED = STAGES[:3]
 _MAPS = STAGES[3:5]
 _TERMS = ("capped_bias", "bias", "mask", "sinks")  # of all heads, or one for each
-_AT_ONCE = {"cpu": 2**17, "cuda": 2**22}  # numbers of maps that are measured together
+_SIZES = ("largest_by_head", "differences", "own_errors")
+_FAR = 88.0  # no logarithm of a weight above the smallest normal number is further from 0
+_AT_ONCE = {"cpu": 2**18, "cuda": 2**22}  # numbers of maps that are measured together
 
 
 def verify(
@@ -300,6 +303,14 @@ class Visible:
             hidden = hidden.expand(-1, first.heads, m, n)
         return cls(hidden.flatten(0, 1), rows, read)
 
+    @cached_property
+    def shown(self) -> Tensor | None:
+        """Return 1 where a weight is compared and may be above 0, else 0; None where all are."""
+        if (hidden := self.hidden) is None:
+            return None
+        rows = self.rows.repeat_interleave(len(hidden) // len(self.rows), 0)
+        return (~hidden & rows.unsqueeze(-1)).float()
+
     def compared(self, stage: str) -> Tensor:
         """Return the rows (L, T) of a stage that are compared."""
         return self.read if stage in ("key", "value") else self.rows
@@ -359,7 +370,7 @@ def _measure(
         _measure_maps(joined, values, visible, slice(start, min(start + step, joined.heads)))
         for start in range(0, joined.heads, step)
     ]
-    maps = {name: _cat(block[name] for block in blocks) for name in blocks[0]}
+    maps = _by_head(blocks, visible.ignored("weights", joined.heads))
     score = {"score": maps["", "score"]} if ("", "score") in maps else {}
     width = joined.heads // count * len(joined.key_axis)
     for stage in (stage for stage in _MAPS if stage in values):
@@ -368,8 +379,8 @@ def _measure(
     if scores is not None:  # nearly always those of the first heads are enough
         wrong = replace(joined, scale=joined.scale * CANARY)
         expected_scores = {"scores": scores, "shifted": values["shifted"]}
-        first = slice(0, min(step, joined.heads))
-        some = _measure_maps(wrong, expected_scores, visible, first)
+        first = slice(0, joined.heads if count > 1 else min(step, 2 * shared))
+        some = _by_head([_measure_maps(wrong, expected_scores, visible, first)], None)
         found = {name: number for (_, name), number in some.items()}
         add("scores", fine, width, found | {"largest": maps["scores", "largest"]}, planted=True)
     if ("ours", "head output") not in maps:
@@ -397,61 +408,54 @@ def _cat(parts: Iterable[Tensor]) -> Tensor:
 
 def _measure_vectors(x: Tensor, y: Tensor, z: Tensor, ignored: Tensor | None) -> Numbers:
     """Measure vectors (heads, T, d): ours, the model's, and those of our own run."""
-    largest = {"largest": largest_by_head(x)}
-    x, y, z = _double((x, y, z), ignored)
-    return largest | _of_differences(x, y, z) | regression(x, y - x, z - x)
+    values = x.new_empty(3, *x.shape)
+    values[0], values[1], values[2] = x, y, z
+    if ignored is not None:
+        values.masked_fill_(ignored, 0.0)
+    values[1:] -= values[0]
+    values = values.flatten(2)
+    found = regression(values)
+    sizes = values.abs_().amax(-1)
+    found["count"] = values[0].sign_().sum(-1)  # several times faster than != 0
+    largest = sizes[0] if ignored is None else largest_by_head(x)
+    return found | dict(zip(_SIZES, sizes, strict=True)) | {"largest": largest}
 
 
-def _double(values: Iterable[Tensor], ignored: Tensor | None) -> Iterator[Tensor]:
-    """Yield values in float64, 0 in the rows that are ignored."""
-    for value in (value.double() for value in values):
-        yield value if ignored is None else value.masked_fill(ignored, 0.0)
+def _differences(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """Return y - x and z - x, (2, …), in the precision of x."""
+    both = x.new_empty(2, *x.shape)
+    both[0].copy_(y)
+    both[1].copy_(z)
+    return both.sub_(x)
 
 
-def _of_differences(x: Tensor, y: Tensor, z: Tensor) -> Numbers:
-    """Return the largest number of each head, and how far the others are from ours at most."""
-    return {
-        "largest_by_head": largest_by_head(x),
-        "differences": largest_by_head(y - x),
-        "own_errors": largest_by_head(z - x),
-    }
-
-
-def _measure_maps(
-    joined: AttentionRecord, values: Values, visible: Visible, heads: slice
-) -> dict[tuple[str, str], Tensor]:
+def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, heads: slice) -> Maps:
     """Measure the scores and the weights of some heads, and return their outputs.
 
     The numbers have the names of their stage, or none; the outputs those of "ours" and the "run".
     """
-    record, hidden = _of_heads(joined, heads), visible.hidden
+    record, shown = _of_heads(joined, heads), visible.shown
+    shown = shown[heads] if shown is not None and len(shown) > 1 else shown
     fine, coarse = dtypes(joined)
-    ignored = visible.ignored("weights", joined.heads)
-    ignored = None if ignored is None else ignored[heads]
-    hidden = hidden if hidden is None or len(hidden) == 1 else hidden[heads]
     ours, run = (record.scores(dtype=dtype) for dtype in (torch.float64, fine))
-    measured: dict[tuple[str, str], Tensor] = {}
-
-    def add(stage: str, found: Numbers) -> None:
-        measured.update({(stage, name): number for name, number in found.items()})
-
+    measured: Maps = {("", "ends"): (ends := _ends(ours, None))}
     if "scores" in values:
-        triple = (ours, values["scores"][heads], run)
-        x, y, z = comparable_scores(triple, values["shifted"][heads], hidden, ignored)
-        add("scores", {"largest": largest_by_head(ours), **_of_differences(x, y, z)})
+        errors = _ends(_differences(ours, values["scores"][heads], run), shown)
+        of_ours = ends if shown is None else _ends(ours, shown)
+        measured["scores", "ends"] = torch.stack((of_ours, *errors), 1)
+        measured["scores", "shifted"] = values["shifted"][heads]
     if not values.keys() & {"weights", "head output", "output"}:
         return measured
     weights = record.weights(dtype=torch.float64, scores=ours)
     run = record.weights(dtype=fine, scores=run)
-    largest_scores = torch.where(weights > 0, ours.abs(), 0.0).amax(-1, keepdim=True)
-    add("", {"score": largest_scores.amax((1, 2))})
-    if (model := values.get("weights")) is not None:
-        # If all scores s of a row are off by δ·|s| at most, a weight w moves by 2·δ·max|s|·w(1-w).
-        steepest = (weights * (1 - weights)).amax(-1, keepdim=True)
-        (moved,) = _double([2 * largest_scores * steepest], ignored)
-        add("weights", {"rounding": moved.amax((1, 2)), "largest": largest_by_head(weights)})
-        x, y, z = _double((weights, model[heads], run), ignored)
-        add("weights", _of_differences(x, y, z) | _of_logarithms(x, y, z, hidden, PRECISIONS[fine]))
+    # Logarithms of weights, up to a number for each row.
+    logs, rounded = (ours - ends[..., :1]).float().nan_to_num_(0.0, neginf=-_FAR), weights.float()
+    lowest = (logs * rounded.sign()).amin(-1)  # of those with a weight
+    measured["", "rows"] = torch.stack((lowest, weights.amax(-1)), -1)
+    if "weights" in values:
+        sides = (weights, values["weights"][heads], run)
+        found = _of_weights(*sides, logs, shown, PRECISIONS[fine].tiny)
+        measured |= {("weights", name): number for name, number in found.items()}
     if not values.keys() & {"head output", "output"}:
         return measured
     if coarse != fine:
@@ -460,12 +464,56 @@ def _measure_maps(
         measured[name, "head output"] = record.mix(one)
     n = len(record.key_axis)
     if math.sqrt(n) * FLOAT32 > SUMMATION:  # shorter sums are covered by it
-        (sums,) = _double([replace(record, value=record.value.abs()).mix(weights)], ignored)
         # A model that reads one query at a time adds up n products α·V one after the other. Each
         # step is off by half an eps of Σ α|V| at most, and all n by λ√n such errors: by the
         # probabilistic bound of Higham and Mary (2019), λ = 6 is exceeded once in 3e7 sums.
-        add("", {"summed": sums.amax((1, 2)) * (6 * math.sqrt(n) / 2)})
+        sums = replace(record, value=record.value.abs()).mix(rounded).amax(-1, keepdim=True)
+        measured["", "summed"] = sums * (6 * math.sqrt(n) / 2)
     return measured
+
+
+def _by_head(blocks: Sequence[Maps], ignored: Tensor | None) -> Maps:
+    """Join blocks of heads; return what is largest in each head, and its sums, from its rows."""
+    maps = {name: _cat(block[name] for block in blocks) for name in blocks[0]}
+    top, bottom, _ = maps.pop(("", "ends")).unbind(-1)
+    if ("scores", "ends") in maps:
+        high, low, mean = maps.pop(("scores", "ends")).unbind(-1)
+        mean = mean.where(maps.pop(("scores", "shifted")), 0.0)
+        sizes = (high - mean).maximum(mean - low).amax(-1).unbind(1)
+        maps |= {("scores", name): size for name, size in zip(_SIZES, sizes, strict=True)}
+        maps["scores", "largest"] = top.abs().maximum(bottom.abs()).amax(1)
+    if ("", "rows") in maps:
+        lowest, most = maps.pop(("", "rows")).unbind(-1)
+        largest_scores = top.abs().maximum((top + lowest).abs()).where(most > 0, 0.0)
+        maps["", "score"] = largest_scores.amax(1)
+    if ("weights", "rows") in maps:
+        maps["weights", "largest"] = most.amax(1)
+        # If all scores s of a row are off by δ·|s| at most, a weight w moves by 2·δ·max|s|·w(1-w).
+        # Weights sum to 1 at most, so this is most for the largest of a row.
+        moved = 2 * largest_scores * most * (1 - most)
+        count, off, *rows = maps.pop(("weights", "rows")).unbind(-1)
+        maps["weights", "count"] = (count * (count > 1)).sum(1)
+        centered = maps["weights", "zz"] - (off**2 / count.clamp(min=1)).sum(1)
+        maps["weights", "zz"] = centered.clamp(min=0)
+        names = ("rounding", *_SIZES, "leaking")
+        for name, row in zip(names, (moved, most, *rows), strict=True):
+            maps["weights", name] = row.unsqueeze(-1)
+    for key, number in maps.items():  # what is left of rows
+        if number.dim() == 3 and key[1] != "head output":
+            read = number if ignored is None else number.masked_fill(ignored, 0.0)
+            maps[key] = read.amax((1, 2))
+    return maps
+
+
+def _ends(scores: Tensor, shown: Tensor | None) -> Tensor:
+    """Return the largest, the smallest and the mean of the scores of each row that are shown."""
+    if shown is None:
+        mean = scores.mean(-1, keepdim=True)
+    else:  # what is hidden may be any number
+        sums = scores.masked_fill(shown == 0, 0.0).sum(-1, keepdim=True)
+        mean = sums / shown.sum(-1, keepdim=True).clamp(min=1)
+        scores = scores.where(shown > 0, mean)
+    return torch.cat((scores.amax(-1, keepdim=True), scores.amin(-1, keepdim=True), mean), -1)
 
 
 def is_shifted(joined: AttentionRecord, scores: Tensor, hidden: Tensor | None, n: int) -> Tensor:
@@ -481,39 +529,34 @@ def is_shifted(joined: AttentionRecord, scores: Tensor, hidden: Tensor | None, n
     return shifted[:, None].expand(-1, len(scores) // n).reshape(-1, 1, 1)
 
 
-def comparable_scores(
-    triple: Sequence[Tensor], shifted: Tensor, hidden: Tensor | None, ignored: Tensor | None
-) -> Iterator[Tensor]:
-    """Yield scores that can be compared: 0 where hidden, and centered where the model shifts."""
-    if hidden is not None and ignored is not None:
-        hidden = hidden | ignored
-    n = triple[0].shape[-1]
-    shown = n if hidden is None else (~hidden).sum(-1, keepdim=True).clamp(min=1)
-    for visible in _double(triple, hidden):  # what is hidden may be any number
-        scores = visible - (visible.sum(-1, keepdim=True) / shown).where(shifted, 0.0)
-        yield scores if hidden is None else scores.masked_fill_(hidden, 0.0)
-
-
-def _of_logarithms(
-    ours: Tensor, model: Tensor, run: Tensor, hidden: Tensor | None, precision: Precision
+def _of_weights(
+    ours: Tensor, model: Tensor, run: Tensor, logs: Tensor, shown: Tensor | None, tiny: float
 ) -> Numbers:
-    """Measure what weights alone have: the slope of their logarithms, and exact zeros."""
+    """Measure what weights alone have: the slope of their logarithms, and exact zeros.
+
+    logs : those of ours, up to a number for each row. Differences are rounded to float32 after they
+    were computed: log y - log x = log1p((y - x) / x).
+
+    Returns the sums of each head, and of its "rows" (heads, m, 5): the number and the sum of the
+    logarithms of z, the largest differences of y and z, and the largest weight that should be 0.
+    """
+    values = torch.empty(3, *ours.shape, device=ours.device)
+    rounded, values[0], values[1:] = ours.float(), logs, _differences(ours, model, run)
+    errors = values[1:].amax(-1).maximum(-values[1:].amin(-1))
+    leaking = torch.zeros_like(errors[0])
     # Below the smallest normal number of the dtype a logarithm is mostly rounding.
-    unusable = ~(torch.minimum(ours, torch.minimum(run, model)) > precision.tiny)
-    leaking = torch.zeros(len(ours), dtype=torch.bool, device=ours.device)
-    if hidden is not None:
-        unusable |= hidden
-        leaking = (((ours != 0) | (model != 0)) & hidden).flatten(1).any(1)
-    count = (~unusable).sum(-1, keepdim=True).clamp(min=1)
-
-    def centered_log(weights: Tensor) -> Tensor:
-        """Return log weights minus their row's mean, which are centered scores up to rounding."""
-        logs = weights.masked_fill(unusable, 1.0).log_()
-        return logs.sub_(logs.sum(-1, keepdim=True) / count).masked_fill_(unusable, 0.0)
-
-    x = centered_log(ours)
-    dy, dz = centered_log(model).sub_(x), centered_log(run).sub_(x)
-    return {"leaking": leaking, **regression(x, dy, dz)}
+    usable = rounded.minimum(torch.minimum(model, run).float()).gt_(tiny)
+    if shown is not None:
+        leaking = rounded.maximum(model.abs()).nan_to_num_(1.0, 1.0).mul_(1 - shown).amax(-1)
+        usable *= shown
+    # -inf where the model's weight is less than 1e-7 of ours, and NaN where both are 0.
+    values[1:].div_(rounded).log1p_().nan_to_num_(0.0, _FAR, -_FAR)
+    values *= usable
+    count = usable.sum(-1, keepdim=True)
+    # Centered in each row, x are centered scores up to rounding; so y need not be centered.
+    values[0].sub_(values[0].sum(-1, keepdim=True) / count.clamp(min=1)).mul_(usable)
+    rows = torch.stack((count.squeeze(-1), values[2].sum(-1), *errors, leaking), -1)
+    return {"rows": rows, **regression(values.flatten(2))}
 
 
 def _measure_output(
@@ -537,21 +580,23 @@ def _measure_output(
         for n in (0, 1)
     )
     found = _measure_vectors(x, model, z, ignored)
-    x, y, z = _double((x, model, z), ignored)
-    dy, dz, sums = (y - x).flatten(1), (z - x).flatten(1), []
+    differences, sums = _differences(x, model, z), []
+    if ignored is not None:
+        differences.masked_fill_(ignored, 0.0)
+    differences = differences.flatten(2)  # (2, L, m·d_model)
+    found["of heads zz"] = torch.linalg.vecdot(differences[1], differences[1])
     for some, one, sides in groups:
-        blocks = []
-        for part in parts_of_output(one, sides[2]):
-            added = part.view(len(part), -1, m, part.shape[-1])
+        blocks, across = [], differences[:, some].permute(1, 2, 0).float()
+        for part in parts_of_output(one, sides[2].float()):
+            added = part.view(len(part), -1, m, part.shape[-1])  # (h, N, m, d_model)
             if ignored is not None:
                 added.masked_fill_(ignored[some], 0.0)
-            flat = added.flatten(2).transpose(0, 1)  # (N, h, m·d_model)
-            across = [(flat @ d[some, :, None]).squeeze(-1) for d in (dy, dz)]
-            square = torch.linalg.vecdot(flat, flat)
-            blocks.append(torch.stack([square, *across, (flat != 0).sum(-1)]))
-        sums.append(torch.cat(blocks, -1))
+            sizes = torch.linalg.vector_norm(added, dim=-1)
+            count = (sizes != 0).sum(-1) * added.shape[-1]
+            both = (added.flatten(2).transpose(0, 1) @ across).permute(2, 1, 0)
+            blocks.append(torch.stack((sizes.square().sum(-1), *both, count)))  # (4, h, N)
+        sums.append(torch.cat(blocks, 1).mT)
     names = [f"of heads {name}" for name in REGRESSION[:4]]
-    found["of heads zz"] = torch.linalg.vecdot(dz, dz)
     return found | dict(zip(names, torch.cat(sums, 1), strict=True))
 
 

@@ -102,7 +102,7 @@ def _checks(measured: Measured, numbers: Numbers) -> list[StageCheck]:
         sums = {name: numbers[name].sum(1, keepdim=True) for name in REGRESSION}
         of_all = slope(sums, step=precision.eps, least=precision.slope)
         size = slopes[0].abs()
-        leaking = numbers["leaking"] > 0
+        leaking = numbers["leaking"] != 0
         # Where only all together are off, the worst head is named.
         off |= leaking | (_is_off(of_all) & (size >= size.amax(1, keepdim=True)))
     elif stage != "scores":
@@ -112,11 +112,12 @@ def _checks(measured: Measured, numbers: Numbers) -> list[StageCheck]:
     if stage == "output":
         of_all, slopes = slopes, slope(numbers, "of heads ", least=2 * precision.slope)
         off |= _is_off(slopes).any(1, keepdim=True)
-    finite = (differences.isfinite() & largest.isfinite()).all(1)
+    finite = (differences + largest).isfinite().all(1).tolist()
+    hidden_zero = [True] * len(off) if leaking is None else (~leaking.any(1)).tolist()
     lists = [differences, tolerances, own_errors, *(slopes or ()), *(of_all or ())]
     columns = [value.tolist() for value in lists]
     rows = zip(
-        measured.records, numbers["rows"].flatten().tolist(), finite.tolist(), off, *columns,
+        measured.records, numbers["rows"].flatten().tolist(), finite, off.tolist(), *columns,
         strict=True,
     )  # fmt: skip
     return [
@@ -130,12 +131,12 @@ def _checks(measured: Measured, numbers: Numbers) -> list[StageCheck]:
             own_errors=tuple(own),
             compared=int(count) * measured.width,
             finite=is_finite,
-            failed_heads=failed_heads(flags),
+            failed_heads=tuple(head for head, is_off in enumerate(flags) if is_off),
             slope_errors=tuple(errors[0]) if errors else (),
             slope_tolerances=tuple(errors[1]) if errors else (),
             slope_error=errors[2][0] if len(errors) > 2 else None,
             slope_tolerance=errors[3][0] if len(errors) > 2 else None,
-            hidden_zero=True if leaking is None else not bool(leaking[n].any()),
+            hidden_zero=hidden_zero[n],
         )
         for n, (record, count, is_finite, flags, each, most, own, *errors) in enumerate(rows)
     ]
@@ -224,14 +225,14 @@ def largest_by_head(tensor: Tensor) -> Tensor:
     return largest
 
 
-def regression(x: Tensor, dy: Tensor, dz: Tensor) -> Numbers:
-    """Return the sums of each head by which y = x + dy and z = x + dz are regressed on x."""
-    x, dy, dz = (values.flatten(1) for values in (x, dy, dz))
-    pairs = ((x, x), (x, dy), (x, dz), (x != 0, None), (dz, dz))
-    return {
-        name: a.sum(1) if b is None else torch.linalg.vecdot(a, b)
-        for name, (a, b) in zip(REGRESSION, pairs, strict=True)
-    }
+def regression(values: Tensor) -> Numbers:
+    """Return the sums of each head by which y and z are regressed on x.
+
+    values : x, y - x and z - x, (3, heads, N).
+    """
+    x, _, dz = values
+    sums = (x.unsqueeze(1) @ values.permute(1, 2, 0)).squeeze(1).unbind(-1)
+    return dict(zip(("xx", "xy", "xz", "zz"), (*sums, torch.linalg.vecdot(dz, dz)), strict=True))
 
 
 def slope(
@@ -244,7 +245,7 @@ def slope(
     `step`. Rows without spread have the slope 0, and the canary then shows that nothing is proven.
     """
     xx, xy, xz, count, zz = (numbers[prefix + name] for name in REGRESSION)
-    spread = xx.clamp(min=torch.finfo(xx.dtype).tiny)
+    spread = xx.clamp(min=torch.finfo(torch.float32).tiny)  # some sums are in float32
     run_slope, variance = xz / spread, zz / count.clamp(min=1) + step**2
     standard_error = (variance / spread).sqrt()
     return xy / spread, (3 * run_slope.abs()).maximum(4 * standard_error).clamp(min=least)

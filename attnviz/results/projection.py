@@ -234,7 +234,13 @@ def source(record: AttentionRecord, stage: str) -> Tensor | None:
 
 def begin(part: HeadProjection, X: Tensor) -> Tensor:
     """Return X W_h + b_h of every head h, (heads, T, d)."""
-    heads = formula.head_linear(follow(part.before, X), part.weight.to(X), _to(part.bias, X))
+    inputs, bias = follow(part.before, X), _to(part.bias, X)
+    if X.dtype == torch.float64:  # where one product of all heads is twice as fast
+        W = part.weight.transpose(0, 1).to(X, memory_format=torch.contiguous_format).flatten(1)
+        joined = formula.linear(inputs, W, None if bias is None else bias.flatten())
+        heads = split_heads(joined, len(part.weight))
+    else:
+        heads = formula.head_linear(inputs, part.weight.to(X), bias)
     return heads if part.beside is None else formula.share(_linear(part.beside, X), heads)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,6 @@ from torch.testing import assert_close
 
 from attnviz.agreement.compare import (
     Visible,
-    comparable_scores,
     compare,
     is_shifted,
     model_values,
@@ -52,6 +51,20 @@ class StageValues:
             CLOSE: _is_close(self.model.to(self.dtype), self.ours.to(self.dtype)),
             FLASH: bool(error <= 2 * plain),  # False for NaN
         }
+
+
+def comparable_scores(
+    triple: Sequence[Tensor], shifted: Tensor, hidden: Tensor | None, ignored: Tensor | None
+) -> Iterator[Tensor]:
+    """Yield scores that can be compared: 0 where hidden, and centered where the model shifts."""
+    if hidden is not None and ignored is not None:
+        hidden = hidden | ignored
+    n = triple[0].shape[-1]
+    shown = n if hidden is None else (~hidden).sum(-1, keepdim=True).clamp(min=1)
+    for values in triple:  # what is hidden may be any number
+        visible = values if hidden is None else values.masked_fill(hidden, 0.0)
+        scores = visible - (visible.sum(-1, keepdim=True) / shown).where(shifted, 0.0)
+        yield scores if hidden is None else scores.masked_fill_(hidden, 0.0)
 
 
 def _cosine(x: Tensor, y: Tensor) -> float:
