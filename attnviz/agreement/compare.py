@@ -57,6 +57,7 @@ from attnviz.results.projection import (
     project_all,
     source,
 )
+from attnviz.runtime.libraries import free
 from attnviz.runtime.precision import exact_products
 
 CANARY = 1.01  # the factor on the scale that must be caught
@@ -67,7 +68,8 @@ _MAPS = STAGES[3:5]
 _TERMS = ("capped_bias", "bias", "mask", "sinks")  # of all heads, or one for each
 _SIZES = ("largest_by_head", "differences", "own_errors")
 _FAR = 88.0  # no logarithm of a weight above the smallest normal number is further from 0
-_AT_ONCE = {"cpu": 2**18, "cuda": 2**22}  # numbers of maps that are measured together
+_AT_ONCE = 2**18  # numbers of maps that are measured together on a CPU
+_BYTES = 14 * 8  # that measuring one takes: 14 maps in float64
 
 
 def verify(
@@ -221,7 +223,10 @@ def _compare(
 
 
 def _limit(record: AttentionRecord) -> int:
-    return _AT_ONCE.get(record.query.device.type, _AT_ONCE["cuda"])
+    """Return how many numbers of maps are measured at once: a quarter of a GPU's free memory."""
+    device = record.query.device
+    memory = (free(device) or 0) if device.type != "cpu" else 0
+    return max(_AT_ONCE, memory // 4 // _BYTES)
 
 
 def _form(record: AttentionRecord, expected: Values) -> object:
@@ -400,10 +405,10 @@ def _measure(
     return measured
 
 
-def _cat(parts: Iterable[Tensor]) -> Tensor:
+def _cat(parts: Iterable[Tensor], dim: int = 0) -> Tensor:
     """Join tensors; one alone is not copied."""
     first, *others = parts
-    return torch.cat([first, *others]) if others else first
+    return torch.cat([first, *others], dim) if others else first
 
 
 def _measure_vectors(x: Tensor, y: Tensor, z: Tensor, ignored: Tensor | None) -> Numbers:
@@ -580,24 +585,27 @@ def _measure_output(
         for n in (0, 1)
     )
     found = _measure_vectors(x, model, z, ignored)
-    differences, sums = _differences(x, model, z), []
+    differences = _differences(x, model, z)
     if ignored is not None:
         differences.masked_fill_(ignored, 0.0)
     differences = differences.flatten(2)  # (2, L, m·d_model)
     found["of heads zz"] = torch.linalg.vecdot(differences[1], differences[1])
+    sizes: list[Tensor] = []
+    products: list[Tensor] = []
     for some, one, sides in groups:
-        blocks, across = [], differences[:, some].permute(1, 2, 0).float()
+        across, of_group = differences[:, some].permute(1, 2, 0).float(), []
         for part in parts_of_output(one, sides[2].float()):
             added = part.view(len(part), -1, m, part.shape[-1])  # (h, N, m, d_model)
             if ignored is not None:
                 added.masked_fill_(ignored[some], 0.0)
-            sizes = torch.linalg.vector_norm(added, dim=-1)
-            count = (sizes != 0).sum(-1) * added.shape[-1]
-            both = (added.flatten(2).transpose(0, 1) @ across).permute(2, 1, 0)
-            blocks.append(torch.stack((sizes.square().sum(-1), *both, count)))  # (4, h, N)
-        sums.append(torch.cat(blocks, 1).mT)
+            size = torch.linalg.vector_norm(added, dim=-1).transpose(0, 1)  # (N, h, m)
+            of_group.append((size, added.flatten(2).transpose(0, 1) @ across))  # (N, h, 2)
+        for whole, parts in zip((sizes, products), zip(*of_group, strict=True), strict=True):
+            whole.append(_cat(parts, 1))
+    of_rows, (xy, xz) = torch.cat(sizes), torch.cat(products).unbind(-1)
+    sums = of_rows.square().sum(-1), xy, xz, (of_rows != 0).sum(-1) * model.shape[-1]
     names = [f"of heads {name}" for name in REGRESSION[:4]]
-    return found | dict(zip(names, torch.cat(sums, 1), strict=True))
+    return found | dict(zip(names, sums, strict=True))
 
 
 @checked_scalars

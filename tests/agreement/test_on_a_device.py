@@ -94,7 +94,7 @@ def stop_at_the_copy(monkeypatch):
         raise Copied
 
     def stop():
-        for module in (compare, streamed, verdict):
+        for module in (streamed, verdict):
             monkeypatch.setattr(module, "copy_to_cpu", copy)
 
     return stop
@@ -182,7 +182,7 @@ def test_blocks_of_heads_give_the_same_proof(whole, reduced, monkeypatch):
     for size in (1, 100):
         monkeypatch.setattr(projections, "_NUMBERS", {"cpu": size, "cuda": size})
         monkeypatch.setattr(streamed, "_WEIGHTS", {"cpu": size, "cuda": size})
-        monkeypatch.setattr(compare, "_AT_ONCE", {"cpu": size, "cuda": size})
+        monkeypatch.setattr(compare, "_limit", lambda _, size=size: size)
         report = agreement.verify(*verified[0], **verified[1])
         for check, wanted in zip(report.checks, expected.checks, strict=True):
             assert check.differences == wanted.differences
