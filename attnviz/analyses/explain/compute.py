@@ -131,8 +131,6 @@ def explain(
     >>> why.names[why.credit.nan_to_num().argmax()]
     'Eiffel'
     """
-    if number not in ("log-probability", "logit"):
-        raise InputError(f"The number must be log-probability or logit, not {number!r:.60}.")
     generate = positive_number(generate, "generate")
     if isinstance(reference, str):
         expect_words(reference, "The reference")
