@@ -214,8 +214,10 @@ def _encode(
     for key, encoding in sorted(encodings.items()):
         head = heads[key][number]
         if encoding:
-            levels = encoding.get("map")
-            error = head.error_of_vectors if levels is None else head.error_of_map(levels)
+            if levels := encoding.get("map"):
+                error = float((head.codes("map", levels).values - head.weights).abs().max())
+            else:
+                error = head.error_of_vectors
             exact[key] = {"error": float(_ERROR.create_decimal(error))}
             for name, levels in encoding.items():
                 exact[key][name] = head.codes(name, levels).add_to(blocks)
@@ -589,10 +591,6 @@ class Head:
             "hidden": [] if visible.keys is None else (~visible.keys).nonzero().flatten().tolist(),
             "added": added,
         }
-
-    def error_of_map(self, levels: int) -> float:
-        """Return the largest error of the quantized map."""
-        return float((self.codes("map", levels).values - self.weights).abs().max())
 
     @cached_property
     def error_of_vectors(self) -> float:
