@@ -199,16 +199,14 @@ def view(
         if explain is not None:
             raise InputError("A page of two results has no explanations. Leave one out.")
         _expect_same_shape(result, compare)
-    layer, heads, _ = choose_head(result, layer, head)
+    layer, (head,), _ = choose_head(result, layer, head)
     if show == "steps" and not result.streamed:
         result = result.without_linear("steps need")
         result.record(layer).expect_vectors("steps need")
-    if len(heads) > 1:
-        raise InputError(f"A page shows one head first, not {heads}. Choose one of them.")
     start = {
         "stack": result.stack().stacks[0],
         "layer": layer,
-        "head": heads[0],
+        "head": head,
         "view": show,
         "words": words,
     }

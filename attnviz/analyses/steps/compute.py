@@ -81,10 +81,7 @@ def steps(
     ['X', 'Q', 'K', 'V', 'scores', 'scaled scores', 'weights', 'A', 'heads', 'output']
     """
     result = attended(result, model, inputs)
-    layer, heads, reason = choose_head(result, layer, head)
-    if len(heads) != 1:
-        raise InputError(f"Steps shows one head, not {len(heads)}. Choose one of them.")
-    (head,) = heads
+    layer, (head,), reason = choose_head(result, layer, head)
     record = result.record(layer)
     row, label, notes = _find_query(record.query_axis, word)
     if isinstance(record, results.LinearAttention):
