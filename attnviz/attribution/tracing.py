@@ -183,8 +183,7 @@ def activations(model: nn.Module, apply: Callable[[Elementwise, Tensor], Tensor]
         with outside_function_modes():
             return apply(original, x)
 
-    functions = {m: partial(run, m.forward) for m in model.modules() if _is_activation(m)}
-    with computing(functions):
+    with computing({m: partial(run, m.forward) for m in model.modules() if _is_activation(m)}):
         yield
 
 

@@ -48,8 +48,7 @@ def compare(
     """
     if isinstance(result, CheckpointsResult):
         return _draw_checkpoints(result, width, caption)
-    names = _names(result)
-    with new_page(width, caption, [*names, *result.statistics]) as page:
+    with new_page(width, caption, [*_names(result), *result.statistics]) as page:
         top = page.heading(_finding(result)) + 0.06
         nothing = torch.zeros(len(result.heads), dtype=torch.bool, device="cpu")
         panels = [Panel("how far apart the maps are", "apart", result.apart, unsure=nothing)]
@@ -85,11 +84,10 @@ def _farthest(result: CompareResult) -> list[int]:
 def _caption(result: CompareResult) -> list[str]:
     first, second = _names(result)
     changes = [provenance.with_changes for provenance in result.provenances]
-    order = _farthest(result)[:8]
     most = ", ".join(
         f"{result.heads[n]} ({result.apart[n]:.2g}, {result.apart_low[n]:.2g} to "
         f"{result.apart_high[n]:.2g})"
-        for n in order
+        for n in _farthest(result)[:8]
     )
     other = result.agreements[1 - result.agreements.index(result.agreement)]
     return [

@@ -711,8 +711,7 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> HeadMatches:
         for head, (row, rests) in enumerate(both):
             above = functional - {word for k, word in others.items() if row[k] >= row[j]}
             rank = 1 + sum(bool(row[k] > row[j]) for k in others)
-            score = row[j].item()
-            heads.append(HeadMatch(record.layer, head, score, rank, above, resting=rests))
+            heads.append(HeadMatch(record.layer, head, row[j].item(), rank, above, resting=rests))
     heads.sort(key=lambda head: -head.score)
     words = rows.labels[i], columns.labels[j]
     meaning = f"weight from “{words[0]}” to “{words[1]}”"

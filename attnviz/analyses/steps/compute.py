@@ -194,8 +194,7 @@ class _HeadStages:
                 if not projection.before and projection.beside is None:
                     d_in, width = projection.weight.shape[-2:]
                     factors = ((len(values), d_in), (d_in, width))
-            checked = self._agreement(stage, number)
-            yield Stage(name, formula, values, factors, rows=side, **checked)
+            yield Stage(name, formula, values, factors, rows=side, **self._agreement(stage, number))
 
     def scored(self) -> Iterator[Stage]:
         """Yield QKᵀ, the scaled scores, the full scores with bias and mask, and the weights."""
