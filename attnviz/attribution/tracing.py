@@ -118,7 +118,7 @@ class AttentionTracer(TorchFunctionMode):
 
         A sink that is a parameter stands behind the keys, and is always read.
         """
-        gate = self.place.within(gate)
+        gate = gate[..., self.place.queries, self.place.keys]
         if scores.shape[-1] == gate.shape[-1] + 1:
             gate = pad(gate, (0, 1), value=True)
         return gate if scores.shape[-2:] == gate.shape[-2:] else None

@@ -28,12 +28,8 @@ _TARGETS = {"self": "the token itself", "induction": "what followed the same tok
 class SeveralModels:
     """What results of several models over one corpus have in common: a report of each."""
 
-    texts: int
-    tokens: int
-    notes: tuple[str, ...]
     agreements: tuple[AgreementReport, ...]
     provenances: tuple[Provenance, ...]
-    left_out: tuple[int, ...]
 
     @property
     def agreement(self) -> AgreementReport:
