@@ -137,7 +137,6 @@ class _HeadGroup:
         (self.near,) = arrays(buffers.near)
         self.by_row = arrays(buffers.lse, buffers.entropy, buffers.distance, buffers.marked)
         self.top = arrays(buffers.top_keys, buffers.top_weights)
-        self.attended = buffers.attended.transpose(0, 1).numpy()  # as it lies in memory
 
     def reduce(self, starts: Sequence[int], sums: list[Any], stop: Event) -> bool:
         """Reduce the blocks of rows that start there; return whether all results are finite."""
@@ -194,8 +193,9 @@ class _RowBlock:
         )
         if group.values is not None:
             torch.bmm(group.values[:, columns].mT, S, out=self.A)
-            heads_first = group.heads.start
-            kernels.write_output(self.A.numpy(), self.total, start, heads_first, group.attended)
+            total = torch.from_numpy(self.total)[:, None]
+            self.A.mul_(torch.where(total > 0, 1 / total, 0))
+            plan.buffers.attended[group.heads, rows] = self.A.mT
         if plan.buffers.top:
             kernels.unpack(self.best, self.shift, self.total, start, *group.top)
         return bool(kernels.finish(self.sums, self.shift, self.total, start, *group.by_row))
