@@ -179,7 +179,8 @@ class _RowBlock:
         S = self._scores(rows, columns)
         tile = S.numpy()
         if plan.buffers.top:
-            kernels.find_largest(tile, first, self.best)
+            chunk = max(1, round((tile.shape[1] / plan.buffers.top) ** 0.5))
+            kernels.find_largest(tile, first, chunk, self.best)
         self.shift.fill(0)
         cells = self._weigh(tile, first, row_key)
         if not self._divide(sinks, plan.empty[rows]):

@@ -174,16 +174,34 @@ def finish(sums, shift, total, row, lse, entropy, distance, marked):
 
 
 @njit(fastmath=_LANES, nogil=True, cache=True)
-def find_largest(S, first, best):
-    """Write the largest scores of each row into `best` (h, k, rows), each packed with its key."""
+def find_largest(S, first, chunk, best):
+    """Write the largest scores of each row into `best` (h, k, rows), each packed with its key.
+
+    They are in the k chunks of keys with the largest maxima: each is the maximum of its chunk, or
+    comes after a larger one in it.
+    """
     h, keys, rows = S.shape
-    x = np.empty(rows, np.int64)
+    k = best.shape[1]
+    chunks, x = np.empty((k, rows), np.int64), np.empty(rows, np.int64)
+    top = np.empty(rows, np.float32)
     best[:] = NO_KEY
     for head in range(h):
-        for key in range(keys):
+        chunks[:] = NO_KEY
+        for c in range(-(-keys // chunk)):
+            top[:] = _NEVER
+            for key in range(c * chunk, min(keys, (c + 1) * chunk)):
+                s = S[head, key]
+                for r in range(rows):
+                    top[r] = max(top[r], s[r])
             for r in range(rows):
-                x[r] = _packed(S[head, key, r], first + key)
-            _sort_in(x, best[head])
+                x[r] = _packed(top[r], c)
+            _sort_in(x, chunks)
+        for i in range(min(k, -(-keys // chunk))):
+            for step in range(chunk):
+                for r in range(rows):
+                    key = _index(chunks[i, r]) * chunk + step
+                    x[r] = _packed(S[head, key, r], first + key) if key < keys else NO_KEY
+                _sort_in(x, best[head])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
