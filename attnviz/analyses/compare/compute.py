@@ -47,7 +47,7 @@ from attnviz.analyses.survey.result import SURE, HeadName
 from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError
 from attnviz.heads import NAMES, WeightStatistics
-from attnviz.models.checkpoint import SpecialTokens, expect_heads
+from attnviz.models.checkpoint import SpecialTokens, locate_checkpoint
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport, AttentionResult
 from attnviz.results.arguments import checked_scalars
@@ -119,7 +119,7 @@ def compare(
         raise InputError("There is nothing to compare. Name two models or more.")
     for checkpoint in checkpoints:
         if isinstance(checkpoint, str | os.PathLike):
-            expect_heads(checkpoint)  # a wrong name is an error before the others are read
+            locate_checkpoint(checkpoint)  # a wrong name is an error before the others are read
     opened = [partial(_open, checkpoint, special_tokens) for checkpoint in checkpoints]
     options = texts, column, pairs, truncate, skip_bad
     if len(opened) == 2:
