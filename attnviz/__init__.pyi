@@ -5,7 +5,6 @@ from .analyses.ablate.result import AblationResult as AblationResult
 from .analyses.check.compute import check as check
 from .analyses.check.result import CheckResult as CheckResult
 from .analyses.compare.compute import compare as compare
-from .analyses.compare.result import CheckpointsResult as CheckpointsResult
 from .analyses.compare.result import CompareResult as CompareResult
 from .analyses.doctor.compute import doctor as doctor
 from .analyses.doctor.result import DoctorResult as DoctorResult

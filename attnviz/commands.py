@@ -235,11 +235,11 @@ def explore(call: Call) -> int:
 def compare(call: Call) -> int:
     """Compare checkpoints head by head over a corpus: which heads changed, with intervals."""
     from attnviz.analyses.survey.corpus import check_corpus_name
-    from attnviz.models.checkpoint import expect_heads
+    from attnviz.models.checkpoint import locate_checkpoint
 
     check_corpus_name(call.values["texts"])
     for name in call.values["models"]:
-        expect_heads(name)  # a wrong name is an error before the others are read
+        locate_checkpoint(name)  # a wrong name is an error before the others are read
     call.values["models"] = [partial(call.load, name) for name in call.values["models"]]
     return call.report(call.compute())
 

@@ -12,7 +12,7 @@ import attnviz
 
 PUBLIC = """
     AblationResult AgreementReport Architecture AttentionMap AttentionRecord AttentionResult
-    AttnvizError AttnvizWarning CheckResult CheckpointsResult CompareResult DoctorResult
+    AttnvizError AttnvizWarning CheckResult CompareResult DoctorResult
     ExampleResult ExplainResult ExploreResult HeadMaps InputError MapSummary Model ModelError
     OutputError SensesResult ShiftResult StepsResult StreamedAttention SurveyResult View ablate
     architectures attend attention_map check compare doctor example explain explain_generation

@@ -242,8 +242,6 @@ def head_effects(score: Score, *, exact: int = EXACT) -> HeadEffects:
 
     Source: attribution patching (Syed et al. 2023, arXiv:2310.10348).
     """
-    if exact < 0:
-        raise InputError(f"exact should be 0 or more heads, not {exact}.")
     run = HeadRun.of(score)
     zeros = replace_outputs(run, "zero")
     with torch.enable_grad():
@@ -543,8 +541,6 @@ def replace_outputs(run: HeadRun, how: Ablation, others: Sequence[Outputs] = ())
     outputs = run.outputs
     if how == "zero":
         return [torch.zeros_like(output) for output in outputs]
-    if how not in ("mean", "resample"):
-        raise InputError(f"how should be zero, mean or resample, not {how!r}.")
     if len(run.rows) < (1 if others else 2):
         raise InputError(
             f"The text is too short to replace the output of a head by its {how} over other "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attribution.reference import Reading, is_causal
-from attnviz.attribution.target import Readout, Target, base_of, unembedding_of
+from attnviz.attribution.target import Readout, Target, base_of
 from attnviz.attribution.tracing import StoredRun, blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean
@@ -251,17 +251,12 @@ def logit_lens(target: Target, row: int, *, k: int = 5) -> LogitLens:
     The residual stream after a layer takes the place of that after the last layer. The model then
     computes its own final norm, head and unembedding. The last row is the model's prediction.
 
-    row : the position: in a causal model the one before the predicted token, in a masked one that
-    of the mask.
+    target : of a model that predicts tokens. row : the position: in a causal model the one before
+    the predicted token, in a masked one that of the mask.
 
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
     module = target.model.module
-    if unembedding_of(module) is None:
-        raise ModelError(
-            f"{target.model.name} has no unembedding, so its layers predict no tokens. Choose a "
-            "causal or masked language model, loaded with its head."
-        )
     stored = StoredRun(target.readout.bases[-1])
     with torch.no_grad(), stored.record():
         last = module(**target.inputs)[0][0]

@@ -20,7 +20,6 @@ class WordResult(Result):
     """Base of results that give a number to each word of a text."""
 
     words: tuple[str, ...]
-    tokens: tuple[str, ...]
     positions: tuple[tuple[int, ...], ...]
     causal: Mapping[str, Tensor]
 

@@ -28,10 +28,6 @@ class Place(NamedTuple):
     queries: slice = _ALL
     keys: slice = _ALL
 
-    def within(self, gate: Tensor) -> Tensor:
-        """Return the part of a gate (…, T, T) that concerns this attention, (…, m, n)."""
-        return gate[..., self.queries, self.keys]
-
     def spread(self, numbers: Tensor, T: int) -> Tensor:
         """Return numbers of the keys (…, n) as numbers of all tokens, (…, T), 0 elsewhere."""
         spread = numbers.new_zeros(*numbers.shape[:-1], T)

@@ -118,7 +118,7 @@ class AttentionTracer(TorchFunctionMode):
 
         A sink that is a parameter stands behind the keys, and is always read.
         """
-        gate = self.place.within(gate)
+        gate = gate[..., self.place.queries, self.place.keys]
         if scores.shape[-1] == gate.shape[-1] + 1:
             gate = pad(gate, (0, 1), value=True)
         return gate if scores.shape[-2:] == gate.shape[-2:] else None
@@ -183,8 +183,7 @@ def activations(model: nn.Module, apply: Callable[[Elementwise, Tensor], Tensor]
         with outside_function_modes():
             return apply(original, x)
 
-    functions = {m: partial(run, m.forward) for m in model.modules() if _is_activation(m)}
-    with computing(functions):
+    with computing({m: partial(run, m.forward) for m in model.modules() if _is_activation(m)}):
         yield
 
 

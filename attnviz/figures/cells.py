@@ -151,8 +151,7 @@ class WeightScale:
             low = self.norm.vmin if look.vmin is None else look.vmin
             norm = type(self.norm)(low, top if look.vmax is None else look.vmax)
         colors = self.colors if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
-        nothing = torch.zeros_like(self.uninformative)
-        return WeightScale(norm, None, nothing, self.masked, colors)
+        return WeightScale(norm, None, torch.zeros_like(self.uninformative), self.masked, colors)
 
     def pooled(self, size: tuple[int, int]) -> WeightScale:
         """Return the scale of maps that `pool_largest` pools to a size."""

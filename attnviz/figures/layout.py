@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, takewhile
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import matplotlib.pyplot as plt
 from matplotlib import get_backend, rcParams
@@ -143,8 +143,6 @@ class Page:
     def __init__(
         self, width: float, caption: CaptionLength = "short", *, shown: bool = False
     ) -> None:
-        if caption not in get_args(CaptionLength):
-            raise InputError(f'caption must be "short" or "full", not {caption!r:.60}.')
         if not 40 <= width <= 2000:
             raise InputError(
                 f"The width must be 40 to 2000 mm, not {width:g}. "

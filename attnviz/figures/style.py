@@ -226,8 +226,6 @@ def style(
     ):
         hint = did_you_mean(font, _font_names()) or "Install it, or name one of matplotlib's fonts."
         raise InputError(f"The font {font!r:.60} is not installed. {hint}")
-    if theme is not None and not (isinstance(theme, str) and theme in _THEMES):
-        raise InputError(f'theme must be "light" or "dark", not {theme!r:.60}.')
     outer_font, outer_colors = _CHOSEN.get()
     chosen = outer_font if font is None else font
     colors = outer_colors if theme is None else _THEMES[theme]

@@ -21,13 +21,7 @@ from attnviz.inputs.spelling import read_labels
 from attnviz.inputs.text import continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.io.files import is_file, read_arrays, read_text
-from attnviz.models.pretrained import (
-    count_inputs,
-    embedding_rows,
-    forward_parameters,
-    input_kinds,
-    main_input,
-)
+from attnviz.models import pretrained
 from attnviz.results import Axis
 from attnviz.results.text import counted
 from attnviz.runtime.compat import attention_implementation
@@ -137,8 +131,8 @@ def encode_arguments(
     Raises InputError for a name that the model's forward does not take.
     """
     module = checkpoint.module
-    names = forward_parameters(module)
-    main_name = main_input(module)
+    names = pretrained.forward_parameters(module)
+    main_name = pretrained.main_input(module)
     values = {name or main_name: value for name, value in given.values.items()}
     for name in values:
         if reason := _REFUSED.get(name):
@@ -173,7 +167,7 @@ def encode_arguments(
         axes["text"] = (fill_placeholders(checkpoint, axes["text"][0], "image", values, None),)
     tokenizer = checkpoint.target_tokenizer
     decoded = values.get("decoder_input_ids")
-    count = count_inputs(module, values)
+    count = pretrained.count_inputs(module, values)
     if _are_ids(decoded):
         # Of a sound, each token is several codes, or each codebook has a row.
         of_codebooks = len(decoded) > count and len(decoded) % count == 0
@@ -198,14 +192,14 @@ def _expect_ids(checkpoint: Checkpoint, name: str, ids: Tensor) -> None:
     if ids.dim() < 2:
         raise InputError(f"{name} are rows, one for each input: (N, T). Give {name}[None].")
     # Placeholders of images and sounds may have no row; a decoder may have another embedding.
-    is_text = input_kinds(module) == ("text",) and name == "input_ids"
+    is_text = pretrained.input_kinds(module) == ("text",) and name == "input_ids"
     if is_text and (outside := outside_embedding(module, ids)):
         raise InputError(f"{name} {outside}. Give ids of {checkpoint.name}.")
 
 
 def outside_embedding(module: Any, ids: Tensor) -> str | None:
     """Return in words that some ids have no row in the embedding; None if all have one."""
-    rows = embedding_rows(module)
+    rows = pretrained.embedding_rows(module)
     if rows is None or bool(((ids >= 0) & (ids < rows)).all()):
         return None
     return f"go from {int(ids.min())} to {int(ids.max())}, but the embedding has rows 0–{rows - 1}"
@@ -268,9 +262,9 @@ def expect_labels_fit(given: Arguments, lengths: set[tuple[int, int]]) -> None:
 
 def unfilled_note(checkpoint: Checkpoint, given: Sequence[str]) -> tuple[str, ...]:
     """Return a note on what else a model of texts reads, and was not given."""
-    if input_kinds(checkpoint.module) != ("text",):
+    if pretrained.input_kinds(checkpoint.module) != ("text",):
         return ()
-    names = [n for n in forward_parameters(checkpoint.module) if not _MADE.fullmatch(n)]
+    names = [n for n in pretrained.forward_parameters(checkpoint.module) if not _MADE.fullmatch(n)]
     if not (absent := [name for name in names if name not in given]):
         return ()
     return (

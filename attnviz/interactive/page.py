@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
@@ -195,22 +195,18 @@ def view(
     result = attended(result, model, inputs)
     compare = None if compare is None else one_result(compare, streamed=True)
     results = [one for one in (result, compare) if one is not None]
-    if show not in get_args(Show):
-        raise InputError(f"show={show!r} is no view. Choose one of {', '.join(get_args(Show))}.")
     if compare is not None:
         if explain is not None:
             raise InputError("A page of two results has no explanations. Leave one out.")
         _expect_same_shape(result, compare)
-    layer, heads, _ = choose_head(result, layer, head)
+    layer, (head,), _ = choose_head(result, layer, head)
     if show == "steps" and not result.streamed:
         result = result.without_linear("steps need")
         result.record(layer).expect_vectors("steps need")
-    if len(heads) > 1:
-        raise InputError(f"A page shows one head first, not {heads}. Choose one of them.")
     start = {
         "stack": result.stack().stacks[0],
         "layer": layer,
-        "head": heads[0],
+        "head": head,
         "view": show,
         "words": words,
     }

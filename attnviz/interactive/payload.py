@@ -140,8 +140,7 @@ def _outputs(attentions: Sequence[Attention]) -> Iterator[tuple[int, Codes]]:
     """Yield the output of each attention whose output is known, with the attention's index."""
     for index, record in enumerate(map(_record_of, attentions)):
         if record is not None and not record.signed and has_output(record):
-            output = recompute(record)["output"][0].cpu()
-            yield index, Codes.of(output, _COLOR_LEVELS, "linear")
+            yield index, Codes.of(recompute(record)["output"][0].cpu(), _COLOR_LEVELS, "linear")
 
 
 def _record_of(attention: Attention) -> AttentionRecord | None:
@@ -214,8 +213,10 @@ def _encode(
     for key, encoding in sorted(encodings.items()):
         head = heads[key][number]
         if encoding:
-            levels = encoding.get("map")
-            error = head.error_of_vectors if levels is None else head.error_of_map(levels)
+            if levels := encoding.get("map"):
+                error = float((head.codes("map", levels).values - head.weights).abs().max())
+            else:
+                error = head.error_of_vectors
             exact[key] = {"error": float(_ERROR.create_decimal(error))}
             for name, levels in encoding.items():
                 exact[key][name] = head.codes(name, levels).add_to(blocks)
@@ -589,10 +590,6 @@ class Head:
             "hidden": [] if visible.keys is None else (~visible.keys).nonzero().flatten().tolist(),
             "added": added,
         }
-
-    def error_of_map(self, levels: int) -> float:
-        """Return the largest error of the quantized map."""
-        return float((self.codes("map", levels).values - self.weights).abs().max())
 
     @cached_property
     def error_of_vectors(self) -> float:

@@ -191,7 +191,7 @@ def load_checkpoint(
             processor = unwrapped.processor if processor is None else processor
             notes = () if unwrapped.note is None else (unwrapped.note,)
             return replace(_wrap(source, tokenizer, processor), notes=notes)
-        name, folder = _locate(source, _MODEL_FILES)
+        name, folder = locate_checkpoint(source)
         if (base := _base_of(name, folder)) is not None:
             if placement:
                 raise InputError(
@@ -218,34 +218,12 @@ def load_checkpoint(
         return Checkpoint(name, module, processors, sha256, _versions(module))
 
 
-def expect_heads(
-    source: Location | None, layers: Sequence[int] = (), heads: Sequence[int] = ()
-) -> None:
-    """Raise InputError for layers or heads that the config of a checkpoint excludes.
-
-    No weights are read.
-    """
-    with pretrained.quiet():
-        name, folder = _locate(source, _MODEL_FILES)
-        if (base := _base_of(name, folder)) is not None:
-            name, folder = _locate(base, _MODEL_FILES)
-        config = pretrained.load_config(name, folder)[0]
-    title = _title(name, folder)
-    asked = {"layer": layers, "head": heads}
-    for kind, count in pretrained.counts(config).items():
-        for number in asked[kind]:
-            if count is not None and not 0 <= number < count:
-                raise InputError(
-                    f"{kind} {number} is out of range: {title} has {kind}s 0–{count - 1}."
-                )
-
-
 def _base_of(name: str, folder: Path) -> str | None:
     """Return the base model of a folder that holds only an adapter; None for any other folder."""
     if (base := base_of_adapter(name, folder)) is None:
         return None
     try:
-        is_adapter = base_of_adapter(*_locate(base, _MODEL_FILES)) is not None
+        is_adapter = base_of_adapter(*locate_checkpoint(base)) is not None
     except ModelError as error:
         raise ModelError(f"{name} is an adapter of {base!r:.200}: {error}") from error
     if is_adapter:
@@ -275,12 +253,12 @@ def _with_adapter(
     )
 
 
-def _title(name: str, folder: Path, sha256: str | None = None) -> str:
+def _title(name: str, folder: Path, sha256: str) -> str:
     """Return how figures name a model: one with a short name has a title, and known weights."""
     model = BUNDLED if name == BUNDLED.name else NAMED.get(name)
     if model is None or model.folder != folder:
         return name
-    if sha256 not in (None, model.sha256):
+    if sha256 != model.sha256:
         raise ModelError(
             f"{name}: the weights have SHA-256 {sha256}, not {model.sha256}: the file was changed. "
             f"{model.remedy}"
@@ -321,7 +299,7 @@ def _processors(
     kinds, is_object = pretrained.input_kinds(model[0]), isinstance(model[0], PreTrainedModel)
     processors = Processors()
     if isinstance(processor, str | os.PathLike):
-        processors = pretrained.load_processors(*_locate(processor, _MODEL_FILES), kinds)
+        processors = pretrained.load_processors(*locate_checkpoint(processor), kinds)
     elif processor is not None:
         processors = Processors.of(processor)
     elif folder is not None:
@@ -351,7 +329,7 @@ def _read(tokenizer: Location | PreTrainedTokenizerBase) -> PreTrainedTokenizerB
     """Return a tokenizer, loaded where its folder or its hub name is given."""
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         return tokenizer
-    return pretrained.load_tokenizer(*_locate(tokenizer, _TOKENIZER_FILES))
+    return pretrained.load_tokenizer(*locate_checkpoint(tokenizer, _TOKENIZER_FILES))
 
 
 def _expect_vocabulary_fits(
@@ -562,7 +540,9 @@ def _is_trained(vectors: Tensor) -> bool:
     return bool(norms.std() > _SPREAD * at_random * norms.mean())
 
 
-def _locate(source: Location | None, patterns: tuple[str, ...]) -> tuple[str, Path]:
+def locate_checkpoint(
+    source: Location | None, patterns: tuple[str, ...] = _MODEL_FILES
+) -> tuple[str, Path]:
     """Return name and folder of a checkpoint; `patterns` are the files to fetch from the hub."""
     if source is None:
         return _expect_here(BUNDLED)

@@ -185,32 +185,6 @@ def _release_of(settings: dict[str, Any]) -> str:
     return "Check model_type in config.json, or run pip install --upgrade transformers."
 
 
-def counts(config: Any) -> dict[str, int | None]:
-    """Return the numbers of layers, and of heads in each, as "layer" and "head".
-
-    A number is None where a config declares several of its kind. Encoder-decoders and models of
-    text and images have one for each stack, other models share layers among groups or repeat them
-    in blocks, and hybrid models have heads for each kind of layer.
-    """
-    layers = _only_count(config, "num_hidden_layers", ("layer", "group", "block"))
-    heads = _only_count(config, "num_attention_heads", ("heads",), also="num_key_value_heads")
-    return {"layer": layers, "head": None if layers is None else heads}
-
-
-def _only_count(config: Any, name: str, parts: Sequence[str], *, also: str = "") -> int | None:
-    """Return a number of a config; None if others have names with one of the parts."""
-    names = {name, config.attribute_map.get(name), also}
-    others = [
-        other
-        for other, value in config.to_dict().items()
-        if type(value) is int and other not in names and any(part in other for part in parts)
-    ]
-    count = getattr(config, name, None)
-    if others or config.is_encoder_decoder or config.sub_configs or type(count) is not int:
-        return None
-    return count
-
-
 # --- the model
 
 

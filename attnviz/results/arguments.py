@@ -37,10 +37,9 @@ _UNIONS = (Union, UnionType)
 def checked(function: Callable[P, R], *, scalars: bool = False) -> Callable[P, R]:
     """Let a function raise InputError for an argument that is not of the type it names.
 
-    Scalars of numpy become those of Python. Values of a `Literal` are left to the function, which
-    knows what they mean.
+    Scalars of numpy become those of Python.
 
-    scalars : check only numbers, flags, strings and paths.
+    scalars : check only numbers, flags, choices, strings and paths.
     """
     signature = inspect.signature(function)
 
@@ -51,6 +50,10 @@ def checked(function: Callable[P, R], *, scalars: bool = False) -> Callable[P, R
             hint = hints.get(name, Any)
             options = _options(hint)
             kinds = {get_origin(one) or one for one in options}
+            if kinds == {Literal} and not fits(value, hint):
+                *others, last = get_args(options[0])
+                choices = f"{', '.join(others)} or {last}"
+                raise InputError(f"{name} must be {choices}, not {value!r:.60}.")
             if scalars and not kinds <= _SCALARS:
                 continue
             if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attnviz.errors import InputError, whole_number
 from attnviz.results import MapSummary
 from attnviz.runtime.precision import exact_products
 from attnviz.streaming import cpu, gpu, reference
@@ -39,9 +38,6 @@ def attend(
     top : for how many keys to keep the weight, for each query.
     marked : (n,), True for the keys whose total weight to keep, for each query.
     """
-    for name, number, least in (("cells", cells, 1), ("top", top, 0)):
-        if whole_number(number, name) < least:
-            raise InputError(f"{name} must be at least {least}, not {number}.")
     output = lse = None
     if gpu.supports(spec):
         if value is not None:

@@ -5,11 +5,10 @@ The scores of a block of rows are a product by torch; `numba_kernels` reduces th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from threading import Barrier, Event, Lock
+from threading import Barrier, Event
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -28,7 +27,6 @@ ROWS = 128, 512  # of a block, at least and at most: enough for a fast product
 _FEWEST_ROWS = 64  # of a block on a text so long that more would take too much memory
 _FAR = 2**40  # more than any distance
 _TIMEOUT = 60.0  # seconds for threads to start
-_pool_lock = Lock()
 
 
 @lru_cache(maxsize=1)
@@ -139,7 +137,6 @@ class _HeadGroup:
         (self.near,) = arrays(buffers.near)
         self.by_row = arrays(buffers.lse, buffers.entropy, buffers.distance, buffers.marked)
         self.top = arrays(buffers.top_keys, buffers.top_weights)
-        self.attended = buffers.attended.transpose(0, 1).numpy()  # as it lies in memory
 
     def reduce(self, starts: Sequence[int], sums: list[Any], stop: Event) -> bool:
         """Reduce the blocks of rows that start there; return whether all results are finite."""
@@ -197,8 +194,9 @@ class _RowBlock:
         )
         if group.values is not None:
             torch.bmm(group.values[:, columns].mT, S, out=self.A)
-            heads_first = group.heads.start
-            kernels.write_output(self.A.numpy(), self.total, start, heads_first, group.attended)
+            total = torch.from_numpy(self.total)[:, None]
+            self.A.mul_(torch.where(total > 0, 1 / total, 0))
+            plan.buffers.attended[group.heads, rows] = self.A.mT
         if plan.buffers.top:
             kernels.unpack(self.best, self.shift, self.total, start, *group.top)
         return bool(kernels.finish(self.sums, self.shift, self.total, start, *group.by_row))
@@ -239,45 +237,27 @@ def on_threads(tasks: Sequence[Callable[[Event], T]]) -> list[T]:
 
     A task takes an event that is set if it should stop: another task failed, or nobody waits.
     """
-    count, stop = torch.get_num_threads(), Event()
-    if min(count, len(tasks)) == 1:
+    number, stop = torch.get_num_threads(), Event()
+    if (count := min(number, len(tasks))) == 1:
         with torch.no_grad():
             return [task(stop) for task in track(tasks)]
-    inference = torch.is_inference_mode_enabled()
-
-    def run(task: Callable[[Event], T]) -> T:
-        with torch.inference_mode(inference), torch.no_grad():
-            return task(stop)
-
-    with _pool_lock:
-        pool = _pool(count)
-    futures = [pool.submit(run, task) for task in tasks]
-    try:
-        return [future.result() for future in track(futures)]
-    finally:
-        stop.set()
-        for future in futures:
-            future.cancel()
-        wait(futures)
-
-
-@lru_cache(maxsize=1)
-def _pool(count: int) -> ThreadPoolExecutor:
-    """Return a pool of `count` threads, in each of which torch uses one thread."""
-    started = Barrier(count + 1)
+    inference, started = torch.is_inference_mode_enabled(), Barrier(count + 1)
 
     def start() -> None:
         torch.set_num_threads(1)  # for this thread, and for all threads that have not asked yet
         torch.get_num_threads()  # this thread asks before the number is set again
         started.wait(_TIMEOUT)
 
-    pool = ThreadPoolExecutor(count, "attnviz", start)
-    for _ in range(count):
-        pool.submit(lambda: None)
-    started.wait(_TIMEOUT)
-    torch.set_num_threads(count)
-    return pool
+    def run(task: Callable[[Event], T]) -> T:
+        with torch.inference_mode(inference), torch.no_grad():
+            return task(stop)
 
-
-if hasattr(os, "register_at_fork"):  # a forked process has none of the threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    with ThreadPoolExecutor(count, "attnviz", start) as pool:
+        futures = [pool.submit(run, task) for task in tasks]
+        started.wait(_TIMEOUT)
+        torch.set_num_threads(number)
+        try:
+            return [future.result() for future in track(futures)]
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)

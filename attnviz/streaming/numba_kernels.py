@@ -173,17 +173,6 @@ def finish(sums, shift, total, row, lse, entropy, distance, marked):
     return finite
 
 
-@njit(nogil=True, cache=True)
-def write_output(A, total, row, first_head, attended):
-    """Write attention vectors A (h, d_v, rows) / total into `attended` (m, H, d_v)."""
-    h, d_v, rows = A.shape
-    for head in range(h):
-        for r in range(rows):
-            by = f32(1) / total[head, r] if total[head, r] > 0 else f32(0)
-            for d in range(d_v):
-                attended[row + r, first_head + head, d] = A[head, d, r] * by
-
-
 @njit(fastmath=_LANES, nogil=True, cache=True)
 def find_largest(S, first, chunk, best):
     """Write the largest scores of each row into `best` (h, k, rows), each packed with its key.

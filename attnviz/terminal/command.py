@@ -254,7 +254,6 @@ class Call:
             command.first(self.values)
         if command.subject is not None and self.result is None:
             self.expect_in_text(*filter(None, [self.values.get("word")]))
-            self._expect_heads()
 
     def _refuse_beside_a_result(self) -> None:
         """Raise InputError for options that a saved result makes useless."""
@@ -309,15 +308,6 @@ class Call:
         text = self.inputs.get("text")
         if text is not None and not any(name in self.inputs for name in others):
             expect_in_text(words, f"{text} {self.inputs.get('pair', '')}")
-
-    def _expect_heads(self) -> None:
-        """Raise InputError for a layer or head that the model cannot have."""
-        asked = [self.values.get(name, ()) for name in ("layer", "head")]
-        if any(numbers != () for numbers in asked):
-            from attnviz.models.checkpoint import expect_heads
-
-            lists = [[n] if isinstance(n, int) else n for n in asked]
-            expect_heads(self.loads.get("model"), *lists)
 
     # --- what a command does
 

@@ -95,12 +95,6 @@ def test_a_lens_that_is_one_layer_off_is_refused(score, monkeypatch):
         logit_lens(score, 2)
 
 
-def test_a_model_without_an_unembedding_is_refused(tokenizer):
-    model = attnviz.load(tiny("gemma2"), tokenizer=tokenizer)
-    with pytest.raises(ModelError, match="has no unembedding"):
-        logit_lens(make_score(model), 2)
-
-
 def test_the_lens_leaves_the_model_as_it_was(score):
     with torch.no_grad():
         before = score.model.module(**score.inputs).logits

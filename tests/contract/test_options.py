@@ -184,21 +184,21 @@ def seen(words):
             raise attnviz.ModelError(f"load {name} {how}")
         return getattr(it, name)
 
-    def expect_heads(name=None, *asked):
+    def locate(name):
         if name not in MODELS:
-            known(name, *asked)
+            known(name)
 
     def save(figure, path, **_):
         texts = sorted({text.get_text() for text in figure.findobj(hasattr_text)})
         Path(path).write_text(f"{figure.get_size_inches()} {texts}")
 
-    known = checkpoint.expect_heads
+    known = checkpoint.locate_checkpoint
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attnviz.pipeline.attend, "load", load)
         read = partial(attend_once, attnviz.pipeline.attend.attend)
         patch.setattr(attnviz.pipeline.attend, "attend", read)
-        patch.setattr(checkpoint, "expect_heads", expect_heads)
+        patch.setattr(checkpoint, "locate_checkpoint", locate)
         patch.setattr("attnviz.figures.layout.save", save)
         patch.setattr(typer, "launch", opened.append)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -65,7 +65,7 @@ def test_the_theme_ends_with_its_block():
 
 def test_an_unknown_theme_is_refused():
     with (
-        pytest.raises(InputError, match='theme must be "light" or "dark", not'),
+        pytest.raises(InputError, match="theme must be light or dark, not"),
         plot.style(theme="sepia"),
     ):
         pass

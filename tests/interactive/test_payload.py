@@ -453,7 +453,7 @@ def test_the_stated_error_is_not_exceeded(model, text, size):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"show": "brain"}, "Choose one of grid, head, token, steps"),
+        ({"show": "brain"}, "show must be grid, head, token or steps"),
         ({"layer": 6}, "layer 6 is out of range"),
         ({"head": 12}, "head 12 is out of range"),
         ({"head": [1, 2]}, "head must be a whole number"),

@@ -18,7 +18,7 @@ from strategies import REFUSED, slower, strings, texts, value_or_refused
 
 from attnviz import load_result, save_result
 from attnviz.analyses.ablate.result import AblationResult
-from attnviz.analyses.compare.result import CheckpointsResult, CompareResult  # noqa: F401
+from attnviz.analyses.compare.result import CompareResult
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, ReplayedStage
 from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.explore.result import ExploreResult, HeadExample, QueryKeyPlane, WrittenTokens
@@ -441,24 +441,31 @@ def explorations(draw):
 
 
 @st.composite
-def checkpoint_paths(draw):
-    heads, statistics = draw(sizes), draw(sizes)
+def comparisons(draw):
+    heads, statistics, count = draw(sizes), draw(sizes), draw(st.integers(2, 3))
     shape = heads, statistics
-    models = [tuple(draw(proof[name]) for _ in range(2)) for name in ("agreement", "provenance")]
+    reports, provenances = (
+        tuple(draw(proof[name]) for _ in range(count)) for name in ("agreement", "provenance")
+    )
+    is_pair, each = count == 2, {"min_size": count, "max_size": count}
     return draw(
         st.builds(
-            CheckpointsResult,
+            CompareResult,
             heads=st.lists(st.builds(HeadName), min_size=heads, max_size=heads).map(tuple),
             statistics=labels(statistics),
-            checkpoints=labels(2),
-            roles=st.tuples(labels(heads), labels(heads)),
-            **{name: tensors(2, *shape) for name in ("mean", "low", "high")},
+            checkpoints=labels(count),
+            roles=st.just(()) if is_pair else st.lists(labels(heads), **each).map(tuple),
+            **{name: tensors(count, *shape) for name in ("mean", "low", "high")},
             **{
-                name: tensors(1, *shape)
+                name: tensors(count - 1, *shape)
                 for name in ("change", "change_low", "change_high", "p_value")
             },
-            agreements=st.just(models[0]),
-            provenances=st.just(models[1]),
+            **{
+                name: tensors(heads) if is_pair else st.none()
+                for name in ("apart", "apart_low", "apart_high")
+            },
+            agreements=st.just(reports),
+            provenances=st.just(provenances),
         )
     )
 
@@ -524,7 +531,7 @@ def examples(draw):
 
 DRAWN = {
     AttentionMap: maps(),
-    CheckpointsResult: checkpoint_paths(),
+    CompareResult: comparisons(),
     HeadMaps: head_maps(),
     StepsResult: all_steps(),
     SensesResult: sense_results(),

@@ -12,7 +12,6 @@ from strategies import slower
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.errors import InputError
 from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, attend, cpu
 
@@ -153,16 +152,3 @@ def test_masks_without_a_rule_stay_masks():
     assert MaskRule.of(torch.full((2, 2), -0.5)) is None
     padded = torch.zeros(4, 4).masked_fill(torch.tensor([False, False, False, True]), -1e9)
     assert MaskRule.of(padded).keys.tolist() == [True, True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"cells": 0}, r"cells must be at least 1, not 0\."),
-        ({"top": -1}, r"top must be at least 0, not -1\."),
-    ],
-)
-def test_invalid_numbers(wrong, message):
-    scoring = ScoreSpec(torch.randn(1, 3, 4), torch.randn(1, 3, 4), 0.5)
-    with pytest.raises(InputError, match=message):
-        attend(scoring, **wrong)

@@ -71,7 +71,7 @@ def analyze(path: Path) -> None:
     survey = attnviz.survey(["the train left"], out=path)
     assert_type(survey, attnviz.SurveyResult)
     compared = attnviz.compare(["the train left"], models=["a", "b"])
-    assert_type(compared, attnviz.CompareResult | attnviz.CheckpointsResult)
+    assert_type(compared, attnviz.CompareResult)
     example = attnviz.example("phones")
     assert_type(example, attnviz.ExampleResult)
     figures = [

@@ -93,7 +93,7 @@ def test_methods_are_computed_by_shift():
 )
 def test_wrong_input_is_refused_before_a_model_is_loaded(capsys, monkeypatch, arguments, said):
     monkeypatch.setattr(attnviz.pipeline.attend, "load", lambda *_, **__: pytest.fail("loaded"))
-    monkeypatch.setattr("attnviz.models.checkpoint.expect_heads", lambda *_: None)
+    monkeypatch.setattr("attnviz.models.checkpoint.locate_checkpoint", lambda *_: None)
     assert run(arguments) == 2
     assert said in capsys.readouterr().err
 

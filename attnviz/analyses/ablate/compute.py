@@ -128,10 +128,6 @@ def ablate(
             "A word and a target are given. Give a word to measure its vector, or a target to "
             "measure its prediction."
         )
-    if how not in (None, "mean", "zero", "resample"):
-        raise InputError(f"how must be mean, zero or resample, not {how!r:.60}.")
-    if effect not in ("total", "direct"):
-        raise InputError(f"effect must be total or direct, not {effect!r:.60}.")
     if how is not None and (knock_out is not None or patch is not None):
         raise InputError("Neither knocking a word out nor patching needs how. Leave it out.")
     if knock_out is not None and patch is not None:

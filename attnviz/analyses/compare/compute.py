@@ -7,7 +7,7 @@ import inspect
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,15 +18,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.compare.result import CheckpointsResult, CompareResult
+from attnviz.analyses.compare.result import CompareResult
 from attnviz.analyses.survey.aggregate import (
     FLIPS,
-    CorpusStatistics,
+    Estimates,
     Floats,
     Moments,
     SignFlips,
     aggregate,
     assign_roles,
+    bounded,
     difference,
     divergence,
     draw_signs,
@@ -47,7 +48,7 @@ from attnviz.analyses.survey.result import SURE, HeadName
 from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError
 from attnviz.heads import NAMES, WeightStatistics
-from attnviz.models.checkpoint import SpecialTokens, expect_heads
+from attnviz.models.checkpoint import SpecialTokens, locate_checkpoint
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport, AttentionResult
 from attnviz.results.arguments import checked_scalars
@@ -67,7 +68,7 @@ def compare(
     skip_bad: bool = False,
     seed: int = 0,
     **inputs: Unpack[Source],
-) -> CompareResult | CheckpointsResult:
+) -> CompareResult:
     """Compare two or more checkpoints head by head on every text of a corpus.
 
     All models read the same tokens, so each text is its own control: the result is the mean of
@@ -93,9 +94,8 @@ def compare(
 
     Returns
     -------
-    CompareResult or CheckpointsResult
-        The change of every statistic of every head, with intervals: of two models, or along three
-        or more.
+    CompareResult
+        The change of every statistic of every head from each model to the next, with intervals.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def compare(
     >>> models = {"float32": attnviz.load(), "bfloat16": attnviz.load(dtype="bfloat16")}
     >>> result = attnviz.compare(texts, models=models)
     >>> list(result.to_frame().columns[:6])
-    ['stack', 'layer', 'head', 'statistic', 'first', 'second']
+    ['checkpoint', 'stack', 'layer', 'head', 'statistic', 'mean']
     """
     check_corpus(texts, column)
     texts, pairs, truncate, special_tokens = parse_corpus("compare", texts, inputs, seed)
@@ -119,22 +119,23 @@ def compare(
         raise InputError("There is nothing to compare. Name two models or more.")
     for checkpoint in checkpoints:
         if isinstance(checkpoint, str | os.PathLike):
-            expect_heads(checkpoint)  # a wrong name is an error before the others are read
+            locate_checkpoint(checkpoint)  # a wrong name is an error before the others are read
     opened = [partial(_open, checkpoint, special_tokens) for checkpoint in checkpoints]
     options = texts, column, pairs, truncate, skip_bad
-    if len(opened) == 2:
-        first, second = (load() for load in opened)
-        return _compare_two(TextCorpus(first, *options), second, seed, labels)
     with TemporaryDirectory(prefix="attnviz-") as folder:
-        series = _Series(Path(folder), truncate, seed)
+        comparison = _Comparison(Path(folder), truncate, seed)
+        if len(opened) == 2:
+            first, second = (load() for load in opened)
+            comparison.measure_two(TextCorpus(first, *options), second)
+            return comparison.result(labels)
         for number, load in enumerate(opened):
             with part(number, len(opened)):
                 model = load()
-                series.measure(model, None if number else TextCorpus(model, *options))
+                comparison.measure(model, None if number else TextCorpus(model, *options))
             del model
             gc.collect()
             release_unused()
-    return series.result(labels)
+    return comparison.result(labels)
 
 
 def _open(checkpoint: Checkpoint, special_tokens: SpecialTokens | None) -> Model:
@@ -142,47 +143,6 @@ def _open(checkpoint: Checkpoint, special_tokens: SpecialTokens | None) -> Model
     if isinstance(checkpoint, partial) or inspect.isroutine(checkpoint):
         checkpoint = checkpoint()
     return load_reader(cast("Model | Loadable", checkpoint), special_tokens)[0]
-
-
-@dataclass(frozen=True, eq=False)
-class _Verified:
-    """What is known of a model that was verified on a sample of the texts, without the model."""
-
-    heads: tuple[HeadName, ...]
-    counted: str  # how many heads it has, in words
-    agreement: AgreementReport
-    provenance: Provenance
-
-    def expect_same_tokens(
-        self, other: Model, texts: Sequence[TokenizedText], truncate: bool
-    ) -> None:
-        """Raise InputError if another model reads texts with other tokens."""
-        again = TextCorpus(other, (), truncate=truncate).tokenized(texts)
-        for text, read in zip(texts, again, strict=True):
-            if list(text.encoding["input_ids"]) != list(read.encoding["input_ids"]):
-                raise InputError(
-                    f"{self.provenance.model} and {other.name} make different tokens of text "
-                    f"{text.number + 1}. Compare models with one vocabulary."
-                )
-
-
-def _verify(
-    model: Model, sample: Sequence[AttentionResult], seed: int, like: _Verified | None = None
-) -> tuple[HeadStatistics, _Verified]:
-    """Return what measures a model; raise InputError unless it has the heads of `like`.
-
-    sample : its results of a sample of the texts.
-    """
-    statistics = HeadStatistics(model.checkpoint, sample[0].records, seed)
-    heads = statistics.heads
-    counted = f"{model.name} ({type(model.module).__name__}) has {len(heads)}"
-    if like is not None and like.heads != heads:
-        raise InputError(
-            f"The heads differ: {like.counted}, {counted}, perhaps in other layers. "
-            "Compare checkpoints of one architecture."
-        )
-    agreement = AgreementReport.joined(one.agreement for one in sample)
-    return statistics, _Verified(heads, counted, agreement, sample[0].provenance)
 
 
 class _Change:
@@ -198,58 +158,184 @@ class _Change:
         self.signs.add(draw_signs(np.array(texts), self._seed), difference(after, before))
 
 
-def _by_head(values: NDArray[Any] | Sequence[NDArray[Any]]) -> Tensor:
+@dataclass(eq=False)
+class _Comparison:
+    """What is known of models that were measured on the same texts, without the models.
+
+    Three or more are measured in turn; only one is in memory at a time. The texts, with the tokens
+    of the first, and their statistics wait in a folder, so that memory grows neither with the texts
+    nor with the models.
+    """
+
+    folder: Path
+    truncate: bool
+    seed: int
+    texts: int = 0
+    tokens: int = 0
+    sample: Sequence[TokenizedText] = ()
+    changes: CorpusChanges = field(default_factory=CorpusChanges)
+    heads: tuple[HeadName, ...] = ()
+    counted: str = ""  # how many heads the first model has, in words
+    agreements: list[AgreementReport] = field(default_factory=list)
+    provenances: list[Provenance] = field(default_factory=list)
+    means: list[Estimates] = field(default_factory=list)
+    steps: list[_Change] = field(default_factory=list)
+    roles: list[tuple[str, ...]] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+    apart: dict[str, Tensor] = field(default_factory=dict)
+
+    def _verified(self, model: Model, sample: Sequence[AttentionResult]) -> HeadStatistics:
+        """Return what measures a model; raise InputError unless it has the heads of the first.
+
+        sample : its results of a sample of the texts.
+        """
+        statistics = HeadStatistics(model.checkpoint, sample[0].records, self.seed)
+        heads = statistics.heads
+        counted = f"{model.name} ({type(model.module).__name__}) has {len(heads)}"
+        self.heads, self.counted = self.heads or heads, self.counted or counted
+        if self.heads != heads:
+            raise InputError(
+                f"The heads differ: {self.counted}, {counted}, perhaps in other layers. "
+                "Compare checkpoints of one architecture."
+            )
+        self.agreements.append(AgreementReport.joined(one.agreement for one in sample))
+        self.provenances.append(sample[0].provenance)
+        return statistics
+
+    def _expect_same_tokens(self, other: Model, texts: Sequence[TokenizedText]) -> None:
+        """Raise InputError if another model than the first reads texts with other tokens."""
+        again = TextCorpus(other, (), truncate=self.truncate).tokenized(texts)
+        for text, read in zip(texts, again, strict=True):
+            if text.ids != read.ids:
+                raise InputError(
+                    f"{self.provenances[0].model} and {other.name} make different tokens of text "
+                    f"{text.number + 1}. Compare models with one vocabulary."
+                )
+
+    def measure_two(self, corpus: TextCorpus, second: Model) -> None:
+        """Measure the model of a corpus and a second one on the same batches, and their maps."""
+        sample, results, in_parts = corpus.open()
+        one = self._verified(corpus.model, results)
+        other = self._verified(second, verify_sample(second, sample, self.truncate))
+        change, apart = _Change(self.heads, self.seed), Moments(len(self.heads))
+        means, count = [Moments(change.width) for _ in range(2)], corpus.rows
+        for texts in in_parts:
+            self._expect_same_tokens(second, texts)
+            for batch in one.batched(texts):
+                *both, distances = _measure_both(one, other, batch)
+                for mean, values in zip(means, both, strict=True):
+                    mean.add(values)
+                change.add([text.number for text in batch], *both)
+                apart.add(distances)
+            self.texts += len(texts)
+            self.tokens += sum(map(len, texts))
+            say(f"{self.texts:,} texts", count and (texts[-1].number + 1) / count)
+        self.means, self.steps = [bounded(mean.estimates()) for mean in means], [change]
+        self.changes, distance = corpus.changes, apart.estimates()
+        for name in ("mean", "low", "high"):
+            numbers = torch.from_numpy(getattr(distance, name))
+            self.apart[f"apart_{name}".removesuffix("_mean")] = numbers.clamp(0, 1)
+
+    def _written(self, parts: Iterable[list[TokenizedText]]) -> Iterator[list[TokenizedText]]:
+        """Yield the parts of the corpus, and write them."""
+        with (self.folder / "texts").open("wb") as file:
+            for texts in parts:
+                self.texts += len(texts)
+                pickle.dump(texts, file)
+                yield texts
+
+    def _read(self) -> Iterator[list[TokenizedText]]:
+        """Yield the parts that were written."""
+        with (self.folder / "texts").open("rb") as file:
+            while file.peek(1):
+                yield pickle.load(file)
+
+    def measure(self, model: Model, corpus: TextCorpus | None) -> None:
+        """Measure a model on all texts, and its changes from the model before.
+
+        corpus : for the first model.
+        """
+        if corpus is None:
+            results, in_parts = verify_sample(model, self.sample, self.truncate), self._read()
+        else:
+            self.sample, results, unwritten = corpus.open()
+            in_parts, self.changes = self._written(unwritten), corpus.changes
+        number, heads = len(self.agreements), self._verified(model, results)
+        change = _Change(self.heads, self.seed)
+        mine, last = (self.folder / f"{one}.npy" for one in (number, max(0, number - 1)))
+
+        def statistics() -> Iterator[TextStatistics]:
+            texts = 0
+            with mine.open("wb") as file, last.open("rb") as before:
+                for texts_of_part in in_parts:
+                    if number:
+                        self._expect_same_tokens(model, texts_of_part)
+                    of_part = heads.measure(texts_of_part)
+                    values = of_part.value.flatten(1).numpy()
+                    np.save(file, values)
+                    if number:
+                        change.add(of_part.numbers, np.load(before).astype(np.float64), values)
+                    texts += len(texts_of_part)
+                    say(f"{model.name}: {texts:,} texts", texts / max(texts, self.texts))
+                    yield of_part
+
+        totals = aggregate(statistics(), len(self.heads), seed=self.seed)
+        self.agreements[-1] = add_statistics(self.agreements[-1], heads, totals)
+        self.means.append(totals.value)
+        self.steps += [change] if number else []
+        self.roles.append(tuple(assign_roles(totals.excess, totals.p_held_out)))
+        self.texts, self.tokens, self.notes = totals.texts, totals.tokens, totals.notes
+
+    def result(self, labels: tuple[str, ...]) -> CompareResult:
+        """Return the estimates over all texts."""
+        changes, steps = [one.moments.estimates() for one in self.steps], len(self.steps)
+        # Each step is corrected for all heads and statistics, and all steps by Bonferroni's method.
+        p_values = [np.minimum(one.signs.p_values() * steps, 1) for one in self.steps]
+        notes = [*self.changes.notes, *self.notes]
+        if steps > 1 and steps / min(FLIPS, 2 ** max(0, self.texts - 1)) >= SURE:
+            notes.append(
+                f"{self.texts:,} texts in {steps} steps are too few texts or too many steps for "
+                "any significant change"
+            )
+        return CompareResult(
+            heads=self.heads,
+            statistics=NAMES,
+            checkpoints=labels or _short_names(self.provenances),
+            mean=_by_head([one.mean for one in self.means]),
+            low=_by_head([one.low for one in self.means]),
+            high=_by_head([one.high for one in self.means]),
+            change=_by_head([one.mean for one in changes]),
+            change_low=_by_head([one.low for one in changes]),
+            change_high=_by_head([one.high for one in changes]),
+            p_value=_by_head(p_values),
+            roles=tuple(self.roles),
+            texts=self.texts,
+            tokens=self.tokens,
+            notes=tuple(notes),
+            agreements=tuple(self.agreements),
+            provenances=tuple(self.provenances),
+            left_out=tuple(self.changes.left_out),
+            **self.apart,
+        )
+
+
+def _short_names(provenances: Sequence[Provenance]) -> tuple[str, ...]:
+    """Return the shortest names that tell the models apart: of folders, paths, weights, places."""
+    names = [provenance.model for provenance in provenances]
+    for candidates in (
+        [name.rstrip("/\\").replace("\\", "/").rpartition("/")[2] for name in names],
+        names,
+        [f"{one.model} ({one.weights_sha256[:6]})" for one in provenances],
+    ):
+        if len(set(candidates)) == len(names) and all(candidates):
+            return tuple(candidates)
+    return tuple(f"{number}. {name}" for number, name in enumerate(names, start=1))
+
+
+def _by_head(values: Sequence[NDArray[Any]]) -> Tensor:
     """Return numbers (…, K · S) as a tensor, (…, K, S)."""
     numbers = np.array(values)
     return torch.from_numpy(numbers.reshape(*numbers.shape[:-1], -1, len(NAMES)))
-
-
-# --- two models
-
-
-def _compare_two(
-    corpus: TextCorpus, second: Model, seed: int, labels: tuple[str, ...]
-) -> CompareResult:
-    """Compare the model of a corpus with a second one, on the same batches."""
-    sample, results, in_parts = corpus.open()
-    one, first = _verify(corpus.model, results, seed)
-    results = verify_sample(second, sample, corpus.truncate)
-    other, verified = _verify(second, results, seed, first)
-    change, apart = _Change(first.heads, seed), Moments(len(first.heads))
-    means = [Moments(change.width) for _ in range(2)]
-    texts, tokens, count = 0, 0, corpus.rows
-    for texts_of_part in in_parts:
-        first.expect_same_tokens(second, texts_of_part, corpus.truncate)
-        for batch in one.batched(texts_of_part):
-            *both, distances = _measure_both(one, other, batch)
-            for mean, values in zip(means, both, strict=True):
-                mean.add(values)
-            change.add([text.number for text in batch], *both)
-            apart.add(distances)
-        texts += len(texts_of_part)
-        tokens += sum(map(len, texts_of_part))
-        say(f"{texts:,} texts", count and (texts_of_part[-1].number + 1) / count)
-    changes, distance = change.moments.estimates(), apart.estimates()
-    return CompareResult(
-        heads=first.heads,
-        statistics=NAMES,
-        first=_by_head(means[0].estimates().mean),
-        second=_by_head(means[1].estimates().mean),
-        change=_by_head(changes.mean),
-        low=_by_head(changes.low),
-        high=_by_head(changes.high),
-        p_value=_by_head(change.signs.p_values()),
-        apart=torch.from_numpy(distance.mean),
-        apart_low=torch.from_numpy(distance.low).clamp(0, 1),
-        apart_high=torch.from_numpy(distance.high).clamp(0, 1),
-        texts=texts,
-        tokens=tokens,
-        notes=corpus.changes.notes,
-        agreements=(first.agreement, verified.agreement),
-        provenances=(first.provenance, verified.provenance),
-        left_out=tuple(corpus.changes.left_out),
-        checkpoints=labels,
-    )
 
 
 def _measure_both(
@@ -285,122 +371,3 @@ def _distance(
         between = divergence(first.weights(block), second.weights(block))
         total = total + (between * rows[..., block]).sum(-1).cpu()
     return (total / rows.sum(-1).cpu()).sqrt()
-
-
-# --- three or more
-
-
-@dataclass(eq=False)
-class _Series:
-    """Checkpoints that are measured in turn; only one is in memory at a time.
-
-    The texts, with the tokens of the first checkpoint, and their statistics wait in a folder, so
-    that memory grows neither with the texts nor with the checkpoints.
-    """
-
-    folder: Path
-    truncate: bool
-    seed: int
-    texts: int = 0
-    sample: Sequence[TokenizedText] = ()
-    changes: CorpusChanges = field(default_factory=CorpusChanges)
-    models: list[_Verified] = field(default_factory=list)
-    totals: list[CorpusStatistics] = field(default_factory=list)
-    steps: list[_Change] = field(default_factory=list)
-
-    def _written(self, parts: Iterable[list[TokenizedText]]) -> Iterator[list[TokenizedText]]:
-        """Yield the parts of the corpus, and write them."""
-        with (self.folder / "texts").open("wb") as file:
-            for texts in parts:
-                self.texts += len(texts)
-                pickle.dump(texts, file)
-                yield texts
-
-    def _read(self) -> Iterator[list[TokenizedText]]:
-        """Yield the parts that were written."""
-        with (self.folder / "texts").open("rb") as file:
-            while file.peek(1):
-                yield pickle.load(file)
-
-    def measure(self, model: Model, corpus: TextCorpus | None) -> None:
-        """Measure a checkpoint on all texts, and its changes from the checkpoint before.
-
-        corpus : for the first checkpoint.
-        """
-        if corpus is None:
-            results, in_parts = verify_sample(model, self.sample, self.truncate), self._read()
-        else:
-            self.sample, results, unwritten = corpus.open()
-            in_parts, self.changes = self._written(unwritten), corpus.changes
-        number, first = len(self.models), self.models[0] if self.models else None
-        heads, verified = _verify(model, results, self.seed, first)
-        change = _Change(heads.heads, self.seed)
-        mine, last = (self.folder / f"{one}.npy" for one in (number, max(0, number - 1)))
-
-        def statistics() -> Iterator[TextStatistics]:
-            texts = 0
-            with mine.open("wb") as file, last.open("rb") as before:
-                for texts_of_part in in_parts:
-                    if first is not None:
-                        first.expect_same_tokens(model, texts_of_part, self.truncate)
-                    of_part = heads.measure(texts_of_part)
-                    values = of_part.value.flatten(1).numpy()
-                    np.save(file, values)
-                    if first is not None:
-                        change.add(of_part.numbers, np.load(before).astype(np.float64), values)
-                    texts += len(texts_of_part)
-                    say(f"{model.name}: {texts:,} texts", texts / max(texts, self.texts))
-                    yield of_part
-
-        totals = aggregate(statistics(), len(heads.heads), seed=self.seed)
-        agreement = add_statistics(verified.agreement, heads, totals)
-        self.models.append(replace(verified, agreement=agreement))
-        self.totals.append(totals)
-        if first is not None:
-            self.steps.append(change)
-
-    def result(self, labels: tuple[str, ...]) -> CheckpointsResult:
-        """Return the estimates over all texts."""
-        values = [one.value for one in self.totals]
-        steps = [one.moments.estimates() for one in self.steps]
-        # Each step is corrected for all heads and statistics, and all steps by Bonferroni's method.
-        p_values = [np.minimum(one.signs.p_values() * len(steps), 1) for one in self.steps]
-        provenances = tuple(one.provenance for one in self.models)
-        first = self.totals[0]
-        smallest = len(steps) / min(FLIPS, 2 ** max(0, first.texts - 1))
-        unsure = (
-            f"{first.texts:,} texts in {len(steps)} steps are too few texts or too many steps for "
-            "any significant change"
-        )
-        return CheckpointsResult(
-            heads=self.models[0].heads,
-            statistics=NAMES,
-            checkpoints=labels or _short_names(provenances),
-            mean=_by_head([one.mean for one in values]),
-            low=_by_head([one.low for one in values]),
-            high=_by_head([one.high for one in values]),
-            change=_by_head([one.mean for one in steps]),
-            change_low=_by_head([one.low for one in steps]),
-            change_high=_by_head([one.high for one in steps]),
-            p_value=_by_head(p_values),
-            roles=tuple(tuple(assign_roles(one.excess, one.p_held_out)) for one in self.totals),
-            texts=first.texts,
-            tokens=first.tokens,
-            notes=(*self.changes.notes, *first.notes, *([unsure] if smallest >= SURE else [])),
-            agreements=tuple(one.agreement for one in self.models),
-            provenances=provenances,
-            left_out=tuple(self.changes.left_out),
-        )
-
-
-def _short_names(provenances: Sequence[Provenance]) -> tuple[str, ...]:
-    """Return the shortest names that tell the models apart: of folders, paths, weights, places."""
-    names = [provenance.model for provenance in provenances]
-    for candidates in (
-        [name.rstrip("/\\").replace("\\", "/").rpartition("/")[2] for name in names],
-        names,
-        [f"{one.model} ({one.weights_sha256[:6]})" for one in provenances],
-    ):
-        if len(set(candidates)) == len(names) and all(candidates):
-            return tuple(candidates)
-    return tuple(f"{number}. {name}" for number, name in enumerate(names, start=1))

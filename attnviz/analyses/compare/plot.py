@@ -14,14 +14,14 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from attnviz.analyses.compare.result import CheckpointsResult, CompareResult, Turn
+from attnviz.analyses.compare.result import CompareResult, Turn
 from attnviz.analyses.survey.plot import Panel, grid_of, head_panels
 from attnviz.analyses.survey.result import SURE
 from attnviz.figures import figure
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, WIDE, theme
 from attnviz.heads import STATISTICS, TITLES
-from attnviz.results.text import literal, signed
+from attnviz.results.text import signed
 
 _LABELS = 0.2  # inches below a panel, for the labels of the checkpoints
 _NO_LIMIT = {one.name for one in STATISTICS if one.limit is not None}
@@ -29,7 +29,7 @@ _NO_LIMIT = {one.name for one in STATISTICS if one.limit is not None}
 
 @figure
 def compare(
-    result: CompareResult | CheckpointsResult,
+    result: CompareResult,
     *,
     width: float = FULL_WIDTH,
     caption: CaptionLength = "short",
@@ -46,29 +46,24 @@ def compare(
     >>> models = {"float32": attnviz.load(), "bfloat16": attnviz.load(dtype="bfloat16")}
     >>> figure = attnviz.plot.compare(attnviz.compare(texts, models=models))
     """
-    if isinstance(result, CheckpointsResult):
+    if result.apart is None:
         return _draw_checkpoints(result, width, caption)
-    names = _names(result)
-    with new_page(width, caption, [*names, *result.statistics]) as page:
+    with new_page(width, caption, [*result.shown_labels, *result.statistics]) as page:
         top = page.heading(_finding(result)) + 0.06
         nothing = torch.zeros(len(result.heads), dtype=torch.bool, device="cpu")
         panels = [Panel("how far apart the maps are", "apart", result.apart, unsure=nothing)]
         for column, name in enumerate(result.statistics):
-            change, unsure = result.change[:, column], ~(result.p_value[:, column] < SURE)
+            change, unsure = result.change[0, :, column], ~(result.p_value[0, :, column] < SURE)
             if not change.isnan().all():
                 panels.append(Panel(TITLES.get(name, name), name, change, unsure, signed=True))
         top = head_panels(page, result.heads, panels, top)
         return page.finish(top + 0.1, _caption(result), result.checked_agreement)
 
 
-def _names(result: CompareResult) -> list[str]:
-    return [literal(name, 40) for name in result.names]
-
-
 def _finding(result: CompareResult) -> str:
     """Return how many heads changed, and whose maps differ most."""
-    models = "from {} to {}".format(*_names(result))
-    if not (changed := int((result.p_value < SURE).any(1).sum())):
+    models = "from {} to {}".format(*result.shown_labels)
+    if not (changed := int((result.p_value[0] < SURE).any(1).sum())):
         return f"No head changed significantly {models}"
     return (
         f"{changed:,} of {len(result.heads):,} heads changed significantly {models}; the maps of "
@@ -78,18 +73,16 @@ def _finding(result: CompareResult) -> str:
 
 def _farthest(result: CompareResult) -> list[int]:
     """Return the indices of the heads, those with the most different maps first."""
+    assert result.apart is not None
     order: list[int] = result.apart.nan_to_num(-1).argsort(descending=True).tolist()
     return order
 
 
 def _caption(result: CompareResult) -> list[str]:
-    first, second = _names(result)
+    first, second = result.shown_labels
     changes = [provenance.with_changes for provenance in result.provenances]
-    order = _farthest(result)[:8]
     most = ", ".join(
-        f"{result.heads[n]} ({result.apart[n]:.2g}, {result.apart_low[n]:.2g} to "
-        f"{result.apart_high[n]:.2g})"
-        for n in order
+        f"{result.heads[n]} ({', '.join(result.distance(n))})" for n in _farthest(result)[:8]
     )
     other = result.agreements[1 - result.agreements.index(result.agreement)]
     return [
@@ -109,7 +102,7 @@ def _caption(result: CompareResult) -> list[str]:
 # --- three or more
 
 
-def _draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionLength) -> Figure:
+def _draw_checkpoints(result: CompareResult, width: float, caption: CaptionLength) -> Figure:
     """Draw the paths of all heads on the statistic that changes most; the five longest in color."""
     labels = result.shown_labels
     with new_page(width, caption, [*labels, *result.statistics]) as page:
@@ -133,7 +126,7 @@ def _draw_checkpoints(result: CheckpointsResult, width: float, caption: CaptionL
 
 
 def _draw_paths(
-    page: Page, result: CheckpointsResult, statistic: int, place: tuple[float, float, float]
+    page: Page, result: CompareResult, statistic: int, place: tuple[float, float, float]
 ) -> float:
     """Draw a line for each head, gray but for those that change most; return the lower edge."""
     (left, top, room), labels = place, result.shown_labels
@@ -221,7 +214,7 @@ def _draw_roles(
     return top + down + _LABELS
 
 
-def _caption_of_checkpoints(result: CheckpointsResult, turns: Sequence[Turn]) -> list[str]:
+def _caption_of_checkpoints(result: CompareResult, turns: Sequence[Turn]) -> list[str]:
     labels = result.shown_labels
     parts = [
         f"{len(labels)} checkpoints read the same {result.texts:,} texts, {result.tokens:,} tokens"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, NamedTuple, get_args
@@ -25,115 +26,6 @@ _LISTED = 10  # heads
 _TARGETS = {"self": "the token itself", "induction": "what followed the same token before"}
 
 
-class SeveralModels:
-    """What results of several models over one corpus have in common: a report of each."""
-
-    texts: int
-    tokens: int
-    notes: tuple[str, ...]
-    agreements: tuple[AgreementReport, ...]
-    provenances: tuple[Provenance, ...]
-    left_out: tuple[int, ...]
-
-    @property
-    def agreement(self) -> AgreementReport:
-        """The worst of the reports."""
-        order = get_args(Verdict)
-        return min(self.agreements, key=lambda agreement: order.index(agreement.verdict))
-
-    def _bind(self, report: AgreementReport) -> None:
-        bound = tuple(replace(one, digest=report.digest) for one in self.agreements)
-        object.__setattr__(self, "agreements", bound)
-
-    def about(self) -> dict[str, Any]:
-        """Return the size of the corpus, and the agreement of each model."""
-        return {
-            **described(self, "texts tokens notes left_out"),
-            "provenances": [asdict(provenance) for provenance in self.provenances],
-            "agreements": [agreement.about() for agreement in self.agreements],
-        }
-
-
-@documented
-class CompareResult(SeveralModels, HeadTable):
-    """Of K heads of two models, S statistics over the same texts, and how far the maps are apart.
-
-    Heads and statistics are named as in `SurveyResult`.
-
-    Examples
-    --------
-    >>> import attnviz
-    >>> texts = ["the train left the station", "the cat saw the dog"]
-    >>> models = {"float32": attnviz.load(), "bfloat16": attnviz.load(dtype="bfloat16")}
-    >>> result = attnviz.compare(texts, models=models)
-    >>> figure = result.plot()
-    """
-
-    first: Tensor = doc("The means over texts in the first model, (K, S).")
-    second: Tensor = doc("The means over texts in the second model, (K, S).")
-    change: Tensor = doc("The mean over texts of the difference, second - first, (K, S).")
-    low: Tensor = doc("Where the 95 % interval of the change over texts begins, (K, S).")
-    high: Tensor = doc("Where it ends, (K, S).")
-    p_value: Tensor = doc(
-        "Two-sided, by sign flips of the texts, as if the models were exchanged in some of them; "
-        "corrected for all heads and statistics, (K, S)."
-    )
-    apart: Tensor = doc(
-        "The distance of the maps, from 0 to 1, (K,): the square root of the "
-        "Jensen–Shannon divergence, in bits, between the weights of a head in both models, mean "
-        "over the rows of a text, then over texts."
-    )
-    apart_low: Tensor = doc("Where the 95 % interval of the distance over texts begins, (K,).")
-    apart_high: Tensor = doc("Where it ends, (K,).")
-    texts: int = doc("How many texts were processed.")
-    tokens: int = doc("How many tokens they have.")
-    notes: tuple[str, ...] = doc("On texts that were left out or cut.")
-    agreements: tuple[AgreementReport, AgreementReport] = doc("Of the first and the second model.")
-    provenances: tuple[Provenance, Provenance] = doc("Of the two models, in order.")
-    left_out: tuple[int, ...] = doc("The texts that were left out, counted from 1.", default=())
-    checkpoints: tuple[str, ...] = doc("The labels of the models, if any were given.", default=())
-
-    main_array: ClassVar[str] = "change"
-
-    @property
-    def names(self) -> tuple[str, str]:
-        """The names of the models, or their labels; the same name has the start of the SHA-256."""
-        first, second = self.checkpoints or (one.model for one in self.provenances)
-        if self.checkpoints or first != second:
-            return first, second
-        one, other = (f"{first} ({one.weights_sha256[:6]})" for one in self.provenances)
-        return one, other
-
-    def __repr__(self) -> str:
-        models = " and ".join(provenance.model for provenance in self.provenances)
-        return f"CompareResult({models}: {len(self.heads)} heads on {self.texts:,} texts)"
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        first, second = map(literal, self.names)
-        title = f"{len(self.heads)} heads of {second} beside those of {first}"
-        yield Text(f"{title}, {self.texts:,} texts", "bold")
-        table = plain_table((), ("head", "apart", "95 %"))
-        table.add_column("changed most, significantly")
-        for n in self.apart.argsort(descending=True).tolist()[:_LISTED]:
-            # Statistics have different units: compare each change with its uncertainty.
-            interval = (self.high - self.low)[n].clamp(min=1e-12)
-            sizes = {
-                index: abs(float(self.change[n, index] / interval[index]))
-                for index in range(len(self.statistics))
-                if self.p_value[n, index] < SURE
-            }
-            most = sorted(sizes, key=sizes.__getitem__, reverse=True)[:2]
-            changes = [f"{self.statistics[index]} {self.change[n, index]:+.2g}" for index in most]
-            table.add_row(
-                str(self.heads[n]),
-                f"{self.apart[n]:.2g}",
-                f"{self.apart_low[n]:.2g} to {self.apart_high[n]:.2g}",
-                ", ".join(changes) or "–",
-            )
-        yield table
-        yield from dim(self.notes)
-
-
 class Turn(NamedTuple):
     """Where a head changes most: the indices of the head, the statistic, and the step."""
 
@@ -143,10 +35,10 @@ class Turn(NamedTuple):
 
 
 @documented
-class CheckpointsResult(SeveralModels, HeadTable):
-    """Of K heads in each of C checkpoints, S statistics over the same texts.
+class CompareResult(HeadTable):
+    """Of K heads in each of C models, S statistics over the same texts.
 
-    A step is from one checkpoint to the next, in the order in which they were given. Heads and
+    A step is from one model to the next, in the order in which they were given. Heads and
     statistics are named as in `SurveyResult`.
 
     Examples
@@ -160,7 +52,7 @@ class CheckpointsResult(SeveralModels, HeadTable):
     >>> figure = result.plot()
     """
 
-    checkpoints: tuple[str, ...] = doc("The labels of the checkpoints.")
+    checkpoints: tuple[str, ...] = doc("The labels of the models, by default short names.")
     mean: Tensor = doc("The mean over texts, (C, K, S).")
     low: Tensor = doc("Where the 95 % interval of the mean over texts begins, (C, K, S).")
     high: Tensor = doc("Where it ends, (C, K, S).")
@@ -168,45 +60,60 @@ class CheckpointsResult(SeveralModels, HeadTable):
     change_low: Tensor = doc("Where its 95 % interval over texts begins, (C - 1, K, S).")
     change_high: Tensor = doc("Where it ends, (C - 1, K, S).")
     p_value: Tensor = doc(
-        "Two-sided, of the changes, by sign flips of the texts, corrected for all heads, "
-        "statistics and steps, (C - 1, K, S)."
-    )
-    roles: tuple[tuple[str, ...], ...] = doc(
-        'For each checkpoint the role of each head, or "", as in `SurveyResult`.'
+        "Two-sided, of the changes, by sign flips of the texts, as if the models were exchanged in "
+        "some of them; corrected for all heads, statistics and steps, (C - 1, K, S)."
     )
     texts: int = doc("How many texts were processed.")
     tokens: int = doc("How many tokens they have.")
     notes: tuple[str, ...] = doc("On texts that were left out or cut.")
-    agreements: tuple[AgreementReport, ...] = doc("Of each checkpoint.")
-    provenances: tuple[Provenance, ...] = doc("Of each checkpoint.")
+    agreements: tuple[AgreementReport, ...] = doc("Of each model.")
+    provenances: tuple[Provenance, ...] = doc("Of each model.")
     left_out: tuple[int, ...] = doc("The texts that were left out, counted from 1.", default=())
+    apart: Tensor | None = doc(
+        "The distance of the maps of two models, from 0 to 1, (K,): the square root of the "
+        "Jensen–Shannon divergence, in bits, between the weights of a head in both models, mean "
+        "over the rows of a text, then over texts. None for three or more.",
+        default=None,
+    )
+    apart_low: Tensor | None = doc("Where its 95 % interval over texts begins.", default=None)
+    apart_high: Tensor | None = doc("Where it ends.", default=None)
+    roles: tuple[tuple[str, ...], ...] = doc(
+        'For each of three or more models the role of each head, or "", as in `SurveyResult`.',
+        default=(),
+    )
 
-    main_array: ClassVar[str] = "mean"
+    main_array: ClassVar[str] = "change"
 
     def _rules(self) -> Rules:
         count, shape = len(self.checkpoints), (len(self.heads), len(self.statistics))
-        of_all, of_steps = (count, *shape), (count - 1, *shape)
-        yield "two checkpoints or more", count > 1
+        yield "two models or more", count > 1
         for name, value in self.to_arrays().items():
-            expected = of_all if name in ("mean", "low", "high") else of_steps
+            of_all = name in ("mean", "low", "high")
+            of_models = (count if of_all else count - 1, *shape)
+            expected = shape[:1] if name.startswith("apart") else of_models
             yield f"{name} of shape {expected}", tuple(value.shape) == expected
-        per_model = self.roles, self.agreements, self.provenances
-        yield "roles, a report and a provenance of each checkpoint", one_each(count, per_model)
+        per_model = self.roles or None, self.agreements, self.provenances
+        yield "roles, a report and a provenance of each model", one_each(count, per_model)
         yield "a role of each head", one_each(shape[0], self.roles)
+
+    @property
+    def agreement(self) -> AgreementReport:
+        """The worst of the reports."""
+        order = get_args(Verdict)
+        return min(self.agreements, key=lambda agreement: order.index(agreement.verdict))
+
+    def _bind(self, report: AgreementReport) -> None:
+        bound = tuple(replace(one, digest=report.digest) for one in self.agreements)
+        object.__setattr__(self, "agreements", bound)
 
     def __repr__(self) -> str:
         names, read = self.checkpoints, f"{len(self.heads)} heads on {self.texts:,} texts"
-        return f"CheckpointsResult({len(names)} checkpoints, {names[0]} to {names[-1]}: {read})"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The labels of the checkpoints."""
-        return self.checkpoints
+        return f"CompareResult({len(names)} models, {names[0]} to {names[-1]}: {read})"
 
     @property
     def shown_labels(self) -> list[str]:
         """The labels, as figures and the terminal show them."""
-        return [literal(label, 24) for label in self.checkpoints]
+        return [literal(label, 40) for label in self.checkpoints]
 
     def turns(self, statistic: int | None = None) -> list[Turn]:
         """Return the heads with a significant step, the longest path (as a share) first.
@@ -260,28 +167,61 @@ class CheckpointsResult(SeveralModels, HeadTable):
 
     def about(self) -> dict[str, Any]:
         """Return the size of the corpus, the roles, and the agreement of each model."""
-        about = {"checkpoints": list(self.checkpoints), **super().about()}
-        models = {name: about.pop(name) for name in ("provenances", "agreements")}
-        return {**about, "roles": [list(roles) for roles in self.roles], **models}
+        return {
+            **described(self, "checkpoints texts tokens notes left_out"),
+            "roles": [list(roles) for roles in self.roles],
+            "provenances": [asdict(provenance) for provenance in self.provenances],
+            "agreements": [agreement.about() for agreement in self.agreements],
+        }
 
     def columns_of_table(self) -> Columns:
-        """Return one row for each checkpoint, head and statistic.
+        """Return one row for each model, head and statistic.
 
-        Changes are those from the checkpoint before; the first has none.
+        Changes and distances are those from the model before; the first has none.
         """
         count, width = len(self.checkpoints), len(self.statistics)
-        rows = len(self.heads) * width
-        columns: Columns = {"checkpoint": np.repeat(self.checkpoints, rows).tolist()}
+        shape = len(self.heads), width
+        columns: Columns = {"checkpoint": np.repeat(self.checkpoints, math.prod(shape)).tolist()}
         for name, values in self._columns_of_heads().items():
             columns[name] = np.tile(np.repeat(values, width), count).tolist()
-        columns["role"] = np.repeat(self.roles, width).tolist()
+        if self.roles:
+            columns["role"] = np.repeat(self.roles, width).tolist()
         columns["statistic"] = list(self.statistics) * (len(self.heads) * count)
         for name, array in self.to_arrays().items():
-            steps = (0, 0, 0, 0, count - len(array), 0)  # the first checkpoint has no changes
+            array = array[None, :, None].expand(1, *shape) if array.dim() == 1 else array
+            steps = (0, 0, 0, 0, count - len(array), 0)  # the first model has no changes
             columns[name] = column(pad(array, steps, value=torch.nan))
         return columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self._told_paths() if self.apart is None else self._told_pair(self.apart)
+        yield from dim(self.notes)
+
+    def _told_pair(self, apart: Tensor) -> RenderResult:
+        """Yield which heads of two models are farthest apart."""
+        first, second = self.shown_labels
+        title = f"{len(self.heads)} heads of {second} beside those of {first}"
+        yield Text(f"{title}, {self.texts:,} texts", "bold")
+        table = plain_table((), ("head", "apart", "95 %"))
+        table.add_column("changed most, significantly")
+        change, p_value = self.change[0], self.p_value[0]
+        # Statistics have different units: compare each change with its uncertainty.
+        sizes = (change / (self.change_high - self.change_low)[0].clamp(min=1e-12)).abs()
+        for n in apart.argsort(descending=True).tolist()[:_LISTED]:
+            sure = [index for index in range(len(self.statistics)) if p_value[n, index] < SURE]
+            most = sorted(sure, key=sizes[n].tolist().__getitem__, reverse=True)[:2]
+            changes = [f"{self.statistics[index]} {change[n, index]:+.2g}" for index in most]
+            table.add_row(str(self.heads[n]), *self.distance(n), ", ".join(changes) or "–")
+        yield table
+
+    def distance(self, head: int) -> tuple[str, str]:
+        """Return in words how far apart the maps of a head are in two models, with the interval."""
+        numbers = [of for of in (self.apart, self.apart_low, self.apart_high) if of is not None]
+        mean, low, high = (f"{of[head]:.2g}" for of in numbers)
+        return mean, f"{low} to {high}"
+
+    def _told_paths(self) -> RenderResult:
+        """Yield the longest paths of heads over three models or more, and how roles change."""
         labels = self.shown_labels
         title = f"{len(self.heads)} heads in {len(labels)} checkpoints, {self.texts:,} texts"
         yield Text(title, "bold")
@@ -308,4 +248,3 @@ class CheckpointsResult(SeveralModels, HeadTable):
             yield Text(f"{labels[step + 1]}: ", "bold").append(
                 f"“{role}” {verb} {', '.join(heads)}", "not bold"
             )
-        yield from dim(self.notes)

@@ -138,5 +138,4 @@ def _models() -> Iterator[Finding]:
             yield Finding("models", model.name, f"verified, in {model.folder}")
         else:
             found = "its weights were changed" if sha256 else "not on this machine"
-            is_default = model is BUNDLED
-            yield Finding("models", model.name, found, model.remedy, is_broken=is_default)
+            yield Finding("models", model.name, found, model.remedy, is_broken=model is BUNDLED)

@@ -131,8 +131,6 @@ def explain(
     >>> why.names[why.credit.nan_to_num().argmax()]
     'Eiffel'
     """
-    if number not in ("log-probability", "logit"):
-        raise InputError(f"The number must be log-probability or logit, not {number!r:.60}.")
     generate = positive_number(generate, "generate")
     if isinstance(reference, str):
         expect_words(reference, "The reference")
@@ -182,9 +180,8 @@ def explain_prediction(
         causal: dict[str, Tensor] = {}
         replacements = torch.empty(0, len(words), dtype=torch.float64, device="cpu")
         if measure:
-            ids = token_ids(compared.inputs)
             causal, replacements = measure_words(
-                site, value, words, ids, knock_out=split is not None
+                site, value, words, token_ids(compared.inputs), knock_out=split is not None
             )
         attributions: dict[str, Tensor] = {}
         effects, lens = None, None

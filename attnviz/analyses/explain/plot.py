@@ -74,8 +74,7 @@ def explain(
             top = _draw_heads(page, result, result.heads, top + _GAP)
         if result.lens is not None:
             top = _draw_lens(page, result, result.lens, top + _GAP)
-        parts = _caption_parts(result)
-        return page.finish(top + CAPTION_GAP, parts, result.checked_agreement)
+        return page.finish(top + CAPTION_GAP, _caption_parts(result), result.checked_agreement)
 
 
 def _caption_parts(result: ExplainResult) -> list[str]:

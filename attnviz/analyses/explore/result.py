@@ -335,8 +335,7 @@ class ExploreResult(Result):
         survey = self.survey
         title = f"{len(survey.heads)} heads of {self.provenance.model_name} on {survey.read}"
         yield Text(title, "bold")
-        names = ("head", "role", "strongest example", "raises", "lost without it")
-        table = plain_table(names)
+        table = plain_table(("head", "role", "strongest example", "raises", "lost without it"))
         named = [k for k, role in enumerate(survey.roles) if role and role not in RESTING_ROLES]
         for k in named[:10]:
             best = self.examples[k][0] if self.examples[k] else None

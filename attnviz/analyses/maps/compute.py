@@ -22,7 +22,7 @@ from attnviz.analyses.maps.result import (
     HeadRanking,
     HeadScore,
 )
-from attnviz.errors import InputError, true_or_false, whole_number, whole_numbers
+from attnviz.errors import InputError, whole_number, whole_numbers
 from attnviz.heads import resting_heads
 from attnviz.results import (
     AttentionRecord,
@@ -161,6 +161,7 @@ def attention_map(
     )
 
 
+@checked
 def head_maps(
     result: AttentionResult,
     *,
@@ -200,7 +201,7 @@ def head_maps(
     >>> maps.weights.shape  # layers × heads × queries × keys
     torch.Size([1, 12, 5, 5])
     """
-    result, words = one_result(result, streamed=True), true_or_false(words, "words")
+    result = one_result(result, streamed=True)
     stack, notes = result.stack(), [*result.notes]
     layers = stack.attentions if layer is None else (stack.layer(layer),)
     if len({(attention.kept, attention.size) for attention in layers}) > 1:
@@ -257,8 +258,6 @@ def _treat_special(
     Also returns what no head may attend to, and whether the first key is a sink. Signed weights are
     not renormalized: their rows sum to anything.
     """
-    if special not in ("keep", "hide", "remove"):
-        raise InputError(f"special must be keep, hide or remove, not {special!r}.")
     if not (records := [one for one in attentions if isinstance(one, AttentionRecord)]):
         if special == "keep":
             return weights, rows, columns, None, False
@@ -712,8 +711,7 @@ def find_heads(result: AttentionResult, *, query: str, key: str) -> HeadMatches:
         for head, (row, rests) in enumerate(both):
             above = functional - {word for k, word in others.items() if row[k] >= row[j]}
             rank = 1 + sum(bool(row[k] > row[j]) for k in others)
-            score = row[j].item()
-            heads.append(HeadMatch(record.layer, head, score, rank, above, resting=rests))
+            heads.append(HeadMatch(record.layer, head, row[j].item(), rank, above, resting=rests))
     heads.sort(key=lambda head: -head.score)
     words = rows.labels[i], columns.labels[j]
     meaning = f"weight from “{words[0]}” to “{words[1]}”"

@@ -803,8 +803,7 @@ def _finding(drawn: AttentionMap, query: int) -> tuple[str, tuple[int, int]]:
     query_label = literal(drawn.rows[query])
     name = query_label if query_patch is None else f"The framed patch {query_patch}"
     to = "itself" if query_patch == (row, column) else f"patch ({row}, {column})"
-    title = f"{name} attends most to {to}: {float(ratio.max()):.1f} × even weight"
-    return title, (row, column)
+    return f"{name} attends most to {to}: {float(ratio.max()):.1f} × even weight", (row, column)
 
 
 def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:

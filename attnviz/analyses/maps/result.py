@@ -19,20 +19,7 @@ import attnviz
 from attnviz.errors import true_or_false, whole_number
 from attnviz.figures.claims import were_read
 from attnviz.heads import Maps, OneMap
-from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special
-from attnviz.results.base import (
-    Columns,
-    Result,
-    Rules,
-    doc,
-    documented,
-    fits,
-    is_image,
-    labeled_array,
-    proof,
-    stacked,
-    wide_table,
-)
+from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special, base
 from attnviz.results.text import dim, literal, selection
 from attnviz.runtime import Printed
 
@@ -45,15 +32,15 @@ if TYPE_CHECKING:
 _RAMP = " .:-=+*#%@"  # light to dark, where there are no colors
 
 
-class _LabeledMaps(Maps, Result):
+class _LabeledMaps(Maps, base.Result):
     """One map, or the maps of all heads, as a result."""
 
     agreement: AgreementReport
 
-    def _label_rules(self, *others: set[int]) -> Rules:
+    def _label_rules(self, *others: set[int]) -> base.Rules:
         """Yield the rules of labels. others : the sizes of the dimensions before theirs."""
         m, n, masked = len(self.rows), len(self.columns), self.masked
-        is_full = fits(self.weights, *others, {m}, {n}) and self.weights.numel() > 0
+        is_full = base.fits(self.weights, *others, {m}, {n}) and self.weights.numel() > 0
         yield "a weight for each pair of labels", is_full and self.weights.is_floating_point()
         special = len(self.special_rows) in (0, m) and len(self.special_columns) in (0, n)
         yield "special tokens among its labels", special
@@ -62,7 +49,7 @@ class _LabeledMaps(Maps, Result):
         rows, columns = self.sides
         yield "a place for each label", rows.fits(m) and columns.fits(n)
 
-    def _number_rules(self) -> Rules:
+    def _number_rules(self) -> base.Rules:
         is_known = self.agreement.verdict != "verified" or bool(self.weights.isfinite().any())
         yield "numbers where it says that they were verified", is_known
 
@@ -74,9 +61,9 @@ class _LabeledMaps(Maps, Result):
         """Return the labels along each dimension of the weights, by its name."""
         return {"query": self.rows, "key": self.columns}
 
-    def columns_of_table(self) -> Columns:
+    def columns_of_table(self) -> base.Columns:
         """Return one row for each weight."""
-        return stacked(self._dimensions(), {"weight": self.weights})
+        return base.stacked(self._dimensions(), {"weight": self.weights})
 
     def to_xarray(self) -> xr.DataArray:
         """Return the weights as an array with labeled dimensions.
@@ -88,7 +75,7 @@ class _LabeledMaps(Maps, Result):
         InputError
             xarray is not installed.
         """
-        return labeled_array(self, self._dimensions(), self.weights)
+        return base.labeled_array(self, self._dimensions(), self.weights)
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -109,7 +96,7 @@ class _LabeledMaps(Maps, Result):
         return places
 
 
-@documented
+@base.documented
 class AttentionMap(_LabeledMaps, OneMap):
     """One map as it is drawn: weights, labels, and notes on how they were computed.
 
@@ -127,41 +114,41 @@ class AttentionMap(_LabeledMaps, OneMap):
     >>> axes = drawn.plot()
     """
 
-    weights: Tensor = doc("(m, n), CPU.")
-    rows: tuple[str, ...] = doc("The labels of queries.")
-    columns: tuple[str, ...] = doc("The labels of keys.")
-    stack: str = doc("The stack of layers.")
-    layer: int | tuple[int, ...] = doc("The layer, or the layers that were averaged.")
-    heads: tuple[int, ...] = doc("The head, or the heads that were averaged.")
-    notes: tuple[str, ...] = doc(
+    weights: Tensor = base.doc("(m, n), CPU.")
+    rows: tuple[str, ...] = base.doc("The labels of queries.")
+    columns: tuple[str, ...] = base.doc("The labels of keys.")
+    stack: str = base.doc("The stack of layers.")
+    layer: int | tuple[int, ...] = base.doc("The layer, or the layers that were averaged.")
+    heads: tuple[int, ...] = base.doc("The head, or the heads that were averaged.")
+    notes: tuple[str, ...] = base.doc(
         "On merged, removed or renormalized weights, and on the choice of the head."
     )
-    agreement: AgreementReport = doc("Of the result that the map comes from.")
-    provenance: Provenance = doc("Likewise.")
-    boundary: tuple[int | None, int | None] = doc(
+    agreement: AgreementReport = base.doc("Of the result that the map comes from.")
+    provenance: Provenance = base.doc("Likewise.")
+    boundary: tuple[int | None, int | None] = base.doc(
         "(row, column) with which the second text of a pair starts, None without one.",
         default=(None, None),
     )
-    special_rows: tuple[bool, ...] = doc("Which queries are special tokens.", default=())
-    special_columns: tuple[bool, ...] = doc("Which keys are special tokens.", default=())
-    sides: tuple[AxisGeometry, AxisGeometry] = doc(
+    special_rows: tuple[bool, ...] = base.doc("Which queries are special tokens.", default=())
+    special_columns: tuple[bool, ...] = base.doc("Which keys are special tokens.", default=())
+    sides: tuple[AxisGeometry, AxisGeometry] = base.doc(
         "Where the rows and the columns lie in an image, in audio or in a long text.",
         default=(AxisGeometry(), AxisGeometry()),
     )
-    image: Tensor | None = doc("As in `AttentionResult`.", default=None)
-    masked: Tensor | None = doc(
+    image: Tensor | None = base.doc("As in `AttentionResult`.", default=None)
+    masked: Tensor | None = base.doc(
         "(m, n), which keys a query may not attend to; None if it may attend to all.", default=None
     )
-    starts_with_sink: bool = doc(
+    starts_with_sink: bool = base.doc(
         "Whether the first key is the first word of a causal model without special tokens: many "
         "heads rest on it, whatever it says.",
         default=False,
     )
-    special: Special = doc("How special tokens were treated.", default="keep")
+    special: Special = base.doc("How special tokens were treated.", default="keep")
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> base.Rules:
         yield from self._label_rules()
-        yield "an image in colors", is_image(self.image)
+        yield "an image in colors", base.is_image(self.image)
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the weights (m, n), and the image where there is one."""
@@ -171,7 +158,7 @@ class AttentionMap(_LabeledMaps, OneMap):
         """Return which head it is, where rows and columns lie, and the proof."""
         layer = self.layer if isinstance(self.layer, int) else list(self.layer)
         which = {"stack": self.stack, "layer": layer, "heads": list(self.heads)}
-        return {**which, **self._places(), **proof(self)}
+        return {**which, **self._places(), **base.proof(self)}
 
     @property
     def where(self) -> str:
@@ -191,7 +178,7 @@ class AttentionMap(_LabeledMaps, OneMap):
         `seaborn.heatmap` takes the wide table.
         """
         if true_or_false(wide, "wide"):
-            return wide_table(self.weights, self.rows, self.columns)
+            return base.wide_table(self.weights, self.rows, self.columns)
         return super().to_frame()
 
     def plot(self, **keywords: Any) -> Axes:  # type: ignore[override]
@@ -238,7 +225,7 @@ class AttentionMap(_LabeledMaps, OneMap):
         yield from dim(self.notes)
 
 
-@documented
+@base.documented
 class HeadMaps(_LabeledMaps):
     """The maps of all heads, of all layers or of one.
 
@@ -253,24 +240,24 @@ class HeadMaps(_LabeledMaps):
     >>> figure = maps.plot()
     """
 
-    weights: Tensor = doc("(layers, heads, rows, columns), CPU.")
-    rows: tuple[str, ...] = doc("The labels of queries.")
-    columns: tuple[str, ...] = doc("The labels of keys.")
-    stack: str = doc("The stack of layers.")
-    layers: tuple[int, ...] = doc("Its layers.")
-    notes: tuple[str, ...] = doc("As in `AttentionMap`.")
-    agreement: AgreementReport = doc("Of the result that the maps come from.")
-    provenance: Provenance = doc("Likewise.")
-    sides: tuple[AxisGeometry, AxisGeometry] = doc(
+    weights: Tensor = base.doc("(layers, heads, rows, columns), CPU.")
+    rows: tuple[str, ...] = base.doc("The labels of queries.")
+    columns: tuple[str, ...] = base.doc("The labels of keys.")
+    stack: str = base.doc("The stack of layers.")
+    layers: tuple[int, ...] = base.doc("Its layers.")
+    notes: tuple[str, ...] = base.doc("As in `AttentionMap`.")
+    agreement: AgreementReport = base.doc("Of the result that the maps come from.")
+    provenance: Provenance = base.doc("Likewise.")
+    sides: tuple[AxisGeometry, AxisGeometry] = base.doc(
         "As in `AttentionMap`.", default=(AxisGeometry(), AxisGeometry())
     )
-    heads: tuple[int, ...] = doc("The numbers of the heads if it has only some.", default=())
-    special_rows: tuple[bool, ...] = doc("As in `AttentionMap`.", default=())
-    special_columns: tuple[bool, ...] = doc("Likewise.", default=())
-    masked: Tensor | None = doc("(rows, columns), what no layer may read.", default=None)
-    starts_with_sink: bool = doc("As in `AttentionMap`.", default=False)
+    heads: tuple[int, ...] = base.doc("The numbers of the heads if it has only some.", default=())
+    special_rows: tuple[bool, ...] = base.doc("As in `AttentionMap`.", default=())
+    special_columns: tuple[bool, ...] = base.doc("Likewise.", default=())
+    masked: Tensor | None = base.doc("(rows, columns), what no layer may read.", default=None)
+    starts_with_sink: bool = base.doc("As in `AttentionMap`.", default=False)
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> base.Rules:
         heads = self.weights.shape[1] if self.weights.dim() == 4 else 0
         yield from self._label_rules({len(self.layers)}, {heads})
         yield "a number for each head", len(self.heads) in (0, heads)
@@ -282,7 +269,7 @@ class HeadMaps(_LabeledMaps):
     def about(self) -> dict[str, Any]:
         """Return which layers they are, where rows and columns lie, and the proof."""
         which = {"stack": self.stack, "layers": list(self.layers)}
-        return {**which, **self._places(), **proof(self)}
+        return {**which, **self._places(), **base.proof(self)}
 
     @property
     def numbers(self) -> tuple[int, ...]:

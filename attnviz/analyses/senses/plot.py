@@ -67,8 +67,7 @@ def senses(
     >>> figure = attnviz.plot.senses(attnviz.senses("bank", senses))
     """
     words = [result.word, *(occurrence.sentence for occurrence in result.occurrences)]
-    texts = [*result.senses, *words, result.provenance.model]
-    with new_page(width, caption, texts) as page:
+    with new_page(width, caption, [*result.senses, *words, result.provenance.model]) as page:
         top = page.heading(result.headline) + 0.02
         room, is_wide = page.room, page.width >= WIDE
         top = page.lead(top, " ".join(result.details)) + 0.06
@@ -86,8 +85,7 @@ def senses(
             below = page.subtitle(page.left, end + _BETWEEN, "Right in each layer", room)
             _draw_accuracy(page, result, page.left, below, _ACCURACY)
             end = below + _ACCURACY
-        parts = _caption_parts(result)
-        return page.finish(end + CAPTION_GAP, parts, result.checked_agreement)
+        return page.finish(end + CAPTION_GAP, _caption_parts(result), result.checked_agreement)
 
 
 def shown_states(result: SensesResult) -> list[int]:

@@ -423,7 +423,6 @@ def _causal(target: Target, groups: TokenGroups, axis: Tensor, *, every: bool) -
     ]
     is_few = every or len(others) <= _FEW
     interventions = available_interventions(target.model)[: None if is_few else 1]
-    positions = [groups.positions[index] for index in others]
-    vectors = intervene(target, positions, interventions)
+    vectors = intervene(target, [groups.positions[index] for index in others], interventions)
     along = axis.double().cpu()
     return {name: spread(of @ along, others, len(groups.labels)) for name, of in vectors.items()}

@@ -513,8 +513,7 @@ def _draw_small_panels(page: Page, result: ShiftResult, top: float) -> float:
         unit = page.ruler.longest([_UNIT, "units"], across, TEXT_SIZE)
         ax.set_xlabel(ax.get_xlabel() or unit, color=theme().muted)
         if mesh is not None:
-            bar = page.bar(left + across + BAR_GAP, below, tall)
-            layout.color_bar(mesh, bar, "contribution")
+            layout.color_bar(mesh, page.bar(left + across + BAR_GAP, below, tall), "contribution")
         if draw is _draw_value_and_routing:
             key = below + tall + AXIS_ROOM
             page.write(left, key, ["■ value"], color=theme().cycle[3])

@@ -81,10 +81,7 @@ def steps(
     ['X', 'Q', 'K', 'V', 'scores', 'scaled scores', 'weights', 'A', 'heads', 'output']
     """
     result = attended(result, model, inputs)
-    layer, heads, reason = choose_head(result, layer, head)
-    if len(heads) != 1:
-        raise InputError(f"Steps shows one head, not {len(heads)}. Choose one of them.")
-    (head,) = heads
+    layer, (head,), reason = choose_head(result, layer, head)
     record = result.record(layer)
     row, label, notes = _find_query(record.query_axis, word)
     if isinstance(record, results.LinearAttention):
@@ -197,8 +194,7 @@ class _HeadStages:
                 if not projection.before and projection.beside is None:
                     d_in, width = projection.weight.shape[-2:]
                     factors = ((len(values), d_in), (d_in, width))
-            checked = self._agreement(stage, number)
-            yield Stage(name, formula, values, factors, rows=side, **checked)
+            yield Stage(name, formula, values, factors, rows=side, **self._agreement(stage, number))
 
     def scored(self) -> Iterator[Stage]:
         """Yield QKᵀ, the scaled scores, the full scores with bias and mask, and the weights."""

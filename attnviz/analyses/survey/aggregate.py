@@ -115,11 +115,8 @@ def aggregate(
     say("estimating")
     averages = [moments.estimates().mean.reshape(shape) for moments in means]
     even_mean, shuffled_mean, excess, held_out_mean = averages
-    estimates = value.estimates()
-    shares = np.tile([one.limit is None for one in statistics], heads)
-    low, high = (np.where(shares, np.clip(x, 0, 1), x) for x in (estimates.low, estimates.high))
     return CorpusStatistics(
-        value=replace(estimates, low=low, high=high),
+        value=bounded(value.estimates(), statistics),
         even=even_mean,
         shuffled=shuffled_mean,
         p_even=role_half.joined(other_half).p_values().reshape(shape),
@@ -132,6 +129,13 @@ def aggregate(
         compared=compared,
         differences=differences,
     )
+
+
+def bounded(estimates: Estimates, statistics: Sequence[Statistic] = STATISTICS) -> Estimates:
+    """Return estimates of K · S numbers with the intervals of shares from 0 to 1."""
+    shares = np.resize([one.limit is None for one in statistics], len(estimates.mean))
+    low, high = (np.where(shares, np.clip(x, 0, 1), x) for x in (estimates.low, estimates.high))
+    return replace(estimates, low=low, high=high)
 
 
 def assign_roles(

@@ -272,8 +272,6 @@ def check_options(out: str | os.PathLike[str] | None, engine: Engine, address: s
         raise InputError("The folder for the survey has no name. Name one.")
     if out is not None:
         require("pyarrow", "survey", "The tables of a survey need")
-    if engine not in ("local", "ray"):
-        raise InputError(f"The engine must be 'local' or 'ray', not {engine!r}.")
     if address is not None and engine == "local":
         raise InputError(
             f"A survey on this machine cannot use the cluster at {address!r}. Add --engine ray "

@@ -619,8 +619,7 @@ class MediaCorpus:
             if number not in self._targets:
                 self._targets[number], _ = transcript_of(checkpoint, sound, truncate=self.truncate)
             target = self._targets[number]
-        targets = None if target is None else [target]
-        inputs = Inputs(targets=targets, sounds=[sound])
+        inputs = Inputs(targets=None if target is None else [target], sounds=[sound])
         batch = encode(checkpoint, inputs, truncate=self.truncate)
         return Medium(self.kind, number, name, source, batch, target)
 

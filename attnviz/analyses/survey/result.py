@@ -56,9 +56,7 @@ class HeadTable(Result):
             columns[name] = np.repeat(values, count).tolist()
         columns["statistic"] = list(self.statistics) * len(self.heads)
         for name, array in self.to_arrays().items():
-            if array.dim() == 1:
-                columns[name] = column(array.repeat_interleave(count))
-            elif array.shape[1] == count:
+            if array.shape[1] == count:
                 columns[name] = column(array)
         return columns
 

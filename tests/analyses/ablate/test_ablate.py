@@ -575,7 +575,7 @@ BAD = {
     "one pair": ((TEXT,), {"heads": (0, 1)}, 'heads must be "all", or pairs'),
     "triples": ((TEXT,), {"heads": [(0, 1, 2)]}, 'heads must be "all", or pairs'),
     "a bool": ((TEXT,), {"heads": [(True, 1)]}, 'heads must be "all", or pairs'),
-    "wrong how": ((TEXT,), {"how": "median"}, "how must be mean, zero or resample"),
+    "wrong how": ((TEXT,), {"how": "median"}, "how must be zero, mean or resample"),
     "wrong effect": ((TEXT,), {"effect": "indirect"}, "effect must be total or direct"),
     "knocked out directly": ((TEXT,), {"knock_out": "bank", "effect": "direct"}, "Knocking a word"),
     "knocked out and patched": ((TEXT,), {"knock_out": "bank", "patch": OTHER}, "Give one"),

@@ -49,23 +49,23 @@ def test_the_changed_head_is_found(found):
     heads = [str(head) for head in found.heads]
     assert heads[int(found.apart.argmax())] == f"{LAYER}.{HEAD}"
     assert found.apart_low.max() > 5 * found.apart.median()
-    surely = {heads[n] for n in (found.p_value < 0.01).any(1).nonzero().flatten().tolist()}
+    surely = {heads[n] for n in (found.p_value[0] < 0.01).any(1).nonzero().flatten().tolist()}
     later = {head for head in heads if head.startswith("5.")}  # downstream of the changed head
     assert f"{LAYER}.{HEAD}" in surely
     assert surely <= {f"{LAYER}.{HEAD}"} | later
     entropy = found.statistics.index("entropy")
     at = heads.index(f"{LAYER}.{HEAD}")
-    assert found.high[at, entropy] < 0
-    assert found.change[at, entropy] == pytest.approx(
-        float(found.second[at, entropy] - found.first[at, entropy]), abs=1e-6
+    assert found.change_high[0, at, entropy] < 0
+    torch.testing.assert_close(
+        found.change[0], found.mean.diff(dim=0)[0], atol=1e-6, rtol=0, equal_nan=True
     )
 
 
 def test_unchanged_heads_are_exactly_equal(found):
     before = [n for n, head in enumerate(found.heads) if head.layer < LAYER]
     assert found.apart[before].max() == 0
-    assert np.nanmax(np.abs(found.change[before].numpy())) == 0
-    assert found.p_value[before].min() == 1
+    assert np.nanmax(np.abs(found.change[0, before].numpy())) == 0
+    assert found.p_value[0, before].min() == 1
 
 
 def test_each_model_is_verified(found):

@@ -69,10 +69,13 @@ def test_intervals_and_roles_are_those_of_two_models_and_of_a_survey(found, text
     pair = attnviz.compare(texts_read, models=folders)
     survey = attnviz.survey(texts_read, model=folders[1])
     for ours, theirs in (
-        (found.change[1], pair.change),
-        (found.change_low[1], pair.low),
-        (found.change_high[1], pair.high),
-        (found.p_value[1], (pair.p_value * 3).clamp(max=1)),
+        (found.mean[1:3], pair.mean),
+        (found.low[1:3], pair.low),
+        (found.high[1:3], pair.high),
+        (found.change[1:2], pair.change),
+        (found.change_low[1:2], pair.change_low),
+        (found.change_high[1:2], pair.change_high),
+        (found.p_value[1:2], (pair.p_value * 3).clamp(max=1)),
         (found.mean[2], survey.mean),
         (found.high[2], survey.high),
     ):
@@ -120,6 +123,18 @@ def test_it_is_saved_and_a_table(found, tmp_path):
     assert row["mean"] == pytest.approx(float(found.mean[2, -1, entropy]))
     assert row["change"] == pytest.approx(float(found.change[1, -1, entropy]))
     assert table[table.checkpoint == "start"].change.isna().all()
+
+
+def test_a_pair_is_a_table_with_distances(texts_read, folders):
+    pair = attnviz.compare(texts_read, models=folders)
+    assert pair.checkpoints == ("plain", "altered")
+    table = pair.to_frame()
+    assert len(table) == pair.mean.numel()
+    rows = table[(table.checkpoint == "altered") & (table.statistic == "entropy")]
+    assert rows.apart.tolist() == pytest.approx(pair.apart.tolist())
+    assert str(pair.heads[int(pair.apart.argmax())]) == HEAD
+    assert table[table.checkpoint == "plain"].apart.isna().all()
+    assert "role" not in table
 
 
 def test_the_command_takes_any_number_in_any_order(

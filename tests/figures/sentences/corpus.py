@@ -255,14 +255,6 @@ COMPARE = Patterns()
 panels(COMPARE)
 
 
-def models_of(facts):
-    """Return the names of two models; those with the same name have the start of the digest."""
-    first, second = (one.model for one in facts.provenances)
-    if first != second:
-        return first, second
-    return tuple(f"{one.model} ({one.weights_sha256[:6]})" for one in facts.provenances)
-
-
 def farthest(facts):
     return [int(n) for n in np.argsort(-np.nan_to_num(facts.apart, nan=-1), kind="stable")]
 
@@ -272,15 +264,15 @@ def farthest(facts):
     "<head:h> differ <most:most|least>"
 )
 def compare_title(facts, said):
-    first, second = models_of(facts)
-    changed = (np.asarray(facts.p_value) < SURE).any(1).sum()
+    first, second = facts.checkpoints
+    changed = (np.asarray(facts.p_value)[0] < SURE).any(1).sum()
     one = {"changed": changed, "all": len(facts.apart), "first": first, "second": second}
     return one | {"head": names_of(facts)[farthest(facts)[0]], "most": "most"}
 
 
 @COMPARE.sentence("<texts> texts, <tokens> tokens, read by <first:*> and by <second:*>.")
 def compare_source(facts, said):
-    first, second = models_of(facts)
+    first, second = facts.checkpoints
     return {"texts": facts.texts, "tokens": facts.tokens, "first": first, "second": second}
 
 
@@ -304,8 +296,8 @@ COMPARE.words(
     "statistics)."
 )
 def compare_others(facts, said):
-    first, second = models_of(facts)
-    change = np.asarray(facts.second) - np.asarray(facts.first)
+    first, second = facts.checkpoints
+    change = np.diff(np.asarray(facts.mean), axis=0)
     assert np.allclose(np.nan_to_num(change), np.nan_to_num(facts.change), atol=1e-5)
     return {"first": first, "second": second}
 
@@ -323,25 +315,22 @@ def compare_farthest(facts, said):
 
 @COMPARE.sentence("<count> heads of <second:*> beside those of <first:*>, <texts> texts")
 def compare_line(facts, said):
-    first, second = models_of(facts)
+    first, second = facts.checkpoints
     return {"count": len(facts.apart), "first": first, "second": second, "texts": facts.texts}
 
 
 @COMPARE.sentence("<head:h> <apart> <low> to <high> <changed:*>")
 def compare_row(facts, said):
     n = names_of(facts).index(said["head"])
-    width = np.maximum(np.asarray(facts.high)[n] - np.asarray(facts.low)[n], 1e-12)
-    sizes = np.abs(np.asarray(facts.change)[n] / width)
-    sure = [m for m in np.argsort(-sizes, kind="stable") if facts.p_value[n][m] < SURE][:2]
-    changes = [f"{facts.statistics[m]} {facts.change[n][m]:+.2g}" for m in sure]
+    change, low, high, p_value = (
+        np.asarray(getattr(facts, name))[0, n]
+        for name in ("change", "change_low", "change_high", "p_value")
+    )
+    sizes = np.abs(change / np.maximum(high - low, 1e-12))
+    sure = [m for m in np.argsort(-sizes, kind="stable") if p_value[m] < SURE][:2]
+    changes = [f"{facts.statistics[m]} {change[m]:+.2g}" for m in sure]
     one = {"head": said["head"], "apart": facts.apart[n], "low": facts.apart_low[n]}
     return one | {"high": facts.apart_high[n], "changed": ", ".join(changes) or "–"}
-
-
-@COMPARE.sentence("CompareResult(<first:*> and <second:*>: <heads> heads on <texts> texts)")
-def compare_repr(facts, said):
-    first, second = (one.model for one in facts.provenances)
-    return {"first": first, "second": second, "heads": len(facts.apart), "texts": facts.texts}
 
 
 # three or more
@@ -476,9 +465,9 @@ def checkpoints_roles(facts, said):
 
 
 @COMPARE.sentence(
-    "CheckpointsResult(<count> checkpoints, <first:*> to <last:*>: <heads> heads on <texts> texts)"
+    "CompareResult(<count> models, <first:*> to <last:*>: <heads> heads on <texts> texts)"
 )
-def checkpoints_repr(facts, said):
+def compare_repr(facts, said):
     labels = facts.checkpoints
     one = {"count": len(labels), "first": labels[0], "last": labels[-1], "texts": facts.texts}
     return one | {"heads": len(names_of(facts))}
