@@ -211,7 +211,8 @@ def change_by_code(
     """Change all positions of each of N inputs by a code, and return how far the keys moved.
 
     Each position is changed in half of R runs, in a half of its own: R is 6 for 20 positions, and
-    12 for 900. The runs are rows of a single batch, up to the first attention to these positions.
+    12 for 900. The runs are rows of a single batch. Each goes on with the attention of the
+    unchanged row, up to the last attention; of a long input, only to the first.
 
     Raises
     ------
@@ -220,7 +221,15 @@ def change_by_code(
     """
     wanted = _attentions_to(kind, batch, records)
     chosen = [Changed(kind, n, _code(axis)) for n, axis in enumerate(batch.axes[kind])]
-    return _moved(model, batch, chosen, wanted[:1], coded=True)
+    if not _is_short(batch, chosen):
+        wanted = wanted[:1]
+    return _moved(model, batch, chosen, wanted, coded=True)
+
+
+def _is_short(batch: Batch, chosen: Sequence[Changed]) -> bool:
+    """Whether the rows of inputs with changed positions go on to the last attention."""
+    length = max(len(axes[0]) for axes in batch.axes.values())
+    return sum(1 + len(one.rows) for one in chosen) * length <= _CODED * min(len(chosen), _TEXTS)
 
 
 def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
@@ -234,8 +243,7 @@ def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
     texts = range(len(next(iter(batch.axes.values()))))
     known = [kind for kind in kinds if kind in batch.axes]
     coded = [Changed(kind, n, _code(batch.axes[kind][n])) for kind in known for n in texts]
-    size = sum(1 + len(one.rows) for one in coded) * length
-    for chosen in (coded if size <= _CODED * min(len(coded), _TEXTS) else [], []):
+    for chosen in (coded if _is_short(batch, coded) else [], []):
         if (2 * len(texts) + sum(len(one.rows) for one in chosen)) * length <= _AT_ONCE:
             with suppress(UnknownPlacesError):
                 return changed_batch(batch, texts, chosen, copies=2)
@@ -368,7 +376,7 @@ def _moved(
     watcher = watch.watch(
         model,
         watch.minimal_run(model, inputs),
-        lambda model: _Keys(model, wanted, rows.source),
+        lambda model: _Keys(model, wanted, rows, coded=coded),
     )
     return _of_each(batch, chosen, watcher.distances, watcher.keys, coded=coded)
 
@@ -427,14 +435,17 @@ def _distances(keys: Tensor, source: Tensor) -> Tensor:
 class _Keys(watch.AttentionWatcher):
     """Takes how far the keys of some attentions moved, and ends the run after the last of them.
 
-    source : (R,), of each of the last R rows the row that it changes.
+    coded : if the last R rows go on with the attention of those that they change.
     """
 
-    def __init__(self, model: nn.Module, wanted: Sequence[Call], source: Tensor) -> None:
+    def __init__(
+        self, model: nn.Module, wanted: Sequence[Call], rows: Rows, *, coded: bool
+    ) -> None:
         super().__init__(model)
         self.distances: dict[Call, Tensor] = {}
         self.keys: dict[Call, Tensor] = {}
-        self._wanted, self._source = wanted, source
+        self._wanted, self._source, self._coded = wanted, rows.source, coded
+        self._unchanged = slice(0, len(rows.numbers) - len(rows.source))
         self._calls: Counter[str] = Counter()
 
     def finish(self) -> None:
@@ -454,10 +465,13 @@ class _Keys(watch.AttentionWatcher):
         self._calls[path] += 1
         if call in self._wanted:
             self.distances[call] = _distances(args.key, self._source)
-            self.keys[call] = args.key[: len(args.key) - len(self._source)].clone()
+            self.keys[call] = args.key[self._unchanged].clone()
         if len(self.distances) == len(self._wanted):
             raise watch.EndRunError
-        return args.call()
+        if not self._coded:
+            return args.call()
+        output = args.of_rows(self._unchanged).call()[0]  # the model fails if it cut the rows
+        return torch.cat([output, output[copy_to(output.device, self._source)]]), None
 
 
 @dataclass(frozen=True, eq=False)
