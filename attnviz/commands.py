@@ -12,7 +12,7 @@ from typing import Any
 
 from attnviz.analyses.example import check_source
 from attnviz.errors import InputError, ModelError, refuse_given, require
-from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output, check_weights_file
+from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output
 from attnviz.terminal.command import COMMANDS, Call, Command
 from attnviz.terminal.console import (
     console,
@@ -172,11 +172,7 @@ def verify(call: Call) -> int:
     return print_verdict(result.checked_agreement, call.path, json=call.json)
 
 
-@Command(
-    "check",
-    first=lambda values: check_weights_file(Path(values["weights"])),
-    doing="comparing the weights",
-)
+@Command("check", doing="comparing the weights")
 def check(call: Call) -> int:
     """Compare another tool's attention weights with those of attnviz, head by head.
 

@@ -91,8 +91,8 @@ def is_file(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def check_weights_file(path: Path) -> None:
-    """Raise InputError unless a file may hold weights; it is not read."""
+def read_weights(path: Path) -> Any:
+    """Return the array of a file, or its arrays by name, for `attnviz.check`: see `read_arrays`."""
     if path.suffix.lower() not in WEIGHT_SUFFIXES:
         raise InputError(
             f"{str(path)!r:.60} does not end in {', '.join(WEIGHT_SUFFIXES)}. Save the weights as "
@@ -101,10 +101,6 @@ def check_weights_file(path: Path) -> None:
     if not is_file(path):
         raise InputError(f"There is no file {path}: check the path.")
 
-
-def read_weights(path: Path) -> Any:
-    """Return the array of a file, or its arrays by name, for `attnviz.check`: see `read_arrays`."""
-    check_weights_file(path)
     arrays = read_arrays(path)
     of_all_layers = [array for array in arrays.values() if len(array.shape) != 3]
     return of_all_layers[0] if len(arrays) == len(of_all_layers) == 1 else arrays

@@ -122,12 +122,13 @@ def compare(
             locate_checkpoint(checkpoint)  # a wrong name is an error before the others are read
     opened = [partial(_open, checkpoint, special_tokens) for checkpoint in checkpoints]
     options = texts, column, pairs, truncate, skip_bad
+    comparison = _Comparison(truncate, seed)
+    if len(opened) == 2:
+        first, second = (load() for load in opened)
+        comparison.measure_two(TextCorpus(first, *options), second)
+        return comparison.result(labels)
     with TemporaryDirectory(prefix="attnviz-") as folder:
-        comparison = _Comparison(Path(folder), truncate, seed)
-        if len(opened) == 2:
-            first, second = (load() for load in opened)
-            comparison.measure_two(TextCorpus(first, *options), second)
-            return comparison.result(labels)
+        comparison.folder = Path(folder)
         for number, load in enumerate(opened):
             with part(number, len(opened)):
                 model = load()
@@ -167,9 +168,9 @@ class _Comparison:
     nor with the models.
     """
 
-    folder: Path
     truncate: bool
     seed: int
+    folder: Path = Path()
     texts: int = 0
     tokens: int = 0
     sample: Sequence[TokenizedText] = ()
