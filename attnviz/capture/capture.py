@@ -82,29 +82,29 @@ def capture(
     """
     texts = len(next(iter(axes.values()))) if axes else count_inputs(model, inputs)
     forward = partial(model, **inputs)
-    first_run, second_run, recorded, keys = _record(model, texts, inputs, rows)
-    calls, again = first_run.calls, second_run.calls
+    first_run, second_run, recorded = _record(model, texts, inputs, rows)
+    calls, again, is_joined = first_run.calls, second_run.calls, first_run is second_run
     mixtures, mixed_again = first_run.linear, second_run.linear
     watch.expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
-    between = _between_runs(calls, again) if keys is None else 0.0
+    between = 0.0 if is_joined else _between_runs(*map(_queries, (calls, again)))
     compared = watch.outputs_beside(model, forward, recorded, between_runs=between)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
     own, references = OwnNumbers(model), partial(_to_references, again, mixtures=mixed_again)
-    stacks = stacks_of(texts, axes or {}, inputs)
+    stacks, after = stacks_of(texts, axes or {}, inputs), texts if is_joined else 0
+    keys = first_run.keys if is_joined else None
     with watch.weights_in_memory(call.module for call in calls):
         return [
-            Capture(own.copy(records), own.copy(references(n)), compared, notes=notes, keys=keys)
+            Capture(own.copy(records), own.copy(references(after + n)), compared, notes, keys)
             for n, records in enumerate(_to_records(calls, stacks, own, mixtures))
         ]
 
 
-_Keys: TypeAlias = tuple[tuple[str, Tensor], ...]
-_Runs: TypeAlias = tuple[Recording, Recording, watch.Output, _Keys | None]
+_Runs: TypeAlias = tuple[Recording, Recording, watch.Output]
 
 
 def _record(model: nn.Module, texts: int, inputs: Mapping[str, Tensor], rows: Rows | None) -> _Runs:
-    """Record two runs, as rows of one batch if the model can be recorded by a plan.
+    """Record two runs; once for both, as rows of one batch, if a plan tells how to record them.
 
     The first text of each kind is searched, which leaves this plan.
     """
@@ -124,7 +124,7 @@ def _record(model: nn.Module, texts: int, inputs: Mapping[str, Tensor], rows: Ro
     is_new = plan.searches > searches
     if rows is not None and is_new and (joined := _record_rows(model, plan, texts, rows)):
         return joined
-    return first, next(runs), outputs[0], None
+    return first, next(runs), outputs[0]
 
 
 def _record_rows(model: nn.Module, plan: Plan, texts: int, rows: Rows) -> _Runs | None:
@@ -132,19 +132,16 @@ def _record_rows(model: nn.Module, plan: Plan, texts: int, rows: Rows) -> _Runs 
     outputs: list[watch.Output] = []
     forward, count = partial(model, **rows.inputs), 2 * texts + len(rows.source)
     with suppress(ModelError):  # it does not run on more rows
-        recorded = record_rows(
-            model, plan, texts, rows.source, lambda: outputs.append(watch.output_of(model, forward))
+        recording = record_rows(
+            model, plan, count, rows.source, lambda: outputs.append(watch.output_of(model, forward))
         )
-        if recorded is None:
-            return None
-        (first, second), keys = recorded
         tensors = *outputs[-1].model, *outputs[-1].attention
-        if any(not x.dim() or len(x) != count for x in tensors):
+        if recording is None or any(not x.dim() or len(x) != count for x in tensors):
             return None
-        if _between_runs(first.calls, second.calls) > 0:
+        if _between_runs(*zip(*(Q.chunk(2) for Q in _queries(recording.calls)), strict=True)) > 0:
             return None
         output = watch.Output(*watch.map_tensors(tuple(outputs[-1]), lambda x: x[:texts]))
-        return first, second, output, keys
+        return recording, recording, output
     return None
 
 
@@ -176,9 +173,13 @@ def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing] =
     return names + [f"{one.path} {one.function} {shape}" for one, shape in shapes]
 
 
-def _between_runs(calls: Sequence[AttentionCall], again: Sequence[AttentionCall]) -> float:
+def _queries(calls: Sequence[AttentionCall]) -> list[Tensor]:
+    return [call.attention.query for call in calls]
+
+
+def _between_runs(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
     """Return the largest difference between the queries of two runs, relative to their norm."""
-    both = [[call.attention.query for call in run] for run in (again, calls)]
+    both = second, first
     wide = [[one.to(torch.promote_types(one.dtype, torch.float32)) for one in run] for run in both]
     queries = [(a, b) for a, b in zip(*wide, strict=True) if a.shape == b.shape]
     if not queries:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -53,20 +52,7 @@ class Recording:
     linear_calls: LinearCalls  # which calls are linear in their values, of those searched
     notes: tuple[str, ...] = ()
     linear: tuple[LinearMixing, ...] = ()
-
-
-def halves(recording: Recording) -> list[Recording]:
-    """Return the attentions of the first N texts of a batch of 2N, and of the others."""
-
-    def half(tensor: Tensor, second: bool) -> Tensor:
-        if tensor.dim() == 1 or len(tensor) == 1:  # of all texts
-            return tensor
-        return tensor.chunk(2)[second]
-
-    return [
-        replace(recording, calls=map_tensors((*recording.calls,), partial(half, second=second)))
-        for second in (False, True)
-    ]
+    keys: tuple[tuple[str, Tensor], ...] = ()  # of all rows, if some are not recorded, by path
 
 
 @dataclass(eq=False)
@@ -100,7 +86,7 @@ class Recorder(ModuleWatcher):
         self.operators, self._is_traced = self._softmaxes.operators, tracer is not None
         self._recorded: list[Recorded] = []
         self._source, self._rows = source, slice(0, texts - (0 if source is None else len(source)))
-        self.keys: list[tuple[str, Tensor]] = []  # of all rows, where some go on with others
+        self.keys: list[tuple[str, Tensor]] = []
         self._memory_checked = False
         self._entries: Counter[nn.Module] = Counter()
         # The input and output of each call of a module that multiplies by W^O.
@@ -201,7 +187,7 @@ class Recorder(ModuleWatcher):
         # The recorder and its tracer refer to each other: they would outlive this function.
         self._recorded.clear()
         self._output_calls.clear()
-        return Recording(calls, LinearCalls([], self.texts))
+        return Recording(calls, LinearCalls([], self.texts), keys=(*self.keys,))
 
     def _expect_memory(self, first: Attention) -> None:
         """Refuse maps that do not all fit in memory, once the size of the first is known."""

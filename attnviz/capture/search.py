@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from attnviz.capture import calls
 from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing
-from attnviz.capture.recorder import Recorded, Recorder, Recording, halves
+from attnviz.capture.recorder import Recorded, Recorder, Recording
 from attnviz.capture.tracing.arrange import NotExpressibleError, arrange
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
@@ -293,21 +293,19 @@ def record_runs(
 
 
 def record_rows(
-    model: nn.Module, plan: Plan, texts: int, source: Tensor, run: Callable[[], object]
-) -> tuple[list[Recording], tuple[tuple[str, Tensor], ...]] | None:
-    """Record N texts that stand in a batch twice, above R rows, and return both recordings.
+    model: nn.Module, plan: Plan, rows: int, source: Tensor, run: Callable[[], object]
+) -> Recording | None:
+    """Record a batch of some rows, of which the last R are changed ones, as in `Recorder`.
 
-    The keys of all rows are returned too, by attention. None if the run does not follow the plan of
-    its model. source : (R,), as in `Recorder`.
+    None if the run does not follow the plan of its model.
     """
     needs_isolation.setdefault(model, plan.needs_isolation)
-    rows = 2 * texts + len(source)
     others = source if len(source) else None
     recorder = partial(Recorder, texts=rows, paths=plan.paths, source=others)
     by_plan = watch(model, run, recorder)
     recording = by_plan.take_recording()
     notes = plan.confirm(by_plan, recording)
-    return None if notes is None else (halves(replace(recording, notes=notes)), (*by_plan.keys,))
+    return None if notes is None else replace(recording, notes=notes)
 
 
 def linear_calls(model: nn.Module, texts: int, inputs: Mapping[str, Any]) -> LinearCalls | None:
