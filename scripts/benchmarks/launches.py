@@ -55,6 +55,7 @@ def measure(tokens: int, places: int) -> None:
             variants: dict[str, Callable[[], object]] = {
                 "plain forward": torch.no_grad()(lambda: module(**inputs)),  # noqa: B023
                 "attend, whole maps": lambda: model.attend(text, mode="full"),  # noqa: B023
+                "again": lambda: model.attend(text, mode="full"),  # noqa: B023
                 "attend, streamed": lambda: model.attend(text, mode="streamed"),  # noqa: B023
             }
             for variant, run in variants.items():
