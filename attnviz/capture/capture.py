@@ -136,7 +136,8 @@ def _record_rows(model: nn.Module, plan: Plan, texts: int, rows: Rows) -> _Runs 
             model, plan, count, rows.source, lambda: outputs.append(watch.output_of(model, forward))
         )
         tensors = *outputs[-1].model, *outputs[-1].attention
-        if recording is None or any(not x.dim() or len(x) != count for x in tensors):
+        is_by_row = bool(tensors) and all(x.dim() and len(x) == count for x in tensors)
+        if recording is None or not is_by_row:
             return None
         if _between_runs(*zip(*(Q.chunk(2) for Q in _queries(recording.calls)), strict=True)) > 0:
             return None
