@@ -8,7 +8,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias, Unpack, cast
@@ -43,11 +43,10 @@ from attnviz.analyses.survey.corpus import (
     parse_corpus,
     verify_sample,
 )
-from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics
+from attnviz.analyses.survey.measure import Attention, HeadStatistics, TextStatistics
 from attnviz.analyses.survey.result import SURE, HeadName
-from attnviz.capture.batched import BatchedAttention, capture_batch
 from attnviz.errors import InputError
-from attnviz.heads import NAMES, WeightStatistics
+from attnviz.heads import NAMES, Positions, WeightStatistics
 from attnviz.models.checkpoint import SpecialTokens, locate_checkpoint
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport, AttentionResult
@@ -343,29 +342,27 @@ def _measure_both(
     one: HeadStatistics, other: HeadStatistics, texts: Sequence[TokenizedText]
 ) -> list[Floats]:
     """Return the statistics (N, K · S) of both models, and the distances of heads, (N, K)."""
-    attentions: list[BatchedAttention] = []  # of the first model: queries and keys only
+    attentions: list[Attention] = []  # of the first model: queries and keys only
     values: tuple[list[Tensor], list[Tensor]] = [], []
     distances: list[Tensor] = []
-    models = [(heads, *heads.batch([text.encoding for text in texts])) for heads in (one, other)]
-    first, second = (WeightStatistics(tokens) for *_, tokens in models)
+    statistics = cache(WeightStatistics)  # one of each batch serves all layers
 
-    def add_first(attention: BatchedAttention) -> None:
+    def add_first(attention: Attention, tokens: Positions, _: object) -> None:
         attentions.append(attention)
-        values[0].append(first(attention.weights).cpu())
+        values[0].append(statistics(tokens)(attention.weights).cpu())
 
-    def add_second(attention: BatchedAttention) -> None:
-        distances.append(_distance(attentions[len(values[1])], attention, second))
-        values[1].append(second(attention.weights).cpu())
+    def add_second(attention: Attention, tokens: Positions, _: object) -> None:
+        first = attentions[len(values[1])]
+        distances.append(_distance(first, attention, statistics(tokens)))
+        values[1].append(statistics(tokens)(attention.weights).cpu())
 
-    for (heads, inputs, _), add in zip(models, (add_first, add_second), strict=True):
-        capture_batch(heads.checkpoint.module, inputs, heads.records, add)
+    one.run(texts, add_first)
+    other.run(texts, add_second)
     both = [torch.cat(layers, dim=1).flatten(1) for layers in values]
     return [numbers.double().numpy() for numbers in (*both, torch.cat(distances, dim=1))]
 
 
-def _distance(
-    first: BatchedAttention, second: BatchedAttention, statistics: WeightStatistics
-) -> Tensor:
+def _distance(first: Attention, second: Attention, statistics: WeightStatistics) -> Tensor:
     """Return the distance between the rows of two attentions, mean over each text, (N, H)."""
     total, rows = torch.zeros((), device="cpu"), statistics.rows[:, None]
     for block in statistics.blocks:
