@@ -45,7 +45,6 @@ def heatmap(call: Call) -> int:
     drawn as an overview; --rows and --columns draw an exact part of it.
     """
     words = parse_word_pair(call.given["find"]) if "find" in call.given else None
-    call.expect_in_text(*(words or ()))
     layer, head = call.values.get("layer"), call.values.get("head")
     result = call.attend(layers=layer, heads=head)
 

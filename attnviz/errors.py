@@ -17,7 +17,6 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from unicodedata import combining, normalize
 
 _HEAD, _TAIL = 270, 110  # characters of a long message that are shown, from its start and its end
 
@@ -270,18 +269,3 @@ def printable(text: str) -> str:
     if len(line) > _HEAD + _TAIL:
         line = f"{line[:_HEAD]} … {line[-_TAIL:]}"
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
-
-
-def expect_in_text(words: Iterable[str], text: str) -> None:
-    """Raise InputError for a word that cannot be in a text, before a model reads it."""
-    for word in words:
-        name = word.partition("#")[0]
-        if name.isalnum() and _without_accents(name) not in _without_accents(text):
-            hint = did_you_mean(name, text.split()) or f"Its words are {text.strip():.60}."
-            raise InputError(f"{name!r:.60} is not a word of the text. {hint}")
-
-
-def _without_accents(text: str) -> str:
-    """Return a text in small letters without accents, as some tokenizers read it."""
-    letters = normalize("NFKD", text.casefold())
-    return "".join(letter for letter in letters if not combining(letter))

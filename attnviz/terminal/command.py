@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import typer
 
 import attnviz
-from attnviz.errors import AttnvizWarning, InputError, expect_in_text, expect_words, is_unicode
+from attnviz.errors import AttnvizWarning, InputError, expect_words, is_unicode
 from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime.progress import say
 from attnviz.terminal.console import console, print_json, print_verdict, progress_bar
@@ -252,8 +252,6 @@ class Call:
         self.path = self._find_path()
         if command.first is not None:
             command.first(self.values)
-        if command.subject is not None and self.result is None:
-            self.expect_in_text(*filter(None, [self.values.get("word")]))
 
     def _refuse_beside_a_result(self) -> None:
         """Raise InputError for options that a saved result makes useless."""
@@ -301,13 +299,6 @@ class Call:
                     f"{path} is the {name} to read. Name another file to write: -o FILE."
                 )
         return path
-
-    def expect_in_text(self, *words: str) -> None:
-        """Raise InputError for a word that cannot be in what the model reads."""
-        others = ("image", "audio", "target", "generate", "inputs")
-        text = self.inputs.get("text")
-        if text is not None and not any(name in self.inputs for name in others):
-            expect_in_text(words, f"{text} {self.inputs.get('pair', '')}")
 
     # --- what a command does
 

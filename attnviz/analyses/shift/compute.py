@@ -32,7 +32,7 @@ from attnviz.attribution.target import Readout, Score, Target
 from attnviz.attribution.tracing import trace_run, tracing
 from attnviz.capture.capture import hidden_states
 from attnviz.capture.watch import restoring
-from attnviz.errors import InputError, ModelError, expect_in_text, expect_words
+from attnviz.errors import InputError, ModelError, expect_words
 from attnviz.inputs.batch import Batch, Inputs
 from attnviz.inputs.spelling import pieces_in
 from attnviz.inputs.text import token_spans
@@ -138,7 +138,6 @@ def shift(
     expect_words(word, "The word")
     if isinstance(text, str) and not inputs.get("pair"):
         expect_words(text, "The text")
-        expect_in_text([word], text)
     text, reference = parse_pair(text, reference)
     method_names = check_methods(methods)
     model, source, truncate = parse_source("shift", model, text, inputs)
