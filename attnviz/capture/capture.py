@@ -38,6 +38,7 @@ from attnviz.results import (
     MaskRule,
     Reference,
 )
+from attnviz.results.agreement_report import LINEAR
 from attnviz.runtime import compat
 from attnviz.runtime.libraries import MemoryBudget
 
@@ -476,17 +477,18 @@ def _cache_of(model: Any) -> Any:
     return transformers.DynamicCache()
 
 
-def expect_no_later_keys(captured: Capture, written: Generation) -> None:
+def expect_no_later_keys(model: Any, captured: Capture, written: Generation) -> None:
     """Raise LaterKeysError if a token attends to one that was written later."""
+    stacks = ("decoder",) if model.config.is_encoder_decoder else ("encoder", "decoder", LINEAR)
     for record, reference in zip(captured.records, captured.references, strict=True):
         later = torch.ones_like(reference.weights[0]).triu(1)
         later[:, : written.prompt] = 0
         is_square = len(later) == len(later.T) == len(written.ids) - 1
-        is_own = is_square and record.query_axis == record.key_axis
+        is_own = is_square and record.stack in stacks
         if is_own and bool((reference.weights * later).any()):
             raise LaterKeysError(
-                "The tokens of this model attend to later ones, so a generation has no single map. "
-                "Give the text as a whole."
+                f"The tokens of {type(model).__name__} attend to later ones, so a generation has "
+                "no single map. Give the text as a whole."
             )
 
 

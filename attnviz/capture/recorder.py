@@ -85,7 +85,9 @@ class Recorder(ModuleWatcher):
         self.mode = self._softmaxes = tracer or SoftmaxCollector()
         self.operators, self._is_traced = self._softmaxes.operators, tracer is not None
         self._recorded: list[Recorded] = []
-        self._source, self._rows = source, slice(0, texts - (0 if source is None else len(source)))
+        self._runs = 1 if source is None else 2  # that are rows of the batch
+        self._rows = slice(0, texts - (0 if source is None else len(source)))
+        self._source = None if source is None or not len(source) else source
         self.keys: list[tuple[str, Tensor]] = []
         self._memory_checked = False
         self._entries: Counter[nn.Module] = Counter()
@@ -192,7 +194,7 @@ class Recorder(ModuleWatcher):
     def _expect_memory(self, first: Attention) -> None:
         """Refuse maps that do not all fit in memory, once the size of the first is known."""
         self._memory_checked = True
-        size = first.scores.nbytes + first.weights.nbytes
+        size = (first.scores.nbytes + first.weights.nbytes) // self._runs
         all_maps = size * max(1, len(self.modules))
         compared = _COMPARED * torch.float64.itemsize * first.weights[0].numel()
         # Those of two runs at once, and later those of one while they are compared.

@@ -300,9 +300,7 @@ def record_rows(
     None if the run does not follow the plan of its model.
     """
     needs_isolation.setdefault(model, plan.needs_isolation)
-    others = source if len(source) else None
-    recorder = partial(Recorder, texts=rows, paths=plan.paths, source=others)
-    by_plan = watch(model, run, recorder)
+    by_plan = watch(model, run, partial(Recorder, texts=rows, paths=plan.paths, source=source))
     recording = by_plan.take_recording()
     notes = plan.confirm(by_plan, recording)
     return None if notes is None else replace(recording, notes=notes)

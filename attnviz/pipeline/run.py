@@ -358,7 +358,7 @@ class _Run:
         rows = None if self.inputs.arguments is not None else rows_of(batch, kinds)
         captures = capture(module, batch.inputs, batch.axes, rows)
         if self.written is not None:
-            expect_no_later_keys(captures[0], self.written)
+            expect_no_later_keys(module, captures[0], self.written)
         outputs = self._check_outputs(captures, sha256)
         if captures[0].keys is not None and not all(one is None or one.passed for one in outputs):
             rows, captures = None, capture(module, batch.inputs, batch.axes)

@@ -51,7 +51,7 @@ def compare(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     ways = {record.through_interface for record in softmax}
     reached = "both" if len(ways) > 1 else "interface" if True in ways else "operators"
     layers = len({record.path for record in captures[0].records})
-    outputs = check_output(captures[0].outputs, _axes(inputs), len(captures), layers)
+    outputs = check_output(captures[0].outputs, _axes(inputs), len(captures), layers, {})
     drawn = [o.reason for o in outputs if o and o.repeated and not o.repeated <= o.tolerance]
     stages, verdict, why = _agreement(captures, outputs)
     return {

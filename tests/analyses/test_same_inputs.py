@@ -81,7 +81,7 @@ def test_a_corpus_of_pairs_ids_and_messages(pairs, tokenizer, monkeypatch, once)
     assert of_pairs.tokens == of_ids.tokens > alone.tokens
     torch.testing.assert_close(of_pairs.mean, of_ids.mean, equal_nan=True)
     change = attnviz.compare(texts, models=[pairs] * 2, pair=seconds)
-    torch.testing.assert_close(change.first.double(), of_pairs.mean.double(), equal_nan=True)
+    torch.testing.assert_close(change.mean[0].double(), of_pairs.mean.double(), equal_nan=True)
     monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}", raising=False)
     chats = [[{"role": "user", "content": text}] for text in texts]
     assert attnviz.survey(chats, model=pairs).tokens == alone.tokens - 2 * len(texts)

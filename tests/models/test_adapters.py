@@ -95,11 +95,11 @@ def test_compare_names_the_layer_that_was_trained(trained, tmp_path, monkeypatch
     assert run(["compare", str(base), str(folder), "corpus.txt", "-o", "x.safetensors"]) == 0
     assert "heads of lora beside those of base, 18 texts" in capsys.readouterr().out
     result = attnviz.load_result("x.safetensors")
-    changed = {result.heads[n].layer for n in (result.p_value < 0.01).any(1).nonzero().flatten()}
+    changed = {result.heads[n].layer for n in (result.p_value[0] < 0.01).any(1).nonzero().flatten()}
     assert changed == {LAYER}
     first = result.statistics.index("first")
     of_layer = [n for n, head in enumerate(result.heads) if head.layer == LAYER]
-    assert result.change[of_layer, first].mean() > 0.05
+    assert result.change[0, of_layer, first].mean() > 0.05
     assert result.agreement.verdict == "verified"
 
 

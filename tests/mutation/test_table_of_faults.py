@@ -15,7 +15,7 @@ TESTS = Path(__file__).parents[1]
 PLANTED_IN = (test_planted_in_encoders, test_planted_in_decoders, test_planted_in_two_sides)
 # Tests elsewhere that also plant faults, because they need local helpers.
 ELSEWHERE = [
-    "differential/test_generation.py::test_a_wrong_step_is_caught",
+    "differential/test_generation.py::test_steps_that_read_otherwise_are_caught",
     "differential/test_streaming_gpu.py::TestLaunches::test_a_planted_fault_is_detected",
     "scripts/test_check_architectures.py::test_a_fault_is_detected",
     "analyses/senses/test_senses_in_models.py::test_clear_senses_are_separated_except_a_misplaced_vector",

@@ -63,7 +63,7 @@ def test_weights_of_transformers_agree(run):
     assert not report.hints
     assert not report.notes
     assert report.summary().startswith(f"agrees: {len(attentions) * attentions[0].shape[1]} heads")
-    assert report.differences.max() < 1e-6
+    assert report.differences.max() < 2e-6  # a batch of one row rounds in another order
     again = attnviz.check(attentions, TEXT, model)
     assert torch.equal(again.differences, report.differences)
 

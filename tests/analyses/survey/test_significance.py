@@ -51,12 +51,13 @@ def test_each_nonsignificant_head_is_faint(survey):
 
 def test_significant_changes_have_a_color(same):
     change = torch.linspace(-1, 1, 72 * 11, dtype=torch.float64).reshape(72, 11)
-    made = replace(same, p_value=drawn(2), change=change, apart=torch.rand(72))
+    p_value = drawn(2)
+    made = replace(same, p_value=p_value[None], change=change[None], apart=torch.rand(72))
     apart, *maps = panels(attnviz.plot.compare(made))
     assert (np.asarray(apart.images[0].get_alpha()) == 1).all()
     for at, ax in enumerate(maps):
         shown, opacity = ax.images[0].get_array(), np.asarray(ax.images[0].get_alpha())
-        sure = (made.p_value[:, at] < 0.01).reshape(6, 12).numpy()
+        sure = (p_value[:, at] < 0.01).reshape(6, 12).numpy()
         np.testing.assert_array_equal(opacity, sure.astype(float))
         np.testing.assert_array_equal(shown[sure], change[:, at].reshape(6, 12).numpy()[sure])
     assert len(maps) == 11

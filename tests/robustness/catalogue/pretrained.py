@@ -111,7 +111,8 @@ PRETRAINED = {
     ),
     "a shift of an encoder-decoder": both("shift train 'the train left' -m t5", 3, "one text"),
     "a model object without tokenizer": called(
-        "attnviz.load(transformers.BertModel(transformers.BertConfig(num_hidden_layers=1)))",
+        "attnviz.load(transformers.BertModel(transformers.BertConfig(num_hidden_layers=1)))"
+        ".attend('the train')",
         2,
         "tokenizer",
     ),
