@@ -334,10 +334,11 @@ def output_moved(
     moved = partial(moved_by_attention, model, start, one_by_one=is_text)
     if sha256 is None or not is_text:
         return moved()
-    known, kind = plan_for(model).moved, (sha256, *start)
-    if kind not in known:
-        known[kind] = moved()
-    return known[kind]
+    kept, shapes = plan_for(model).moved, tuple((n, x.shape) for n, x in start.items())
+    known = kept.get(shapes)
+    if known is None or known[0] != sha256:
+        known = kept[shapes] = sha256, moved()
+    return known[1]
 
 
 class Plan:
@@ -347,8 +348,8 @@ class Plan:
         self.paths: set[str] = set()
         self.needs_isolation = False
         self.searches = 0  # that this plan has learned from
-        # By the weights and the kinds of input: how much the output moves by another attention.
-        self.moved: dict[object, dict[str, float]] = {}
+        # By the shapes of an input: weights, and how much the output moves by another attention.
+        self.moved: dict[object, tuple[str, dict[str, float]]] = {}
         # By the attentions of a run and the operators that make one: all operators, and notes.
         self._runs: dict[object, tuple[set[str], tuple[str, ...]]] = {}
 
