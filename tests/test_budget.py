@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 161
-LINES = 44_945
+LINES = 44_954
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

@@ -342,8 +342,6 @@ def _measure(
         stage: str, dtype: torch.dtype, width: int, found: Numbers, *, planted: bool = False
     ) -> None:
         of_each = {name: number.reshape(count, -1) for name, number in found.items()}
-        for name in of_each.keys() & {"largest", "score"}:
-            of_each[name] = of_each[name].amax(1, keepdim=True)
         of_each["rows"] = visible.compared(stage).sum(1, keepdim=True)
         precision = PRECISIONS[dtype]
         measured.append(Measured(numbers, records, stage, precision, width, of_each, planted))

@@ -152,12 +152,13 @@ def tolerance_of(stage: str, numbers: Numbers, precision: Precision) -> Tensor:
 
     numbers : the "largest" of the stage, and the largest "score" that has a weight.
     """
-    largest = numbers["largest"].clamp(min=SMALLEST)
+    largest = numbers["largest"].amax(1, keepdim=True).clamp(min=SMALLEST)
     if stage in ("query", "key", "value", "scores"):
         return precision.values * largest
     # The rounding error of a score is proportional to its size. It carries over to its weight, and
     # from there to the mean of the values.
-    weights = (precision.eps * numbers["score"]).clamp(min=precision.weights)
+    score = numbers["score"].amax(1, keepdim=True)
+    weights = (precision.eps * score).clamp(min=precision.weights)
     return weights if stage == "weights" else 4 * weights * largest
 
 

@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from attnviz.capture import watch
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
 from attnviz.capture.positions import Rows, StackCounter, stacks_of
+from attnviz.capture.projections.find import STAGES
 from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall, Recording
 from attnviz.capture.search import Plan, linear_calls, plan_for, record_rows, record_runs
 from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
-from attnviz.errors import ModelError
+from attnviz.errors import InputError, ModelError
 from attnviz.formula.attention import additive_mask
 from attnviz.models.devices import input_device
 from attnviz.models.pretrained import count_inputs
@@ -57,8 +58,8 @@ _TERMS = (
 class Capture:
     """The attentions of one text."""
 
-    records: tuple[AttentionRecord, ...]  # from the first run: all that our weights follow from
-    references: tuple[Reference, ...]  # from the second run: the model's own values
+    records: tuple[AttentionRecord, ...]  # from one run: all that our weights follow from
+    references: tuple[Reference, ...]  # from the other: the model's own values
     outputs: watch.Outputs
     notes: tuple[str, ...] = ()  # on softmaxes that are no attention, and what is not compared
     # The keys of each attention in all rows, if the two runs are rows of one batch; else None.
@@ -87,16 +88,18 @@ def capture(
     calls, again, is_joined = first_run.calls, second_run.calls, first_run is second_run
     mixtures, mixed_again = first_run.linear, second_run.linear
     watch.expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
-    between = 0.0 if is_joined else _between_runs(*map(_queries, (calls, again)))
+    of_both = ([call.attention.query for call in run] for run in (calls, again))
+    between = 0.0 if is_joined else _between_runs(*of_both)
     compared = watch.outputs_beside(model, forward, recorded, between_runs=between)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
     own, references = OwnNumbers(model), partial(_to_references, again, mixtures=mixed_again)
+    own.of_rows = is_joined
     stacks, after = stacks_of(texts, axes or {}, inputs), texts if is_joined else 0
     keys = first_run.keys if is_joined else None
     with watch.weights_in_memory(call.module for call in calls):
         return [
-            Capture(own.copy(records), own.copy(references(after + n)), compared, notes, keys)
+            Capture(own.copy(records), references(after + n), compared, notes, keys)
             for n, records in enumerate(_to_records(calls, stacks, own, mixtures))
         ]
 
@@ -107,7 +110,7 @@ _Runs: TypeAlias = tuple[Recording, Recording, watch.Output]
 def _record(model: nn.Module, texts: int, inputs: Mapping[str, Tensor], rows: Rows | None) -> _Runs:
     """Record two runs; once for both, as rows of one batch, if a plan tells how to record them.
 
-    The first text of each kind is searched, which leaves this plan.
+    A text without a plan is searched first. The search makes the plan.
     """
     outputs: list[watch.Output] = []
     forward, plan = partial(model, **inputs), plan_for(model)
@@ -129,21 +132,28 @@ def _record(model: nn.Module, texts: int, inputs: Mapping[str, Tensor], rows: Ro
 
 
 def _record_rows(model: nn.Module, plan: Plan, texts: int, rows: Rows) -> _Runs | None:
-    """Record two runs as rows of one batch; None unless both give the same numbers."""
+    """Record two runs as rows of one batch; None unless both give the same numbers.
+
+    A model that draws random numbers may draw the same for all rows.
+    """
+    if not plan.joins or plan.needs_isolation:
+        return None
     outputs: list[watch.Output] = []
     forward, count = partial(model, **rows.inputs), 2 * texts + len(rows.source)
-    with suppress(ModelError):  # it does not run on more rows
+    with suppress(ModelError, InputError):  # it does not run on more rows, or lacks the memory
         recording = record_rows(
             model, plan, count, rows.source, lambda: outputs.append(watch.output_of(model, forward))
         )
         tensors = *outputs[-1].model, *outputs[-1].attention
         is_by_row = bool(tensors) and all(x.dim() and len(x) == count for x in tensors)
-        if recording is None or not is_by_row:
+        if recording is None:
             return None
-        if _between_runs(*zip(*(Q.chunk(2) for Q in _queries(recording.calls)), strict=True)) > 0:
-            return None
-        output = watch.Output(*watch.map_tensors(tuple(outputs[-1]), lambda x: x[:texts]))
-        return recording, recording, output
+        vectors = (getattr(call.attention, name) for call in recording.calls for name in STAGES)
+        both = zip(*(x.chunk(2) for x in vectors), strict=True)
+        plan.joins = is_by_row and _between_runs(*both) == 0  # not NaN
+        if plan.joins:
+            own = watch.map_tensors(tuple(outputs[-1]), lambda x: x[:texts].clone())
+            return recording, recording, watch.Output(*own)
     return None
 
 
@@ -175,12 +185,8 @@ def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing] =
     return names + [f"{one.path} {one.function} {shape}" for one, shape in shapes]
 
 
-def _queries(calls: Sequence[AttentionCall]) -> list[Tensor]:
-    return [call.attention.query for call in calls]
-
-
 def _between_runs(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
-    """Return the largest difference between the queries of two runs, relative to their norm."""
+    """Return the largest difference between vectors of two runs, relative to their norm."""
     both = second, first
     wide = [[one.to(torch.promote_types(one.dtype, torch.float32)) for one in run] for run in both]
     queries = [(a, b) for a, b in zip(*wide, strict=True) if a.shape == b.shape]
@@ -349,13 +355,15 @@ class OwnNumbers:
     def __init__(self, model: nn.Module) -> None:
         self._weights = ConstantStorages([*model.parameters(), *model.buffers()])
         self._copies: dict[tuple[Any, ...], Tensor] = {}
+        self.of_rows = False  # whether tensors are rows of a batch, which are copied too
 
     def copy(self, value: Any) -> Any:
         """Return a record, or a tuple of them, without memory of the model."""
         return watch.map_tensors(value, self._of_tensor)
 
     def _of_tensor(self, tensor: Tensor) -> Tensor:
-        if tensor not in self._weights:
+        is_row = self.of_rows and tensor.untyped_storage().nbytes() > tensor.nbytes
+        if tensor not in self._weights and not is_row:
             return tensor
         place = storage_key(tensor), tensor.storage_offset()
         layout = *place, tensor.shape, tensor.stride(), tensor.dtype
@@ -414,7 +422,8 @@ def generate_greedily(
     is_standard = type(model).generate is transformers.GenerationMixin.generate
     if model.config.is_encoder_decoder and is_standard and not settings.cache_implementation:
         # By default transformers gives the decoder a cache with the layers of the encoder.
-        options["past_key_values"] = _cache_of(model)
+        sides = transformers.DynamicCache(), transformers.DynamicCache()
+        options["past_key_values"] = transformers.EncoderDecoderCache(*sides)
     if settings.stop_strings is not None:
         options["tokenizer"] = tokenizer
     if "generate" in vars(model):
@@ -468,24 +477,17 @@ _RETURNED = {
 }  # fmt: skip
 
 
-def _cache_of(model: Any) -> Any:
-    """Return a cache that drops nothing, also where layers look back through a window only."""
-    if model.config.is_encoder_decoder:
-        return transformers.EncoderDecoderCache(
-            transformers.DynamicCache(), transformers.DynamicCache()
-        )
-    return transformers.DynamicCache()
-
-
 def expect_no_later_keys(model: Any, captured: Capture, written: Generation) -> None:
     """Raise LaterKeysError if a token attends to one that was written later."""
-    stacks = ("decoder",) if model.config.is_encoder_decoder else ("encoder", "decoder", LINEAR)
+    others = "encoder", "decoder", "text", LINEAR
+    stacks = ("decoder",) if model.config.is_encoder_decoder else others
     for record, reference in zip(captured.records, captured.references, strict=True):
-        later = torch.ones_like(reference.weights[0]).triu(1)
+        maps = record.matrix if isinstance(record, LinearAttention) else reference.weights
+        later = torch.ones_like(maps[0]).triu(1)
         later[:, : written.prompt] = 0
         is_square = len(later) == len(later.T) == len(written.ids) - 1
         is_own = is_square and record.stack in stacks
-        if is_own and bool((reference.weights * later).any()):
+        if is_own and bool((maps * later).any()):
             raise LaterKeysError(
                 f"The tokens of {type(model).__name__} attend to later ones, so a generation has "
                 "no single map. Give the text as a whole."

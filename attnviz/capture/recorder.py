@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from attnviz.capture.attention_interface import AttentionCallArgs, from_arguments
 from attnviz.capture.calls import first_tensor
 from attnviz.capture.linear import LinearCalls, LinearMixing
-from attnviz.capture.projections.find import AttentionModule, ModuleInputs
+from attnviz.capture.projections.find import STAGES, AttentionModule, ModuleInputs
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.capture.watch import ModuleWatcher, map_tensors, memory_budget
@@ -161,13 +161,13 @@ class Recorder(ModuleWatcher):
                 module = replace(module, known=frozenset())  # which it projects is not known
             inputs: ModuleInputs = map_tensors(recorded.inputs, self._cut)
             x, m = inputs.input, attention.query.shape[2]
-            # Side by side in memory, once for all texts.
-            vectors = (attention.query, attention.key, attention.value)
-            query, key, value = (tensor.contiguous() for tensor in vectors)
+            if self._runs == 1:  # side by side in memory, once for all texts; rows are copied later
+                vectors = {name: getattr(attention, name).contiguous() for name in STAGES}
+                attention = replace(attention, **vectors)
             call = AttentionCall(
                 path,
                 number,
-                replace(attention, query=query, key=key, value=value),
+                attention,
                 replace(inputs, input=None if x is None else x[:, :m]),
                 module,
                 recorded.through_interface,
@@ -187,9 +187,10 @@ class Recorder(ModuleWatcher):
                     by_size[0] = replace(main, attention=joined, merged_heads=None, output=None)
                     calls[calls.index(main)] = by_size[0]
         # The recorder and its tracer refer to each other: they would outlive this function.
-        self._recorded.clear()
-        self._output_calls.clear()
-        return Recording(calls, LinearCalls([], self.texts), keys=(*self.keys,))
+        recording = Recording(calls, LinearCalls([], self.texts), keys=(*self.keys,))
+        for held in (self._recorded, self._output_calls, self._returned, self.keys):
+            held.clear()
+        return recording
 
     def _expect_memory(self, first: Attention) -> None:
         """Refuse maps that do not all fit in memory, once the size of the first is known."""

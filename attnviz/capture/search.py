@@ -335,9 +335,11 @@ def output_moved(
     if sha256 is None or not is_text:
         return moved()
     kept, shapes = plan_for(model).moved, tuple((n, x.shape) for n, x in start.items())
-    known = kept.get(shapes)
-    if known is None or known[0] != sha256:
-        known = kept[shapes] = sha256, moved()
+    weights, known = (sha256, str(next(model.parameters()).dtype)), kept.get(shapes)
+    if known is None or known[0] != weights:
+        known = weights, moved()
+        if known[1]:
+            kept[shapes] = known
     return known[1]
 
 
@@ -348,8 +350,9 @@ class Plan:
         self.paths: set[str] = set()
         self.needs_isolation = False
         self.searches = 0  # that this plan has learned from
+        self.joins = True  # whether two runs may be rows of one batch, as far as is known
         # By the shapes of an input: weights, and how much the output moves by another attention.
-        self.moved: dict[object, tuple[str, dict[str, float]]] = {}
+        self.moved: dict[object, tuple[tuple[str, str], dict[str, float]]] = {}
         # By the attentions of a run and the operators that make one: all operators, and notes.
         self._runs: dict[object, tuple[set[str], tuple[str, ...]]] = {}
 

@@ -245,9 +245,8 @@ def moved_by_attention(
             for path in paths:
                 if (output := attentions[path].output) is not None:
                     output.register_forward_pre_hook(change_signs(path, row))
-        found = [
-            x.double() for x in floats(minimal_run(model, batch)()) if len(x) == len(groups) + 1
-        ]
+        every = floats(minimal_run(model, batch)())
+        found = [x.double() for x in every if x.dim() and len(x) == len(groups) + 1]
         shares = [(x - x[:1]).flatten(1).norm(dim=1) / x[0].norm().clamp(min=1e-30) for x in found]
         largest = torch.stack(shares).amax(0).tolist() if shares else []
         rows = zip(groups, largest[1:], strict=False)

@@ -573,7 +573,7 @@ class Head:
         """
         record, (m, n) = self.record, self.record.size
         visible = record.visible or MaskRule(offset=n - m)
-        tables = (record.bias, record.capped_bias)  # all zeros in the joined steps of a generation
+        tables = (record.bias, record.capped_bias)
         added = any(table is not None and bool(table.any()) for table in tables)
         if (mask := record.mask) is not None:
             pattern = MaskRule.of(mask[self.head if len(mask) > 1 else 0].cpu())

@@ -318,7 +318,7 @@ def _processors(
         else:
             lacks = lacks or (
                 f"{name}: this model object comes without a tokenizer. Pass tokenizer= (a "
-                "tokenizer, its folder or its hub name), or its inputs as tensors (inputs=)."
+                "tokenizer, its folder or its hub name)."
             )
     return processors if tokenizer is None else replace(
         processors, tokenizer=_read(tokenizer)

@@ -293,9 +293,10 @@ def attend(
         The layers of a streamed text whose Q, K and V are stored, so that exact parts of the maps
         can be computed later; by default those named in `layers`.
     positions : "sample" or "all"
-        Which tokens, patches or frames to change, one at a time, to check that the rows of the maps
-        are these: three, with the keys of the first attention, or all, with those of every
-        attention. For an image or a sound, "all" reads at most 32,768 positions in total.
+        How to check that the rows of the maps are these tokens, patches or frames. "sample" changes
+        all positions in a few runs, by a code; of a sound, three frames. "all" changes them one at
+        a time, and follows the keys of every attention; of an image or a sound, as many as make
+        32,768 positions in total.
 
     Returns
     -------

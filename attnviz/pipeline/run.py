@@ -48,7 +48,7 @@ from attnviz.capture.streamed import (
     linear_calls,
     outputs_of_start,
 )
-from attnviz.capture.watch import memory_budget
+from attnviz.capture.watch import Outputs, memory_budget
 from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
 from attnviz.inputs.arguments import Arguments, expect_labels_fit
 from attnviz.inputs.audio import Sound
@@ -89,6 +89,7 @@ _CELL_BUDGET = 2**23  # cells of all pooled maps together: 64 MB
 _SAMPLED_WEIGHTS = 2**18  # of a layer, compared with the model's own
 _CHANGED = 3  # tokens of each text, to see which key they move
 _FEWEST_ROWS = 4  # compared of each head
+_NOT_COMPARED = "the logits of the steps of the generation were not compared"
 _MOST_NEXT = 5  # tokens that are named as the next after each position
 _PROBABILITIES = 2**21  # in memory at once, beside the logits of the run
 
@@ -303,13 +304,15 @@ class _Run:
                 versions=package_versions(),
                 weights_sha256=sha256,
             )
+            notes = (*captured.notes, *_linear_notes(records))
             if self.written is not None:
                 report = _check_steps(report, self.written, first.outputs.loaded.logits)
+                notes += () if report.analysis else (_NOT_COMPARED,)
             result = self._result(
                 n,
                 records,
                 report,
-                (*captured.notes, *_linear_notes(records)),
+                notes,
                 next_tokens=_next_tokens(module, checkpoint.target_tokenizer, logits[n], records),
             )
             if options.layers is not None and options.selects_whole:
@@ -342,7 +345,7 @@ class _Run:
         try:
             return read(prefix=False)
         except LaterKeysError:
-            if not has_decoder:
+            if not has_decoder and written.logits is not None:  # which show whether it was so
                 with suppress(ModelError):  # it takes no mask of two dimensions
                     return read(prefix=True)
             raise
@@ -355,28 +358,28 @@ class _Run:
         module, batch = self.checkpoint.module, self.batch
         has_codes = self.options.positions != "all" and self.written is None
         kinds = [kind for kind in self._kinds() if kind != "audio"] if has_codes else []
-        rows = None if self.inputs.arguments is not None else rows_of(batch, kinds)
-        captures = capture(module, batch.inputs, batch.axes, rows)
+        joined = None if self.inputs.arguments is not None else rows_of(batch, kinds)
+        for rows in (joined, None):
+            captures = capture(module, batch.inputs, batch.axes, rows)
+            layers = len({record.path for record in captures[0].records})
+            outputs = self._check_outputs(captures[0].outputs, len(captures), layers, sha256)
+            agree = all(one is None or one.passed for one in outputs)
+            if agree or captures[0].keys is None:
+                break
+            captures.clear()  # before others take their memory
         if self.written is not None:
             expect_no_later_keys(module, captures[0], self.written)
-        outputs = self._check_outputs(captures, sha256)
-        if captures[0].keys is not None and not all(one is None or one.passed for one in outputs):
-            rows, captures = None, capture(module, batch.inputs, batch.axes)
-            outputs = self._check_outputs(captures, sha256)
         return captures, outputs, rows
 
-    def _check_outputs(self, captures: Sequence[Capture], sha256: str) -> list[OutputCheck | None]:
-        """Return the check of each text's output."""
-        layers = len({record.path for record in captures[0].records})
-        moved = self._output_moved(sha256)
-        outputs, axes = captures[0].outputs, self.batch.axes
-        return agreement.check_output(outputs, axes, len(captures), layers, moved)
-
-    def _output_moved(self, sha256: str) -> dict[str, float]:
-        """Return how much the output moves by another attention in each module."""
-        computation, module = self.computation, self.checkpoint.module
-        is_plain = not (computation.hooks or computation.forwards or computation.adapters)
-        return output_moved(module, self.batch.inputs, sha256 if is_plain else None)
+    def _check_outputs(
+        self, outputs: Outputs, texts: int, layers: int, sha256: str
+    ) -> list[OutputCheck | None]:
+        """Return the check of the output of each of N texts."""
+        known, inputs = self.computation, self.batch.inputs
+        is_plain = not (known.hooks or known.forwards or known.adapters)
+        moved = output_moved(self.checkpoint.module, inputs, sha256 if is_plain else None)
+        axes = self.batch.axes if outputs.tokens is None else {}
+        return agreement.check_output(outputs, axes, texts, layers, moved)
 
     def _kinds(self) -> list[str]:
         """Return the kinds of input that were given."""
@@ -488,8 +491,7 @@ class _Run:
         """Return what a report says of a long text's input, versions and weights, and its start."""
         outputs = outputs_of_start(self.checkpoint.module, self.batch.inputs)
         sha256 = self.checkpoint.current_sha256()
-        moved = self._output_moved(sha256)
-        (output,) = agreement.check_output(outputs, {}, 1, layers, moved)
+        (output,) = self._check_outputs(outputs, 1, layers, sha256)
         return {
             "output": output,
             "input": self.batch.details[0].check,
@@ -595,10 +597,10 @@ def _check_steps(
     """Compare the logits (1, T, V) of one pass with those of the steps in which a model wrote."""
     if logits is None or written.logits is None:
         return report
-    ours = logits[0, written.prompt - 1 :][: len(written.logits)]
-    return agreement.check_hidden_states(
-        report, ours.double(), written.logits.double(), name="logits of the steps"
-    )
+    steps, compared = len(written.ids) - written.prompt, len(written.logits)
+    ours = logits[0, written.prompt - 1 :][:compared]
+    name = f"logits of {'the' if compared == steps else f'the first {compared:,}'} steps"
+    return agreement.check_hidden_states(report, ours.double(), written.logits.double(), name=name)
 
 
 def _next_tokens(

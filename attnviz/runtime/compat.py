@@ -208,7 +208,8 @@ def attention_configs(model: nn.Module) -> list[Any]:
 
     Submodules may hold copies of their parent's.
     """
-    every = [config for m in model.modules() if (config := vars(m).get("config")) is not None]
+    owners = (m for m in model.modules() if "config" in vars(m) or hasattr(type(m), "config"))
+    every = [config for m in owners if (config := getattr(m, "config", None)) is not None]
     configs = {id(config): config for config in every}
     return [one for one in configs.values() if hasattr(one, "_attn_implementation_internal")]
 

@@ -67,3 +67,24 @@ def test_what_attention_moves_is_measured_once_for_some_weights(tokenizer):
     agreement = model.attend(TEXTS[0]).agreement
     assert [path.split(".")[3] for path in agreement.output.blind] == ["1"]
     assert agreement.verdict == "not proven"
+
+
+def test_a_model_that_draws_the_same_for_all_rows_is_not_verified(tokenizer):
+    module = tiny("bert")
+    for layer in module.bert.encoder.layer:
+        attention = layer.attention.self
+        attention.key.weight.data[0] = attention.key.bias.data[0] = 0  # no output shows this
+        attention.query.register_forward_hook(
+            lambda _, __, made: made + torch.eye(made.shape[-1])[0] * torch.randn(1)
+        )
+    model = attnviz.load(module, tokenizer=tokenizer)
+    for _ in range(2):
+        assert not model.attend(TEXTS[0]).agreement.output.passed
+
+
+def test_results_hold_no_rows_of_others(tokenizer):
+    model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    model.attend(TEXTS[0])
+    for record in model.attend(TEXTS[0]):
+        for tensor in (record.query, record.key, record.value, record.input):
+            assert tensor.untyped_storage().nbytes() == tensor.nbytes

@@ -1,1 +1,1 @@
-"""Two checkpoints, head by head."""
+"""Checkpoints, head by head."""
