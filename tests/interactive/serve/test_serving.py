@@ -375,7 +375,8 @@ def stop_by_ctrl_c(served, reader):
     assert time.monotonic() - began < 5
     for each in asking:
         each.join()
-    assert [answer.status_code for answer in answers] == [503] * 3
+    codes = sorted(answer.status_code for answer in answers)
+    assert codes in ([503] * 3, [200, 503, 503])  # the first may have ended just before
     with socket.create_server(("127.0.0.1", served.port)):
         pass  # it is free again
     return printed
