@@ -157,8 +157,7 @@ def tolerance_of(stage: str, numbers: Numbers, precision: Precision) -> Tensor:
         return precision.values * largest
     # The rounding error of a score is proportional to its size. It carries over to its weight, and
     # from there to the mean of the values.
-    score = numbers["score"].amax(1, keepdim=True)
-    weights = (precision.eps * score).clamp(min=precision.weights)
+    weights = (precision.eps * numbers["score"].amax(1, keepdim=True)).clamp(min=precision.weights)
     return weights if stage == "weights" else 4 * weights * largest
 
 

@@ -74,8 +74,7 @@ def capture(
 ) -> list[Capture]:
     """Run `model` twice on a batch of N texts and return the attentions of each.
 
-    It also runs as it was loaded, unwatched, for its output. The model is restored exactly, also
-    after an exception.
+    It also runs as it was loaded, unwatched, for its output. The model is always restored exactly.
 
     axes : the positions of the N texts, by kind of input: "text", "image", "audio", and "target"
     for the input of an encoder–decoder's decoder. Other positions are numbered. rows : the texts
@@ -86,6 +85,8 @@ def capture(
     forward = partial(model, **inputs)
     first_run, second_run, recorded = _record(model, texts, inputs, rows)
     calls, again, is_joined = first_run.calls, second_run.calls, first_run is second_run
+    if is_joined:
+        calls = [_own_rows(call, texts) for call in calls]
     mixtures, mixed_again = first_run.linear, second_run.linear
     watch.expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
     of_both = ([call.attention.query for call in run] for run in (calls, again))
@@ -94,7 +95,6 @@ def capture(
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
     own, references = OwnNumbers(model), partial(_to_references, again, mixtures=mixed_again)
-    own.of_rows = is_joined
     stacks, after = stacks_of(texts, axes or {}, inputs), texts if is_joined else 0
     keys = first_run.keys if is_joined else None
     with watch.weights_in_memory(call.module for call in calls):
@@ -155,6 +155,17 @@ def _record_rows(model: nn.Module, plan: Plan, texts: int, rows: Rows) -> _Runs 
             own = watch.map_tensors(tuple(outputs[-1]), lambda x: x[:texts].clone())
             return recording, recording, watch.Output(*own)
     return None
+
+
+def _own_rows(call: AttentionCall, texts: int) -> AttentionCall:
+    """Return an attention with copies of the first N rows of its vectors and its inputs."""
+
+    def own(x: Tensor) -> Tensor:
+        return x[:texts].clone(memory_format=torch.contiguous_format) if len(x) > 1 else x
+
+    vectors: dict[str, Any] = {name: own(getattr(call.attention, name)) for name in STAGES}
+    attention = replace(call.attention, **vectors)
+    return replace(call, attention=attention, inputs=watch.map_tensors(call.inputs, own))
 
 
 def hidden_states(
@@ -355,15 +366,13 @@ class OwnNumbers:
     def __init__(self, model: nn.Module) -> None:
         self._weights = ConstantStorages([*model.parameters(), *model.buffers()])
         self._copies: dict[tuple[Any, ...], Tensor] = {}
-        self.of_rows = False  # whether tensors are rows of a batch, which are copied too
 
     def copy(self, value: Any) -> Any:
         """Return a record, or a tuple of them, without memory of the model."""
         return watch.map_tensors(value, self._of_tensor)
 
     def _of_tensor(self, tensor: Tensor) -> Tensor:
-        is_row = self.of_rows and tensor.untyped_storage().nbytes() > tensor.nbytes
-        if tensor not in self._weights and not is_row:
+        if tensor not in self._weights:
             return tensor
         place = storage_key(tensor), tensor.storage_offset()
         layout = *place, tensor.shape, tensor.stride(), tensor.dtype
@@ -486,8 +495,7 @@ def expect_no_later_keys(model: Any, captured: Capture, written: Generation) -> 
         later = torch.ones_like(maps[0]).triu(1)
         later[:, : written.prompt] = 0
         is_square = len(later) == len(later.T) == len(written.ids) - 1
-        is_own = is_square and record.stack in stacks
-        if is_own and bool((maps * later).any()):
+        if is_square and record.stack in stacks and bool((maps * later).any()):
             raise LaterKeysError(
                 f"The tokens of {type(model).__name__} attend to later ones, so a generation has "
                 "no single map. Give the text as a whole."
@@ -503,8 +511,7 @@ def inputs_of_whole(
 ) -> dict[str, Tensor]:
     """Return the inputs for reading a text with its continuation in one pass.
 
-    prefix : whether the prompt is read in both directions; a token that is written reads what it
-    follows.
+    prefix : whether the prompt is read in both directions; what is written reads what it follows.
     """
     whole = _full_inputs(model, inputs, written.ids[None, :-1])
     if written.positions is not None:

@@ -228,7 +228,7 @@ def change_by_code(
 
 def _is_short(batch: Batch, chosen: Sequence[Changed]) -> bool:
     """Whether the rows of inputs with changed positions go on to the last attention."""
-    length = max(len(axes[0]) for axes in batch.axes.values())
+    length = max((len(axes[0]) for axes in batch.axes.values()), default=0)
     return sum(1 + len(one.rows) for one in chosen) * length <= _CODED * min(len(chosen), _TEXTS)
 
 
@@ -237,10 +237,8 @@ def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
 
     kinds : of input, whose positions are changed.
     """
-    if not batch.axes:
-        return None
-    length = max(len(axes[0]) for axes in batch.axes.values())
-    texts = range(len(next(iter(batch.axes.values()))))
+    length = max((len(axes[0]) for axes in batch.axes.values()), default=0)
+    texts = range(len(next(iter(batch.axes.values()), ())))
     known = [kind for kind in kinds if kind in batch.axes]
     coded = [Changed(kind, n, _code(batch.axes[kind][n])) for kind in known for n in texts]
     for chosen in (coded if _is_short(batch, coded) else [], []):
@@ -535,7 +533,7 @@ def changed_batch(
 
 def _expect_rows(batch: Batch) -> None:
     """Raise UnknownPlacesError unless each tensor has one row for each input."""
-    count = len(next(iter(batch.axes.values())))
+    count = len(next(iter(batch.axes.values()), ()))
     tensors = [value for value in batch.inputs.values() if isinstance(value, Tensor)]
     if any(not tensor.dim() or len(tensor) != count for tensor in tensors):
         raise UnknownPlacesError("its inputs are not tensors with one row for each input")

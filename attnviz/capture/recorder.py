@@ -187,10 +187,9 @@ class Recorder(ModuleWatcher):
                     by_size[0] = replace(main, attention=joined, merged_heads=None, output=None)
                     calls[calls.index(main)] = by_size[0]
         # The recorder and its tracer refer to each other: they would outlive this function.
-        recording = Recording(calls, LinearCalls([], self.texts), keys=(*self.keys,))
-        for held in (self._recorded, self._output_calls, self._returned, self.keys):
-            held.clear()
-        return recording
+        self._recorded.clear()
+        self._output_calls.clear()
+        return Recording(calls, LinearCalls([], self.texts), keys=(*self.keys,))
 
     def _expect_memory(self, first: Attention) -> None:
         """Refuse maps that do not all fit in memory, once the size of the first is known."""

@@ -293,10 +293,9 @@ def attend(
         The layers of a streamed text whose Q, K and V are stored, so that exact parts of the maps
         can be computed later; by default those named in `layers`.
     positions : "sample" or "all"
-        How to check that the rows of the maps are these tokens, patches or frames. "sample" changes
-        all positions in a few runs, by a code; of a sound, three frames. "all" changes them one at
-        a time, and follows the keys of every attention; of an image or a sound, as many as make
-        32,768 positions in total.
+        How to check which token, patch or frame each row of a map is. "sample" changes all in a few
+        runs, by a code; of a sound, three frames. "all" changes them one at a time, and follows the
+        keys of every attention; of an image or a sound, as many as make 32,768 positions in total.
 
     Returns
     -------
