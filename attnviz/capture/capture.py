@@ -2,8 +2,7 @@
 
 The untouched model runs twice, recorded in the same way (recorder.py). The records come from the
 first run, the references that they are compared with from the second. Nothing of one run enters the
-other, so comparing them is a proof and not a tautology. The two runs are rows of one batch where
-both hold the same numbers.
+other, so comparing them is a proof and not a tautology. The two runs may be rows of one batch.
 """
 
 from __future__ import annotations
@@ -197,13 +196,13 @@ def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing] =
 
 
 def _between_runs(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
-    """Return the largest difference between vectors of two runs, relative to their norm."""
+    """Return the largest difference between vectors of two runs, relative to those of the first."""
     both = second, first
-    wide = [[one.to(torch.promote_types(one.dtype, torch.float32)) for one in run] for run in both]
-    queries = [(a, b) for a, b in zip(*wide, strict=True) if a.shape == b.shape]
-    if not queries:
+    wide = [[x.to(torch.promote_types(x.dtype, torch.float32)) for x in run] for run in both]
+    pairs = [(a, b) for a, b in zip(*wide, strict=True) if a.shape == b.shape]
+    if not pairs:
         return 0.0
-    return compat.relative_distances(*map(list, zip(*queries, strict=True))).max().item()
+    return compat.relative_distances(*map(list, zip(*pairs, strict=True))).max().item()
 
 
 def _to_records(

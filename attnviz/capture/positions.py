@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import EllipsisType
 from typing import Any, TypeAlias
 
@@ -220,10 +221,9 @@ def change_by_code(
         As in `change_one_by_one`; or several positions are read together.
     """
     wanted = _attentions_to(kind, batch, records)
-    chosen = [Changed(kind, n, _code(axis)) for n, axis in enumerate(batch.axes[kind])]
-    if not _is_short(batch, chosen):
-        wanted = wanted[:1]
-    return _moved(model, batch, chosen, wanted, coded=True)
+    chosen = [Changed(kind, n, _code(axis.special)) for n, axis in enumerate(batch.axes[kind])]
+    followed = wanted if _is_short(batch, chosen) else wanted[:1]
+    return _moved(model, batch, chosen, followed, coded=True)
 
 
 def _is_short(batch: Batch, chosen: Sequence[Changed]) -> bool:
@@ -240,7 +240,7 @@ def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
     length = max((len(axes[0]) for axes in batch.axes.values()), default=0)
     texts = range(len(next(iter(batch.axes.values()), ())))
     known = [kind for kind in kinds if kind in batch.axes]
-    coded = [Changed(kind, n, _code(batch.axes[kind][n])) for kind in known for n in texts]
+    coded = [Changed(kind, n, _code(batch.axes[kind][n].special)) for kind in known for n in texts]
     for chosen in (coded if _is_short(batch, coded) else [], []):
         if (2 * len(texts) + sum(len(one.rows) for one in chosen)) * length <= _AT_ONCE:
             with suppress(UnknownPlacesError):
@@ -278,12 +278,13 @@ def change_in_rows(
     return _of_each(batch, chosen, distances, {}, coded=True)
 
 
-def _code(axis: Axis) -> Tensor:
+@lru_cache(64)
+def _code(special: tuple[bool, ...]) -> Tensor:
     """Return which positions to change in each of R runs, (R, T); special ones in none."""
-    ordinary = (~torch.tensor(axis.special, device="cpu")).nonzero().flatten()
+    ordinary = (~torch.tensor(special, device="cpu")).nonzero().flatten()
     runs = next(R for R in itertools.count(1) if math.comb(R, R // 2 or 1) >= len(ordinary))
     halves = itertools.islice(itertools.combinations(range(runs), runs // 2 or 1), len(ordinary))
-    code = torch.zeros(runs, len(axis), dtype=torch.bool, device="cpu")
+    code = torch.zeros(runs, len(special), dtype=torch.bool, device="cpu")
     for position, half in zip(ordinary.tolist(), halves, strict=True):
         code[list(half), position] = True
     return code

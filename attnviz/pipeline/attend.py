@@ -294,8 +294,8 @@ def attend(
         can be computed later; by default those named in `layers`.
     positions : "sample" or "all"
         How to check which token, patch or frame each row of a map is. "sample" changes all in a few
-        runs, by a code; of a sound, three frames. "all" changes them one at a time, and follows the
-        keys of every attention; of an image or a sound, as many as make 32,768 positions in total.
+        runs, by a code, but only three frames of a sound. "all" changes them one at a time and
+        follows every attention. It reads an image or a sound up to 32,768 positions in total.
 
     Returns
     -------
