@@ -96,6 +96,15 @@ def wait_for(condition, seconds=120):
         time.sleep(0.0002)
 
 
+def identity(path):
+    return path.stat().st_ino if path.exists() else None
+
+
+def wait_for_a_write(folder, path, before):
+    """Wait until a temporary file is there, or its write was so short that it already ended."""
+    wait_for(lambda: writing(folder) or identity(path) != before)
+
+
 def kill_at_random(start, server, folder, kind, moments, chance):
     """Kill a command repeatedly while it writes; count how often the old and new file remained.
 
@@ -106,8 +115,9 @@ def kill_at_random(start, server, folder, kind, moments, chance):
     path = folder / name
     known = {}
     for which, arguments in (("old", first), ("new", second)):
+        before = identity(path)
         process = start(arguments, folder)
-        wait_for(lambda: writing(folder))
+        wait_for_a_write(folder, path, before)
         began = time.monotonic()
         wait_for(lambda: not writing(folder))
         took = time.monotonic() - began
@@ -122,8 +132,9 @@ def kill_at_random(start, server, folder, kind, moments, chance):
     old = next(iter(known))
     for _ in range(moments):
         path.write_bytes(old)
+        before = identity(path)
         process = start(second, folder)
-        wait_for(lambda: writing(folder))
+        wait_for_a_write(folder, path, before)
         time.sleep(chance.uniform(0, 1.1 * took))
         os.kill(process, signal.SIGKILL)
         assert server.wait(process)[0] == -signal.SIGKILL or second
