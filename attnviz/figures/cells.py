@@ -331,8 +331,8 @@ def frame(
     color: str | None = None,
     linewidth: float = 1.0,
 ) -> None:
-    """Draw a frame around some cells, by default in the accent color."""
-    look: dict[str, Any] = {"edgecolor": color or theme().accent, "linewidth": linewidth}
+    """Draw a frame around some cells, by default in the color of the claim."""
+    look: dict[str, Any] = {"edgecolor": color or theme().claim, "linewidth": linewidth}
     ax.add_patch(Rectangle(corner, *size, fill=False, clip_on=False, zorder=3, **look))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import io
+import itertools
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,10 +19,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 from numpy.typing import NDArray
 
@@ -84,6 +87,13 @@ class Ruler:
             extent = drawn.get_window_extent(self._renderer)
             self._widths[key] = float(extent.width / self._figure.dpi)
         return self._widths[key]
+
+    def advance(self, text: str, points: float, weight: str = "normal") -> float:
+        """Return the width of a piece of a line with the blanks at its ends, not rounded."""
+        family = _face(weight).get("fontfamily", rcParams["font.family"])
+        font = FontProperties(family=family, size=points, weight=weight)
+        width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+        return float(width) / 72
 
     def widest(self, texts: Sequence[str], points: float) -> float:
         """Return the width of the widest of `texts`."""
@@ -172,6 +182,12 @@ class Page:
         self._axes.append((ax, (left, top, width, height)))
         return ax
 
+    def canvas(self, left: float, top: float, width: float, height: float) -> Axes:
+        """Add bare axes whose units are inches from the top left corner of the page."""
+        ax = self.axes(left, top, width, height, bare=True)
+        ax.set(xlim=(left, left + width), ylim=(top + height, top))
+        return ax
+
     def write(
         self,
         left: float,
@@ -194,6 +210,15 @@ class Page:
             self._placed.append((text.set_position, [(left, top)]))
             top += line_height(points)
         return top
+
+    def pieces(
+        self, left: float, top: float, parts: Iterable[tuple[str, str, str]], points: float
+    ) -> float:
+        """Write (text, color, weight) one after the other in a line; return the right edge."""
+        for text, color, weight in parts:
+            self.write(left, top, [text], points=points, color=color, weight=weight)
+            left += self.ruler.advance(text, points, weight)
+        return left
 
     def paragraph(
         self, left: float, top: float, text: str, room: float, *, points: float = SMALL_SIZE
@@ -283,6 +308,33 @@ def new_page(
     """Set the style and the fonts for texts, and begin a page. width : in mm."""
     with style(texts):
         yield Page(width, caption, shown=shown)
+
+
+def spread(
+    wanted: Sequence[float], sizes: Sequence[float], low: float, high: float, gap: float = 0.0
+) -> list[float]:
+    """Return the middles of labels: as near as possible to what is wanted, without overlap.
+
+    Labels keep their order and a gap. Those that would overlap are moved together, by least squares
+    (isotonic regression by pooled neighbors), within low and high as long as all fit.
+    """
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    heights = [sizes[n] + gap for n in order]
+    steps = [(one + other) / 2 for one, other in itertools.pairwise(heights)]
+    offsets = [*accumulate(steps, initial=0.0)] if order else []
+    groups: list[tuple[float, int]] = []
+    for n, offset in zip(order, offsets, strict=True):
+        groups.append((wanted[n] - offset, 1))
+        while len(groups) > 1 and groups[-2][0] > groups[-1][0]:
+            (other, many), (one, few) = groups.pop(), groups.pop()
+            groups.append(((other * many + one * few) / (many + few), many + few))
+    places = [place for place, count in groups for _ in range(count)]
+    lowest = low + heights[0] / 2 if order else low
+    highest = max(lowest, high - offsets[-1] - heights[-1] / 2) if order else high
+    placed = [0.0] * len(order)
+    for n, place, offset in zip(order, places, offsets, strict=True):
+        placed[n] = min(max(place, lowest), highest) + offset
+    return placed
 
 
 def _left_to_right(line: str) -> str:

@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from cmcrameri import cm
 from cycler import cycler
-from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap, to_hex, to_rgba
+from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap, to_rgba
 from matplotlib.typing import ColorType
 
 from attnviz.errors import AttnvizWarning, InputError, did_you_mean
@@ -85,15 +85,17 @@ class Theme:
     ink: str  # text and lines
     muted: str  # text beside them
     faint: str  # lines behind them
-    gray: str  # what counts less
-    accent: str  # what the title is about
+    gray: str  # what says nothing about words
+    claim: str  # only what the title says, always with a second sign
+    sides: tuple[str, ...]  # fills and lines of the first side, the second, a third and a fourth
+    side_text: tuple[str, ...]  # words in these colors
+    side_pale: tuple[str, ...]  # areas in these colors
     alarm: str  # a verdict that is not "verified"
     masked: str  # cells of keys that a query may not attend to
     cycle: tuple[str, ...]  # lines and bars; the first six differ with every kind of color vision
     weights: Colormap
     neutral: Colormap  # of weights that say little about the text
     values: Colormap  # of signed numbers
-    strong: float  # where in `values`, from 0 to 1, bars of positive numbers have their color
 
     def readable_on(self, fill: ColorType) -> str:
         """Return the color of text on a fill: the background's or that of ink."""
@@ -147,18 +149,23 @@ _CYCLE_ON_DARK = (
     "#7cc4ec", "#d99468", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
 )  # fmt: skip
 LIGHT = Theme(
-    ground="white", ink="#1a1a1a", muted="#5c5c5c", faint="#d5d5dd", gray="#9a9a9a",
-    accent="#d1495b", alarm="#b00020", masked="#eeeef2", cycle=_CYCLE, weights=cm.devon_r,
+    ground="white", ink="#1a1a1a", muted="#5c5c5c", faint="#d5d5dd", gray="#8f8f8f",
+    claim="#c4122f", sides=("#d9720f", "#3567ad", "#1f8a73", "#7a1f6a"),
+    side_text=("#a84e06", "#28528f", "#16695a", "#7a1f6a"),
+    side_pale=("#f6dcc1", "#cfdcee", "#cbe6df", "#ecd6e7"), alarm="#b00020",
+    masked="#eeeef2", cycle=_CYCLE, weights=cm.devon_r,
     neutral=LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"]), values=cm.vik,
-    strong=0.8,
 )  # fmt: skip
 _NIGHT = "#14161a"
 DARK = Theme(
-    ground=_NIGHT, ink="#ececec", muted="#a6a8ad", faint="#3b3f47", gray="#75787f",
-    accent="#ff7d8c", alarm="#ff6b6b", masked="#24272d", cycle=_CYCLE_ON_DARK,
+    ground=_NIGHT, ink="#ececec", muted="#a6a8ad", faint="#3b3f47", gray="#85888f",
+    claim="#ff6f85", sides=("#f0a04b", "#7fa9ee", "#5cc4ab", "#e59ad2"),
+    side_text=("#f3ae66", "#94b7f2", "#74d0ba", "#eab0db"),
+    side_pale=("#4a3420", "#26364f", "#1f4038", "#452a40"), alarm="#ff6b6b",
+    masked="#24272d", cycle=_CYCLE_ON_DARK,
     weights=_on_ground(cm.oslo, _NIGHT, 0.0),
     neutral=LinearSegmentedColormap.from_list("neutral, dark", [_NIGHT, "#9a9a9a"]),
-    values=_on_ground(cm.berlin, _NIGHT, 0.5), strong=0.85,
+    values=_on_ground(cm.berlin, _NIGHT, 0.5),
 )  # fmt: skip
 ThemeName: TypeAlias = Literal["light", "dark"]
 _THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}
@@ -175,12 +182,6 @@ def theme() -> Theme:
 IMAGE_COLORS = LinearSegmentedColormap.from_list(
     "over images", [(0.0, "#a4c6df"), (0.5, "#ffffff"), (0.72, "#f6ad65"), (1.0, "#c9183a")]
 )
-
-
-def sign_colors() -> tuple[str, str]:
-    """Return the colors of positive and of negative numbers where they are bars."""
-    values, strong = theme().values, theme().strong
-    return to_hex(values(strong)), to_hex(values(1 - strong))
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def page_text(figure):
     return " ".join(text.get_text() for text in figure.texts)
 
 
-def outlined(ax, color=style.LIGHT.accent):
+def outlined(ax, color=style.LIGHT.claim):
     boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
     return [box.get_xy() for box in boxes if to_hex(box.get_edgecolor()) == color]
 

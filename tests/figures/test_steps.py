@@ -67,7 +67,7 @@ def test_the_row_of_the_word_and_the_part_of_the_head_are_framed(steps, figure):
         (axes, patch)
         for axes in figure.axes
         for patch in axes.patches
-        if isinstance(patch, Rectangle) and to_hex(patch.get_edgecolor()) == LIGHT.accent
+        if isinstance(patch, Rectangle) and to_hex(patch.get_edgecolor()) == LIGHT.claim
     ]
     rows = [patch for _, patch in frames if patch.get_height() == 1]
     assert len(rows) == 8  # X, Q, three maps, A, heads, output; keys have separate rows

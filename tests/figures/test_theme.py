@@ -38,7 +38,7 @@ def test_a_dark_figure_has_no_color_of_the_light_theme(name, train, tmp_path):
     drawn = (tmp_path / "x.svg").read_text()
     assert DARK.ground in drawn
     assert DARK.ink in drawn
-    for color in (LIGHT.ink, LIGHT.muted, LIGHT.faint, LIGHT.accent, LIGHT.masked):
+    for color in (LIGHT.ink, LIGHT.muted, LIGHT.faint, LIGHT.claim, LIGHT.masked):
         assert color not in drawn, color
 
 

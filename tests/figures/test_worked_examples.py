@@ -77,7 +77,7 @@ def test_frames_have_the_color_of_the_state_of_their_cell(worked):
                 cells["inherited" if is_inherited else state] += 1
                 cells[source] += 1
     for state, name, color in (
-        ("does not follow", "an error begins here", LIGHT.accent),
+        ("does not follow", "an error begins here", LIGHT.claim),
         ("inherited", "inherited", LIGHT.gray),
         ("within rounding", "within rounding", LIGHT.cycle[2]),
     ):

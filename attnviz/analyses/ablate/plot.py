@@ -10,7 +10,7 @@ from attnviz.analyses.ablate.result import AblationResult
 from attnviz.figures import figure
 from attnviz.figures.cells import draw_effects
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
-from attnviz.figures.style import CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, sign_colors, theme
+from attnviz.figures.style import CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, theme
 from attnviz.results.text import signed, source
 
 _BESIDE = 4.0  # inches of a page with room for bars beside the grid
@@ -66,7 +66,7 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> f
     least, most = ends[ends.isfinite()].aminmax()
     is_certain = (result.is_certain | (not result.is_tested))[shown].tolist()
     colors = [
-        to_rgba(sign_colors()[int(value < 0)], 1.0 if certain else _PALE)
+        to_rgba(theme().sides[int(value < 0)], 1.0 if certain else _PALE)
         for value, certain in zip(values.tolist(), is_certain, strict=True)
     ]
     places = range(len(shown))

@@ -73,7 +73,7 @@ def example(
 
 def _frames() -> dict[str, str]:
     """Return the color of the frame of each state."""
-    return {DIFFERS: theme().accent, INHERITED: theme().gray, ROUNDED: theme().cycle[2]}
+    return {DIFFERS: theme().claim, INHERITED: theme().gray, ROUNDED: theme().cycle[2]}
 
 
 def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:

@@ -135,11 +135,11 @@ def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
         fill = theme().values(scale(number)) if number == number else theme().ground
         color = theme().readable_on(fill) if number == number else theme().muted
         if index is None:
-            color = theme().accent
+            color = theme().claim
         ax.add_patch(
             FancyBboxPatch(
                 (left, down), wide, tall, boxstyle="round,pad=0,rounding_size=0.03",
-                facecolor=fill, edgecolor=theme().accent if index is None else "none",
+                facecolor=fill, edgecolor=theme().claim if index is None else "none",
                 linewidth=0.9, clip_on=False,
             )
         )  # fmt: skip

@@ -452,7 +452,7 @@ def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     if finding is not None and finding.reach is not None:
         for offset in (-finding.reach, finding.reach):  # the distance that the title names
             ax.plot(
-                [offset, n + offset], [0, n], color=theme().accent, linewidth=0.6, linestyle="--"
+                [offset, n + offset], [0, n], color=theme().claim, linewidth=0.6, linestyle="--"
             )
         ax.set(xlim=(0, n), ylim=(m, 0))
     if look.cbar_ax is not None:
@@ -490,14 +490,14 @@ def _name_cells(
     for row, column in cells:
         weight = float(drawn.weights[row, column])
         dot: dict[str, Any] = {"markersize": 6, "clip_on": False}
-        dot |= {"markerfacecolor": scale.colors(scale.norm(weight)), "color": theme().accent}
+        dot |= {"markerfacecolor": scale.colors(scale.norm(weight)), "color": theme().claim}
         ax.plot(column + 0.5, row + 0.5, "o", **dot)
         is_right = column > len(drawn.columns) / 2
         text = ax.annotate(
             f"{literal(drawn.rows[row])} → {literal(drawn.columns[column])} {weight:.0%}",
             (column + 0.5, row + 0.5), (-5 if is_right else 5, 0), textcoords="offset points",
             ha="right" if is_right else "left", va="center", fontsize=SMALL_SIZE,
-            color=theme().accent, parse_math=False,
+            color=theme().claim, parse_math=False,
         )  # fmt: skip
         text.set_path_effects([withStroke(linewidth=2, foreground=theme().ground)])
 
@@ -815,7 +815,7 @@ def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
         size = max(1.0, max(rows, columns) / _FINE)
         corner = patch[1] + (1 - size) / 2, patch[0] + (1 - size) / 2
         box = Rectangle(
-            corner, size, size, fill=False, edgecolor=theme().accent, linewidth=1.4, zorder=3
+            corner, size, size, fill=False, edgecolor=theme().claim, linewidth=1.4, zorder=3
         )
         box.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
         ax.add_patch(box)
@@ -969,7 +969,7 @@ def draw_head_grid(
             for x, y in (corners[number] for number in order)
         ],
         facecolors="none",
-        edgecolors=[theme().accent if number in framed else theme().faint for number in order],
+        edgecolors=[theme().claim if number in framed else theme().faint for number in order],
         linewidths=[1.4 if number in framed else 0.3 for number in order],
         clip_on=False,
         zorder=2,
@@ -981,7 +981,7 @@ def draw_head_grid(
             ax.text(x, y - 0.04, titles[number], fontsize=SMALL_SIZE, color=theme().muted)
             if is_named:
                 place_of = x + wide, y - 0.04
-                color = theme().accent
+                color = theme().claim
                 ax.text(*place_of, names[number], fontsize=SMALL_SIZE, color=color, ha="right")
         if words is None:
             ax.set_axis_off()
@@ -997,7 +997,7 @@ def draw_head_grid(
         for number, text in enumerate(names if is_named else ()):
             column, row = grid.place(*divmod(number, len(grid.heads)))
             place_of = column, row + 1 - high - 0.03
-            ax.text(*place_of, text, fontsize=SMALLEST_SIZE, color=theme().accent)
+            ax.text(*place_of, text, fontsize=SMALLEST_SIZE, color=theme().claim)
         grid.number_sides(ax, (width / columns, height / rows), (wide / 2, 1 - high / 2))
     bottom = top + height + below
     if ratios is not None:

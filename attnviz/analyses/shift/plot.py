@@ -29,7 +29,6 @@ from attnviz.figures.style import (
     TEXT_SIZE,
     WIDE,
     power,
-    sign_colors,
     theme,
 )
 from attnviz.results.text import literal, signed, source, source_and_notes, with_minus
@@ -148,7 +147,7 @@ def _draw_path(
     ax.set_ylabel("main other direction →", color=theme().muted, labelpad=2, fontsize=SMALL_SIZE)
     for place in (0, 1):
         ax.axvline(place, color=theme().faint, linewidth=0.8, zorder=0)
-    for ends, color in zip(plane.region_ends, sign_colors(), strict=False):
+    for ends, color in zip(plane.region_ends, theme().sides[:2], strict=False):
         ax.plot(*ends.T.numpy(), "o", color=color, ms=2.5, mew=0, alpha=0.75)
     paths = (plane.reference_path, theme().gray, 0.9), (plane.path, theme().ink, 1.3)
     for path, color, width in paths:
@@ -166,7 +165,7 @@ def _draw_path(
     start, end = _ends(result)
     half = (room - _UPWARDS) / 2 - 0.05
     names = [page.ruler.clip(name, half, SMALL_SIZE) for name in (f"← 0: {start}", f"1: {end} →")]
-    colors = sign_colors()[::-1] if result.regions else (theme().muted, theme().ink)
+    colors = theme().sides[1::-1] if result.regions else (theme().muted, theme().ink)
     page.write(left + _UPWARDS, line, names[:1], color=colors[0])
     page.write(left + room, line, names[1:], color=colors[1], align="right")
     return line + line_height(SMALL_SIZE), ax
@@ -190,7 +189,7 @@ def _label_path(ax: Axes, result: ShiftResult) -> None:
     labels = {"static": (path[0], theme().muted), "here": (path[-1], theme().ink)}
     labels[result.without] = (reference[-1], theme().muted)
     ends_of = result.plane.region_ends
-    for region, ends, color in zip(result.regions, ends_of, sign_colors(), strict=False):
+    for region, ends, color in zip(result.regions, ends_of, theme().sides[:2], strict=False):
         labels[literal(region, 20)] = (ends[0].numpy(), color)
     labels |= {f"layer {n}" if n == layers[0] else str(n): (path[n], theme().ink) for n in layers}
     places = np.array([place for place, _ in labels.values()])
@@ -264,7 +263,7 @@ def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> 
 
 def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: float) -> float:
     """Write what the bars are, beside a sample of each; return the lower edge."""
-    first, second = sign_colors()
+    first, second = theme().sides[:2]
     start, end = _ends(result)
     # Each label with its color, and the face and the edge of the bar before it.
     names = ["credited by the split" if result.is_all_paths else "read from it"]
@@ -366,7 +365,7 @@ def _draw_bars(
         first, second = (shares[word.index] for shares in bars)
         middle, apart = word.left + word.width / 2, int(not math.isnan(first + second))
         if first == first:
-            place, color = middle - apart * _APART, sign_colors()[first <= 0]
+            place, color = middle - apart * _APART, theme().sides[first <= 0]
             ax.bar(place, first, width=_BAR, color=color, linewidth=0)
             several = [each[word.index] for each in kinds]
             low, high = min([first, *several]), max([first, *several])
@@ -551,7 +550,7 @@ def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
     added = {"attention": stream.attention.sum().item(), "MLPs": stream.mlp.sum().item()}
     parts = added | {"biases": stream.bias, "own": stream.own}
     lengths, middles = [*parts.values()], np.arange(len(parts)) + 0.5
-    colors = [sign_colors()[length <= 0] for length in lengths]
+    colors = [theme().sides[length <= 0] for length in lengths]
     starts = np.cumsum([0.0, *lengths[:-1]])
     ax.barh(middles, lengths, left=starts, height=_THICK, color=colors)
     ax.axvline(stream.total, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
@@ -571,7 +570,7 @@ def _draw_axis(ax: Axes, result: ShiftResult) -> None:
             va="bottom" if place else "top", color=theme().muted, fontsize=SMALL_SIZE,
             parse_math=False,
         )  # fmt: skip
-    ax.plot(layers, result.path.tolist(), "o-", color=theme().accent, linewidth=1.0, ms=2.5)
+    ax.plot(layers, result.path.tolist(), "o-", color=theme().claim, linewidth=1.0, ms=2.5)
     ax.margins(y=0.18)
     ax.set_xticks(layers, [*map(str, layers[:-1]), "end"])
     ax.set_xlabel("entering layer", color=theme().muted)

@@ -397,7 +397,7 @@ def test_the_figure_names_and_frames_the_first_head_that_differs(width, bundled)
     assert any(text.startswith("Layer 3, head 1 is the first that differs: by 0.") for text in said)
     ax = figure.axes[0]
     ((column, row),) = [
-        patch.get_xy() for patch in ax.patches if to_hex(patch.get_edgecolor()) == LIGHT.accent
+        patch.get_xy() for patch in ax.patches if to_hex(patch.get_edgecolor()) == LIGHT.claim
     ]
     assert (row, column) == (3, 1)
     values = ax.collections[0].get_array()
