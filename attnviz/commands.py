@@ -229,10 +229,10 @@ def explore(call: Call) -> int:
 @Command("compare", "comparison.png", arguments="models texts", without="model", loads=True)
 def compare(call: Call) -> int:
     """Compare checkpoints head by head over a corpus: which heads changed, with intervals."""
-    from attnviz.analyses.survey.corpus import check_corpus_name
+    from attnviz.analyses.survey.corpus import check_corpus
     from attnviz.models.checkpoint import locate_checkpoint
 
-    check_corpus_name(call.values["texts"])
+    check_corpus(call.values["texts"])
     for name in call.values["models"]:
         locate_checkpoint(name)  # a wrong name is an error before the others are read
     call.values["models"] = [partial(call.load, name) for name in call.values["models"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -51,12 +51,10 @@ from attnviz.inputs.text import (
 )
 from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
 from attnviz.models import pretrained
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import InputCheck, Waveform
 from attnviz.results.text import counted
 from attnviz.runtime.libraries import copy_to
-
-if TYPE_CHECKING:
-    from attnviz.models.checkpoint import Checkpoint
 
 T = TypeVar("T")
 Many: TypeAlias = list[T] | tuple[T, ...]

@@ -143,10 +143,6 @@ def load(
         The tokenizer of the decoder's text, where the decoder of an encoder–decoder has another
         vocabulary than its encoder.
 
-    Returns
-    -------
-    Model
-
     Raises
     ------
     ModelError

@@ -91,10 +91,8 @@ def explore(
         Or a list of texts, images or sounds.
     model : Model or what `load` takes, optional
         A model that reads texts, images or sounds; by default the bundled one.
-    column : str
-        The column of the corpus that holds the text.
-    skip_bad : bool
-        Leave out texts that cannot be read, and count them; by default they are an error.
+    column, skip_bad
+        As in `survey`.
     seed : int
         Random seed of the survey, and of the texts from which typical examples are drawn.
     **inputs

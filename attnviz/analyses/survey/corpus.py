@@ -165,15 +165,9 @@ def check_corpus(source: object, column: str = "text", *, media: bool = False) -
     if not isinstance(source, str | Path) or ending(source) not in SUFFIXES[1:]:
         why = f"only {', '.join(SUFFIXES[1:])} have columns. Leave it out."
         refuse_given(why, column=column != "text")
-    if isinstance(source, str | Path) and not (media and is_of_media(source)):
-        check_corpus_name(source)
-
-
-def check_corpus_name(source: str | Path) -> None:
-    """Raise InputError for a name that is of no corpus; the file is not read."""
-    path = Path(source)
-    if str(source) == "-":
+    if not isinstance(source, str | Path) or str(source) == "-" or (media and is_of_media(source)):
         return
+    path = Path(source)
     if ending(path) not in SUFFIXES:
         raise InputError(
             f"{path.name!r} is not a corpus: its name must end in {', '.join(SUFFIXES)}, or be - "
