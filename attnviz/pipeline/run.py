@@ -137,11 +137,6 @@ class AttendOptions:
         chosen: dict[str, Any] = {"layers": stored, "heads": stored_heads, "exact": exact_layers}
         return replace(options, selects_whole=whole, **chosen)
 
-    @property
-    def are_for_reduced_maps(self) -> bool:
-        """Whether an option is set that only reduced maps have."""
-        return self.cells is not None or self.top > 0
-
 
 def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[AttentionResult]:
     """Return the results of one batch, with whole maps or reduced ones.
@@ -163,11 +158,9 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             'mode="streamed" takes one text by itself, for a model that reads nothing else; '
             "images, sounds, targets and generated texts have whole maps. Leave mode out."
         )
-    if options.are_for_reduced_maps and (options.mode == "full" or not can_stream):
-        raise InputError(
-            "cells and top are for a streamed text only, but this input has whole maps. Leave them "
-            'out, or mode="full".'
-        )
+    if options.mode == "full" or not can_stream:
+        why = 'the maps of this input are whole, not streamed. Leave it out, or mode="full".'
+        refuse_given(why, cells=options.cells, top=options.top or None)
     budget = memory_budget(module)
     with translate(budget):
         if _lacks_transcript(checkpoint, inputs):
@@ -182,7 +175,7 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             batch = encode(checkpoint, inputs, truncate=options.truncate)
             return _Run(checkpoint, inputs, batch, options, read_computation(checkpoint.as_loaded))
 
-        if options.mode != "streamed" and not options.are_for_reduced_maps:
+        if options.mode != "streamed" and options.cells is None and not options.top:
             all_at_once = encoded(inputs)
             batch = all_at_once.batch
             if not can_stream:
@@ -387,13 +380,9 @@ class _Run:
     def pooled(self, known: LinearLayers) -> AttentionResult:
         """Return the pooled maps of one text's linear attention."""
         checkpoint, batch, options = self.checkpoint, self.batch, self.options
-        names = {"top": "top", "exact": "exact (--layer of view)"}
-        if softmax_only := [name for option, name in names.items() if getattr(options, option)]:
-            raise InputError(
-                f"{softmax_only[0]} is for a streamed text with softmax attention, but "
-                f"{checkpoint.name} has linear attention only: its long texts have pooled maps. "
-                "Leave it out."
-            )
+        why = f"{checkpoint.name} has linear attention only, with pooled maps. Leave it out."
+        named = {"top": options.top or None, "exact (--layer of view)": options.exact}
+        refuse_given(why, **named)
         module, axis = checkpoint.module, batch.axes["text"][0]
         cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // known.heads)))
         cell = -(-len(axis) // cells)

@@ -136,8 +136,6 @@ def shift(
     True
     """
     expect_words(word, "The word")
-    if isinstance(text, str) and not inputs.get("pair"):
-        expect_words(text, "The text")
     text, reference = parse_pair(text, reference)
     method_names = check_methods(methods)
     model, source, truncate = parse_source("shift", model, text, inputs)
@@ -211,8 +209,6 @@ def shift(
 
 def parse_pair(text: Any, reference: Any) -> tuple[Any, Any]:
     """Return the text and its reference, "gate" by default. {mud|cash} in the text has both."""
-    if isinstance(reference, str):
-        expect_words(reference, "The reference")
     pairs = _BRACES.findall(text) if isinstance(text, str) else []
     if not pairs:
         return text, "gate" if reference is None else reference
