@@ -512,12 +512,11 @@ def measure_without(
     """
     outputs = [outputs_of(target) for target in targets]
     before, after = [], []
-    for number, target in enumerate(targets):
+    for target in track(targets, "ablating heads"):
         run = HeadRun.of(target)
         means = replace_outputs(run, "mean", outputs)
         chosen = run.every_head if sets is None else sets
-        with part(number, len(targets), "ablating heads"):
-            after.append(run.without(chosen, means, measure=NextTokens.means, hidden=hidden))
+        after.append(run.without(chosen, means, measure=NextTokens.means, hidden=hidden))
         before.append(NextTokens.means(run.numbers.detach()))
     return torch.stack(before), torch.stack(after)
 

@@ -29,10 +29,7 @@ _NO_LIMIT = {one.name for one in STATISTICS if one.limit is not None}
 
 @figure
 def compare(
-    result: CompareResult,
-    *,
-    width: float = FULL_WIDTH,
-    caption: CaptionLength = "short",
+    result: CompareResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
 ) -> Figure:
     """Draw how far apart the maps of each head are in two models, and how each statistic changed.
 

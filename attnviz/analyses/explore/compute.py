@@ -28,10 +28,10 @@ from attnviz.analyses.explore.result import (
 from attnviz.analyses.survey.compute import survey_corpus
 from attnviz.analyses.survey.corpus import (
     Corpus,
+    CorpusText,
     Kind,
     MediaCorpus,
     TextCorpus,
-    TokenizedText,
     check_corpus,
     inputs_of,
     is_of_media,
@@ -127,7 +127,7 @@ def explore(
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
         corpus: TextCorpus | MediaCorpus
-        corpus = MediaCorpus(model, kind, source, column, truncate, skip_bad)
+        corpus = MediaCorpus(model, kind, source, truncate, skip_bad)
     elif is_of_media(source):
         raise InputError(
             f"{str(source)!r:.200} is no corpus of texts, which {model.name} reads. Name a file of "
@@ -234,7 +234,7 @@ def _by_record(sample: Sequence[AttentionResult]) -> list[list[AttentionRecord]]
 
 
 def _of_predictions(
-    model: Model, texts: Sequence[TokenizedText], sample: Sequence[AttentionResult]
+    model: Model, texts: Sequence[CorpusText], sample: Sequence[AttentionResult]
 ) -> tuple[tuple[WrittenTokens, ...], Tensor | None, tuple[str, ...]]:
     """Return what every head writes, what is lost without it, and notes on what is left out."""
     if unembedding_of(model.module) is None:
@@ -249,7 +249,7 @@ def _of_predictions(
 
 
 def _written(
-    model: Model, texts: Sequence[TokenizedText], sample: Sequence[AttentionResult]
+    model: Model, texts: Sequence[CorpusText], sample: Sequence[AttentionResult]
 ) -> tuple[WrittenTokens, ...]:
     """Return the tokens whose logits each head raises and lowers most.
 
@@ -296,7 +296,7 @@ def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
     return rows, parts_of_heads[torch.arange(len(rows), device=parts_of_heads.device), rows]
 
 
-def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int], Tensor]], Tensor]:
+def _unembedding(model: Model, text: CorpusText) -> Callable[[tuple[list[int], Tensor]], Tensor]:
     """Return a function from outputs of heads at some positions to the change of logits, (H, V)."""
     module = model.module
     inputs = encode(model.checkpoint, inputs_of([text]), truncate=True).inputs
@@ -336,7 +336,7 @@ def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int]
     return unembed
 
 
-def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
+def _effects(model: Model, texts: Sequence[CorpusText]) -> Tensor:
     """Return how much log-probability next tokens lose if a head has its mean output, (K,)."""
     sites = []
     for text in texts:

@@ -53,10 +53,6 @@ class _LabeledMaps(Maps, base.Result):
         is_known = self.agreement.verdict != "verified" or bool(self.weights.isfinite().any())
         yield "numbers where it says that they were verified", is_known
 
-    def labels(self) -> dict[str, list[str]]:
-        """Return the labels of the rows and columns."""
-        return {"rows": list(self.rows), "columns": list(self.columns)}
-
     def _dimensions(self) -> dict[str, Sequence[Any]]:
         """Return the labels along each dimension of the weights, by its name."""
         return {"query": self.rows, "key": self.columns}
@@ -115,8 +111,8 @@ class AttentionMap(_LabeledMaps, OneMap):
     """
 
     weights: Tensor = base.doc("(m, n), CPU.")
-    rows: tuple[str, ...] = base.doc("The labels of queries.")
-    columns: tuple[str, ...] = base.doc("The labels of keys.")
+    rows: tuple[str, ...] = base.doc("The labels of queries.", label=True)
+    columns: tuple[str, ...] = base.doc("The labels of keys.", label=True)
     stack: str = base.doc("The stack of layers.")
     layer: int | tuple[int, ...] = base.doc("The layer, or the layers that were averaged.")
     heads: tuple[int, ...] = base.doc("The head, or the heads that were averaged.")
@@ -241,8 +237,8 @@ class HeadMaps(_LabeledMaps):
     """
 
     weights: Tensor = base.doc("(layers, heads, rows, columns), CPU.")
-    rows: tuple[str, ...] = base.doc("The labels of queries.")
-    columns: tuple[str, ...] = base.doc("The labels of keys.")
+    rows: tuple[str, ...] = base.doc("The labels of queries.", label=True)
+    columns: tuple[str, ...] = base.doc("The labels of keys.", label=True)
     stack: str = base.doc("The stack of layers.")
     layers: tuple[int, ...] = base.doc("Its layers.")
     notes: tuple[str, ...] = base.doc("As in `AttentionMap`.")

@@ -10,14 +10,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
 from attnviz.analyses.survey.result import NOUNS
-from attnviz.errors import InputError, first_line, refuse_given, require, true_or_false
+from attnviz.errors import InputError, first_line, is_unicode, refuse_given, require, true_or_false
 from attnviz.inputs.audio import Sound, read_sound
 from attnviz.inputs.batch import Batch, Inputs, encode, read_texts
 from attnviz.inputs.image import Picture, read_image
@@ -51,20 +51,14 @@ _BATCH_WEIGHTS = 2**22  # of one head in a batch: they grow with the square of t
 
 
 @dataclass(frozen=True)
-class Text:
+class CorpusText:
     """A text of a corpus, with the second one of a pair."""
 
     number: int  # its line or row, counted from 0
     text: str
     pair: str | None = None
     source: TokenIds | Chat | None = None  # a text that is no string
-
-
-@dataclass(frozen=True)
-class TokenizedText(Text):
-    """A text and the tokens that the tokenizer makes of it."""
-
-    encoding: Encoding = field(default_factory=dict)
+    encoding: Encoding = field(default_factory=dict)  # of its tokens, once it is tokenized
     cut: bool = False  # whether only its first tokens are there
 
     def __len__(self) -> int:
@@ -125,10 +119,7 @@ def parse_corpus(
     special_tokens, pairs = given.pop("special_tokens", None), given.pop("pair", None)
     for name in ("image", "audio"):
         source = given.pop(name, None) if source is None else source
-    if given:
-        raise InputError(
-            f"{reader} reads one corpus of texts or media. Leave {' and '.join(given)} out."
-        )
+    refuse_given(f"{reader} reads one corpus of texts or media. Leave it out.", **given)
     if pairs is not None:
         listed = None if isinstance(source, str | Path) or not isinstance(source, Sized) else source
         is_list = isinstance(pairs, Sized) and not isinstance(pairs, str)
@@ -237,11 +228,7 @@ def _lines(file: TextIO, name: str) -> Iterator[Row]:
 
 def _check_utf_8(text: str, line: int, name: str) -> Row:
     """Return the text, or the error of bytes that are not UTF-8, read as surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return InputError(f"Line {line} of {name} is not valid UTF-8.")
-    return text
+    return text if is_unicode(text) else InputError(f"Line {line} of {name} is not valid UTF-8.")
 
 
 def _json_lines(file: TextIO, name: str, column: str) -> Iterator[Row]:
@@ -335,7 +322,7 @@ def load_reader(
     raise InputError(f"{model.name} {kind}. Choose a model that reads {what}.")
 
 
-def inputs_of(texts: Sequence[Text]) -> Inputs:
+def inputs_of(texts: Sequence[CorpusText]) -> Inputs:
     """Return texts as `attend` reads them."""
     pairs = [one.pair for one in texts if one.pair is not None]
     sources = [one.text if one.source is None else one.source for one in texts]
@@ -349,7 +336,7 @@ def softmax_only(result: AttentionResult) -> AttentionResult:
 
 def verify_sample(
     model: Model,
-    sample: Sequence[TokenizedText],
+    sample: Sequence[CorpusText],
     truncate: bool,
     select: Callable[[AttentionResult], AttentionResult] = softmax_only,
 ) -> list[AttentionResult]:
@@ -379,11 +366,11 @@ class TextCorpus:
     changes: CorpusChanges = field(default_factory=CorpusChanges)  # in the last iteration
     kind: ClassVar[Kind] = "text"
 
-    def __iter__(self) -> Iterator[TokenizedText]:
+    def __iter__(self) -> Iterator[CorpusText]:
         self.changes = CorpusChanges()
         return self.tokenized(self.texts())
 
-    def texts(self) -> Iterator[Text]:
+    def texts(self) -> Iterator[CorpusText]:
         """Yield the texts, without the empty ones."""
         for number, text in enumerate(_rows(self.source, self.column)):
             second = None if self.pairs is None else self.pairs[number]
@@ -391,11 +378,11 @@ class TextCorpus:
                 error = InputError(f"{text} Fix it, or leave such lines out with --skip-bad.")
                 self.changes.leave_out(number + 1, str(text), None if self.skip_bad else error)
             elif not isinstance(text, str):
-                yield Text(number, "", second, text)
+                yield CorpusText(number, "", second, text)
             elif text.strip():
-                yield Text(number, text, second)
+                yield CorpusText(number, text, second)
 
-    def tokenized(self, texts: Iterable[Text]) -> Iterator[TokenizedText]:
+    def tokenized(self, texts: Iterable[CorpusText]) -> Iterator[CorpusText]:
         """Yield texts with their tokens."""
         changes = self.changes
         for text in texts:
@@ -410,20 +397,18 @@ class TextCorpus:
                 changes.cut, changes.cut_to = changes.cut + 1, max(changes.cut_to, len(read))
             yield read
 
-    def _encode(self, text: Text) -> TokenizedText:
+    def _encode(self, text: CorpusText) -> CorpusText:
         """Return a text with its tokens; raise InputError if the model cannot read it."""
-        checkpoint, names = self.model.checkpoint, (text.number, text.text, text.pair)
+        checkpoint, cuts = self.model.checkpoint, self.truncate
         if text.source is None:
             with translate(checkpoint):
-                one = tokenize(
-                    checkpoint, text.text, text.pair, self._longest, truncate=self.truncate
-                )
-            return TokenizedText(*names, encoding=one.fields, cut=one.cut_from is not None)
-        batch = encode(checkpoint, inputs_of([text]), truncate=self.truncate)
+                one = tokenize(checkpoint, text.text, text.pair, self._longest, truncate=cuts)
+            return replace(text, encoding=one.fields, cut=one.cut_from is not None)
+        batch = encode(checkpoint, inputs_of([text]), truncate=cuts)
         encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}
         encoding["special_tokens_mask"] = list(map(int, batch.axes["text"][0].special))
         words, cut = spelled(checkpoint, text.source)[0], batch.details[0].cut_from is not None
-        return TokenizedText(text.number, words, None, text.source, encoding=encoding, cut=cut)
+        return replace(text, text=words, pair=None, encoding=encoding, cut=cut)
 
     @cached_property
     def _longest(self) -> int | None:
@@ -445,7 +430,7 @@ class TextCorpus:
         with path.open("rb") as file:
             return 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
-    def parts(self) -> Iterator[list[TokenizedText]]:
+    def parts(self) -> Iterator[list[CorpusText]]:
         """Yield the texts in parts."""
         rest = iter(self)
         while part := list(islice(rest, PART)):
@@ -453,7 +438,7 @@ class TextCorpus:
 
     def open(
         self,
-    ) -> tuple[list[TokenizedText], list[AttentionResult], Iterator[list[TokenizedText]]]:
+    ) -> tuple[list[CorpusText], list[AttentionResult], Iterator[list[CorpusText]]]:
         """Return a few texts, their verified results, and all texts in parts.
 
         The few are evenly chosen among those of moderate length. InputError if there is no text.
@@ -533,22 +518,20 @@ class Medium:
 class MediaCorpus:
     """The images, or the sounds, that a model reads; a sound with its transcript.
 
-    InputError for options that are only for texts. The other fields are as in `TextCorpus`.
+    InputError for images that are to be cut. The other fields are as in `TextCorpus`.
     """
 
     model: Model
     kind: Kind
     source: Any
-    column: InitVar[str]
     truncate: bool = False
     skip_bad: bool = False
     _targets: dict[int, str] = field(default_factory=dict)
 
-    def __post_init__(self, column: str) -> None:
-        """Refuse the options of texts."""
-        cuts = self.truncate and self.kind == "image"
+    def __post_init__(self) -> None:
+        """Refuse to cut images."""
         why = f"{self.model.name} reads {NOUNS[self.kind]}. Leave it out."
-        refuse_given(why, truncate=cuts, column=column != "text")
+        refuse_given(why, truncate=self.truncate and self.kind == "image")
         self.changes = CorpusChanges(noun=self.kind)
 
     @cached_property

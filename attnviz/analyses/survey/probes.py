@@ -15,7 +15,7 @@ from functools import cache, partial
 
 import torch
 
-from attnviz.analyses.survey.corpus import TextCorpus, TokenizedText
+from attnviz.analyses.survey.corpus import CorpusText, TextCorpus
 from attnviz.analyses.survey.result import Confirmation, HeadName
 from attnviz.attribution.interventions import Head, measure_without, token_of, whole_words
 from attnviz.attribution.methods import attempt
@@ -277,7 +277,7 @@ class ProbeCorpus(TextCorpus):
 
     probe_texts: Sequence[ProbeText]
 
-    def __iter__(self) -> Iterator[TokenizedText]:
+    def __iter__(self) -> Iterator[CorpusText]:
         for text in super().__iter__():
             probe_text, encoding = self.probe_texts[text.number], text.encoding
             if not probe_text.copied:
