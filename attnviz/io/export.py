@@ -36,6 +36,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
@@ -138,8 +139,6 @@ def _about(result: object) -> dict[str, Any]:
 
 
 def _write_arrays(result: Result, path: Path) -> None:
-    import numpy as np
-
     arrays: dict[str, Any] = {name: array.numpy() for name, array in result.to_arrays().items()}
     arrays |= {name: np.array(labels) for name, labels in result.labels().items()}
     with path.open("wb") as file:

@@ -462,7 +462,6 @@ def explain_tokens(
         with restoring(model.module), torch.no_grad():
             logits = model.module(**reading.inputs)[0][0]
     tokenizer = tokenizer_of(model.checkpoint)
-    decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
     tokens: list[int] = reading.inputs["input_ids"][0].tolist()
     start = len(tokens) + 1 - len(ids)
     results = []
@@ -471,7 +470,7 @@ def explain_tokens(
             if ids[number] in tokenizer.all_special_ids or only not in (None, number):
                 continue
             end = start + number  # of the tokens before this one
-            written = str(decode(tokens[:end]))[len(str(decode(tokens[:start]))) :]
+            written = decode(tokenizer, tokens[:end])[len(decode(tokenizer, tokens[:start])) :]
             choices = Choices(model, "", "next token", (end - 1,), logits[end - 1])
             other, notes = choices.rival(ids[number])
             notes += [f"the model wrote “{written.strip()}”"] if written else []

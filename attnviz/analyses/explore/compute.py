@@ -49,6 +49,7 @@ from attnviz.attribution.tracing import StoredRun, tracing
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
 from attnviz.inputs.batch import encode
+from attnviz.inputs.spelling import decode
 from attnviz.inputs.text import tokenizer_of
 from attnviz.io.files import data_uri
 from attnviz.pipeline.attend import Loadable, Model, Source
@@ -209,9 +210,7 @@ def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[Any]) 
 def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
     """Return tokens with their blanks."""
     tokenizer = tokenizer_of(model.checkpoint)
-    return tuple(
-        str(tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token in ids
-    )
+    return tuple(decode(tokenizer, [token]) for token in ids)
 
 
 def _reads_earlier_only(sample: Sequence[AttentionResult], kind: Kind) -> list[bool | None]:
