@@ -116,8 +116,9 @@ READERS = {
 @pytest.mark.parametrize("keyword", ["image", "audio", "sampling_rate"])
 @pytest.mark.parametrize("reader", READERS)
 def test_an_input_that_is_not_read_is_refused_by_name(reader, keyword, pairs):
-    with pytest.raises(InputError, match=f"(?i){reader} reads.*Leave {keyword} out"):
+    with pytest.raises(InputError, match=f"(?i){reader} reads.*Leave .* out") as refused:
         READERS[reader](pairs, **{keyword: 16_000})
+    assert keyword in str(refused.value)
 
 
 @pytest.mark.parametrize("reader", ["explain", "shift"])
