@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -424,12 +424,13 @@ def _measure_vectors(x: Tensor, y: Tensor, z: Tensor, ignored: Tensor | None) ->
     return found | dict(zip(_SIZES, sizes, strict=True)) | {"largest": largest}
 
 
-def _differences(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    """Return y - x and z - x, (2, …), in the precision of x."""
-    both = x.new_empty(2, *x.shape)
-    both[0].copy_(y)
-    both[1].copy_(z)
-    return both.sub_(x)
+def _differences(x: Tensor, y: Tensor, z: Tensor, room: Tensor | None = None) -> Iterator[Tensor]:
+    """Yield y - x, then z - x in the same memory, in the precision of x.
+
+    room : a tensor like x to overwrite. Fresh memory costs several times an operation in a cache.
+    """
+    room = torch.empty_like(x) if room is None else room
+    return (room.copy_(other).sub_(x) for other in (y, z))
 
 
 def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, heads: slice) -> Maps:
@@ -443,7 +444,8 @@ def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, hea
     ours, run = (record.scores(dtype=dtype) for dtype in (torch.float64, fine))
     measured: Maps = {("", "ends"): (ends := _ends(ours, None))}
     if "scores" in values:
-        errors = _ends(_differences(ours, values["scores"][heads], run), shown)
+        both = _differences(ours, values["scores"][heads], run)
+        errors = [_ends(difference, shown) for difference in both]
         of_ours = ends if shown is None else _ends(ours, shown)
         measured["scores", "ends"] = torch.stack((of_ours, *errors), 1)
         measured["scores", "shifted"] = values["shifted"][heads]
@@ -451,13 +453,16 @@ def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, hea
         return measured
     weights = record.weights(dtype=torch.float64, scores=ours)
     run = record.weights(dtype=fine, scores=run)
-    # Logarithms of weights, up to a number for each row.
-    logs, rounded = (ours - ends[..., :1]).float().nan_to_num_(0.0, neginf=-_FAR), weights.float()
-    lowest = (logs * rounded.sign()).amin(-1)  # of those with a weight
+    rounded, logs = weights.float(), torch.empty(3, *ours.shape, device=ours.device)
+    # Those of ours, up to a number for each row; then those of the others.
+    logs[0].copy_(ours.sub_(ends[..., :1])).nan_to_num_(0.0, neginf=-_FAR)
+    lowest = rounded.sign().mul_(logs[0]).amin(-1)  # of those with a weight
     measured["", "rows"] = torch.stack((lowest, weights.amax(-1)), -1)
     if "weights" in values:
-        sides = (weights, values["weights"][heads], run)
-        found = _of_weights(*sides, logs, shown, PRECISIONS[fine].tiny)
+        model = values["weights"][heads]
+        for log, difference in zip(logs[1:], _differences(weights, model, run, ours), strict=True):
+            log.copy_(difference)
+        found = _of_weights(rounded, model, run, logs, shown, PRECISIONS[fine].tiny)
         measured |= {("weights", name): number for name, number in found.items()}
     if not values.keys() & {"head output", "output"}:
         return measured
@@ -537,29 +542,29 @@ def _of_weights(
 ) -> Numbers:
     """Measure what weights alone have: the slope of their logarithms, and exact zeros.
 
-    logs : those of ours, up to a number for each row. Differences are rounded to float32 after they
-    were computed: log y - log x = log1p((y - x) / x).
+    ours : (heads, m, n), rounded to float32. logs : of ours, up to a number for each row, and the
+    differences y - x and z - x, (3, heads, m, n), rounded to float32 after they were computed.
+    They are overwritten: log y - log x = log1p((y - x) / x).
 
     Returns the sums of each head, and of its "rows" (heads, m, 5): the number and the sum of the
     logarithms of z, the largest differences of y and z, and the largest weight that should be 0.
     """
-    values = torch.empty(3, *ours.shape, device=ours.device)
-    rounded, values[0], values[1:] = ours.float(), logs, _differences(ours, model, run)
-    errors = values[1:].amax(-1).maximum(-values[1:].amin(-1))
+    errors = logs[1:].amax(-1).maximum(-logs[1:].amin(-1))
     leaking = torch.zeros_like(errors[0])
     # Below the smallest normal number of the dtype a logarithm is mostly rounding.
-    usable = rounded.minimum(torch.minimum(model, run).float()).gt_(tiny)
+    usable = torch.minimum(model, run).float()
+    usable = torch.minimum(usable, ours, out=usable).gt_(tiny)
     if shown is not None:
-        leaking = rounded.maximum(model.abs()).nan_to_num_(1.0, 1.0).mul_(1 - shown).amax(-1)
+        leaking = ours.maximum(model.abs()).nan_to_num_(1.0, 1.0).mul_(1 - shown).amax(-1)
         usable *= shown
     # -inf where the model's weight is less than 1e-7 of ours, and NaN where both are 0.
-    values[1:].div_(rounded).log1p_().nan_to_num_(0.0, _FAR, -_FAR)
-    values *= usable
+    logs[1:].div_(ours).log1p_().nan_to_num_(0.0, _FAR, -_FAR)
+    logs *= usable
     count = usable.sum(-1, keepdim=True)
     # Centered in each row, x are centered scores up to rounding; so y need not be centered.
-    values[0].sub_(values[0].sum(-1, keepdim=True) / count.clamp(min=1)).mul_(usable)
-    rows = torch.stack((count.squeeze(-1), values[2].sum(-1), *errors, leaking), -1)
-    return {"rows": rows, **regression(values.flatten(2))}
+    logs[0].sub_(logs[0].sum(-1, keepdim=True) / count.clamp(min=1)).mul_(usable)
+    rows = torch.stack((count.squeeze(-1), logs[2].sum(-1), *errors, leaking), -1)
+    return {"rows": rows, **regression(logs.flatten(2))}
 
 
 def _measure_output(
@@ -583,7 +588,7 @@ def _measure_output(
         for n in (0, 1)
     )
     found = _measure_vectors(x, model, z, ignored)
-    differences = _differences(x, model, z)
+    differences = torch.stack((model - x, z - x))
     if ignored is not None:
         differences.masked_fill_(ignored, 0.0)
     differences = differences.flatten(2)  # (2, L, m·d_model)
