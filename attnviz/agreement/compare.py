@@ -68,6 +68,7 @@ _MAPS = STAGES[3:5]
 _TERMS = ("capped_bias", "bias", "mask", "sinks")  # of all heads, or one for each
 _SIZES = ("largest_by_head", "differences", "own_errors")
 _FAR = 88.0  # no logarithm of a weight above the smallest normal number is further from 0
+_FIRST_ROWS = 16  # of a map, which tell whether its scores are shifted
 _AT_ONCE = 2**18  # numbers of maps that are measured together on a CPU
 _BYTES = 14 * 8  # that measuring one takes: 14 maps in float64
 
@@ -442,11 +443,13 @@ def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, hea
     shown = shown[heads] if shown is not None and len(shown) > 1 else shown
     fine, coarse = dtypes(joined)
     ours, run = (record.scores(dtype=dtype) for dtype in (torch.float64, fine))
-    measured: Maps = {("", "ends"): (ends := _ends(ours, None))}
+    # A GPU would have to be waited for.
+    centered = ours.device.type != "cpu" or bool("scores" in values and values["shifted"].any())
+    measured: Maps = {("", "ends"): (ends := _ends(ours, None, centered))}
     if "scores" in values:
         both = _differences(ours, values["scores"][heads], run)
-        errors = [_ends(difference, shown) for difference in both]
-        of_ours = ends if shown is None else _ends(ours, shown)
+        errors = [_ends(difference, shown, centered) for difference in both]
+        of_ours = ends if shown is None else _ends(ours, shown, centered)
         measured["scores", "ends"] = torch.stack((of_ours, *errors), 1)
         measured["scores", "shifted"] = values["shifted"][heads]
     if not values.keys() & {"weights", "head output", "output"}:
@@ -513,10 +516,14 @@ def _by_head(blocks: Sequence[Maps], ignored: Tensor | None) -> Maps:
     return maps
 
 
-def _ends(scores: Tensor, shown: Tensor | None) -> Tensor:
-    """Return the largest, the smallest and the mean of the scores of each row that are shown."""
+def _ends(scores: Tensor, shown: Tensor | None, centered: bool) -> Tensor:
+    """Return the largest, the smallest and the mean of the scores of each row that are shown.
+
+    centered : whether the mean of whole rows is needed; else it is 0.
+    """
     if shown is None:
-        mean = scores.mean(-1, keepdim=True)
+        rows = *scores.shape[:-1], 1
+        mean = scores.mean(-1, keepdim=True) if centered else scores.new_zeros(rows)
     else:  # what is hidden may be any number
         sums = scores.masked_fill(shown == 0, 0.0).sum(-1, keepdim=True)
         mean = sums / shown.sum(-1, keepdim=True).clamp(min=1)
@@ -531,9 +538,14 @@ def is_shifted(joined: AttentionRecord, scores: Tensor, hidden: Tensor | None, n
     """
     if joined.sinks is not None or not joined.through_interface:
         return torch.ones(len(scores), 1, 1, dtype=torch.bool, device=scores.device)
-    seen = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
-    largest = seen.amax(-1).reshape(n, -1)
-    shifted = ~((largest != 0) & (largest != -torch.inf)).any(1)
+    for rows in (_FIRST_ROWS, None) if scores.device.type == "cpu" else (None,):
+        seen = scores[:, :rows]
+        if hidden is not None:
+            seen = seen.masked_fill(hidden[:, :rows], -torch.inf)
+        largest = seen.amax(-1).reshape(n, -1)
+        shifted = ~((largest != 0) & (largest != -torch.inf)).any(1)
+        if rows is not None and not shifted.any():
+            break  # nearly always
     return shifted[:, None].expand(-1, len(scores) // n).reshape(-1, 1, 1)
 
 
@@ -549,7 +561,7 @@ def _of_weights(
     Returns the sums of each head, and of its "rows" (heads, m, 5): the number and the sum of the
     logarithms of z, the largest differences of y and z, and the largest weight that should be 0.
     """
-    errors = logs[1:].amax(-1).maximum(-logs[1:].amin(-1))
+    errors = logs[1:].abs().amax(-1)
     leaking = torch.zeros_like(errors[0])
     # Below the smallest normal number of the dtype a logarithm is mostly rounding.
     usable = torch.minimum(model, run).float()

@@ -402,11 +402,8 @@ class AttentionRecord(Attention):
 
     def mix(self, weights: Tensor) -> Tensor:
         """Return A·V of each head, (H, m, d_v), in the precision of the weights (H, m, n)."""
-        rows, V = self.join_shared(weights), self.value.to(weights)
-        # A product in float64 is faster with few rows than with few columns.
-        is_wider = V.dtype == torch.float64 != self.value.dtype
-        mixed = (V.mT.contiguous() @ rows.mT).mT if is_wider else rows @ V
-        return mixed.reshape(*self.query.shape[:2], -1)
+        mixed = self.join_shared(weights) @ self.value.to(weights)
+        return mixed.view(*self.query.shape[:2], -1)
 
     def weights(
         self,
