@@ -23,10 +23,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
+from attnviz.analyses.maps.compute import attention_map, choose_word, pool, pooled, rank_heads
 from attnviz.errors import InputError, ModelError
 from attnviz.figures.cells import BELOW_EVEN
-from attnviz.figures.claims import LOGARITHMIC_FROM
+from attnviz.figures.claims import LOGARITHMIC_FROM, of_map
+from attnviz.heads import head_families
 from attnviz.io.files import data_uri
 from attnviz.results import (
     AttentionRecord,
@@ -87,11 +88,15 @@ def make_payload(
     overviews = [_overviews(blocks, of_result) for of_result in attentions]
     heads = _rank_heads(results[0], attentions, overviews[0])
     aligned = align_stacks(*attentions) if len(attentions) == 2 else {}
+    found = [
+        [_findings(result, attention) for attention in of_result]
+        for result, of_result in zip(results, attentions, strict=True)
+    ]
 
     def fill(encodings: Mapping[HeadKey, Encoding], outputs: Sequence[Mapping[int, Codes]]) -> Json:
         exact = [_encode(heads, number, encodings, blocks) for number in range(len(results))]
         names = name_results(results)
-        parts = zip(names, results, attentions, overviews, exact, outputs, strict=True)
+        parts = zip(names, results, attentions, overviews, found, exact, outputs, strict=True)
         shown = [{"name": name, **_describe_result(blocks, *part)} for name, *part in parts]
         errors = [head["error"] for of_result in exact for head in of_result.values()]
         sampled = any(
@@ -296,6 +301,7 @@ def _describe_result(
     result: AttentionResult,
     attentions: Sequence[Attention],
     overviews: Overviews,
+    found: Sequence[list[Json | None]],
     exact: Mapping[HeadKey, Json],
     outputs: Mapping[int, Codes],
 ) -> Json:
@@ -310,6 +316,8 @@ def _describe_result(
             "pooled": overviews[index],
             "exact": [exact.get((index, head)) for head in attention.kept],
         }
+        if any(found[index]):
+            layer["found"] = found[index]
         if index in outputs:
             layer["output"] = outputs[index].add_to(blocks)
         place = attention.stack, attention.query_axis, attention.key_axis
@@ -347,6 +355,21 @@ def _describe_result(
         "axes": [_describe_axis(axis, result) for axis in axes],
         "stacks": stacks,
     }
+
+
+def _findings(result: AttentionResult, attention: Attention) -> list[Json | None]:
+    """Return what the map of each head shows, as its figure says; nothing of a longer text."""
+    if not _is_short(attention):
+        return []
+    found: list[Json | None] = []
+    of_stack = result.stack(attention.stack)
+    for head in attention.kept:
+        drawn = attention_map(of_stack, layer=attention.layer, head=head)
+        finding, family = of_map(drawn), head_families(drawn)[0]
+        said = {} if finding is None else {"title": finding.title, "cell": finding.cell}
+        said |= {} if family is None else {"family": family[0].family, "share": round(family[1], 3)}
+        found.append(said or None)
+    return found
 
 
 def _describe_axis(axis: Axis, result: AttentionResult) -> Json:

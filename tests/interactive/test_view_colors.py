@@ -43,7 +43,7 @@ def test_light_pages_use_the_colors_of_the_figures():
 
 def test_dark_pages_use_the_colors_of_dark_figures():
     dark = SOURCE[SOURCE.index("DARK: Theme") :]
-    for name in ("ground", "ink", "muted", "faint", "accent"):
+    for name in ("ground", "ink", "muted", "faint", "claim", "alarm"):
         assert f'{name}: "{getattr(DARK, name)}"' in dark
     assert colors_in("LIGHTER") == DARK.cycle
 

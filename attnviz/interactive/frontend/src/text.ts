@@ -58,6 +58,11 @@ export function percent(probability: number): string {
   return value < 0.1 ? "<0.1 %" : `${value < 9.95 ? value.toFixed(1) : Math.round(value)} %`;
 }
 
+/** Format a weight as a share of all: 71%. */
+export function share(weight: number): string {
+  return `${Math.round(100 * weight)}%`;
+}
+
 /** Format an end of a scale with few digits. */
 export function tick(value: number): string {
   if (value === 0) return "0";
