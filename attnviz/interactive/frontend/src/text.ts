@@ -12,6 +12,8 @@ export function literal(token: string): string {
     if (code === 0x7f) return "␡";
     return code < 0x20 ? String.fromCharCode(0x2400 + code) : "\ufffd";
   });
+  // Python writes the end of a line as two characters, if a token has nothing else
+  if (/^(\\[nr]|␣)+$/u.test(shown)) return shown.replace(/(\\r)?\\n|\\r/g, "↵");
   const seen = shown.trim() === "" ? shown.replace(/\s/gu, "·") || "∅" : shown;
   return seen.length <= LONGEST ? seen : [...seen].slice(0, LONGEST - 1).join("") + "…";
 }
