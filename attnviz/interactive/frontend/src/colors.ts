@@ -117,6 +117,8 @@ export interface Theme {
   faint: string;
   /** Only what the title says, always with a second sign. */
   claim: string;
+  /** The patch of a picture that looks; the first of two sides. */
+  query: string;
   /** A verdict that is not "verified". */
   alarm: string;
   weights: MapName;
@@ -141,10 +143,10 @@ const ROLES_ON_DARK: Record<Role, string> = {
 };
 const withoutRed = (cycle: string[]) => cycle.filter((_, n) => n !== 1);
 export const LIGHT: Theme = {
-  dark: false, ground: "#ffffff", ink: "#1a1a1a", muted: "#5c5c5c", faint: "#d5d5dd", claim: "#c4122f", alarm: "#b00020",
+  dark: false, ground: "#ffffff", ink: "#1a1a1a", muted: "#5c5c5c", faint: "#d5d5dd", claim: "#c4122f", query: "#d9720f", alarm: "#b00020",
   weights: "devon_r", neutral: "neutral", signed: "vik", masked: [238, 238, 242, 255], lines: withoutRed(CYCLE), roles: ROLES,
 };
 export const DARK: Theme = {
-  dark: true, ground: "#14161a", ink: "#ececec", muted: "#a6a8ad", faint: "#3b3f47", claim: "#ff6f85", alarm: "#ff6b6b",
+  dark: true, ground: "#14161a", ink: "#ececec", muted: "#a6a8ad", faint: "#3b3f47", claim: "#ff6f85", query: "#f0a04b", alarm: "#ff6b6b",
   weights: "oslo", neutral: "neutral_dark", signed: "berlin", masked: [36, 39, 45, 255], lines: withoutRed(LIGHTER), roles: ROLES_ON_DARK,
 };

@@ -125,9 +125,9 @@ export function grid(setting: Setting): Scene {
     const lost = removed(look, [Float32Array.of(tile.left)]);
     return [
       [`Layer ${tile.layer}, head ${tile.head}`],
-      ...(tile.found?.title ? [[tile.found.title]] : []),
       ...(lost ? [[lost]] : []),
       ["largest ", ...pair(look, look.rows.from + row, look.columns.from + column), `  ${value}`],
+      ...(tile.found?.title ? [[tile.found.title]] : []),
     ];
   }
   return {
