@@ -48,8 +48,9 @@ def heatmap(call: Call) -> int:
     layer, head = call.values.get("layer"), call.values.get("head")
     result = call.attend(layers=layer, heads=head)
 
-    from attnviz.analyses.maps.compute import rank_heads
-    from attnviz.analyses.maps.plot import draw_heatmap, select_map
+    with progress_bar("drawing"):
+        from attnviz.analyses.maps.compute import rank_heads
+        from attnviz.analyses.maps.plot import draw_heatmap, select_map
 
     drawn = select_map(
         result,
@@ -62,7 +63,7 @@ def heatmap(call: Call) -> int:
     ranking = ranking.of_layer(layer) if words is None and isinstance(layer, int) else ranking
     return call.report(
         drawn.map,
-        drawn.map,
+        drawn,
         ranking,
         draw=lambda: draw_heatmap(drawn, **call.look).get_figure(root=True),
     )

@@ -5,6 +5,8 @@ A task may have subtasks, so no code needs to know which task it is a part of.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -41,6 +43,27 @@ def listening(listener: Listener) -> Iterator[None]:
 def is_listened() -> bool:
     """Return whether a listener hears of progress."""
     return _current.get() is not None
+
+
+@contextmanager
+def notebook_bar(name: str) -> Iterator[None]:
+    """Show in a notebook how far a call is that takes longer than a second."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", type(None))()
+    if is_listened() or not hasattr(shell, "kernel"):
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # without ipywidgets the bar is text
+        from tqdm.auto import tqdm
+    form = "{desc} {bar} {elapsed}"
+    with tqdm(total=1.0, desc=name, delay=1.0, leave=False, bar_format=form) as bar:
+
+        def update(name: str, share: float) -> None:
+            bar.set_description_str(name, refresh=False)
+            bar.update(share - bar.n)
+
+        with listening(update):
+            yield
 
 
 @contextmanager

@@ -59,7 +59,7 @@ from attnviz.results.text import literal
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, say
 
-STRONGEST = 8  # examples of a head, each of another text
+STRONGEST = 8  # examples of a head, each of another text and with other tokens
 _SAMPLE = 50  # texts of a head, drawn at random, from which deciles are taken
 _SIDES = (224, 160, 112, 80, 56)  # pixels of a picture in the page
 
@@ -359,7 +359,8 @@ def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
 # --- examples, in memory that does not grow
 
 
-_Kept: TypeAlias = list[tuple[float, HeadExample]]  # with priorities, the largest first
+# With priorities, the largest first, and with what no two examples share.
+_Kept: TypeAlias = list[tuple[float, HeadExample, tuple[int, int]]]
 
 
 class Examples:
@@ -399,6 +400,7 @@ class Examples:
         strongest = strengths.argmax(-1)
         lengths = key_tokens.real.sum(-1).tolist()
         on_cpu, keys = weights.cpu(), keys.cpu()
+        ids, key_ids = tokens.ids.tolist(), key_tokens.ids.tolist()  # 0 where there are no tokens
         for n, number in enumerate(numbers):
             rows = (strengths[n] > 0).any(0).nonzero()[:, 0].tolist()  # with another token to read
             if not rows:
@@ -409,11 +411,15 @@ class Examples:
             for head, k in enumerate(range(heads.start, heads.stop)):
                 best = int(strongest[n, head])
                 strength = float(strengths[n, head, best])
-                for kept, most, priority, row in (
-                    (self._strongest[k], STRONGEST, strength, best),
-                    (self._sample[k], _SAMPLE, float(priorities[k]), int(drawn[k])),
+                pair = ids[n][best], key_ids[n][keys[n, head, best]]
+                own = -1, number
+                for kept, most, priority, row, shared in (
+                    (self._strongest[k], STRONGEST, strength, best, pair if any(pair) else own),
+                    (self._sample[k], _SAMPLE, float(priorities[k]), int(drawn[k]), own),
                 ):
-                    if len(kept) == most and priority <= kept[-1][0]:
+                    alike = next((one for one in kept if one[2] == shared), None)
+                    weakest = alike or (kept[-1] if len(kept) == most else None)
+                    if weakest is not None and priority <= weakest[0]:
                         continue
                     example = HeadExample(
                         text=number,
@@ -422,24 +428,25 @@ class Examples:
                         weight=float(strengths[n, head, row]),
                         weights=tuple(on_cpu[n, head, row, : lengths[n]].tolist()),
                     )
-                    kept.append((priority, example))
-                    kept.sort(key=lambda pair: -pair[0])
-                    del kept[most:]
+                    if weakest is not None:
+                        kept.remove(weakest)
+                    kept.append((priority, example, shared))
+                    kept.sort(key=lambda one: -one[0])
 
     @property
     def texts(self) -> set[int]:
         """The numbers of all texts that are kept, or may come to be shown."""
-        return {one.text for kept in (*self._strongest, *self._sample) for _, one in kept}
+        return {one.text for kept in (*self._strongest, *self._sample) for _, one, _ in kept}
 
     @property
     def strongest(self) -> tuple[tuple[HeadExample, ...], ...]:
         """The strongest examples of each head, the strongest first."""
-        return tuple(tuple(one for _, one in kept) for kept in self._strongest)
+        return tuple(tuple(one for _, one, _ in kept) for kept in self._strongest)
 
     @property
     def deciles(self) -> tuple[tuple[HeadExample, ...], ...]:
         """Examples of each head at the 90, 80, …, 10 % quantiles of a random sample of queries."""
-        samples = ([one for _, one in sample] for sample in self._sample)
+        samples = ([one for _, one, _ in sample] for sample in self._sample)
         return tuple(tuple(at_deciles(sample)) if sample else () for sample in samples)
 
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import numpy as np
 import torch
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
 import attnviz
 from attnviz.errors import true_or_false, whole_number
-from attnviz.figures.claims import were_read
+from attnviz.figures import claims
 from attnviz.heads import Maps, OneMap
 from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special, base
-from attnviz.results.text import dim, literal, selection
+from attnviz.results.text import dim, literal, selection, with_minus
 from attnviz.runtime import Printed
 
 if TYPE_CHECKING:
@@ -29,7 +28,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_RAMP = " .:-=+*#%@"  # light to dark, where there are no colors
+_Cell: TypeAlias = tuple[int, int] | None
+_LENGTHS = 16, 12, 9, 7, 6, 5  # of the names of columns in a terminal, until all fit
+_MOST_KEYS = 3  # of a word in a terminal that is too narrow for the map
+_STRONG, _CLAIMED = "bold white on #3567ad", "bold white on #c4122f"  # in any terminal
 
 
 class _LabeledMaps(Maps, base.Result):
@@ -186,43 +188,101 @@ class AttentionMap(_LabeledMaps, OneMap):
         return cast("Axes", attnviz.plot.heatmap(self, **keywords))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from attnviz.figures.cells import WeightScale
+        return self.printed(claims.of_map(self), options.max_width)
 
-        weights = self.weights.float().nan_to_num()
-        labels = [literal(label, 16) for label in self.rows]
-        indent = max(map(cell_len, labels)) + 3
-        yield Text(f"{self.where}, {self.provenance.model}", "bold")
-        names = [literal(label, 8) for label in self.columns]
-        room = options.max_width - indent - 1
-        width = max(2, *map(cell_len, names)) + 1
-        if width * len(names) > room:  # numbers in place of words
-            names, width = [str(number) for number in range(len(names))], 3
-        if width * len(names) > room:
-            is_placed = any(one.patches or one.seconds or one.landmarks for one in self.sides)
-            what = "positions" if is_placed else "words"
-            if self.sides[0].cell > 1:
-                what = "parts of the text"
-            yield Text(f"{len(labels)} {what} are too many for this terminal; see the file")
-            return
-        head = "".join(f" {set_cell_size(name, width - 1)}" for name in names)
-        yield Text(f"{'':{indent}}{head}", "dim")
-        scale = WeightScale.of(self)
-        sizes = weights.abs() / weights.abs().max().clamp(min=1e-12) if self.signed else None
-        shades = scale.norm(weights.numpy()).clip(0, 1).filled(0) if sizes is None else sizes
-        colors = scale.rgba(weights)[..., :3]
-        plain = console.no_color or not console.is_terminal
-        for number, label in enumerate(labels):
-            look = "" if were_read(self.sides[0], number) else "dim italic"
-            line = Text(f"{number:>2} ").append(set_cell_size(label, indent - 3), look).append(" ")
-            for shade, color in zip(shades[number].tolist(), colors[number].tolist(), strict=True):
-                mark = _RAMP[min(int(shade * len(_RAMP)), len(_RAMP) - 1)] if plain else " "
-                background = None if plain else Style(bgcolor="rgb({},{},{})".format(*color))
-                line.append(mark * (width - 1), background).append(" ")
-            yield line
-        ends = [f"{name or 'darkest'}: {bar.norm.vmax:.2f}" for name, bar in scale.bars]
-        darkest = ", ".join(ends).removeprefix("darkest: ")
-        yield Text(f"darkest {darkest}; rows attend to columns", "dim")
+    def printed(self, finding: claims.Finding | None, width: int) -> Iterator[Text]:
+        """Yield what a terminal shows: a finding, and the map under its words, or word by word."""
+        where, cell = f"{self.where}, {self.provenance.model}", finding and finding.cell
+        yield Text(self.where if finding is None else finding.title, "bold")
+        rows, columns = ([literal(name, 16) for name in of] for of in (self.rows, self.columns))
+        percent = 100 * self.weights.float().nan_to_num()
+        if self.signed:
+            percent /= self.weights.abs().max().clamp(min=1e-12)
+        room = width - max(map(cell_len, rows)) - 2
+        fitting = (wide for n in _LENGTHS if sum(wide := _widths(columns, n, cell)) <= room)
+        if (widths := next(fitting, None)) is not None:
+            yield from self._printed_map(percent, rows, columns, widths, cell)
+        elif any(one.patches or one.seconds or one.cell > 1 for one in self.sides):
+            what = "parts of the text" if self.sides[0].cell > 1 else "positions"
+            yield Text(f"{len(rows)} {what} are too many for this terminal; see the file")
+        else:
+            yield from self._printed_words(percent, rows, columns, width, cell)
+        unit = "percent of the largest weight" if self.signed else "percent of a row"
+        yield Text(f"{where}; {unit}, · less than evenly", "dim")
         yield from dim(self.notes)
+
+    def _printed_map(
+        self, percent: Tensor, rows: list[str], columns: list[str], widths: list[int], cell: _Cell
+    ) -> Iterator[Text]:
+        """Yield an arc from the claimed query to its key, the words, and numbers under them."""
+        indent, gray = max(map(cell_len, rows)) + 2, self.uninformative
+        middles = [indent + sum(widths[:n]) + (wide - 1) // 2 for n, wide in enumerate(widths)]
+        if cell and self.rows == self.columns and cell[0] != cell[1]:
+            (left, right), share = sorted(middles[n] for n in cell), f" {percent[cell]:.0f}% "
+            bar = (share if len(share) < right - left else "").center(right - left - 1, "─")
+            ends = "▼│" if cell[1] < cell[0] else "│▼"
+            for line in (f"┌{bar}┐", (" " * len(bar)).join(ends)):
+                yield Text(" " * left + line, "bold red")
+
+        def shown(row: int, column: int) -> tuple[str, str]:
+            value, said = abs(percent[row, column]), with_minus(f"{percent[row, column]:.0f}")
+            if (row, column) == cell:
+                return f"[{said}]", _CLAIMED
+            if value < 100 / len(columns):
+                masked = self.masked is not None and self.masked[row, column]
+                return "" if masked else "·", "dim"
+            return said, "dim" if gray[row, column] else _STRONG if value > largest / 2 else ""
+
+        largest = percent.abs().masked_fill(gray, 0).max()
+        names = [_fitted(name, wide - 1) + " " for name, wide in zip(columns, widths, strict=True)]
+        looks = self._looks(gray.all(0), cell and cell[1])
+        yield Text.assemble(" " * indent, *zip(names, looks, strict=True))
+        for row, look in enumerate(self._looks(gray.all(1), cell and cell[0])):
+            line = Text(" " * (indent - 2 - cell_len(rows[row]))).append(rows[row], look)
+            for column, wide in enumerate(widths):
+                said, style = shown(row, column)
+                line.append(" " if column else "  ").append(f"{said:^{wide - 1}}", style)
+            yield line
+
+    def _printed_words(
+        self, percent: Tensor, rows: list[str], columns: list[str], width: int, cell: _Cell
+    ) -> Iterator[Text]:
+        """Yield one line for each word: the words that it attends to, with bars."""
+        indent, gray = max(map(cell_len, rows)), self.uninformative
+        least = max(10, 200 / len(columns))
+        for row, look in enumerate(self._looks(gray.all(1), cell and cell[0])):
+            mark = "▸" if cell and row == cell[0] else " "
+            line = Text(f"{mark:>{indent + 1 - cell_len(rows[row])}}").append(rows[row], look)
+            best = percent[row].abs().topk(min(_MOST_KEYS, len(columns))).indices.tolist()
+            for n in (n for n in best if percent[row, n].abs() >= least):
+                key = "bold red" if (row, n) == cell else "dim" if gray[row, n] else ""
+                said = with_minus(f"{columns[n]} {percent[row, n]:.0f}% ")
+                line.append("  " if "%" in line.plain else " → ").append(said, key)
+                line.append("█" * round(abs(float(percent[row, n])) / 12), key or "blue")
+            line.append("" if "→" in line.plain else f"   nothing above {least:.0f}%", "dim")
+            line.truncate(width, overflow="ellipsis")
+            yield line
+
+    @staticmethod
+    def _looks(gray: Tensor, claimed: int | None) -> list[str]:
+        """Return the styles of words: the claimed one is red, those that say little are dim."""
+        looks = ["dim" if one else "" for one in gray.tolist()]
+        return (
+            [*looks[:claimed], "bold red", *looks[claimed + 1 :]] if claimed is not None else looks
+        )
+
+
+def _widths(names: Sequence[str], most: int, cell: _Cell) -> list[int]:
+    """Return the widths of columns of numbers, under names of at most so many characters."""
+    least = [4 if cell and n == cell[1] else 3 for n in range(len(names))]
+    return [1 + max(n, min(cell_len(name), most)) for n, name in zip(least, names, strict=True)]
+
+
+def _fitted(name: str, width: int) -> str:
+    """Return a name in the middle of its column, its end cut if it is longer."""
+    if cell_len(name) > width:
+        name = set_cell_size(name, width - 1) + "…"
+    return set_cell_size(" " * ((width - cell_len(name)) // 2) + name, width)
 
 
 @base.documented
