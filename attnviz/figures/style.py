@@ -70,6 +70,7 @@ _RC_PARAMS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "pdf.fonttype": 42, "ps.fonttype": 42,
 }  # fmt: skip
+_SIZE = re.compile(r"size$|width$|\.pad$").search  # of the names of what `style` enlarges
 
 
 @dataclass(frozen=True)
@@ -169,12 +170,21 @@ DARK = Theme(
 )  # fmt: skip
 ThemeName: TypeAlias = Literal["light", "dark"]
 _THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}
-_CHOSEN: ContextVar[tuple[str, Theme]] = ContextVar("chosen", default=(SANS, LIGHT))
+Context: TypeAlias = Literal["paper", "notebook", "talk", "poster"]
+_CONTEXTS = {"paper": 1.0, "notebook": 1.25, "talk": 1.875, "poster": 2.5}  # ratios of seaborn
+_CHOSEN: ContextVar[tuple[str, Theme, float | None]] = ContextVar(
+    "chosen", default=(SANS, LIGHT, None)
+)
 
 
 def theme() -> Theme:
     """Return the colors of the figures that are drawn."""
     return _CHOSEN.get()[1]
+
+
+def text_scale() -> float:
+    """Return by how much text, lines and marks are larger than in print."""
+    return _CHOSEN.get()[2] or 1.0
 
 
 # Weights over an image: below even weights, even (white), and above. They are light in both themes,
@@ -186,14 +196,19 @@ IMAGE_COLORS = LinearSegmentedColormap.from_list(
 
 @contextmanager
 def style(
-    texts: Iterable[str] = (), *, font: str | None = None, theme: ThemeName | None = None
+    texts: Iterable[str] = (),
+    *,
+    font: str | None = None,
+    theme: ThemeName | None = None,
+    context: Context | None = None,
+    scale: float | None = None,
 ) -> Iterator[None]:
     """Set the rcParams of attnviz within a `with` block, for your figures.
 
-    Settings from outside, such as a matplotlibrc, have no effect inside, and nothing changes
-    outside. Text is literal, also between dollar signs, because tokens may contain them. Label a
-    logarithmic axis without mathtext: `ax.xaxis.set_major_formatter(lambda x, _: power(x))`, with
-    `attnviz.figures.style.power`.
+    Of the settings from outside, such as a matplotlibrc, only a larger font size has an effect
+    inside, and nothing changes outside. Text is literal, also between dollar signs, because tokens
+    may contain them. Label a logarithmic axis without mathtext:
+    `ax.xaxis.set_major_formatter(lambda x, _: power(x))`, with `attnviz.figures.style.power`.
 
     Parameters
     ----------
@@ -205,11 +220,16 @@ def style(
     theme : {"light", "dark"}, optional
         The colors of these figures: on white, or on a dark background, as in a dark notebook. By
         default those of the block around, else on white.
+    context : {"paper", "notebook", "talk", "poster"}, optional
+        How large text, lines and marks are, as in seaborn. By default as matplotlib's font size
+        (`rcParams["font.size"]`, which seaborn's contexts set), and at least as in a paper.
+    scale : float, optional
+        Enlarges text, lines and marks further; 1 is the size of the context.
 
     Raises
     ------
     InputError
-        The font is not installed, or there is no such theme.
+        The font is not installed, there is no such theme, or the scale is not from 0.5 to 5.
 
     Examples
     --------
@@ -219,6 +239,22 @@ def style(
     >>> with attnviz.plot.style(theme="dark"):
     ...     axes = attnviz.plot.heatmap(result, layer=2, head=8)
     """
+    with drawing(texts, font=font, theme=theme, context=context, scale=scale):
+        larger = {name: size * text_scale() for name, size in _RC_PARAMS.items() if _SIZE(name)}
+        mpl.rcParams.update(larger)
+        yield
+
+
+@contextmanager
+def drawing(
+    texts: Iterable[str],
+    *,
+    font: str | None = None,
+    theme: ThemeName | None = None,
+    context: Context | None = None,
+    scale: float | None = None,
+) -> Iterator[None]:
+    """Set the rcParams as in `style`, with sizes of print: pages enlarge what is drawn."""
     # Those that were installed after matplotlib listed its fonts are added.
     if (
         font is not None
@@ -227,7 +263,12 @@ def style(
     ):
         hint = did_you_mean(font, _font_names()) or "Install it, or name one of matplotlib's fonts."
         raise InputError(f"The font {font!r:.60} is not installed. {hint}")
-    outer_font, outer_colors = _CHOSEN.get()
+    if scale is not None and not 0.5 <= scale <= 5:
+        raise InputError(f"The scale of text must be from 0.5 to 5, not {scale:g}.")
+    outer_font, outer_colors, outer_size = _CHOSEN.get()
+    if outer_size is None:  # the outermost block: the size is that of matplotlib's settings
+        outer_size = max(1.0, mpl.rcParams["font.size"] / mpl.rcParamsDefault["font.size"])
+    size = (outer_size if context is None else _CONTEXTS[context]) * (scale or 1.0)
     chosen = outer_font if font is None else font
     colors = outer_colors if theme is None else _THEMES[theme]
     # The backend of a notebook changes settings when it is loaded: they must outlast this block.
@@ -235,7 +276,7 @@ def style(
     # In an SVG the generic name stands for a font of the reader, if the default font is missing.
     others = [SANS] if chosen != SANS else []
     family = [chosen, *others, *fallback_fonts(frozenset("".join(texts))), "sans-serif"]
-    token = _CHOSEN.set((chosen, colors))
+    token = _CHOSEN.set((chosen, colors, size))
     try:
         with mpl.rc_context():
             mpl.rcdefaults()

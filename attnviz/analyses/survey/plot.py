@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
@@ -43,6 +43,7 @@ def survey(
     details: bool = False,
     width: float = FULL_WIDTH,
     caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw the role of every head, how much the named heads attend, and all statistics.
 
@@ -57,7 +58,7 @@ def survey(
     >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
     >>> figure = attnviz.plot.survey(attnviz.survey(texts))
     """
-    with new_page(width, caption, [result.provenance.model, *result.statistics]) as page:
+    with new_page(width, caption, [result.provenance.model, *result.statistics], figure) as page:
         top = _draw_roles(page, result, page.heading(_title(result)) + 0.06)
         if any(one.random_accuracies for one in result.confirmations):
             top = _draw_confirmations(page, result, top) + _GAP
