@@ -8,7 +8,7 @@ import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -94,6 +94,7 @@ class Theme:
     alarm: str  # a verdict that is not "verified"
     masked: str  # cells of keys that a query may not attend to
     cycle: tuple[str, ...]  # lines and bars; the first six differ with every kind of color vision
+    roles: Mapping[str, str]  # of heads, in every figure and page
     weights: Colormap
     neutral: Colormap  # of weights that say little about the text
     values: Colormap  # of signed numbers
@@ -102,6 +103,15 @@ class Theme:
         """Return the color of text on a fill: the background's or that of ink."""
         choose = max if _luminance(fill) < _DARK else min
         return choose(self.ink, self.ground, key=_luminance)
+
+    def role(self, name: str) -> str:
+        """Return the color of a role of heads."""
+        return self.roles.get(_ALIKE.get(name, name), self.muted)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The colors of several lines, without the red of a claim."""
+        return self.cycle[:1] + self.cycle[2:]
 
     @property
     def rc_params(self) -> dict[Any, Any]:
@@ -149,12 +159,31 @@ _CYCLE_ON_DARK = (
     "#8fa8e8", "#f0808f", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd",
     "#7cc4ec", "#d99468", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
 )  # fmt: skip
+# Roles of heads with the color of another: patches nearby are as the previous token, and so on.
+_ALIKE = {
+    "previous token": "previous", "next token": "next", "own token": "itself", "same token": "same",
+    "name mover": "mover", "subject inhibition": "inhibition",
+    "rests on the first token": "first", "rests on special tokens": "special",
+    "rests on the silence": "first", "neighboring patches": "previous", "same row": "next",
+    "own patch": "itself", "same column": "same", "nearby frames": "previous",
+    "own position": "itself", "follows the speech": "induction",
+}  # fmt: skip
+_ROLES = {
+    "previous": "#24508f", "next": "#6fb1e0", "same": "#e0b83a", "induction": "#1f8a73",
+    "itself": "#1a1a1a", "first": "#c8c8c8", "special": "#9a9a9a", "punctuation": "#8a6fb0",
+    "retrieval": "#7a1f6a", "mover": "#c77fb0", "inhibition": "#6b5a52",
+}  # fmt: skip
+_ROLES_ON_DARK = {
+    "previous": "#4f86d6", "next": "#a8d4f2", "same": "#e0b83a", "induction": "#5cc4ab",
+    "itself": "#ececec", "first": "#565a63", "special": "#85888f", "punctuation": "#b9a2dd",
+    "retrieval": "#c06bb0", "mover": "#e5a8d2", "inhibition": "#b3a098",
+}  # fmt: skip
 LIGHT = Theme(
     ground="white", ink="#1a1a1a", muted="#5c5c5c", faint="#d5d5dd", gray="#8f8f8f",
     claim="#c4122f", sides=("#d9720f", "#3567ad", "#1f8a73", "#7a1f6a"),
     side_text=("#a84e06", "#28528f", "#16695a", "#7a1f6a"),
     side_pale=("#f6dcc1", "#cfdcee", "#cbe6df", "#ecd6e7"), alarm="#b00020",
-    masked="#eeeef2", cycle=_CYCLE, weights=cm.devon_r,
+    masked="#eeeef2", cycle=_CYCLE, roles=_ROLES, weights=cm.devon_r,
     neutral=LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"]), values=cm.vik,
 )  # fmt: skip
 _NIGHT = "#14161a"
@@ -163,7 +192,7 @@ DARK = Theme(
     claim="#ff6f85", sides=("#f0a04b", "#7fa9ee", "#5cc4ab", "#e59ad2"),
     side_text=("#f3ae66", "#94b7f2", "#74d0ba", "#eab0db"),
     side_pale=("#4a3420", "#26364f", "#1f4038", "#452a40"), alarm="#ff6b6b",
-    masked="#24272d", cycle=_CYCLE_ON_DARK,
+    masked="#24272d", cycle=_CYCLE_ON_DARK, roles=_ROLES_ON_DARK,
     weights=_on_ground(cm.oslo, _NIGHT, 0.0),
     neutral=LinearSegmentedColormap.from_list("neutral, dark", [_NIGHT, "#9a9a9a"]),
     values=_on_ground(cm.berlin, _NIGHT, 0.5),

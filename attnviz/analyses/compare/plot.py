@@ -150,8 +150,7 @@ def _draw_paths(
     lines = LineCollection(segments, colors=theme().gray, linewidths=0.5, alpha=opacity)
     ax.add_collection(lines)
     shown = [paths]
-    cycle = [*theme().cycle[1:4], theme().cycle[0], *theme().cycle[5:]]
-    for turn, color in zip(turns, cycle, strict=False):
+    for turn, color in zip(turns, theme().lines, strict=False):
         low, high = (array[:, turn.head, statistic].numpy() for array in (result.low, result.high))
         ax.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
         ax.plot(steps, paths[:, turn.head], color=color, linewidth=1.2, marker="o", markersize=2.5)
@@ -168,7 +167,7 @@ def _draw_paths(
     heights = top + down * (1 - paths[-1, [turn.head for turn in turns]] / (1.04 * end))
     x = left + AXIS_ROOM + across + 0.05
     middles = _apart(heights, line_height(SMALL_SIZE), top + down)
-    for name, color, middle in zip(names, cycle, middles, strict=False):
+    for name, color, middle in zip(names, theme().lines, middles, strict=False):
         page.write(x, middle - line_height(SMALL_SIZE) / 2, [name], color=color)
     return top + down + _LABELS
 

@@ -1072,7 +1072,7 @@ def draw_head_grid(
         for number, text in enumerate(names if is_named else ()):
             column, row = grid.place(*divmod(number, len(grid.heads)))
             place_of = column, row + 1 - high - 0.03
-            ax.text(*place_of, text, fontsize=SMALLEST_SIZE, color=theme().claim)
+            ax.text(*place_of, text, fontsize=SMALLEST_SIZE, color=theme().muted)
         grid.number_sides(ax, (width / columns, height / rows), (wide / 2, 1 - high / 2))
     bottom = top + height + below
     if ratios is not None:
@@ -1200,11 +1200,7 @@ def draw_head_summary(
     room = (right - left) / grid.rows / 2  # no taller than half of its width
     down = min(_LARGEST_HEAD, max(across, min(2 * across, room)), tallest / grid.rows)
     ax = page.axes(left, top, across * grid.columns, down * grid.rows)
-    blue, red, orange, green, _, purple = theme().cycle[:6]
-    colors = {
-        "previous": blue, "next": purple, "itself": orange, "same": red, "first": theme().gray,
-        "special": theme().muted, OTHER_WORDS: green,
-    }  # fmt: skip
+    colors = {**theme().roles, OTHER_WORDS: theme().ground}
     cells, ground = np.empty((grid.rows, grid.columns, 3)), np.array(to_rgb(theme().ground))
     for number, (name, share) in enumerate(looks):
         column, row = grid.place(*divmod(number, len(grid.heads)))
@@ -1213,9 +1209,9 @@ def draw_head_summary(
     extent = (0, grid.columns, grid.rows, 0)
     ax.imshow(cells, aspect="auto", origin="upper", interpolation="nearest", extent=extent)
     if across >= 0.08:  # inches with room for lines
-        line: dict[str, Any] = {"color": theme().ground, "linewidth": 0.6}
-        ax.hlines(range(1, grid.rows), 0, grid.columns, **line)
-        ax.vlines(range(1, grid.columns), 0, grid.rows, **line)
+        line: dict[str, Any] = {"color": theme().faint, "linewidth": 0.4, "clip_on": False}
+        ax.hlines(range(grid.rows + 1), 0, grid.columns, **line)
+        ax.vlines(range(grid.columns + 1), 0, grid.rows, **line)
     for place_of in marked:
         frame(ax, grid.place(*place_of), (1, 1), linewidth=1.4)
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
@@ -1229,7 +1225,8 @@ def draw_head_summary(
         wide = 0.12 + page.ruler.width(text, SMALL_SIZE)
         if x > place[0] and x + wide > right:
             x, y = place[0], y + line_height(SMALL_SIZE) + 0.03
-        page.write(x, y, ["■"], color=colors[name])
+        mark, color = ("□", theme().ink) if name == OTHER_WORDS else ("■", colors[name])
+        page.write(x, y, [mark], color=color)
         page.write(x + 0.12, y, [text])
         x += wide + 0.14  # inches between the entries
     note = "The darker a head, the more of its attention goes there."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -118,11 +117,7 @@ def _title(result: SurveyResult) -> str:
 def _colors(result: SurveyResult) -> dict[str, str]:
     """Return the color of each role, the rarest first."""
     roles = Counter(role for role in result.roles if role)
-    order = [role for role, _ in reversed(roles.most_common())]
-    at_rest = [one.role for one in STATISTICS_OF[result.kind] if one.resting]
-    resting = dict(zip(at_rest, (theme().gray, theme().faint), strict=False))
-    cycle = itertools.cycle(theme().cycle[1:4] + theme().cycle[:1] + theme().cycle[5:])
-    return {role: resting.get(role) or next(cycle) for role in order}
+    return {role: theme().role(role) for role, _ in reversed(roles.most_common())}
 
 
 def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
