@@ -10,14 +10,16 @@ _Draw = TypeVar("_Draw", bound=Callable[..., object])
 _SHARED = """
 width : float, default 183
     The width of the figure in mm. One column of a journal is 89 mm, two are 183.
-caption : {"short", "full"}
-    Whether the caption has two lines, or also says how everything was measured. The file always
-    says so in its metadata.
+caption : {"short", "full", "none"}
+    Whether the caption has two lines, also says how everything was measured, or is left out. The
+    label of the figure (`figure.get_label()`) and the metadata of its file always have all of it.
+figure : Figure or SubFigure, optional
+    The figure to fill, by default a new one. It becomes taller where it lacks height.
 
 Returns
 -------
-Figure
-    A new figure."""
+Figure or SubFigure
+    The figure."""
 
 
 def documented(docstring: str, result: str = "") -> str:

@@ -15,11 +15,13 @@ import torch
 from matplotlib.artist import ArtistInspector
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.cbook import normalize_kwargs
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgba
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Affine2D, Bbox
 from numpy.typing import ArrayLike, NDArray
@@ -73,6 +75,16 @@ def weight_norm(weights: Tensor) -> Normalize:
 
 
 _ARGUMENTS = "annot", "cbar", "cbar_ax", "cmap", "heads", "norm", "title", "vmax", "vmin", "width"
+# Words of seaborn: those that are understood, with their kind, and what to use in place of others.
+_UNDERSTOOD = {"fmt": str, "annot_kws": dict, "cbar_kws": dict, "square": bool}
+_IN_PLACE = {
+    "xticklabels": "Tokens name the columns. Set other labels on the axes that it returns.",
+    "yticklabels": "Tokens name the rows. Set other labels on the axes that it returns.",
+    "mask": 'Use special="hide", or rows= and columns= for a part of the map.',
+    "center": "Weights have no center. For two sides use norm=, such as TwoSlopeNorm.",
+    "robust": "Set the end of the scale with vmax=.",
+    "layers": "Use layer=, which takes several layers too.",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,15 +110,28 @@ class Look:
             raise InputError(
                 f"{self.cmap!r} is no colormap. {did_you_mean(self.cmap, list(mpl.colormaps))}"
             )
-        if not self.mesh:
+        for name, kind in _UNDERSTOOD.items():
+            if not isinstance(self.mesh.get(name, kind()), kind):
+                raise InputError(f"{name} must be a {kind.__name__}, as in seaborn.heatmap.")
+        if not self.cells:
             return
         inspector = ArtistInspector(QuadMesh)
         short = itertools.chain.from_iterable(inspector.aliasd.values())
         known = [*inspect.signature(Axes.pcolormesh).parameters, *inspector.get_setters(), *short]
-        for name in self.mesh:
+        for name in self.cells:
             if name not in known:
-                hint = did_you_mean(name, [*_ARGUMENTS, *known])
+                hint = _IN_PLACE.get(name) or did_you_mean(name, _ARGUMENTS)
+                hint = hint or did_you_mean(name, known)
                 raise InputError(f"{name} is no argument of heatmap, nor of pcolormesh. {hint}")
+
+    @property
+    def cells(self) -> dict[str, Any]:
+        """What is meant for `Axes.pcolormesh`."""
+        return {name: value for name, value in self.mesh.items() if name not in _UNDERSTOOD}
+
+    def say(self, weight: float) -> str:
+        """Return the number that is written into a cell."""
+        return format(weight, self.mesh["fmt"]) if "fmt" in self.mesh else decimals(weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,19 +327,21 @@ def write_numbers(
     points: float = NUMBER_SIZE,
     *,
     shown: Tensor | None = None,
+    **text: Any,
 ) -> None:
     """Write each number into its cell, in a color with contrast.
 
     say : a function that formats a number, or the texts of the cells. shown : the cells whose
-    number is written, (m, n); by default all.
+    number is written, (m, n); by default all. text : for `Axes.text`.
     """
     for (i, j), value in np.ndenumerate(values.numpy()):
         if shown is not None and not shown[i, j]:
             continue
         fill: Any = mesh.cmap(mesh.norm(value)) if value > HIDDEN else theme().ground
         place, color = (j + 0.5, i + 0.5), theme().readable_on(fill)
-        text = say(value) if callable(say) else say[i][j]
-        ax.text(*place, text, fontsize=points, color=color, ha="center", va="center")
+        number = say(value) if callable(say) else say[i][j]
+        look: dict[str, Any] = {"fontsize": points, "color": color, "ha": "center", "va": "center"}
+        ax.text(*place, number, **(look | normalize_kwargs(text, Text)))
 
 
 def number(value: float) -> str:

@@ -9,28 +9,34 @@ import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import accumulate, takewhile
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib import get_backend, rcParams
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
+from matplotlib.collections import Collection, PathCollection
 from matplotlib.colors import LogNorm, Normalize
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.patches import FancyArrowPatch
+from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
+from matplotlib.transforms import Affine2D, Bbox, ScaledTranslation
 from numpy.typing import NDArray
 
-from attnviz.errors import InputError
+from attnviz.errors import InputError, refuse_given
 from attnviz.figures.style import (
     BAR_WIDTH,
+    FULL_WIDTH,
     LEADING,
     MARGIN,
     MM,
@@ -38,15 +44,16 @@ from attnviz.figures.style import (
     SMALL_SIZE,
     TEXT_SIZE,
     TITLE_SIZE,
+    drawing,
     main_font,
-    style,
+    text_scale,
     theme,
     theme_on,
 )
 from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.results import AgreementReport
 
-CaptionLength: TypeAlias = Literal["short", "full"]
+CaptionLength: TypeAlias = Literal["short", "full", "none"]
 Place: TypeAlias = tuple[float, float]  # left and top, in inches
 
 _OF_FONTS = "font.", "text.", "mathtext.", "figure.dpi"  # the settings that widths depend on
@@ -144,31 +151,48 @@ class Ruler:
 
 
 class Page:
-    """A new figure that is filled from top to bottom and gets its height at the end.
+    """A figure that is filled from top to bottom and gets its height at the end.
 
-    width : in mm. caption : "short" for two lines and the verdict, "full" for all sentences.
-    shown : whether a notebook shows it because it is open, since only its axes are returned.
+    All places are inches from the top left corner, before text and sizes are scaled.
+
+    width : in mm. caption : "short" for two lines and the verdict, "full" for all sentences, "none"
+    for a figure without it. into : the figure to fill, by default a new one. shown : whether a
+    notebook shows it because it is open, since only its axes are returned.
     """
 
     def __init__(
-        self, width: float, caption: CaptionLength = "short", *, shown: bool = False
+        self,
+        width: float = FULL_WIDTH,
+        caption: CaptionLength = "short",
+        into: Figure | SubFigure | None = None,
+        *,
+        shown: bool = False,
     ) -> None:
+        if into is not None:
+            refuse_given("figure has its own width. Leave one out.", width=width != FULL_WIDTH)
+            width = into.bbox.width / into.dpi / MM
         if not 40 <= width <= 2000:
             raise InputError(
                 f"The width must be 40 to 2000 mm, not {width:g}. "
                 "A column of a journal is 89 mm wide, a page 183."
             )
-        self.width = width = width * MM
-        self._caption_lines = 2 if caption == "short" else None
+        self.scale = text_scale()
+        self.width = width = width * MM / self.scale
+        self.caption, self._caption_lines = caption, 2 if caption == "short" else None
         self.left, self.right = MARGIN, width - MARGIN  # the edges of the content
         self.room = self.right - self.left
         self.ruler = Ruler()
-        self.figure = plt.figure(figsize=(width, 1.0))
-        if not shown and "inline" in get_backend():
+        self._part = into if isinstance(into, SubFigure) else None
+        figure = plt.figure(figsize=(width * self.scale, 1.0)) if into is None else into
+        self.figure = cast("Figure", figure)
+        if into is None and not shown and "inline" in get_backend():
             plt.close(self.figure)  # a notebook shows what is returned, and all that is open
-        self._axes: list[tuple[Axes, tuple[float, float, float, float]]] = []
-        # What sets the place of texts, lines and arrows, and where their points are (left, top).
-        self._placed: list[tuple[Callable[..., object], list[Place]]] = []
+        self._from_corner = (
+            Affine2D().scale(self.scale, -self.scale)
+            + self.figure.dpi_scale_trans
+            + ScaledTranslation(0, 1, cast("Any", self.figure.transSubfigure))
+        )
+        self._axes: list[tuple[Axes, _Place]] = []
 
     def axes(
         self, left: float, top: float, width: float, height: float, *, bare: bool = False
@@ -179,7 +203,9 @@ class Page:
         ax.tick_params(colors=theme().ink)  # also of ticks that are made when the figure is drawn
         if bare:
             ax.set_axis_off()
-        self._axes.append((ax, (left, top, width, height)))
+        place = _Place(left, top, width, height, self.scale)
+        ax.set_axes_locator(place)
+        self._axes.append((ax, place))
         return ax
 
     def canvas(self, left: float, top: float, width: float, height: float) -> Axes:
@@ -206,8 +232,8 @@ class Page:
         """
         for line in lines:
             look = {"color": color or theme().ink, "fontsize": points, **_face(weight)}
-            text = self.figure.text(0, 0, line, ha=align, va="top", parse_math=math, **look)
-            self._placed.append((text.set_position, [(left, top)]))
+            look |= {"transform": self._from_corner, "ha": align, "va": "top"}
+            self.figure.text(left, top, line, parse_math=math, **look)
             top += line_height(points)
         return top
 
@@ -256,17 +282,16 @@ class Page:
 
     def arrow(self, start: Place, end: Place) -> None:
         """Draw an arrow between two places."""
-        arrow = FancyArrowPatch(
-            (0, 0), (0, 0), arrowstyle="-|>", mutation_scale=5, color=theme().muted, linewidth=0.6
-        )
+        look: dict[str, Any] = {"color": theme().muted, "linewidth": 0.6}
+        look |= {"arrowstyle": "-|>", "mutation_scale": 5 * self.scale}
+        arrow = FancyArrowPatch(start, end, transform=self._from_corner, **look)
         self.figure.add_artist(arrow)
-        self._placed.append((arrow.set_positions, [start, end]))
 
     def line(self, points: Sequence[Place]) -> None:
         """Draw a line through some places."""
-        line = Line2D([], [], color=theme().muted, linewidth=0.6)
-        self.figure.add_artist(line)
-        self._placed.append((lambda *places: line.set_data(*zip(*places, strict=True)), [*points]))
+        look: dict[str, Any] = {"color": theme().muted, "linewidth": 0.6}
+        x, y = zip(*points, strict=True)
+        self.figure.add_artist(Line2D(x, y, transform=self._from_corner, **look))
 
     def finish(
         self,
@@ -289,25 +314,77 @@ class Page:
         most, room = self._caption_lines, self.right - left
         if most is not None:  # more lines in a column beside a panel
             most = round(most * self.room / room)
-        for lines, font in _paragraphs(parts, agreement, room, self.ruler, most, full=most is None):
-            top = self.write(left, top, lines, **font)
-        height = max(top, bottom) + MARGIN
-        self.figure.set_size_inches(self.width, height)
-        for ax, (left, top, width, tall) in self._axes:
-            box = (left / self.width, 1 - (top + tall) / height, width / self.width, tall / height)
-            ax.set_position(box)
-        for place, points in self._placed:
-            place(*((left / self.width, 1 - top / height) for left, top in points))
+        if self.caption != "none":
+            full = most is None
+            for lines, font in _paragraphs(parts, agreement, room, self.ruler, most, full=full):
+                top = self.write(left, top, lines, **font)
+        self._set_height((max(top, bottom) + MARGIN) * self.scale)
+        for ax, place in self._axes:
+            ax.set_position(place(ax))
+        if self.scale != 1:
+            enlarge(self.figure.findobj(), self.scale)
         return self.figure
+
+    def _set_height(self, inches: float) -> None:
+        """Give a figure its height. What a part of a figure lacks, the whole figure gets."""
+        if self._part is None:
+            self.figure.set_size_inches(self.width * self.scale, inches)
+            return
+        whole = self._part.get_figure(root=True)
+        lack = inches / (self._part.bbox.height / self._part.dpi)
+        if whole is not None and lack > 1:
+            width, height = whole.get_size_inches()
+            whole.set_size_inches(width, height * lack)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where axes are: inches from the top left corner of their figure, before scaling."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    scale: float
+
+    def __call__(self, ax: Any, _: object = None) -> Bbox:
+        """Return the place in parts of the figure."""
+        figure = ax.get_figure(root=False)
+        wide, high = (side / figure.dpi / self.scale for side in figure.bbox.size)
+        bottom = high - self.top - self.height
+        return Bbox.from_bounds(
+            self.left / wide, bottom / high, self.width / wide, self.height / high
+        )
+
+
+def enlarge(drawn: Iterable[Artist], scale: float) -> None:
+    """Enlarge text, lines and marks that were drawn for print."""
+    for artist in drawn:
+        if isinstance(artist, Text):
+            artist.set_fontsize(float(artist.get_fontsize()) * scale)
+        elif isinstance(artist, Line2D):
+            artist.set(lw=artist.get_linewidth() * scale, ms=artist.get_markersize() * scale)
+        elif isinstance(artist, Patch):
+            artist.set_linewidth(artist.get_linewidth() * scale)
+        elif isinstance(artist, Collection):
+            artist.set_linewidth(np.multiply(artist.get_linewidth(), scale).tolist())
+            if isinstance(artist, PathCollection):
+                artist.set_sizes(np.multiply(artist.get_sizes(), scale**2))
 
 
 @contextmanager
 def new_page(
-    width: float, caption: CaptionLength, texts: Iterable[str], *, shown: bool = False
+    width: float,
+    caption: CaptionLength,
+    texts: Iterable[str],
+    into: Figure | SubFigure | None = None,
+    *,
+    shown: bool = False,
 ) -> Iterator[Page]:
     """Set the style and the fonts for texts, and begin a page. width : in mm."""
-    with style(texts):
-        yield Page(width, caption, shown=shown)
+    colors = None if into is None else theme_on(into.get_facecolor())
+    with drawing(texts, theme=colors):
+        yield Page(width, caption, into, shown=shown)
 
 
 def spread(
@@ -359,10 +436,11 @@ def color_bar(
     horizontal: bool = False,
     beside: bool = False,
     say: Callable[[float, object], str] | None = None,
-) -> None:
-    """Draw a labeled color bar into `ax`, or beside it in a part of its place.
+    **how: Any,
+) -> Axes:
+    """Draw a labeled color bar into `ax`, or beside it in a part of its place; return its axes.
 
-    say : what to write at a value.
+    say : what to write at a value. how : for `Figure.colorbar`.
     """
     values = drawn.get_array()
     norm = drawn.norm
@@ -373,17 +451,15 @@ def color_bar(
     if isinstance(norm, LogNorm):
         ticks = LogLocator(subs=(1.0,) if horizontal else (1.0, 3.0))
     place: dict[str, Any] = {"cax": ax}
-    if beside:  # the grid of a figure would move axes back to where they were
-        place = {"ax": ax, "use_gridspec": False, "shrink": _drawn_height(ax)}
-        place |= {"fraction": 0.05, "pad": 0.04}
-    bar = ax.figure.colorbar(
-        drawn,
-        extend=("neither", "max", "min", "both")[2 * below + above],
-        orientation="horizontal" if horizontal else "vertical",
-        **place,
-        ticks=ticks,
-        format="%g" if isinstance(norm, LogNorm) else None,
-    )
+    if beside:
+        place = {"ax": ax, "fraction": 0.05, "pad": 0.04}
+    place |= {
+        "extend": ("neither", "max", "min", "both")[2 * below + above],
+        "orientation": "horizontal" if horizontal else "vertical",
+        "ticks": ticks,
+        "format": "%g" if isinstance(norm, LogNorm) else None,
+    }
+    bar = ax.figure.colorbar(drawn, **(place | how))
     if say is not None:
         bar.ax.yaxis.set_major_formatter(say)
     bar.minorticks_off()
@@ -393,14 +469,7 @@ def color_bar(
         ax.set_ylabel(label, color=theme().muted, rotation=0, ha="right", va="center")
     else:
         bar.set_label(label, color=theme().muted)
-
-
-def _drawn_height(ax: Axes) -> float:
-    """Return the share of its height that axes with square cells fill."""
-    box, (left, right), (bottom, top) = ax.get_window_extent(), ax.get_xlim(), ax.get_ylim()
-    if ax.get_aspect() == "auto":
-        return 1.0
-    return float(min(1.0, box.width * abs(top - bottom) / abs(right - left) / box.height))
+    return bar.ax
 
 
 def label_points(
@@ -460,20 +529,21 @@ def add_caption(
     >>> figure = attnviz.plot.add_caption(figure, text=text, agreement=result.agreement)
     """
     parts = [part for part in ([text] if isinstance(text, str) else text) if part.strip()]
-    with style(parts, theme=theme_on(figure.get_facecolor())):
-        width = float(figure.get_size_inches()[0])
+    with drawing(parts, theme=theme_on(figure.get_facecolor())):
+        scale = text_scale()
+        width = float(figure.get_size_inches()[0]) / scale
         if title is not None:
             lines = Ruler().wrap(title, width - 2 * MARGIN, TITLE_SIZE, "bold")
-            look: dict[str, Any] = {"fontsize": TITLE_SIZE, **_face("bold")}
+            look: dict[str, Any] = {"fontsize": TITLE_SIZE * scale, **_face("bold")}
             figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", **look)
         paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN, Ruler()))
         text_height = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)
-        height = _grow_below(figure, text_height + 2 * MARGIN)
+        height = _grow_below(figure, (text_height + 2 * MARGIN) * scale) / scale
         top = text_height + MARGIN
         for lines, font in paragraphs:
             for line in lines:
                 place = MARGIN / width, top / height
-                figure.text(*place, line, fontsize=SMALL_SIZE, va="top", **font)
+                figure.text(*place, line, fontsize=SMALL_SIZE * scale, va="top", **font)
                 top -= line_height(SMALL_SIZE)
     figure.set_label(_description(parts, agreement))
     return figure
@@ -494,7 +564,8 @@ def _grow_below(figure: Figure, inches: float) -> float:
             x, y, wide, high = ax.get_position(original=True).bounds
             ax.set_position((x, 1 - share + y * share, wide, high * share))
     for text in figure.texts:
-        text.set_y(1 - share + text.get_position()[1] * share)
+        if text.get_transform() is figure.transSubfigure:  # others keep their place from the top
+            text.set_y(1 - share + text.get_position()[1] * share)
     return taller
 
 
@@ -583,7 +654,7 @@ def render(figure: Figure, suffix: str) -> bytes:
     # matplotlib reads SOURCE_DATE_EPOCH even if the file has no date, and fails if it is malformed.
     date = os.environ.pop("SOURCE_DATE_EPOCH", None)
     try:
-        with style():
+        with drawing(()):
             metadata = _METADATA[suffix]
             if description := figure.get_label():
                 metadata = {**metadata, _DESCRIPTION[suffix]: str(description)}

@@ -8,7 +8,7 @@ import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -70,6 +70,7 @@ _RC_PARAMS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "pdf.fonttype": 42, "ps.fonttype": 42,
 }  # fmt: skip
+_SIZE = re.compile(r"size$|width$|\.pad$").search  # of the names of what `style` enlarges
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class Theme:
     alarm: str  # a verdict that is not "verified"
     masked: str  # cells of keys that a query may not attend to
     cycle: tuple[str, ...]  # lines and bars; the first six differ with every kind of color vision
+    roles: Mapping[str, str]  # of heads, in every figure and page
     weights: Colormap
     neutral: Colormap  # of weights that say little about the text
     values: Colormap  # of signed numbers
@@ -101,6 +103,15 @@ class Theme:
         """Return the color of text on a fill: the background's or that of ink."""
         choose = max if _luminance(fill) < _DARK else min
         return choose(self.ink, self.ground, key=_luminance)
+
+    def role(self, name: str) -> str:
+        """Return the color of a role of heads."""
+        return self.roles.get(_ALIKE.get(name, name), self.muted)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The colors of several lines, without the red of a claim."""
+        return self.cycle[:1] + self.cycle[2:]
 
     @property
     def rc_params(self) -> dict[Any, Any]:
@@ -148,12 +159,31 @@ _CYCLE_ON_DARK = (
     "#8fa8e8", "#f0808f", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd",
     "#7cc4ec", "#d99468", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
 )  # fmt: skip
+# Roles of heads with the color of another: patches nearby are as the previous token, and so on.
+_ALIKE = {
+    "previous token": "previous", "next token": "next", "own token": "itself", "same token": "same",
+    "name mover": "mover", "subject inhibition": "inhibition",
+    "rests on the first token": "first", "rests on special tokens": "special",
+    "rests on the silence": "first", "neighboring patches": "previous", "same row": "next",
+    "own patch": "itself", "same column": "same", "nearby frames": "previous",
+    "own position": "itself", "follows the speech": "induction",
+}  # fmt: skip
+_ROLES = {
+    "previous": "#24508f", "next": "#6fb1e0", "same": "#e0b83a", "induction": "#1f8a73",
+    "itself": "#1a1a1a", "first": "#c8c8c8", "special": "#9a9a9a", "punctuation": "#8a6fb0",
+    "retrieval": "#7a1f6a", "mover": "#c77fb0", "inhibition": "#6b5a52",
+}  # fmt: skip
+_ROLES_ON_DARK = {
+    "previous": "#4f86d6", "next": "#a8d4f2", "same": "#e0b83a", "induction": "#5cc4ab",
+    "itself": "#ececec", "first": "#565a63", "special": "#85888f", "punctuation": "#b9a2dd",
+    "retrieval": "#c06bb0", "mover": "#e5a8d2", "inhibition": "#b3a098",
+}  # fmt: skip
 LIGHT = Theme(
     ground="white", ink="#1a1a1a", muted="#5c5c5c", faint="#d5d5dd", gray="#8f8f8f",
     claim="#c4122f", sides=("#d9720f", "#3567ad", "#1f8a73", "#7a1f6a"),
     side_text=("#a84e06", "#28528f", "#16695a", "#7a1f6a"),
     side_pale=("#f6dcc1", "#cfdcee", "#cbe6df", "#ecd6e7"), alarm="#b00020",
-    masked="#eeeef2", cycle=_CYCLE, weights=cm.devon_r,
+    masked="#eeeef2", cycle=_CYCLE, roles=_ROLES, weights=cm.devon_r,
     neutral=LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"]), values=cm.vik,
 )  # fmt: skip
 _NIGHT = "#14161a"
@@ -162,19 +192,28 @@ DARK = Theme(
     claim="#ff6f85", sides=("#f0a04b", "#7fa9ee", "#5cc4ab", "#e59ad2"),
     side_text=("#f3ae66", "#94b7f2", "#74d0ba", "#eab0db"),
     side_pale=("#4a3420", "#26364f", "#1f4038", "#452a40"), alarm="#ff6b6b",
-    masked="#24272d", cycle=_CYCLE_ON_DARK,
+    masked="#24272d", cycle=_CYCLE_ON_DARK, roles=_ROLES_ON_DARK,
     weights=_on_ground(cm.oslo, _NIGHT, 0.0),
     neutral=LinearSegmentedColormap.from_list("neutral, dark", [_NIGHT, "#9a9a9a"]),
     values=_on_ground(cm.berlin, _NIGHT, 0.5),
 )  # fmt: skip
 ThemeName: TypeAlias = Literal["light", "dark"]
 _THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}
-_CHOSEN: ContextVar[tuple[str, Theme]] = ContextVar("chosen", default=(SANS, LIGHT))
+Context: TypeAlias = Literal["paper", "notebook", "talk", "poster"]
+_CONTEXTS = {"paper": 1.0, "notebook": 1.25, "talk": 1.875, "poster": 2.5}  # ratios of seaborn
+_CHOSEN: ContextVar[tuple[str, Theme, float | None]] = ContextVar(
+    "chosen", default=(SANS, LIGHT, None)
+)
 
 
 def theme() -> Theme:
     """Return the colors of the figures that are drawn."""
     return _CHOSEN.get()[1]
+
+
+def text_scale() -> float:
+    """Return by how much text, lines and marks are larger than in print."""
+    return _CHOSEN.get()[2] or 1.0
 
 
 # Weights over an image: below even weights, even (white), and above. They are light in both themes,
@@ -186,14 +225,19 @@ IMAGE_COLORS = LinearSegmentedColormap.from_list(
 
 @contextmanager
 def style(
-    texts: Iterable[str] = (), *, font: str | None = None, theme: ThemeName | None = None
+    texts: Iterable[str] = (),
+    *,
+    font: str | None = None,
+    theme: ThemeName | None = None,
+    context: Context | None = None,
+    scale: float | None = None,
 ) -> Iterator[None]:
     """Set the rcParams of attnviz within a `with` block, for your figures.
 
-    Settings from outside, such as a matplotlibrc, have no effect inside, and nothing changes
-    outside. Text is literal, also between dollar signs, because tokens may contain them. Label a
-    logarithmic axis without mathtext: `ax.xaxis.set_major_formatter(lambda x, _: power(x))`, with
-    `attnviz.figures.style.power`.
+    Of the settings from outside, such as a matplotlibrc, only a larger font size has an effect
+    inside, and nothing changes outside. Text is literal, also between dollar signs, because tokens
+    may contain them. Label a logarithmic axis without mathtext:
+    `ax.xaxis.set_major_formatter(lambda x, _: power(x))`, with `attnviz.figures.style.power`.
 
     Parameters
     ----------
@@ -205,11 +249,16 @@ def style(
     theme : {"light", "dark"}, optional
         The colors of these figures: on white, or on a dark background, as in a dark notebook. By
         default those of the block around, else on white.
+    context : {"paper", "notebook", "talk", "poster"}, optional
+        How large text, lines and marks are, as in seaborn. By default as matplotlib's font size
+        (`rcParams["font.size"]`, which seaborn's contexts set), and at least as in a paper.
+    scale : float, optional
+        Enlarges text, lines and marks further; 1 is the size of the context.
 
     Raises
     ------
     InputError
-        The font is not installed, or there is no such theme.
+        The font is not installed, there is no such theme, or the scale is not from 0.5 to 5.
 
     Examples
     --------
@@ -219,6 +268,22 @@ def style(
     >>> with attnviz.plot.style(theme="dark"):
     ...     axes = attnviz.plot.heatmap(result, layer=2, head=8)
     """
+    with drawing(texts, font=font, theme=theme, context=context, scale=scale):
+        larger = {name: size * text_scale() for name, size in _RC_PARAMS.items() if _SIZE(name)}
+        mpl.rcParams.update(larger)
+        yield
+
+
+@contextmanager
+def drawing(
+    texts: Iterable[str],
+    *,
+    font: str | None = None,
+    theme: ThemeName | None = None,
+    context: Context | None = None,
+    scale: float | None = None,
+) -> Iterator[None]:
+    """Set the rcParams as in `style`, with sizes of print: pages enlarge what is drawn."""
     # Those that were installed after matplotlib listed its fonts are added.
     if (
         font is not None
@@ -227,7 +292,12 @@ def style(
     ):
         hint = did_you_mean(font, _font_names()) or "Install it, or name one of matplotlib's fonts."
         raise InputError(f"The font {font!r:.60} is not installed. {hint}")
-    outer_font, outer_colors = _CHOSEN.get()
+    if scale is not None and not 0.5 <= scale <= 5:
+        raise InputError(f"The scale of text must be from 0.5 to 5, not {scale:g}.")
+    outer_font, outer_colors, outer_size = _CHOSEN.get()
+    if outer_size is None:  # the outermost block: the size is that of matplotlib's settings
+        outer_size = max(1.0, mpl.rcParams["font.size"] / mpl.rcParamsDefault["font.size"])
+    size = (outer_size if context is None else _CONTEXTS[context]) * (scale or 1.0)
     chosen = outer_font if font is None else font
     colors = outer_colors if theme is None else _THEMES[theme]
     # The backend of a notebook changes settings when it is loaded: they must outlast this block.
@@ -235,7 +305,7 @@ def style(
     # In an SVG the generic name stands for a font of the reader, if the default font is missing.
     others = [SANS] if chosen != SANS else []
     family = [chosen, *others, *fallback_fonts(frozenset("".join(texts))), "sans-serif"]
-    token = _CHOSEN.set((chosen, colors))
+    token = _CHOSEN.set((chosen, colors, size))
     try:
         with mpl.rc_context():
             mpl.rcdefaults()

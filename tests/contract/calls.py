@@ -209,6 +209,7 @@ AXES = Later(new_axes)
 FOLDER = Later(lambda: Path(mkdtemp()) / "survey")
 FILE = Later(lambda: Path(mkdtemp()) / "new.npz")
 FIGURES = {"width": 150, "caption": "full"}
+PAGES = {**FIGURES, "figure": Later(lambda: Figure(figsize=(4, 3)))}
 INPUTS = {
     "image": With(Later(lambda: it.image), text=None, model=Later(lambda: it.vit)),
     "audio": With(chirp(0.3), text=None, model=Later(lambda: it.ear)),
@@ -510,7 +511,7 @@ CALLS: dict[str, Call] = {
         plot.heads,
         {"result": RESULT},
         {
-            **FIGURES,
+            **PAGES,
             "result": Later(lambda: it.other),
             "layer": 1,
             "words": False,
@@ -521,31 +522,31 @@ CALLS: dict[str, Call] = {
     "plot.steps": Call(
         plot.steps,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
-        {**FIGURES, "result": Later(lambda: it.other), "layer": 1, "head": 1, "word": "left"},
+        {**PAGES, "result": Later(lambda: it.other), "layer": 1, "head": 1, "word": "left"},
         {"stages": {"result": Later(lambda: it.stages)}},
     ),
     "plot.attention_vector": Call(
         plot.attention_vector,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
-        {**FIGURES, "result": Later(lambda: it.other), "layer": 1, "head": 1, "word": "left"},
+        {**PAGES, "result": Later(lambda: it.other), "layer": 1, "head": 1, "word": "left"},
         {"stages": {"result": Later(lambda: it.stages)}},
     ),
-    "plot.example": Call(plot.example, {"worked": "cat"}, {**FIGURES, "worked": "likes"}),
+    "plot.example": Call(plot.example, {"worked": "cat"}, {**PAGES, "worked": "likes"}),
     "plot.shift": Call(
         plot.shift,
         {"result": Later(lambda: it.shift)},
-        {**FIGURES, "result": RESULT, "details": True},
+        {**PAGES, "result": RESULT, "details": True},
     ),
     "plot.survey": Call(
         plot.survey,
         {"result": Later(lambda: it.surveyed)},
-        {**FIGURES, "result": RESULT, "details": True},
+        {**PAGES, "result": RESULT, "details": True},
     ),
     **{
         f"plot.{name}": Call(
             getattr(plot, name),
             {"result": Later(lambda made=made: getattr(it, made))},
-            {**FIGURES, "result": RESULT},
+            {**PAGES, "result": RESULT},
         )
         for name, made in {
             "ablate": "ablation", "check": "check", "compare": "compared", "explain": "explain",
@@ -572,7 +573,15 @@ CALLS: dict[str, Call] = {
         },
     ),
     "plot.style": Call(
-        plot.style, {}, {"texts": ["漢字"], "font": "DejaVu Serif", "theme": "dark"}
+        plot.style,
+        {},
+        {
+            "texts": ["漢字"],
+            "font": "DejaVu Serif",
+            "theme": "dark",
+            "context": "talk",
+            "scale": 2,
+        },
     ),
     "AgreementReport.largest_difference": Call(
         lambda stage="weights": it.result.agreement.largest_difference(stage),

@@ -46,6 +46,8 @@ WRONG = {
     "theme": ["sepia", 3],
     "texts": [3],
     "figure": ["fig.png", 3],
+    "context": ["slides", 3],
+    "scale": ["large", 0],
 }
 # Results that take long: instances without numbers, which no wrong argument lets a figure read.
 BLANK = {
@@ -125,7 +127,8 @@ def test_an_argument_of_another_type_is_refused(name, argument, value, results, 
         keywords["path"] = tmp_path / "x.png"
     if name == "add_caption" and argument != "text":
         keywords["text"] = "a caption"
-    first = () if name == "style" or argument == "figure" else (results[name],)
+    is_first = argument == "figure" and name in ("add_caption", "save")
+    first = () if name == "style" or is_first else (results[name],)
     with pytest.raises(InputError) as error:
         use(name, *first, **keywords)
     message = one_line(error)

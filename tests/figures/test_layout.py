@@ -142,7 +142,7 @@ def test_a_short_caption_has_two_lines_and_the_file_has_all_sentences(train, tmp
             description = Image.open(path).text["Description"]
             assert method in description
             assert "recomputed in float64 differ" in description
-    with pytest.raises(InputError, match="caption must be short or full"):
+    with pytest.raises(InputError, match="caption must be short, full or none"):
         attnviz.plot.steps(train, caption="long")
 
 

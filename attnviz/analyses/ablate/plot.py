@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from attnviz.analyses.ablate.result import AblationResult
 from attnviz.figures import figure
@@ -22,7 +22,11 @@ _NUMBER = 0.5  # the room of a number beside its bar
 
 @figure
 def ablate(
-    result: AblationResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+    result: AblationResult,
+    *,
+    width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw what is lost without each head, and the heads without which most is lost.
 
@@ -32,7 +36,7 @@ def ablate(
     >>> lost = attnviz.ablate("the train left the station", word="train")
     >>> figure = attnviz.plot.ablate(lost)
     """
-    with new_page(width, caption, [*result.targets, "→−"]) as page:
+    with new_page(width, caption, [*result.targets, "→−"], figure) as page:
         top = page.heading(result.headline) + 0.08
         left, bottom = page.left, 0.0
         if (grid := result.grid(result.mean)) is not None:

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from attnviz.analyses.check.result import CheckResult
 from attnviz.figures import figure
@@ -22,7 +22,11 @@ from attnviz.results.text import source
 
 @figure
 def check(
-    result: CheckResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+    result: CheckResult,
+    *,
+    width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw the largest difference of each head: layers down, heads across.
 
@@ -36,7 +40,7 @@ def check(
     >>> weights[2, [1, 5]] = weights[2, [5, 1]]  # two heads exchanged
     >>> figure = attnviz.plot.check(attnviz.check(weights, result))
     """
-    with new_page(width, caption, [source(result.provenance), *result.hints]) as page:
+    with new_page(width, caption, [source(result.provenance), *result.hints], figure) as page:
         top = page.heading(_title(result))
         for line in _below_title(result):
             top = page.subheading(top, line)

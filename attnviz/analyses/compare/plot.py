@@ -11,7 +11,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
 
 from attnviz.analyses.compare.result import CompareResult, Turn
@@ -33,6 +33,7 @@ def compare(
     *,
     width: float = FULL_WIDTH,
     caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw how far apart the maps of each head are in two models, and how each statistic changed.
 
@@ -47,8 +48,8 @@ def compare(
     >>> figure = attnviz.plot.compare(attnviz.compare(texts, models=models))
     """
     if result.apart is None:
-        return _draw_checkpoints(result, width, caption)
-    with new_page(width, caption, [*result.shown_labels, *result.statistics]) as page:
+        return _draw_checkpoints(result, width, caption, figure)
+    with new_page(width, caption, [*result.shown_labels, *result.statistics], figure) as page:
         top = page.heading(_finding(result)) + 0.06
         nothing = torch.zeros(len(result.heads), dtype=torch.bool, device="cpu")
         panels = [Panel("how far apart the maps are", "apart", result.apart, unsure=nothing)]
@@ -102,10 +103,12 @@ def _caption(result: CompareResult) -> list[str]:
 # --- three or more
 
 
-def _draw_checkpoints(result: CompareResult, width: float, caption: CaptionLength) -> Figure:
+def _draw_checkpoints(
+    result: CompareResult, width: float, caption: CaptionLength, figure: Figure | SubFigure | None
+) -> Figure:
     """Draw the paths of all heads on the statistic that changes most; the five longest in color."""
     labels = result.shown_labels
-    with new_page(width, caption, [*labels, *result.statistics]) as page:
+    with new_page(width, caption, [*labels, *result.statistics], figure) as page:
         turns = result.turns()
         finding = f"No head changed significantly over {len(labels)} checkpoints"
         top = page.heading(result.describe(turns[0]) if turns else finding) + 0.06
@@ -147,8 +150,7 @@ def _draw_paths(
     lines = LineCollection(segments, colors=theme().gray, linewidths=0.5, alpha=opacity)
     ax.add_collection(lines)
     shown = [paths]
-    cycle = [*theme().cycle[1:4], theme().cycle[0], *theme().cycle[5:]]
-    for turn, color in zip(turns, cycle, strict=False):
+    for turn, color in zip(turns, theme().lines, strict=False):
         low, high = (array[:, turn.head, statistic].numpy() for array in (result.low, result.high))
         ax.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
         ax.plot(steps, paths[:, turn.head], color=color, linewidth=1.2, marker="o", markersize=2.5)
@@ -165,7 +167,7 @@ def _draw_paths(
     heights = top + down * (1 - paths[-1, [turn.head for turn in turns]] / (1.04 * end))
     x = left + AXIS_ROOM + across + 0.05
     middles = _apart(heights, line_height(SMALL_SIZE), top + down)
-    for name, color, middle in zip(names, cycle, middles, strict=False):
+    for name, color, middle in zip(names, theme().lines, middles, strict=False):
         page.write(x, middle - line_height(SMALL_SIZE) / 2, [name], color=color)
     return top + down + _LABELS
 

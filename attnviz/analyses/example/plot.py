@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from attnviz.analyses.example.compute import example as replay
 from attnviz.analyses.example.result import STATES, ExampleResult, Matrix
@@ -27,7 +27,11 @@ _DARKEST = 0.38  # of the colors, so that all numbers are legible
 
 @figure
 def example(
-    worked: ExampleResult | str, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+    worked: ExampleResult | str,
+    *,
+    width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw a worked example: the inputs, then each printed stage beside our numbers.
 
@@ -51,7 +55,7 @@ def example(
     """
     worked = replay(worked) if isinstance(worked, str) else worked
     notes = [note for stage in worked.stages for note in stage.notes]
-    with new_page(width, caption, [worked.title, *worked.tokens, *notes]) as page:
+    with new_page(width, caption, [worked.title, *worked.tokens, *notes], figure) as page:
         top = page.heading(worked.finding())
         top = page.subheading(top, literal(worked.title, 120))
         top = _draw_legend(page, top, worked) + _BELOW

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import FancyBboxPatch
 
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
@@ -49,7 +49,11 @@ _PlacedWord: TypeAlias = tuple[int | None, str, float, float, float]
 
 @figure
 def explain(
-    result: ExplainResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+    result: ExplainResult,
+    *,
+    width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw the text of a prediction, shaded by the measured effect of changing each word.
 
@@ -66,7 +70,7 @@ def explain(
     >>> figure = attnviz.plot.explain(why)
     """
     texts = [*result.words, result.target, result.against or "", "→−"]
-    with new_page(width, caption, texts) as page:
+    with new_page(width, caption, texts, figure) as page:
         top = page.lead(page.heading(result.headline) + 0.02, result.finding) + _GAP
         top = _draw_text(page, result, top) + _GAP
         top = _draw_table(page, result, top)

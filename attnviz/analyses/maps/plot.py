@@ -21,9 +21,11 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PatchCollection, PolyCollection
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgb
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.gridspec import SubplotSpec
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
+from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderResult
 from torch import Tensor
@@ -45,7 +47,15 @@ from attnviz.figures.cells import (
     pool_largest,
     write_numbers,
 )
-from attnviz.figures.layout import CaptionLength, Page, Ruler, color_bar, line_height, new_page
+from attnviz.figures.layout import (
+    CaptionLength,
+    Page,
+    Ruler,
+    color_bar,
+    enlarge,
+    line_height,
+    new_page,
+)
 from attnviz.figures.style import (
     AXIS_ROOM,
     BAR_ROOM,
@@ -55,11 +65,13 @@ from attnviz.figures.style import (
     LIGHT,
     LUMINANCE,
     MARGIN,
+    MM,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
     WIDE,
-    style,
+    drawing,
+    text_scale,
     theme,
     theme_on,
 )
@@ -177,7 +189,9 @@ def heatmap(
     title : str, optional
         The title, by default what the map shows.
     **pcolormesh
-        For `Axes.pcolormesh`, which draws the cells.
+        For `Axes.pcolormesh`, which draws the cells, or words of seaborn: `fmt` and `annot_kws` of
+        the numbers, `cbar_kws` of the color bar, `square`, and `figsize`, of which the width
+        counts.
 
     Returns
     -------
@@ -195,6 +209,8 @@ def heatmap(
     >>> result = attnviz.attend("the train left the station on time")
     >>> axes = attnviz.plot.heatmap(result, layer=2, head=8, special="remove", width=120)
     """
+    if (size := pcolormesh.pop("figsize", None)) is not None:  # in inches
+        width = size[0] / MM
     look = Look(vmin, vmax, norm, cmap, annot, cbar, cbar_ax, title, pcolormesh)
     part: dict[str, Any] = {"words": words, "special": special, "rows": rows, "columns": columns}
     if heads is not None:
@@ -319,7 +335,7 @@ def draw_heatmap(
     """Draw a new page, `width` mm wide, or only the map into the axes."""
     drawn, query = selected.map, selected.query
     colors = None if ax is None else theme_on(ax.get_facecolor())
-    with style([*drawn.rows, *drawn.columns, source(drawn.provenance)], theme=colors):
+    with drawing([*drawn.rows, *drawn.columns, source(drawn.provenance)], theme=colors):
         if ax is not None:
             return _draw_into(ax, selected, look)
         page = Page(width, caption, shown=True)
@@ -330,8 +346,8 @@ def draw_heatmap(
 
 def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     """Draw a map into axes of the user, with its verdict in the title."""
-    drawn, query = selected.map, selected.query
-    agreement, ruler = drawn.checked_agreement, Ruler()
+    drawn, query, before = selected.map, selected.query, {*ax.get_children()}
+    agreement, ruler, scale = drawn.checked_agreement, Ruler(), text_scale()
     if (verdict := agreement.verdict.upper()) == "VERIFIED":
         verdict = f"verified to {agreement.largest_difference():.0e}"
     model = f"{literal(drawn.provenance.model)}{drawn.provenance.with_changes}, {verdict}"
@@ -345,20 +361,69 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
         mappable = draw_over_image(ax, drawn, query, look)
         label, say = "÷ even weight", times
         where += f", {query_name(drawn, query)}"
-    room = ax.get_window_extent().width / ax.figure.dpi
+    if isinstance(fitted := ax.get_axes_locator(), _Fitted):
+        ax.apply_aspect(fitted())  # the cells may be square
+    room = ax.get_window_extent().width / ax.figure.dpi / scale
     lines = [where, ruler.longest((model, verdict), room, TEXT_SIZE)]
     title = "\n".join(lines) if look.title is None else look.title
-    ax.set_title(title, loc="left", fontsize=TEXT_SIZE, parse_math=False)
+    heading = ax.set_title(title, loc="left", fontsize=TEXT_SIZE, parse_math=False)
     if look.cbar:
-        color_bar(mappable, look.cbar_ax or ax, label, beside=look.cbar_ax is None, say=say)
+        how = {"label": label, "beside": look.cbar_ax is None, "say": say}
+        bar = color_bar(mappable, look.cbar_ax or ax, **(how | look.mesh.get("cbar_kws", {})))
+        enlarge(bar.findobj(), scale)
+        if look.cbar_ax is None:
+            bar.set_axes_locator(_Beside(ax, bar))
+    new = {*ax.get_children()} - before
+    enlarge([heading, *ax.xaxis.findobj(), *ax.yaxis.findobj(), *new], scale)
     return ax
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """A place of axes that holds as long as no layout engine places them."""
+
+    ax: Axes
+    place: Bbox
+
+    def __call__(self, *_: object) -> Bbox:
+        """Return the place in parts of the figure."""
+        return self.place if _is_free(self.ax) else self.ax.get_position(original=True)
+
+    def get_subplotspec(self) -> SubplotSpec | None:
+        """Return the place in the grid, for `tight_layout`."""
+        return self.ax.get_subplotspec()
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """The place of a color bar: beside the cells of axes, and as tall, wherever these are."""
+
+    ax: Axes
+    bar: Axes
+
+    def __call__(self, *_: object) -> Bbox:
+        """Return the place in parts of the figure."""
+        x, y, wide, high = self.ax.get_position().bounds
+        return Bbox.from_bounds(x + 1.03 * wide, y, 0.1 * wide, high)
+
+    def get_subplotspec(self) -> SubplotSpec | None:
+        """Return the place in the grid, for `tight_layout`."""
+        return self.bar.get_subplotspec()
+
+
+def _is_free(ax: Axes) -> bool:
+    """Return whether no layout engine places axes, nor has placed them."""
+    figure = ax.get_figure(root=True)
+    return figure is not None and figure.get_layout_engine() is None
 
 
 def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> None:
     """Shrink axes that no layout engine places, so that labels and bar stay in their place."""
-    if (figure := ax.get_figure(root=True)) is None or figure.get_layout_engine() is not None:
+    if not _is_free(ax):
         return
-    box, (wide, high) = ax.get_position(original=True), figure.get_size_inches()
+    scale = text_scale()
+    wide, high = (side / ax.figure.dpi / scale for side in ax.figure.bbox.size)
+    box = ax.get_position(original=True)
     cell = box.width * wide / drawn.weights.shape[1]
     rows = fit_ticks(drawn.rows, cell, ruler, axis="y", side=drawn.sides[0])
     columns = fit_ticks(drawn.columns, cell, ruler, axis="x", side=drawn.sides[1])
@@ -367,7 +432,9 @@ def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> 
     left, right, below, above = (max(0.0, inches - 0.12) for inches in room)
     across = max(0.2 * box.width, box.width - (left + right) / wide)
     tall = max(0.2 * box.height, box.height - (below + above) / high)
-    ax.set_position((box.x0 + left / wide, box.y0 + below / high, across, tall))
+    place = Bbox.from_bounds(box.x0 + left / wide, box.y0 + below / high, across, tall)
+    ax.set_axes_locator(_Fitted(ax, place))
+    ax.apply_aspect(place)
 
 
 def draw_side_by_side(
@@ -546,7 +613,7 @@ def _draw_matrix(
     m, n = weights.shape
     if cell is None:
         box = ax.get_window_extent()
-        cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi,) * 2
+        cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi / text_scale(),) * 2
     across, down = cell
     pooled = pool_largest(weights[None], (min(m, _MOST_CELLS), min(n, _MOST_CELLS)))[0]
     write = min(cell) >= 0.22 if look.annot is None else look.annot
@@ -561,12 +628,19 @@ def _draw_matrix(
     ):
         if norm is not None:
             shown = pooled if cells.all() else weights.masked_fill(~cells, torch.nan)
-            mesh = draw_cells(ax, shown, colors, norm, extent=(m, n), **look.mesh)
+            mesh = draw_cells(ax, shown, colors, norm, extent=(m, n), **look.cells)
             if write:
-                write_numbers(ax, mesh, weights, shown=cells & written)
+                write_numbers(
+                    ax,
+                    mesh,
+                    weights,
+                    look.say,
+                    shown=cells & written,
+                    **look.mesh.get("annot_kws", {}),
+                )
     if drawn.masked is not None:
         _hatch(ax, drawn.masked)
-    ax.set_aspect("equal" if across == down else "auto")
+    ax.set_aspect("equal" if across == down or look.mesh.get("square") else "auto")
     row_side, column_side = drawn.sides
     rows = fit_ticks(drawn.rows, down, ruler, axis="y", side=row_side, longest=longest)
     columns = fit_ticks(drawn.columns, across, ruler, axis="x", side=column_side, longest=longest)
@@ -837,6 +911,7 @@ def heads(
     special: Special = "keep",
     width: float = FULL_WIDTH,
     caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw the maps of all heads side by side: layers down, heads across.
 
@@ -868,7 +943,7 @@ def heads(
         maps = result
     else:
         maps = compute.head_maps(result, layer=layer, words=words, special=special)
-    with new_page(width, caption, [source(maps.provenance)]) as page:
+    with new_page(width, caption, [source(maps.provenance)], figure) as page:
         top = page.heading(claims.of_heads(maps)) + 0.02
         place = page.left, page.right
         parts = [source(maps.provenance)]
@@ -1001,7 +1076,7 @@ def draw_head_grid(
         for number, text in enumerate(names if is_named else ()):
             column, row = grid.place(*divmod(number, len(grid.heads)))
             place_of = column, row + 1 - high - 0.03
-            ax.text(*place_of, text, fontsize=SMALLEST_SIZE, color=theme().claim)
+            ax.text(*place_of, text, fontsize=SMALLEST_SIZE, color=theme().muted)
         grid.number_sides(ax, (width / columns, height / rows), (wide / 2, 1 - high / 2))
     bottom = top + height + below
     if ratios is not None:
@@ -1129,11 +1204,7 @@ def draw_head_summary(
     room = (right - left) / grid.rows / 2  # no taller than half of its width
     down = min(_LARGEST_HEAD, max(across, min(2 * across, room)), tallest / grid.rows)
     ax = page.axes(left, top, across * grid.columns, down * grid.rows)
-    blue, red, orange, green, _, purple = theme().cycle[:6]
-    colors = {
-        "previous": blue, "next": purple, "itself": orange, "same": red, "first": theme().gray,
-        "special": theme().muted, OTHER_WORDS: green,
-    }  # fmt: skip
+    colors = {**theme().roles, OTHER_WORDS: theme().ground}
     cells, ground = np.empty((grid.rows, grid.columns, 3)), np.array(to_rgb(theme().ground))
     for number, (name, share) in enumerate(looks):
         column, row = grid.place(*divmod(number, len(grid.heads)))
@@ -1142,9 +1213,9 @@ def draw_head_summary(
     extent = (0, grid.columns, grid.rows, 0)
     ax.imshow(cells, aspect="auto", origin="upper", interpolation="nearest", extent=extent)
     if across >= 0.08:  # inches with room for lines
-        line: dict[str, Any] = {"color": theme().ground, "linewidth": 0.6}
-        ax.hlines(range(1, grid.rows), 0, grid.columns, **line)
-        ax.vlines(range(1, grid.columns), 0, grid.rows, **line)
+        line: dict[str, Any] = {"color": theme().faint, "linewidth": 0.4, "clip_on": False}
+        ax.hlines(range(grid.rows + 1), 0, grid.columns, **line)
+        ax.vlines(range(grid.columns + 1), 0, grid.rows, **line)
     for place_of in marked:
         frame(ax, grid.place(*place_of), (1, 1), linewidth=1.4)
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
@@ -1158,7 +1229,8 @@ def draw_head_summary(
         wide = 0.12 + page.ruler.width(text, SMALL_SIZE)
         if x > place[0] and x + wide > right:
             x, y = place[0], y + line_height(SMALL_SIZE) + 0.03
-        page.write(x, y, ["■"], color=colors[name])
+        mark, color = ("□", theme().ink) if name == OTHER_WORDS else ("■", colors[name])
+        page.write(x, y, [mark], color=color)
         page.write(x + 0.12, y, [text])
         x += wide + 0.14  # inches between the entries
     note = "The darker a head, the more of its attention goes there."

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import matplotlib as mpl
 import regex
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
@@ -50,7 +50,11 @@ _SHORTEST = {"other words alone": "others", "without context": "word", "chance":
 
 @figure
 def senses(
-    result: SensesResult, *, width: float = FULL_WIDTH, caption: CaptionLength = "short"
+    result: SensesResult,
+    *,
+    width: float = FULL_WIDTH,
+    caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw how the senses of a word separate.
 
@@ -67,7 +71,9 @@ def senses(
     >>> figure = attnviz.plot.senses(attnviz.senses("bank", senses))
     """
     words = [result.word, *(occurrence.sentence for occurrence in result.occurrences)]
-    with new_page(width, caption, [*result.senses, *words, result.provenance.model]) as page:
+    with new_page(
+        width, caption, [*result.senses, *words, result.provenance.model], figure
+    ) as page:
         top = page.heading(result.headline) + 0.02
         room, is_wide = page.room, page.width >= WIDE
         top = page.lead(top, " ".join(result.details)) + 0.06

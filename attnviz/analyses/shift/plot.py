@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
 from attnviz.figures import figure, layout
@@ -67,6 +67,7 @@ def shift(
     width: float = FULL_WIDTH,
     details: bool = False,
     caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw what moved a word: its path through the layers, and the effect of each word of the text.
 
@@ -83,7 +84,7 @@ def shift(
     >>> figure = attnviz.plot.shift(moved)
     """
     texts = [*result.words, *result.replaced, *result.regions, result.reference]
-    with new_page(width, caption, [*texts, source(result.provenance), "○□△◇■↑↓←→"]) as page:
+    with new_page(width, caption, [*texts, source(result.provenance), "○□△◇■↑↓←→"], figure) as page:
         top = page.heading(result.headline) + 0.02
         top = page.lead(top, " ".join(result.details)) + 0.1
         path: Axes | None = None

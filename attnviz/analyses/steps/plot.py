@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
 from attnviz.analyses.steps.compute import steps as compute_steps
@@ -69,6 +69,7 @@ def steps(
     word: str | int | None = None,
     width: float = FULL_WIDTH,
     caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw one head stage by stage, from X through Q, K, V, scores and weights to the output.
 
@@ -102,7 +103,7 @@ def steps(
             "A column of a journal is 89 mm wide."
         )
     texts = [*result.queries, *result.keys, source(result.provenance)]
-    with new_page(width, caption, texts) as page:
+    with new_page(width, caption, texts, figure) as page:
         top = _draw_heading(page, result)
         for names in _rows_of_stages(result, wide=width * MM >= WIDE):
             if names:
@@ -132,6 +133,7 @@ def attention_vector(
     word: str | int | None = None,
     width: float = FULL_WIDTH,
     caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw the attention vector of one word as a sum over keys: a = Σ_j α_j v_j.
 
@@ -159,7 +161,9 @@ def attention_vector(
     >>> figure = attnviz.plot.attention_vector(result, layer=5, head=3, word="train")
     """
     result = _as_steps(result, layer=layer, head=head, word=word)
-    with new_page(width, caption, [*result.keys, result.word, source(result.provenance)]) as page:
+    with new_page(
+        width, caption, [*result.keys, result.word, source(result.provenance)], figure
+    ) as page:
         end = _draw_attention_vector(page, result, _draw_heading(page, result))
         parts = [
             source(result.provenance),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from torch import Tensor
@@ -43,6 +42,7 @@ def survey(
     details: bool = False,
     width: float = FULL_WIDTH,
     caption: CaptionLength = "short",
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw the role of every head, how much the named heads attend, and all statistics.
 
@@ -57,7 +57,7 @@ def survey(
     >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
     >>> figure = attnviz.plot.survey(attnviz.survey(texts))
     """
-    with new_page(width, caption, [result.provenance.model, *result.statistics]) as page:
+    with new_page(width, caption, [result.provenance.model, *result.statistics], figure) as page:
         top = _draw_roles(page, result, page.heading(_title(result)) + 0.06)
         if any(one.random_accuracies for one in result.confirmations):
             top = _draw_confirmations(page, result, top) + _GAP
@@ -117,11 +117,7 @@ def _title(result: SurveyResult) -> str:
 def _colors(result: SurveyResult) -> dict[str, str]:
     """Return the color of each role, the rarest first."""
     roles = Counter(role for role in result.roles if role)
-    order = [role for role, _ in reversed(roles.most_common())]
-    at_rest = [one.role for one in STATISTICS_OF[result.kind] if one.resting]
-    resting = dict(zip(at_rest, (theme().gray, theme().faint), strict=False))
-    cycle = itertools.cycle(theme().cycle[1:4] + theme().cycle[:1] + theme().cycle[5:])
-    return {role: resting.get(role) or next(cycle) for role in order}
+    return {role: theme().role(role) for role, _ in reversed(roles.most_common())}
 
 
 def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
