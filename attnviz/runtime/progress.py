@@ -6,7 +6,6 @@ A task may have subtasks, so no code needs to know which task it is a part of.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -52,9 +51,8 @@ def notebook_bar(name: str) -> Iterator[None]:
     if is_listened() or not hasattr(shell, "kernel"):
         yield
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # without ipywidgets the bar is text
-        from tqdm.auto import tqdm
+    from tqdm.auto import tqdm  # without ipywidgets the bar is text
+
     form = "{desc} {bar} {elapsed}"
     with tqdm(total=1.0, desc=name, delay=1.0, leave=False, bar_format=form) as bar:
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_Cell: TypeAlias = tuple[int, int] | None
 _LENGTHS = 16, 12, 9, 7, 6, 5  # of the names of columns in a terminal, until all fit
 _MOST_KEYS = 3  # of a word in a terminal that is too narrow for the map
 _STRONG, _CLAIMED = "bold white on #3567ad", "bold white on #c4122f"  # in any terminal
@@ -190,99 +188,96 @@ class AttentionMap(_LabeledMaps, OneMap):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         return self.printed(claims.of_map(self), options.max_width)
 
-    def printed(self, finding: claims.Finding | None, width: int) -> Iterator[Text]:
+    def printed(self, finding: claims.Finding | None, width: int) -> Iterator[Text | Table]:
         """Yield what a terminal shows: a finding, and the map under its words, or word by word."""
-        where, cell = f"{self.where}, {self.provenance.model}", finding and finding.cell
+        cell = (-1, -1) if finding is None or finding.cell is None else finding.cell
         yield Text(self.where if finding is None else finding.title, "bold")
-        rows, columns = ([literal(name, 16) for name in of] for of in (self.rows, self.columns))
-        percent = 100 * self.weights.float().nan_to_num()
-        if self.signed:
-            percent /= self.weights.abs().max().clamp(min=1e-12)
-        room = width - max(map(cell_len, rows)) - 2
-        fitting = (wide for n in _LENGTHS if sum(wide := _widths(columns, n, cell)) <= room)
-        if (widths := next(fitting, None)) is not None:
-            yield from self._printed_map(percent, rows, columns, widths, cell)
-        elif any(one.patches or one.seconds or one.cell > 1 for one in self.sides):
-            what = "parts of the text" if self.sides[0].cell > 1 else "positions"
-            yield Text(f"{len(rows)} {what} are too many for this terminal; see the file")
+        rows, columns = (
+            [
+                Text(literal(name, 16), "bold red" if n == of_cell else "dim" if gray else "")
+                for n, (name, gray) in enumerate(zip(names, grays.tolist(), strict=True))
+            ]
+            for names, grays, of_cell in zip(
+                (self.rows, self.columns), (self.uninformative.all(n) for n in (1, 0)), cell,
+                strict=True,
+            )
+        )  # fmt: skip
+        room = width - max(name.cell_len for name in rows) - len(columns) - 1
+        for most in _LENGTHS:
+            widths = [max(3 + (n == cell[1]), min(k.cell_len, most)) for n, k in enumerate(columns)]
+            if sum(widths) <= room:
+                yield from self._printed_map(rows, columns, widths, cell)
+                break
         else:
-            yield from self._printed_words(percent, rows, columns, width, cell)
+            if any(one.patches or one.seconds or one.cell > 1 for one in self.sides):
+                what = "parts of the text" if self.sides[0].cell > 1 else "positions"
+                yield Text(f"{len(rows)} {what} are too many for this terminal; see the file")
+            else:
+                yield from self._printed_words(rows, columns, cell)
         unit = "percent of the largest weight" if self.signed else "percent of a row"
-        yield Text(f"{where}; {unit}, · less than evenly", "dim")
+        yield Text(f"{self.where}, {self.provenance.model}; {unit}, · less than evenly", "dim")
         yield from dim(self.notes)
 
+    @property
+    def _percent(self) -> Tensor:
+        weights = self.weights.float().nan_to_num()
+        return 100 * (weights / weights.abs().max().clamp(min=1e-12) if self.signed else weights)
+
     def _printed_map(
-        self, percent: Tensor, rows: list[str], columns: list[str], widths: list[int], cell: _Cell
-    ) -> Iterator[Text]:
-        """Yield an arc from the claimed query to its key, the words, and numbers under them."""
-        indent, gray = max(map(cell_len, rows)) + 2, self.uninformative
-        middles = [indent + sum(widths[:n]) + (wide - 1) // 2 for n, wide in enumerate(widths)]
-        if cell and self.rows == self.columns and cell[0] != cell[1]:
-            (left, right), share = sorted(middles[n] for n in cell), f" {percent[cell]:.0f}% "
+        self, rows: list[Text], columns: list[Text], widths: list[int], cell: tuple[int, int]
+    ) -> Iterator[Text | Table]:
+        """Yield an arc from the claimed query to its key, and numbers under the words."""
+        percent, gray = self._percent, self.uninformative
+        if cell[0] != cell[1] and self.rows == self.columns:
+            start = max(name.cell_len for name in rows) + 1
+            left, right = sorted(start + sum(widths[:n]) + n + (widths[n] - 1) // 2 for n in cell)
+            share = f" {percent[cell]:.0f}% "
             bar = (share if len(share) < right - left else "").center(right - left - 1, "─")
             ends = "▼│" if cell[1] < cell[0] else "│▼"
             for line in (f"┌{bar}┐", (" " * len(bar)).join(ends)):
                 yield Text(" " * left + line, "bold red")
+        largest = percent.abs().masked_fill(gray, 0).max()
 
-        def shown(row: int, column: int) -> tuple[str, str]:
+        def shown(row: int, column: int) -> Text:
             value, said = abs(percent[row, column]), with_minus(f"{percent[row, column]:.0f}")
-            if (row, column) == cell:
-                return f"[{said}]", _CLAIMED
+            look = "dim" if gray[row, column] else _STRONG if value > largest / 2 else ""
             if value < 100 / len(columns):
                 masked = self.masked is not None and self.masked[row, column]
-                return "" if masked else "·", "dim"
-            return said, "dim" if gray[row, column] else _STRONG if value > largest / 2 else ""
+                said, look = "" if masked else "·", "dim"
+            if (row, column) == cell:
+                said, look = f"[{said}]", _CLAIMED
+            return Text(f"{said:^{widths[column]}}", look)
 
-        largest = percent.abs().masked_fill(gray, 0).max()
-        names = [_fitted(name, wide - 1) + " " for name, wide in zip(columns, widths, strict=True)]
-        looks = self._looks(gray.all(0), cell and cell[1])
-        yield Text.assemble(" " * indent, *zip(names, looks, strict=True))
-        for row, look in enumerate(self._looks(gray.all(1), cell and cell[0])):
-            line = Text(" " * (indent - 2 - cell_len(rows[row]))).append(rows[row], look)
-            for column, wide in enumerate(widths):
-                said, style = shown(row, column)
-                line.append(" " if column else "  ").append(f"{said:^{wide - 1}}", style)
-            yield line
+        table = Table(box=None, padding=(0, 1, 0, 0), header_style="")
+        table.add_column(justify="right")
+        for name, wide in zip(columns, widths, strict=True):
+            name.truncate(wide, overflow="ellipsis")
+            name.align("center", wide)
+            table.add_column(name, width=wide, no_wrap=True)
+        for row, name in enumerate(rows):
+            table.add_row(name, *(shown(row, column) for column in range(len(columns))))
+        yield table
 
     def _printed_words(
-        self, percent: Tensor, rows: list[str], columns: list[str], width: int, cell: _Cell
-    ) -> Iterator[Text]:
+        self, rows: list[Text], columns: list[Text], cell: tuple[int, int]
+    ) -> Iterator[Table]:
         """Yield one line for each word: the words that it attends to, with bars."""
-        indent, gray = max(map(cell_len, rows)), self.uninformative
-        least = max(10, 200 / len(columns))
-        for row, look in enumerate(self._looks(gray.all(1), cell and cell[0])):
-            mark = "▸" if cell and row == cell[0] else " "
-            line = Text(f"{mark:>{indent + 1 - cell_len(rows[row])}}").append(rows[row], look)
-            best = percent[row].abs().topk(min(_MOST_KEYS, len(columns))).indices.tolist()
-            for n in (n for n in best if percent[row, n].abs() >= least):
-                key = "bold red" if (row, n) == cell else "dim" if gray[row, n] else ""
-                said = with_minus(f"{columns[n]} {percent[row, n]:.0f}% ")
-                line.append("  " if "%" in line.plain else " → ").append(said, key)
-                line.append("█" * round(abs(float(percent[row, n])) / 12), key or "blue")
-            line.append("" if "→" in line.plain else f"   nothing above {least:.0f}%", "dim")
-            line.truncate(width, overflow="ellipsis")
-            yield line
-
-    @staticmethod
-    def _looks(gray: Tensor, claimed: int | None) -> list[str]:
-        """Return the styles of words: the claimed one is red, those that say little are dim."""
-        looks = ["dim" if one else "" for one in gray.tolist()]
-        return (
-            [*looks[:claimed], "bold red", *looks[claimed + 1 :]] if claimed is not None else looks
-        )
-
-
-def _widths(names: Sequence[str], most: int, cell: _Cell) -> list[int]:
-    """Return the widths of columns of numbers, under names of at most so many characters."""
-    least = [4 if cell and n == cell[1] else 3 for n in range(len(names))]
-    return [1 + max(n, min(cell_len(name), most)) for n, name in zip(least, names, strict=True)]
-
-
-def _fitted(name: str, width: int) -> str:
-    """Return a name in the middle of its column, its end cut if it is longer."""
-    if cell_len(name) > width:
-        name = set_cell_size(name, width - 1) + "…"
-    return set_cell_size(" " * ((width - cell_len(name)) // 2) + name, width)
+        percent, least = self._percent, max(10, 200 / len(columns))
+        table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(no_wrap=True)
+        for row, (name, of_row) in enumerate(zip(rows, percent, strict=True)):
+            keys = of_row.abs().topk(min(_MOST_KEYS, len(of_row))).indices.tolist()
+            links = Text("→ ")
+            for key in (key for key in keys if of_row[key].abs() >= least):
+                look = "bold red" if (row, key) == cell else "dim" if columns[key].style else ""
+                said = with_minus(f"{columns[key].plain} {of_row[key]:.0f}% ")
+                links.append(said, look).append("█" * round(float(of_row[key].abs()) / 12), look)
+                links.append("  ")
+            nothing = Text(f"  nothing above {least:.0f}%", "dim")
+            mark = "▸" if row == cell[0] else ""
+            table.add_row(Text(mark).append(name), links if len(links) > 2 else nothing)
+        yield table
 
 
 @base.documented
@@ -353,7 +348,8 @@ class HeadMaps(_LabeledMaps):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         layers, heads, m, n = self.weights.shape
         size = f"{layers} × {heads} heads, {m} × {n} weights each"
-        yield Text(f"{self.provenance.model}: {size}", "bold")
+        yield Text(claims.of_heads(self), "bold")
+        yield Text(f"{self.provenance.model}: {size}", "dim")
 
 
 @dataclass(frozen=True)
