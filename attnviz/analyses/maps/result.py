@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LENGTHS = 16, 12, 9, 7, 6, 5  # of the names of columns in a terminal, until all fit
-_MOST_KEYS = 3  # of a word in a terminal that is too narrow for the map
+_MOST_KEYS, _MOST_WORDS = 3, 40  # in a terminal that is too narrow for the map
 _STRONG, _CLAIMED = "bold white on #3567ad", "bold white on #c4122f"  # in any terminal
 
 
@@ -266,7 +266,10 @@ class AttentionMap(_LabeledMaps, OneMap):
         table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
         table.add_column(justify="right", no_wrap=True)
         table.add_column(no_wrap=True)
-        for row, (name, of_row) in enumerate(zip(rows, percent, strict=True)):
+        strongest = percent.abs().masked_fill(self.uninformative, 0).amax(-1)
+        shown = sorted(strongest.topk(min(_MOST_WORDS, len(rows))).indices.tolist())
+        for row in shown:
+            name, of_row = rows[row], percent[row]
             keys = of_row.abs().topk(min(_MOST_KEYS, len(of_row))).indices.tolist()
             links = Text("→ ")
             for key in (key for key in keys if of_row[key].abs() >= least):
@@ -277,6 +280,8 @@ class AttentionMap(_LabeledMaps, OneMap):
             nothing = Text(f"  nothing above {least:.0f}%", "dim")
             mark = "▸" if row == cell[0] else ""
             table.add_row(Text(mark).append(name), links if len(links) > 2 else nothing)
+        if len(shown) < len(rows):
+            table.add_row("", Text(f"{len(rows) - len(shown)} more words are in the file", "dim"))
         yield table
 
 
