@@ -209,7 +209,8 @@ class AttentionMap(_LabeledMaps, OneMap):
                 yield from self._printed_map(rows, columns, widths, cell)
                 break
         else:
-            if any(one.patches or one.seconds or one.cell > 1 for one in self.sides):
+            is_placed = any(one.patches or one.seconds or one.cell > 1 for one in self.sides)
+            if is_placed and len(rows) > _MOST_WORDS:
                 what = "parts of the text" if self.sides[0].cell > 1 else "positions"
                 yield Text(f"{len(rows)} {what} are too many for this terminal; see the file")
             else:
