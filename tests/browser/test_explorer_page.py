@@ -185,7 +185,7 @@ def test_the_address_names_the_head(open_page, saved):
 
 def test_back_returns_to_the_head_before(open_page, saved):
     page = open_page(saved)
-    dot(page, "0.1").dispatch_event("click")
+    cell(page, "0.1").click()
     for name in ("0.2", "0.0"):
         page.wait_for_timeout(1100)  # a head that is shown for less is only passed on the way
         cell(page, name).click()

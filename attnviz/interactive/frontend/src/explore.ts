@@ -44,6 +44,7 @@ export function explore(root: HTMLElement, payload: Payload): void {
   } });
 
   let state: State = { ...start(payload), role: null };
+  const begun = state.head;
   let changed = -Infinity;
   const read = () => {
     const wanted = named(location.hash);
@@ -90,7 +91,7 @@ export function explore(root: HTMLElement, payload: Payload): void {
   follow(first < 0 ? state : { ...state, head: first });
   night.addEventListener("change", paint);
   addEventListener("hashchange", () => {
-    const head = read();
+    const head = location.hash ? read() : begun;
     if (head >= 0) follow({ ...state, head });
   });
 }
