@@ -76,11 +76,12 @@ def heads(call: Call) -> int:
     result = call.attend(layers=layer)
 
     from attnviz.analyses.maps.compute import head_maps, rank_heads
+    from attnviz.figures.claims import of_heads
 
     ranking = rank_heads(result)
     shown = ranking if layer is None else ranking.of_layer(layer)
     maps = head_maps(result, **call.values)
-    return call.report(maps, maps, shown)
+    return call.report(maps, f"[bold]{of_heads(maps)}[/]", maps, shown)
 
 
 @Command(

@@ -366,7 +366,7 @@ def _findings(result: AttentionResult, attention: Attention) -> list[Json | None
     for head in attention.kept:
         drawn = attention_map(of_stack, layer=attention.layer, head=head)
         finding, family = of_map(drawn), head_families(drawn)[0]
-        said = {} if finding is None else {"title": finding.title, "cell": finding.cell}
+        said: Json = {} if finding is None else {"title": finding.title, "cell": finding.cell}
         said |= {} if family is None else {"family": family[0].family, "share": round(family[1], 3)}
         found.append(said or None)
     return found

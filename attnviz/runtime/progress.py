@@ -47,7 +47,7 @@ def is_listened() -> bool:
 @contextmanager
 def notebook_bar(name: str) -> Iterator[None]:
     """Show in a notebook how far a call is that takes longer than a second."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", type(None))()
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if is_listened() or not hasattr(shell, "kernel"):
         yield
         return

@@ -354,8 +354,7 @@ class HeadMaps(_LabeledMaps):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         layers, heads, m, n = self.weights.shape
         size = f"{layers} × {heads} heads, {m} × {n} weights each"
-        yield Text(claims.of_heads(self), "bold")
-        yield Text(f"{self.provenance.model}: {size}", "dim")
+        yield Text(f"{self.provenance.model}: {size}", "bold")
 
 
 @dataclass(frozen=True)

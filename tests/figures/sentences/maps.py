@@ -438,20 +438,10 @@ MAPS.words(
 # ----------------------------------------------------------------------------------- terminal
 
 
-@MAPS.sentence("Layer <layer>, head <head>, <model:*>")
+@MAPS.sentence("Layer <layer>, head <head>, <model:*>; percent of a row, · less than evenly")
 def map_line(facts, said):
     layer, head = drawn_heads(facts)
     return {"layer": layer, "head": head, "model": facts.provenance.model}
-
-
-@MAPS.sentence(
-    "darkest[[ between words:]] <most>[[, of special tokens: <special>]]; rows attend to columns"
-)
-def map_darkest(facts, said):
-    weights, special = np.asarray(facts.weights, float), specials(facts)
-    cells = special | special[:, None]
-    of_special = weights[cells].max() if cells.any() else None
-    return {"most": weights[~cells].max(), "special": of_special}
 
 
 @MAPS.sentence("head <head>")
