@@ -63,7 +63,7 @@ def heatmap(call: Call) -> int:
     ranking = ranking.of_layer(layer) if words is None and isinstance(layer, int) else ranking
     return call.report(
         drawn.map,
-        drawn,
+        *drawn.map.printed(drawn.finding, console.width),
         ranking,
         draw=lambda: draw_heatmap(drawn, **call.look).get_figure(root=True),
     )

@@ -27,7 +27,6 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
-from rich.console import Console, ConsoleOptions, RenderResult
 from torch import Tensor
 
 from attnviz.analyses.maps import compute
@@ -266,9 +265,6 @@ class SelectedMap:
     def finding(self) -> claims.Finding | None:
         """What the map shows, or the weight between the two words that were asked for."""
         return claims.of_map(self.map, self.asked)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        return self.map.printed(self.finding, options.max_width)
 
 
 def select_map(
