@@ -51,7 +51,7 @@ def notebook_bar(name: str) -> Iterator[None]:
     if is_listened() or not hasattr(shell, "kernel"):
         yield
         return
-    from tqdm.auto import tqdm  # without ipywidgets the bar is text
+    from huggingface_hub.utils import tqdm  # without ipywidgets the bar is text
 
     form = "{desc} {bar} {elapsed}"
     with tqdm(total=1.0, desc=name, delay=1.0, leave=False, bar_format=form) as bar:
