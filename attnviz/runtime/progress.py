@@ -51,10 +51,10 @@ def notebook_bar(name: str) -> Iterator[None]:
     if is_listened() or not hasattr(shell, "kernel"):
         yield
         return
-    from huggingface_hub.utils import tqdm  # without ipywidgets the bar is text
+    from huggingface_hub.utils.tqdm import tqdm  # without ipywidgets the bar is text
 
-    form = "{desc} {bar} {elapsed}"
-    with tqdm(total=1.0, desc=name, delay=1.0, leave=False, bar_format=form) as bar:
+    look = {"delay": 1.0, "leave": False, "bar_format": "{desc} {bar} {elapsed}"}
+    with tqdm(total=1.0, desc=name, **look) as bar:  # type: ignore[no-untyped-call]
 
         def update(name: str, share: float) -> None:
             bar.set_description_str(name, refresh=False)
