@@ -192,16 +192,12 @@ class AttentionMap(_LabeledMaps, OneMap):
         """Yield what a terminal shows: a finding, and the map under its words, or word by word."""
         cell = (-1, -1) if finding is None or finding.cell is None else finding.cell
         yield Text(self.where if finding is None else finding.title, "bold")
-        rows, columns = (
-            [
-                Text(literal(name, 16), "bold red" if n == of_cell else "dim" if gray else "")
-                for n, (name, gray) in enumerate(zip(names, grays.tolist(), strict=True))
-            ]
-            for names, grays, of_cell in zip(
-                (self.rows, self.columns), (self.uninformative.all(n) for n in (1, 0)), cell,
-                strict=True,
-            )
-        )  # fmt: skip
+        gray = self.uninformative.all(1), self.uninformative.all(0)
+        looks = [["dim" if one else "" for one in of_side] for of_side in gray]
+        for of_side, claimed in zip(looks, cell, strict=True):
+            of_side[claimed] = "bold red" if claimed >= 0 else of_side[claimed]
+        sides = zip((self.rows, self.columns), looks, strict=True)
+        rows, columns = ([*map(Text, map(literal, names), of)] for names, of in sides)
         room = width - max(name.cell_len for name in rows) - len(columns) - 1
         for most in _LENGTHS:
             widths = [max(3 + (n == cell[1]), min(k.cell_len, most)) for n, k in enumerate(columns)]
