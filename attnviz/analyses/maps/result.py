@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LENGTHS = 16, 12, 9, 7, 6, 5  # of the names of columns in a terminal, until all fit
 _MOST_KEYS, _MOST_WORDS = 3, 40  # in a terminal that is too narrow for the map
-_STRONG, _CLAIMED = "bold white on #3567ad", "bold white on #c4122f"  # in any terminal
+_STRONG, _CLAIMED = "bold #ffffff on #3567ad", "bold #ffffff on #c4122f"  # in any terminal
 
 
 class _LabeledMaps(Maps, base.Result):
