@@ -301,7 +301,7 @@ def _describe_result(
     result: AttentionResult,
     attentions: Sequence[Attention],
     overviews: Overviews,
-    found: Sequence[list[Json | None]],
+    found: Sequence[list[Json]],
     exact: Mapping[HeadKey, Json],
     outputs: Mapping[int, Codes],
 ) -> Json:
@@ -316,7 +316,7 @@ def _describe_result(
             "pooled": overviews[index],
             "exact": [exact.get((index, head)) for head in attention.kept],
         }
-        if any(found[index]):
+        if found[index]:
             layer["found"] = found[index]
         if index in outputs:
             layer["output"] = outputs[index].add_to(blocks)
@@ -357,19 +357,17 @@ def _describe_result(
     }
 
 
-def _findings(result: AttentionResult, attention: Attention) -> list[Json | None]:
+def _findings(result: AttentionResult, attention: Attention) -> list[Json]:
     """Return what the map of each head shows, as its figure says; nothing of a longer text."""
     if not _is_short(attention):
         return []
-    found: list[Json | None] = []
-    of_stack = result.stack(attention.stack)
-    for head in attention.kept:
-        drawn = attention_map(of_stack, layer=attention.layer, head=head)
-        finding, family = of_map(drawn), head_families(drawn)[0]
-        said: Json = {} if finding is None else {"title": finding.title, "cell": finding.cell}
-        said |= {} if family is None else {"family": family[0].family, "share": round(family[1], 3)}
-        found.append(said or None)
-    return found
+    layer, of_stack = attention.layer, result.stack(attention.stack)
+    maps = [attention_map(of_stack, layer=layer, head=head) for head in attention.kept]
+    return [
+        {"title": said and said.title, "cell": said and said.cell}
+        | ({"family": rule[0].family, "share": round(rule[1], 3)} if rule else {})
+        for said, rule in ((of_map(one), head_families(one)[0]) for one in maps)
+    ]
 
 
 def _describe_axis(axis: Axis, result: AttentionResult) -> Json:
