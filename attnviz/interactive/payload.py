@@ -23,7 +23,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from attnviz.analyses.maps.compute import attention_map, choose_word, pool, pooled, rank_heads
+from attnviz.analyses.maps.compute import (
+    attention_map,
+    choose_word,
+    head_maps,
+    pool,
+    pooled,
+    rank_heads,
+)
 from attnviz.errors import InputError, ModelError
 from attnviz.figures.cells import BELOW_EVEN
 from attnviz.figures.claims import LOGARITHMIC_FROM, of_map
@@ -361,12 +368,19 @@ def _findings(result: AttentionResult, attention: Attention) -> list[Json]:
     """Return what the map of each head shows, as its figure says; nothing of a longer text."""
     if not _is_short(attention):
         return []
-    layer, of_stack = attention.layer, result.stack(attention.stack)
-    maps = [attention_map(of_stack, layer=layer, head=head) for head in attention.kept]
+    of_stack, layer = result.stack(attention.stack), attention.layer
+    maps, first = (
+        head_maps(of_stack, layer=layer),
+        attention_map(of_stack, layer=layer, head=attention.kept[0]),
+    )
+    drawn = (
+        replace(first, weights=weights, heads=(head,))
+        for weights, head in zip(maps.weights[0], attention.kept, strict=True)
+    )
     return [
         {"title": said and said.title, "cell": said and said.cell}
         | ({"family": rule[0].family, "share": round(rule[1], 3)} if rule else {})
-        for said, rule in ((of_map(one), head_families(one)[0]) for one in maps)
+        for said, rule in zip(map(of_map, drawn), head_families(maps), strict=True)
     ]
 
 
