@@ -29,6 +29,7 @@ __all__ = ["COMMANDS"]
 _FIGURE = "output force width caption json"
 _MAP = f"stack {_FIGURE}"
 _PAGE = "output force open"
+_OF_LOAD = "device_map offload_folder processor special_tokens target_tokenizer tokenizer"
 
 
 @Command(
@@ -115,11 +116,9 @@ def view(call: Call) -> int:
             )
 
     from attnviz.interactive.page import view as make_page
-    from attnviz.results import AgreementReport
 
     page = make_page(result, compare=other, **options)
-    shown = (one for one in (result, other) if one is not None)
-    return call.save_page(page, AgreementReport.joined(one.checked_agreement for one in shown))
+    return call.save_page(page, page.checked_agreement)
 
 
 def _explained_tokens(call: Call) -> int:
@@ -140,6 +139,13 @@ def _explained_tokens(call: Call) -> int:
     if {"pair", "image", "audio"} & set(call.inputs):
         raise InputError("--explain reads one text and nothing else. Leave the other input out.")
     return int(generated) - 1
+
+
+@Command("demo", "demo.html", _PAGE, PAGE_SUFFIXES, "reading five texts", without=_OF_LOAD)
+def demo(call: Call) -> int:
+    """Write a page to begin with: attention in five texts, the senses of a word, and a shift."""
+    page = call.compute()
+    return call.save_page(page, page.checked_agreement)
 
 
 Command("steps", "steps.png", _MAP, without="mode", defaults={"mode": "full"})()
@@ -265,7 +271,7 @@ def models(call: Call) -> int:
     "",
     None,
     "model host port max_tokens time_limit open_browser",
-    without="model device_map offload_folder tokenizer processor special_tokens target_tokenizer",
+    without=f"model {_OF_LOAD}",
     loads=True,
 )
 def serve(call: Call) -> int:

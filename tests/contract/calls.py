@@ -409,6 +409,7 @@ CALLS: dict[str, Call] = {
         {"texts": CORPUS, "model": MODEL},
         {
             **CORPORA,
+            "sample": True,
             "probe": "previous",
             "model": Later(lambda: it.gpt),
             "out": FOLDER,
@@ -423,7 +424,7 @@ CALLS: dict[str, Call] = {
     "explore": Call(
         attnviz.explore,
         {"texts": CORPUS, "model": MODEL},
-        {**CORPORA, "model": Later(lambda: it.gpt)},
+        {**CORPORA, "sample": True, "model": Later(lambda: it.gpt)},
     ),
     "compare": Call(
         attnviz.compare,
@@ -474,6 +475,7 @@ CALLS: dict[str, Call] = {
     ),
     "architectures": Call(attnviz.architectures, {}, {"names": "bert", "state": "agrees"}),
     "doctor": Call(attnviz.doctor, {}, {}),
+    "demo": Call(attnviz.demo, {"model": MODEL}, {"model": Later(lambda: it.gpt)}),
     "plot.heatmap": Call(
         plot.heatmap,
         {"result": RESULT},

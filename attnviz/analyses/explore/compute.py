@@ -27,6 +27,7 @@ from attnviz.analyses.explore.result import (
 )
 from attnviz.analyses.survey.compute import survey_corpus
 from attnviz.analyses.survey.corpus import (
+    OR_SAMPLE,
     Corpus,
     Kind,
     MediaCorpus,
@@ -70,6 +71,7 @@ _SIDES = (224, 160, 112, 80, 56)  # pixels of a picture in the page
 def explore(
     texts: Corpus | None = None,
     *,
+    sample: bool = False,
     model: Model | Loadable | None = None,
     column: str = "text",
     skip_bad: bool = False,
@@ -89,6 +91,8 @@ def explore(
         names.
 
         Or a list of texts, images or sounds.
+    sample : bool
+        Read the sample corpus in place of texts: 200 short sentences, written for attnviz.
     model : Model or what `load` takes, optional
         A model that reads texts, images or sounds; by default the bundled one.
     column : str
@@ -119,11 +123,15 @@ def explore(
     >>> result = attnviz.explore(texts)
     >>> page = result.page()  # page.save("heads.html")
     """
-    texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs, seed)
+    texts, pairs, truncate, special_tokens = parse_corpus(
+        "explore", texts, inputs, seed, sample=sample
+    )
     if isinstance(texts, str) and texts == "-":
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
     if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
-        raise InputError(f"There is no file or folder {texts}. Check the name of the corpus.")
+        raise InputError(
+            f"There is no file or folder {texts}. Check the name of the corpus, {OR_SAMPLE}."
+        )
     check_corpus(texts, column, media=True)
     model, kind = load_reader(model, special_tokens, media=True)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again

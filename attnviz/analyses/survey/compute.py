@@ -57,6 +57,7 @@ _SUMMARIES = "summary.parquet", "survey.safetensors"
 def survey(
     texts: Corpus | None = None,
     *,
+    sample: bool = False,
     probe: str | Sequence[str] | None = None,
     model: Model | Loadable | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -86,6 +87,8 @@ def survey(
         Or the texts themselves: strings, ids, BatchEncodings or messages. For a model that reads
         images or sounds: a folder of them, a pattern of file names, a .txt file with their names,
         or a list of them. These have statistics of their own, and no shuffled tokens.
+    sample : bool
+        Read the sample corpus in place of texts: 200 short sentences, written for attnviz.
     probe : str or sequence of str, optional
         In place of texts, those of one or more probes: "induction", "previous", "duplicate" and
         "sink", whose texts are random words that occur twice; "retrieval", a word in filler that is
@@ -146,9 +149,11 @@ def survey(
     1.22
     """
     check_options(out, engine, address)
-    texts, pairs, truncate, special_tokens = parse_corpus("survey", texts, inputs, seed)
+    texts, pairs, truncate, special_tokens = parse_corpus(
+        "survey", texts, inputs, seed, sample=sample
+    )
     if (texts is None) == (probe is None):
-        raise InputError("Give either texts or a probe.")
+        raise InputError("Give one of these: texts, the sample (--sample), or a probe.")
     if texts is not None:
         check_corpus(texts, column, media=True)
     else:

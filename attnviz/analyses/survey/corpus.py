@@ -40,6 +40,8 @@ MEDIA_SUFFIXES = {
     "audio": (".wav", ".flac", ".ogg", ".mp3"),
 }
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+_SAMPLE = Path(__file__).with_name("sample.txt")  # 200 sentences, all written for attnviz
+OR_SAMPLE = "or read the sample that comes with attnviz (--sample)"
 _LONGEST = 2**24  # characters of a line or a field: a file without ends must not fill the memory
 PART = 512  # texts that are sorted by length and written together
 _UTF_8: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape"}
@@ -111,13 +113,16 @@ class CorpusChanges:
 
 
 def parse_corpus(
-    reader: str, source: Any, inputs: Source, seed: int
+    reader: str, source: Any, inputs: Source, seed: int, *, sample: bool = False
 ) -> tuple[Any, list[str] | None, bool, SpecialTokens | None]:
     """Return the source of a corpus, the second text of each, whether to cut, and special tokens.
 
     reader : the function that takes these keywords, by its name. Images and sounds may have the
-    name of their kind. seed : one that the random generators take.
+    name of their kind. seed : one that the random generators take. sample : read the sample.
     """
+    if true_or_false(sample, "sample"):
+        refuse_given("the sample replaces them. Leave one out.", texts=source)
+        source = _SAMPLE
     if not 0 <= seed < 2**63:
         raise InputError(f"The seed must be 0 to 2^63 - 1, not {seed}.")
     given: dict[str, Any] = {name: one for name, one in inputs.items() if one is not None}
@@ -160,17 +165,22 @@ def check_corpus(source: object, column: str = "text", *, media: bool = False) -
     """
     if hasattr(source, "columns"):  # iterated, a table yields their names
         raise InputError("A table is not a list of texts. Give one column, such as table['text'].")
+    if source is None:
+        raise InputError(f"There is no corpus. Name a file with a text in each line, {OR_SAMPLE}.")
     if not isinstance(source, str | Path | Iterable):
         raise InputError(f"A corpus is a file or a list of texts, not {source!r:.60}.")
     if not isinstance(source, str | Path) or ending(source) not in SUFFIXES[1:]:
         why = f"only {', '.join(SUFFIXES[1:])} have columns. Leave it out."
         refuse_given(why, column=column != "text")
     if isinstance(source, str | Path) and not (media and is_of_media(source)):
-        check_corpus_name(source)
+        check_corpus_name(source, f", {OR_SAMPLE}" if media else "")
 
 
-def check_corpus_name(source: str | Path) -> None:
-    """Raise InputError for a name that is of no corpus; the file is not read."""
+def check_corpus_name(source: str | Path, other: str = "") -> None:
+    """Raise InputError for a name that is of no corpus; the file is not read.
+
+    other : what else can be read, in words.
+    """
     path = Path(source)
     if str(source) == "-":
         return
@@ -180,7 +190,7 @@ def check_corpus_name(source: str | Path) -> None:
             "for standard input. Rename it, or pass a list of texts."
         )
     if not path.is_file():
-        raise InputError(f"There is no file {path}. Check the name of the corpus.")
+        raise InputError(f"There is no file {path}. Check the name of the corpus{other}.")
 
 
 def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
