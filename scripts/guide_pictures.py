@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import re
 import shlex
 import sys
@@ -32,6 +31,10 @@ from attnviz.app import run
 from attnviz.io.files import atomic
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "gallery"))
+
+from screenshot import screenshot  # noqa: E402
+
 SAMPLE = ROOT / "attnviz" / "analyses" / "survey" / "sample.txt"
 SILENT = ("verify", "check", "example", "models", "serve", "doctor")  # commands that draw nothing
 PAGES = ("view", "explore", "demo")  # commands that write a page
@@ -41,7 +44,6 @@ SNIPPET = re.compile(r"attnviz\.plot\.(?!save|style)|\.plot\(|attnviz\.view\(")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n((?:\n?!\[[^\]]+\]\(images/[\w.-]+\)\n)*)", re.S | re.M)
 PICTURE = re.compile(r"!\[([^\]]+)\]\(images/([\w.-]+)\)")
 SHRINK = 0.5  # of the 300 dpi of a figure
-WINDOW = {"width": 1100, "height": 760}  # in which a page is seen
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,9 @@ def drawings(guide: Path) -> Iterator[Drawing]:
         for number, command in enumerate(drawing):
             is_last = number == len(drawing) - 1
             own = names[number:] if is_last else names[number : number + 1]
-            is_needed = not ELSEWHERE.search(command) and (language == "bash" or number == 0)
+            # A list of variants, for a model that is fetched first, needs none.
+            is_needed = language == "bash" or len(drawing) == 1
+            is_needed = is_needed and not ELSEWHERE.search(command)
             yield Drawing(guide.stem, command, {name: seen[name] for name in own}, is_needed)
 
 
@@ -193,28 +197,6 @@ def _save(figure: Figure, number: int) -> Path:
     return path
 
 
-def screenshot(page: Path, click: str | None = None) -> Path:
-    """Return a picture of a page in Chromium. click : a CSS selector to click first."""
-    from playwright.sync_api import sync_playwright
-
-    path = page.with_suffix(".png")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
-            args=["--disable-gpu"],
-            chromium_sandbox=False,
-        )
-        tab = browser.new_page(viewport=WINDOW)
-        tab.goto(page.resolve().as_uri())
-        tab.wait_for_timeout(2500)  # until it is drawn
-        if click is not None:
-            tab.locator(click).click()
-            tab.wait_for_timeout(1500)
-        tab.screenshot(path=str(path))
-        browser.close()
-    return path
-
-
 def _shrink(picture: Path, to: Path) -> None:
     """Save a picture with fewer pixels and colors."""
     with Image.open(picture) as image:
@@ -222,7 +204,8 @@ def _shrink(picture: Path, to: Path) -> None:
         if "dpi" in image.info:  # of a figure, not a screen
             size = (round(side * SHRINK) for side in small.size)
             small = small.resize(tuple(size), Image.Resampling.LANCZOS)
-    small = small.quantize(96, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    how = Image.Quantize.MAXCOVERAGE  # it keeps the color of a thin frame
+    small = small.quantize(256, how, kmeans=3, dither=Image.Dither.NONE)
     with atomic(to) as file:
         small.save(file, "png", optimize=True)
 
