@@ -228,6 +228,9 @@ def place(file: Path) -> str | None:
         return (WRITTEN | COMPUTED)[name]
     if match := re.fullmatch(r"gallery/(images/fig.*)", name):
         return match[1]
+    if match := re.fullmatch(r"gallery/(guides/images/.*)", name):
+        publish(file, match[1])
+        return match[1]
     if match := re.fullmatch(r"gallery/(fig\w+)\.py", name):
         return f"figures/{match[1]}.md"
     if match := re.fullmatch(r"gallery/notebooks/(\w+)\.ipynb", name):
