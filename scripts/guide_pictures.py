@@ -41,7 +41,8 @@ PAGES = ("view", "explore", "demo")  # commands that write a page
 # What commands need that is not on every machine: other checkpoints, a GPU, files of the reader.
 ELSEWHERE = re.compile(r"cuda|\w/\w+-\w|photos/|speech/|step-0|\./before")
 SNIPPET = re.compile(r"attnviz\.plot\.(?!save|style)|\.plot\(|attnviz\.view\(")
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n((?:\n?!\[[^\]]+\]\(images/[\w.-]+\)\n)*)", re.S | re.M)
+_IMAGE = r"!\[[^\]]+\]\((?:\.\./)?images/[\w.-]+\)"
+BLOCK = re.compile(rf"^```(\w*)\n(.*?)^```\n((?:\n?{_IMAGE}\n)*)", re.S | re.M)
 PICTURE = re.compile(r"!\[([^\]]+)\]\(images/([\w.-]+)\)")
 SHRINK = 0.5  # of the 300 dpi of a figure
 
@@ -67,13 +68,17 @@ class Drawing:
 
 
 def drawings(guide: Path) -> Iterator[Drawing]:
-    """Yield what draws in a guide. Each command of a block has a picture, the first come first."""
+    """Yield what draws in a guide. Each command of a block has a picture, the first come first.
+
+    A block may show a figure of the gallery in place of a picture of its own.
+    """
     for language, code, below in BLOCK.findall(guide.read_text(encoding="utf-8")):
         seen = {name: alt for alt, name in PICTURE.findall(below)}
+        is_in_gallery = "(../images/" in below
         commands = [line for line in code.splitlines() if line.startswith("attnviz ")]
         if not commands:
             if seen or SNIPPET.search(code):
-                yield Drawing(guide.stem, code, seen, language == "python")
+                yield Drawing(guide.stem, code, seen, language == "python" and not is_in_gallery)
             continue
         drawing = [line for line in commands if shlex.split(line)[1] not in SILENT]
         names = list(seen)
@@ -82,7 +87,7 @@ def drawings(guide: Path) -> Iterator[Drawing]:
             own = names[number:] if is_last else names[number : number + 1]
             # A list of variants, for a model that is fetched first, needs none.
             is_needed = language == "bash" or len(drawing) == 1
-            is_needed = is_needed and not ELSEWHERE.search(command)
+            is_needed = is_needed and not (is_in_gallery or ELSEWHERE.search(command))
             yield Drawing(guide.stem, command, {name: seen[name] for name in own}, is_needed)
 
 

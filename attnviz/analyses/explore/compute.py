@@ -147,7 +147,7 @@ def explore(
     else:
         corpus = TextCorpus(model, source, column, pairs, truncate, skip_bad)
     with part(0, 3, "survey"):
-        surveyed, heads, sample, results = survey_corpus(corpus, seed=seed)
+        surveyed, heads, verified, results = survey_corpus(corpus, seed=seed)
     examples = Examples(surveyed.roles, seed)
     ids: dict[int, tuple[int, ...]] = {}
     done, count = 0, corpus.rows
@@ -169,7 +169,7 @@ def explore(
         numbers: list[int] = []
         of_media: dict[str, Any] = {}
         if isinstance(corpus, TextCorpus):
-            written, effects, notes = _of_predictions(model, sample, results)
+            written, effects, notes = _of_predictions(model, verified, results)
             tokens = {
                 str(number): _decoded(model, ids[number]) for number in ids if number in shown
             }
@@ -178,7 +178,7 @@ def explore(
             notes = (
                 "what heads write, and what is lost without them, is shown for models of texts",
             )
-            numbers = [medium.number for medium in sample]
+            numbers = [medium.number for medium in verified]
             drawn = sorted({*shown, *(numbers if kind == "image" else [])})
             media, tokens = _shown_media(corpus, drawn)
             axes, reads = _axes(heads.records)
