@@ -239,10 +239,6 @@ def demo(*, model: Model | Loadable | None = None) -> View:
     model : Model or what `load` takes, optional
         A model that reads texts; by default the bundled one.
 
-    Returns
-    -------
-    View
-
     Examples
     --------
     >>> import attnviz
@@ -251,14 +247,15 @@ def demo(*, model: Model | Loadable | None = None) -> View:
     model = model if isinstance(model, Model) else load(model)
     results = [attend(text, model=model) for text in _DEMO]
     drawn = [senses("bank", model=model), shift("bank", _DEMO[1], model=model)]
-    pages = dict(zip(_DEMO, map(view, results), strict=True))
 
     def collect() -> dict[str, Any]:
+        frames = {text: view(one)._repr_html_() for text, one in zip(_DEMO, results, strict=True)}
         images = (base64.b64encode(render(result.plot(), ".png")).decode() for result in drawn)
         figures = dict(zip(("Senses of “bank”", "Shift of “bank”"), images, strict=True))
-        return {"pages": {text: page.data() for text, page in pages.items()}, "figures": figures}
+        return {"frames": frames, "figures": figures}
 
-    return View([*results, *drawn], "A page to begin with", collect, demo_page)
+    make = partial(_document, "attnviz.iife.js", "attnviz.css", template="demo.jinja")
+    return View([*results, *drawn], "A page to begin with", collect, make)
 
 
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
@@ -404,19 +401,8 @@ def make_page(data: Mapping[str, Any]) -> str:
     )
 
 
-def demo_page(data: Mapping[str, Any]) -> str:
-    """Return the document of several pages and figures, one of which is seen."""
-    frames = {text: make_frame(make_page(page), text) for text, page in data["pages"].items()}
-    return _document(
-        "attnviz.iife.js", "attnviz.css", {}, "demo.jinja", frames=frames, figures=data["figures"]
-    )
-
-
 def explorer_page(payload: Mapping[str, Any]) -> str:
-    """Return the document of all heads.
-
-    payload : numbers, texts and None, which the front end reads (`frontend/src/explorer/data.ts`).
-    """
+    """Return the document of all heads; `payload` is what `frontend/src/explorer/data.ts` reads."""
     has_pictures = any(medium["image"] for medium in payload.get("media", {}).values())
     return _document(
         "attnviz.explore.js",
@@ -430,9 +416,7 @@ def explorer_page(payload: Mapping[str, Any]) -> str:
     )
 
 
-def _document(
-    script: str, style: str, data: Mapping[str, Any], template: str = "page.jinja", **parts: Any
-) -> str:
+def _document(script: str, style: str, data: Mapping[str, Any], **parts: Any) -> str:
     """Return a document. Only its own script and style can run in it."""
     from jinja2 import Environment, PackageLoader
 
@@ -440,7 +424,8 @@ def _document(
     for name, file in (("script", script), ("style", style)):
         digest = base64.b64encode(hashlib.sha256(static(file).encode()).digest()).decode("ascii")
         parts |= {name: static(file), f"{name}_hash": digest}
-    return environment.get_template(template).render(data=compact_json(data), **parts)
+    template = environment.get_template(parts.pop("template", "page.jinja"))
+    return template.render(data=compact_json(data), shown=data, **parts)
 
 
 def make_frame(page: str, title: str) -> str:

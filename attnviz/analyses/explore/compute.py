@@ -123,15 +123,11 @@ def explore(
     >>> result = attnviz.explore(texts)
     >>> page = result.page()  # page.save("heads.html")
     """
-    texts, pairs, truncate, special_tokens = parse_corpus(
-        "explore", texts, inputs, seed, sample=sample
-    )
+    texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs, seed, sample)
     if isinstance(texts, str) and texts == "-":
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
     if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
-        raise InputError(
-            f"There is no file or folder {texts}. Check the name of the corpus, {OR_SAMPLE}."
-        )
+        raise InputError(f"There is no file or folder {texts}. Name another one, {OR_SAMPLE}.")
     check_corpus(texts, column, media=True)
     model, kind = load_reader(model, special_tokens, media=True)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again

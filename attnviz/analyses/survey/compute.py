@@ -149,9 +149,7 @@ def survey(
     1.22
     """
     check_options(out, engine, address)
-    texts, pairs, truncate, special_tokens = parse_corpus(
-        "survey", texts, inputs, seed, sample=sample
-    )
+    texts, pairs, truncate, special_tokens = parse_corpus("survey", texts, inputs, seed, sample)
     if (texts is None) == (probe is None):
         raise InputError("Give one of these: texts, the sample (--sample), or a probe.")
     if texts is not None:

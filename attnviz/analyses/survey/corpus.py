@@ -40,7 +40,6 @@ MEDIA_SUFFIXES = {
     "audio": (".wav", ".flac", ".ogg", ".mp3"),
 }
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
-_SAMPLE = Path(__file__).with_name("sample.txt")  # 200 sentences, all written for attnviz
 OR_SAMPLE = "or read the sample that comes with attnviz (--sample)"
 _LONGEST = 2**24  # characters of a line or a field: a file without ends must not fill the memory
 PART = 512  # texts that are sorted by length and written together
@@ -113,16 +112,17 @@ class CorpusChanges:
 
 
 def parse_corpus(
-    reader: str, source: Any, inputs: Source, seed: int, *, sample: bool = False
+    reader: str, source: Any, inputs: Source, seed: int, sample: bool = False
 ) -> tuple[Any, list[str] | None, bool, SpecialTokens | None]:
     """Return the source of a corpus, the second text of each, whether to cut, and special tokens.
 
     reader : the function that takes these keywords, by its name. Images and sounds may have the
-    name of their kind. seed : one that the random generators take. sample : read the sample.
+    name of their kind. seed : one that the random generators take. sample : read
+    the sample, 200 sentences that were all written for attnviz.
     """
     if true_or_false(sample, "sample"):
         refuse_given("the sample replaces them. Leave one out.", texts=source)
-        source = _SAMPLE
+        source = Path(__file__).with_name("sample.txt")
     if not 0 <= seed < 2**63:
         raise InputError(f"The seed must be 0 to 2^63 - 1, not {seed}.")
     given: dict[str, Any] = {name: one for name, one in inputs.items() if one is not None}
@@ -177,10 +177,7 @@ def check_corpus(source: object, column: str = "text", *, media: bool = False) -
 
 
 def check_corpus_name(source: str | Path, other: str = "") -> None:
-    """Raise InputError for a name that is of no corpus; the file is not read.
-
-    other : what else can be read, in words.
-    """
+    """Raise InputError for a name of no corpus, with what else can be read (`other`)."""
     path = Path(source)
     if str(source) == "-":
         return
