@@ -38,8 +38,8 @@ from screenshot import screenshot  # noqa: E402
 SAMPLE = ROOT / "attnviz" / "analyses" / "survey" / "sample.txt"
 SILENT = ("verify", "check", "example", "models", "serve", "doctor")  # commands that draw nothing
 PAGES = ("view", "explore", "demo")  # commands that write a page
-# What commands need that is not on every machine: other checkpoints, a GPU, files of the reader.
-ELSEWHERE = re.compile(r"cuda|\w/\w+-\w|photos/|speech/|step-0|\./before")
+# What commands need that is not here: other checkpoints, a GPU, files of the reader, a long time.
+ELSEWHERE = re.compile(r"cuda|\w/\w+-\w|photos/|speech/|step-0|\./before|--probe")
 SNIPPET = re.compile(r"attnviz\.plot\.(?!save|style)|\.plot\(|attnviz\.view\(")
 _IMAGE = r"!\[[^\]]+\]\((?:\.\./)?images/[\w.-]+\)"
 BLOCK = re.compile(rf"^```(\w*)\n(.*?)^```\n((?:\n?{_IMAGE}\n)*)", re.S | re.M)
