@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib import get_backend, rcParams
+from matplotlib import get_backend, rc_context, rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import Collection, PathCollection
@@ -56,6 +57,7 @@ from attnviz.results import AgreementReport
 CaptionLength: TypeAlias = Literal["short", "full", "none"]
 Place: TypeAlias = tuple[float, float]  # left and top, in inches
 
+_ASCENT = 0.76  # from the top of a letter to the baseline, over the font size
 _OF_FONTS = "font.", "text.", "mathtext.", "figure.dpi"  # the settings that widths depend on
 _METADATA: dict[str, dict[str, str | None]] = {
     ".png": {"Software": GENERATOR},
@@ -65,6 +67,12 @@ _METADATA: dict[str, dict[str, str | None]] = {
 # Less effort of compression: a heatmap is 9 % larger than with the default, and written faster.
 _OPTIONS: dict[str, dict[str, Any]] = {".png": {"pil_kwargs": {"compress_level": 3}}}
 _DESCRIPTION = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
+
+
+def boldest(text: str) -> str:
+    """Return the weight of a text that should be bold: there are bold letters of few scripts."""
+    has_bold = all(ord(one) < 0x530 or one in "“”‘’–—…\N{MINUS SIGN}" for one in text)
+    return "bold" if has_bold else "normal"
 
 
 def line_height(points: float) -> float:
@@ -148,6 +156,20 @@ class Ruler:
             return self.width(text[:length], points, weight)
 
         return max(1, bisect.bisect(range(1, len(text) + 1), width, key=measure))
+
+
+class _Piece(Text):
+    """Text on its baseline, without hints: pieces of a line are as wide as `Ruler.advance` says."""
+
+    def draw(self, renderer: RendererBase) -> None:
+        with rc_context({"text.hinting": "no_hinting"}):
+            super().draw(renderer)
+
+    def get_window_extent(
+        self, renderer: RendererBase | None = None, dpi: float | None = None
+    ) -> Bbox:
+        with rc_context({"text.hinting": "no_hinting"}):
+            return super().get_window_extent(renderer, dpi)
 
 
 class Page:
@@ -242,7 +264,9 @@ class Page:
     ) -> float:
         """Write (text, color, weight) one after the other in a line; return the right edge."""
         for text, color, weight in parts:
-            self.write(left, top, [text], points=points, color=color, weight=weight)
+            look: dict[str, Any] = {"color": color, "fontsize": points, **_face(weight)}
+            look |= {"transform": self._from_corner, "parse_math": False}
+            self.figure.add_artist(_Piece(left, top + _ASCENT * points / 72, text, **look))
             left += self.ruler.advance(text, points, weight)
         return left
 
@@ -274,9 +298,7 @@ class Page:
         self, left: float, top: float, text: str, room: float, *, points: float = TEXT_SIZE
     ) -> float:
         """Write the title of a panel in lines at most `room` wide; return its lower edge."""
-        # The bold font has Latin, Greek and Cyrillic.
-        has_bold = all(ord(one) < 0x530 or one in "“”‘’–—…\N{MINUS SIGN}" for one in text)
-        weight = "bold" if has_bold else "normal"
+        weight = boldest(text)
         lines = self.ruler.wrap(text, room, points, weight)
         return self.write(left, top, lines, points=points, weight=weight)
 
@@ -412,6 +434,12 @@ def spread(
     for n, place, offset in zip(order, places, offsets, strict=True):
         placed[n] = min(max(place, lowest), highest) + offset
     return placed
+
+
+def is_right_to_left(text: str) -> bool:
+    """Return whether most letters of a text are of a script that is written from right to left."""
+    kinds = [unicodedata.bidirectional(character) for character in text]
+    return kinds.count("R") + kinds.count("AL") > kinds.count("L")
 
 
 def _left_to_right(line: str) -> str:
