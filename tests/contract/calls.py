@@ -532,6 +532,11 @@ CALLS: dict[str, Call] = {
         {"stages": {"result": Later(lambda: it.stages)}},
     ),
     "plot.example": Call(plot.example, {"worked": "cat"}, {**PAGES, "worked": "likes"}),
+    "plot.senses": Call(
+        plot.senses,
+        {"result": Later(lambda: it.senses)},
+        {**PAGES, "result": RESULT, "details": True},
+    ),
     "plot.shift": Call(
         plot.shift,
         {"result": Later(lambda: it.shift)},
@@ -550,7 +555,6 @@ CALLS: dict[str, Call] = {
         )
         for name, made in {
             "ablate": "ablation", "check": "check", "compare": "compared", "explain": "explain",
-            "senses": "senses",
         }.items()
     },
     "plot.add_caption": Call(

@@ -13,6 +13,7 @@ from figures.sentences.reading import OneOf, Patterns, agrees, read_number
 
 SENSES = Patterns()
 LEVEL, BEYOND = 0.01, 0.05  # of significance: of the shuffles, and beside the other words
+FEW = 12  # sentences
 
 
 def joined(names):
@@ -77,64 +78,137 @@ def splits(facts):
 
 
 def sense_slots(facts):
-    one = {"word": facts.word, "senses": joined(facts.senses)}
-    return one | {"right": scores(facts)[-1], "chance": chance(facts)}
+    return {"word": facts.word, "senses": joined(facts.senses)}
 
 
-@SENSES.sentence(
-    "No split of “<word:w>” into <senses:*> can be shown at the output: <right> right, chance "
-    "<chance>[[.]]"
-)
+@SENSES.sentence("No split of “<word:w>” into <senses:*> can be shown at the output[[.]]")
 def senses_none(facts, said):
     assert since(separates(facts)) is None, "the output tells them apart"
+    assert len(counted(facts)[0]) >= FEW or scores(facts)[-1] < 0.8, "there are few sentences"
     return sense_slots(facts)
 
 
 @SENSES.sentence(
-    "“<word:w>” differs between <senses:*> before any context: <right> right, chance <chance>[[.]]"
+    "<count> <unit:sentences|occurrences> are too few to show that “<word:w>” splits into "
+    "<senses:*>[[.]]"
 )
+def senses_few(facts, said):
+    """One that is wrong would decide, and most are right."""
+    count = len(counted(facts)[0])
+    assert since(separates(facts)) is None, "the output tells them apart"
+    assert count < FEW
+    assert scores(facts)[-1] >= 0.8
+    return sense_slots(facts) | {"count": count, "unit": unit(facts)}
+
+
+@SENSES.sentence("“<word:w>” differs between <senses:*> before any context[[.]]")
 def senses_static(facts, said):
     """The word itself tells the senses apart as it enters the first layer, and ever after."""
     assert since(separates(facts)) == 0
-    return sense_slots(facts) | {"right": scores(facts)[0]}
+    return sense_slots(facts)
 
 
 @SENSES.sentence(
     "<from:From layer|At the output>[[ <state> on]], “<word:w>” tells <senses:*> apart, but "
-    "<better:not clearly|no> better than the other words alone: [[<out:output> ]]<right> right, "
-    "chance <chance>, other words <others>[[.]]"
+    "<better:not clearly|no> better than the other words[[.]]"
 )
 def senses_told(facts, said):
     first, last = since(separates(facts)), len(facts.scores) - 1
     assert first not in (None, 0)
     assert since(splits(facts)) is None, "it does better than the other words alone"
-    others = others_right(facts)
-    better = "not clearly" if scores(facts)[-1] > others + 1e-9 else "no"
-    one = sense_slots(facts) | {"better": better, "others": others}
-    at_end = {"from": "At the output", "state": None, "out": None}
-    from_layer = {"from": "From layer", "state": first, "out": "output"}
-    return one | (at_end if first == last else from_layer)
+    better = "not clearly" if scores(facts)[-1] > others_right(facts) + 1e-9 else "no"
+    one = sense_slots(facts) | {"better": better}
+    at_end, from_layer = {"from": "At the output", "state": None}, {"from": "From layer"}
+    return one | (at_end if first == last else from_layer | {"state": first})
 
 
 @SENSES.sentence(
-    "From layer <state> on, “<word:w>” splits into <senses:*>: output <right> right, "
-    "chance <chance>[[.]]"
+    "<from:From layer|At the output>[[ <state> on]], “<word:w>” splits into <senses:*>[[.]]"
 )
 def senses_split(facts, said):
-    return sense_slots(facts) | {"state": since(splits(facts))}
+    first, last = since(splits(facts)), len(facts.scores) - 1
+    assert first is not None
+    at_end, from_layer = {"from": "At the output", "state": None}, {"from": "From layer"}
+    return sense_slots(facts) | (at_end if first == last else from_layer | {"state": first})
+
+
+def unit(facts):
+    """Return what is counted: sentences that have the word once, or occurrences."""
+    sentences = {one.sentence for one in facts.occurrences}
+    return "sentences" if len(sentences) == len(facts.occurrences) else "occurrences"
 
 
 @SENSES.sentence(
-    "At the output <right> of <count> are nearest to their own sense, <static> without context, "
-    "<others> by the other words alone without attention[[ (p = <p>)]]."
+    "At the output <right> of <count> <unit:sentences|occurrences> lie nearer to their own sense "
+    "(guessing <guessed>; the other words alone, without attention, <others>[[, p = <p>]])."
 )
 def senses_details(facts, said):
-    kept, _ = counted(facts)
+    kept, counts = counted(facts)
     p = p_beyond(facts, -1)
     return {
-        "right": scores(facts)[-1] * len(kept), "count": len(kept), "static": scores(facts)[0],
-        "others": others_right(facts), "p": None if math.isnan(p) else p,
+        "right": scores(facts)[-1] * len(kept), "count": len(kept), "unit": unit(facts),
+        "guessed": max(counts.values()), "others": others_right(facts) * len(kept),
+        "p": None if math.isnan(p) else p,
     }  # fmt: skip
+
+
+def margins(facts):
+    """Return the cosine to the own sense minus the largest to another (states, occurrences).
+
+    The centroids, and the mean of all, are of the other sentences.
+    """
+    vectors, kept = np.asarray(facts.vectors, float), counted(facts)[0]
+    if vectors.shape[1] < len(facts.occurrences):  # of those of a command some are stored
+        return np.asarray(facts.margins, float)
+    found = np.full(vectors.shape[:2], math.nan)
+    for n in kept:
+        one = facts.occurrences[n]
+        rest = [k for k in kept if facts.occurrences[k].sentence != one.sentence]
+        middle = 0 if facts.raw else vectors[:, rest].mean(1)
+        near = {}
+        for sense in facts.senses:
+            members = [k for k in rest if facts.occurrences[k].sense == sense]
+            center, vector = vectors[:, members].mean(1) - middle, vectors[:, n] - middle
+            lengths = np.linalg.norm(center, axis=1) * np.linalg.norm(vector, axis=1)
+            near[sense] = (center * vector).sum(1) / lengths
+        own = near.pop(one.sense)
+        found[:, n] = own - np.max([*near.values()], axis=0)
+    ties = (np.asarray(facts.right, float) % 1) > 0
+    return np.where(ties, 0, found)
+
+
+def heights(facts):
+    """Return the margins, of two senses those of the second mirrored."""
+    signs = [
+        -1 if len(facts.senses) == 2 and one.sense == facts.senses[1] else 1
+        for one in facts.occurrences
+    ]
+    return margins(facts) * signs
+
+
+@SENSES.sentence("<marks:*> [[<wrong:✗> ]]<margin> <text:*>")
+def senses_thread(facts, said):
+    """A row of the terminal, whose word is in capitals."""
+    choices = []
+    of_each = heights(facts)
+    every = math.ceil(len(of_each) / 16)
+    for n in counted(facts)[0]:
+        one = facts.occurrences[n]
+        word = one.sentence[one.start : one.end].upper()
+        text = one.sentence[: one.start] + word + one.sentence[one.end :]
+        marks = "".join(
+            "·" if abs(x) < 0.12 else "▽▲"[int(x > 0)] for x in of_each[::-every, n][::-1]
+        )
+        if said["text"] == text:
+            wrong = "✗" if np.asarray(facts.right, float)[-1, n] <= 0.5 else None
+            choices.append({"marks": marks, "wrong": wrong, "margin": of_each[-1, n], "text": text})
+    return choices
+
+
+@SENSES.sentence("static to output ▲ nearer to <up:*> ▽ nearer to <down:*> · undecided")
+def senses_marks(facts, said):
+    first, second = facts.senses if len(facts.senses) == 2 else ("its sense", "another")
+    return {"up": first, "down": second}
 
 
 def best_state(facts):
@@ -154,11 +228,12 @@ def senses_best(facts, said):
     best = best_state(facts)
     name = state_name(facts, best)
     one = {"how": "best", "count": len(facts.scores), "state": name}
-    return one | {"right": scores(facts)[best], "p": facts.p_best}
+    right = scores(facts)[best] * len(counted(facts)[0])
+    return one | {"right": right, "p": facts.p_best}
 
 
 @SENSES.sentence(
-    "“<word:w>” <times> times in <sentences> sentences (<senses:*>), read by <model:*>."
+    "“<word:w>” <times> times in <sentences> sentences (<senses:*>), read by <model:*>.",
 )
 def senses_source(facts, said):
     _, counts = counted(facts)
@@ -171,8 +246,8 @@ def senses_source(facts, said):
 
 
 @SENSES.sentence(
-    "Right: nearest by cosine to the centroid of its own sense, computed without its "
-    "sentence[[; <sure:from that layer on p ≤ 0.01 in each>]]."
+    "Right, on its own side: nearest by cosine to the centroid of its own sense, computed without "
+    "its sentence[[; <sure:from that layer on p ≤ 0.01 in each>]]."
 )
 def senses_rule(facts, said):
     sure = "from that layer on p ≤ 0.01 in each"
@@ -180,7 +255,7 @@ def senses_rule(facts, said):
 
 
 @SENSES.sentence(
-    "Colored: the content word with most of its attention in layer <layer>.",
+    "Underlined: the content word with most attention in layer <layer>.",
     "content words that get most of its attention in layer <layer>",
 )
 def senses_layer(facts, said):
@@ -209,14 +284,72 @@ def senses_planes(facts, said):
 
 SENSES.words(
     "Entering layer 0 the word differs only by its position, so dots may coincide.",
-    "Numbers that would overlap are left out.",
+    "Up and down: cosine to the centroid of its own sense minus that of the nearest other, both "
+    "without its sentence; clipped without context.",
     "Attention: mean of all heads, special tokens left out.",
-    "The numbered sentences, with the word that each attends to most",
-    "Right in each layer",
-    "hollow: nearer to another sense",
-    "Without context",
-    "Output",
+    "Band: 95% interval (Wilson), wider by refits of the centroids with weighted sentences.",
+    "Hollow: nearer to another sense.",
+    "layer accuracy interval p shuffled silhouette macro",
 )
+
+
+@SENSES.sentence("Dashed: ends on the wrong side.")
+def senses_dashed(facts, said):
+    assert (np.asarray(facts.right, float)[-1] <= 0.5).any()
+    return {}
+
+
+@SENSES.sentence(
+    "Thick: <who:the sentence that hesitates|the two that hesitate longest|"
+    "the occurrence that hesitates>."
+)
+def senses_thick(facts, said):
+    """Undecided in all states from that of the title on, or wrong in some and right at last."""
+    first = since(splits(facts)) or since(separates(facts))
+    assert first is not None
+    after = margins(facts)[first:]
+    small = np.abs(after).max(0) < 0.12
+    turned = (after.min(0) < 0) & (after[-1] > 0)
+    one = f"the {unit(facts)[:-1]} that hesitates"
+    count = int((small | turned).sum())
+    assert count
+    return {"who": one if count == 1 else "the two that hesitate longest"}
+
+
+@SENSES.sentence("<best:*> is best, p = <p> over all layers.")
+def senses_best_plane(facts, said):
+    name = state_name(facts, best_state(facts))
+    return {"best": OneOf([name, name[0].upper() + name[1:]]), "p": facts.p_best}
+
+
+@SENSES.sentence("<state:*>: <share> right")
+def senses_plane(facts, said):
+    """The title of a plane."""
+    names = {state_name(facts, n).capitalize(): n for n in shown_states(facts)}
+    if said["state"] not in names:
+        return []
+    return {"state": said["state"], "share": scores(facts)[names[said["state"]]]}
+
+
+@SENSES.sentence("<share> on their own side")
+def senses_at_end(facts, said):
+    return {"share": scores(facts)[-1]}
+
+
+@SENSES.sentence("<right> of <count>")
+def senses_of_strip(facts, said):
+    kept, counts = counted(facts)
+    right = np.asarray(facts.right, float)[-1]
+    return [
+        {"right": right[[n for n in kept if facts.occurrences[n].sense == sense]].sum(),
+         "count": counts[sense]}
+        for sense in facts.senses
+    ]  # fmt: skip
+
+
+@SENSES.sentence("read by <model:*>")
+def senses_model(facts, said):
+    return {"model": facts.provenance.model}
 
 
 @SENSES.sentence(
@@ -233,25 +366,13 @@ def senses_centered(facts, said):
 
 
 @SENSES.sentence(
-    "Bars: 95% interval (Wilson), wider by refits of the centroids with weighted sentences; gray: "
-    "range of 95% of <shuffles> shuffles of the senses."
-)
-def senses_bars(facts, said):
-    return {"shuffles": facts.shuffles}
-
-
-@SENSES.sentence(
-    "Best <state:*>, chosen on the same sentences, <best>, p = <p> over all layers; output "
-    "<output> (<low> to <high>); guessing <chance>; static, the word entering layer 0, <static>; "
-    "other words, the mean static embedding of the sentence without the word, <others> (<o_low> to "
-    "<o_high>); the p after them is that of a sign test of the output against them."
+    "Output <output> (<low> to <high>); guessing <chance>; other words, the mean static embedding "
+    "of the sentence without the word, <others> (<o_low> to <o_high>); the p after them is that of "
+    "a sign test of the output against them."
 )
 def senses_numbers(facts, said):
-    shares, best = scores(facts), best_state(facts)
     return {
-        "state": state_name(facts, best), "best": shares[best], "p": facts.p_best,
-        "output": shares[-1], "chance": chance(facts), "static": shares[0],
-        "others": others_right(facts),
+        "output": scores(facts)[-1], "chance": chance(facts), "others": others_right(facts),
         **interval(facts.scores[-1]), **interval(facts.context, "o_"),
     }  # fmt: skip
 
@@ -262,96 +383,41 @@ def interval(score, prefix=""):
     return {f"{prefix}low": score.low, f"{prefix}high": score.high}
 
 
-@SENSES.sentence("Entering layer <state>")
-def senses_panel(facts, said):
-    return {"state": best_state(facts)}
-
-
-@SENSES.sentence("<share> right[[, <best:best>]][[, the first of <ties> that are best]]")
+@SENSES.sentence("<share>")
 def senses_share(facts, said):
-    shares, choices = scores(facts), []
-    ties = int((shares >= shares.max() - 1e-9).sum())
-    for state in shown_states(facts):
-        is_best = state == best_state(facts) and state != len(shares) - 1
-        one = {"share": shares[state], "best": "best" if is_best and ties == 1 else None}
-        choices.append(one | {"ties": ties if is_best and ties > 1 else None})
-    return choices
+    """The numbers below the layers."""
+    return [{"share": share} for share in scores(facts)]
 
 
-@SENSES.sentence(
-    "<what:output|other words alone|others alone|without context|no context|chance> <share>"
-)
-def senses_line(facts, said):
-    shares, what = scores(facts), said["what"]
-    values = {"output": shares[-1], "chance": chance(facts)}
-    values |= dict.fromkeys(("other words alone", "others alone"), others_right(facts))
-    values |= dict.fromkeys(("without context", "no context"), shares[0])
-    return {"what": what, "share": values[what]}
-
-
-@SENSES.sentence("“<word:w>”: <senses:*>; <model:*>")
-def senses_title(facts, said):
-    return {"word": facts.word, "senses": ", ".join(facts.senses), "model": facts.provenance.model}
-
-
-@SENSES.sentence("<state:*> <share> <low>–<high> <p> <shuffled> <silhouette> <macro> <recall>")
+@SENSES.sentence("<state:*> <share> <low>–<high> <p> <shuffled> <silhouette> <macro>")
 def senses_row(facts, said):
-    last = len(facts.scores) - 1
-    if said["state"] not in [*map(str, range(last)), "output"]:
+    states = ["static", *map(str, range(1, len(facts.scores) - 1)), "output", "others"]
+    if said["state"] not in states:
         return []
-    state = last if said["state"] == "output" else int(said["state"])
-    kept, counts = counted(facts)
+    state = states.index(said["state"])
+    score = [*facts.scores, facts.context][state]
+    kept, _ = counted(facts)
+    one = {"state": said["state"], **interval(score), "p": score.p_value}
+    one |= {"shuffled": score.shuffled, "silhouette": score.silhouette}
+    if said["state"] == "others":
+        recalls = score.recalls
+        macro = np.mean([*(recalls.values() if isinstance(recalls, dict) else recalls)])
+        return one | {"share": others_right(facts), "macro": macro}
     right = np.asarray(facts.right, float)[state]
-    recalls = {
-        sense: np.mean([right[n] for n in kept if facts.occurrences[n].sense == sense])
+    of_senses = [
+        np.mean([right[n] for n in kept if facts.occurrences[n].sense == sense])
         for sense in facts.senses
-    }
-    fewest = min(counts.values())
-    score = facts.scores[state]
-    return {
-        "state": said["state"], "share": scores(facts)[state], **interval(score),
-        "p": score.p_value, "shuffled": score.shuffled, "silhouette": score.silhouette,
-        "macro": np.mean([*recalls.values()]),
-        "recall": OneOf([recalls[sense] for sense in facts.senses if counts[sense] == fewest]),
-    }  # fmt: skip
+    ]
+    return one | {"share": scores(facts)[state], "macro": np.mean(of_senses)}
 
 
-@SENSES.sentence("layer accuracy interval p shuffled silhouette macro <sense:*>")
 @SENSES.sentence(
     "accuracy as the word enters a layer, with its 95% interval; shuffled: the 95th percentile "
-    "with shuffled senses; macro: mean recall of all senses; last: recall of <sense:*>"
+    "with shuffled senses; macro: mean recall of all senses; others: the other words alone; bold: "
+    "the best layer, p = <p> over all"
 )
 def senses_legend(facts, said):
-    _, counts = counted(facts)
-    fewest = min(counts.values())
-    return {"sense": OneOf([sense for sense in facts.senses if counts[sense] == fewest])}
-
-
-@SENSES.sentence("best <state:*>: <share>[[, and as good <others:*>]], p = <p> over all layers")
-def senses_best_line(facts, said):
-    shares, best = scores(facts), best_state(facts)
-    ties = [state_name(facts, n) for n in np.flatnonzero(shares >= shares.max() - 1e-9)[1:]]
-    one = {"state": state_name(facts, best), "share": shares[best], "p": facts.p_best}
-    return one | {"others": joined(ties) or None}
-
-
-@SENSES.sentence(
-    "<what:output|the word without context, entering layer 0|the other words without "
-    "attention>: <share> (<low> to <high>), p = <p>"
-)
-def senses_score_line(facts, said):
-    shares, what = scores(facts), said["what"]
-    score, share = {
-        "output": (facts.scores[-1], shares[-1]),
-        "the word without context, entering layer 0": (facts.scores[0], shares[0]),
-        "the other words without attention": (facts.context, others_right(facts)),
-    }[what]
-    return {"what": what, "share": share, "p": score.p_value} | interval(score)
-
-
-@SENSES.sentence("guessing: <chance>")
-def senses_guessing(facts, said):
-    return {"chance": chance(facts)}
+    return {"p": facts.p_best}
 
 
 @SENSES.sentence("<sense:*>: <words:*>")
