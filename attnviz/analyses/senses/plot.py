@@ -180,10 +180,12 @@ class _Threads:
         size = TEXT_SIZE if self.is_wide else SMALL_SIZE
 
         def name(top: float, sense: int) -> float:
-            text, color = result.senses[sense], _color(result, "side_text", sense)
-            shown = self.page.ruler.clip(literal(text, 40), 0.88 * (edge - self.page.left), size)
-            look = partial(self.page.write, points=size, weight=boldest(shown), align="right")
-            return look(edge, top, [shown], color=color)
+            text, color = literal(result.senses[sense], 40), _color(result, "side_text", sense)
+            room, ruler, weight = edge - self.page.left, self.page.ruler, boldest(text)
+            if ruler.width(text, size, weight) > room:
+                text = ruler.clip(text, 0.88 * room, size)  # bold letters are wider
+            look = partial(self.page.write, points=size, weight=weight, align="right")
+            return look(edge, top, [text], color=color)
 
         if len(result.strips) == 1:
             above = name(mute(top, ["nearer to"]), 0)
