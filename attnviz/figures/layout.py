@@ -214,6 +214,11 @@ class Page:
         ax.set(xlim=(left, left + width), ylim=(top + height, top))
         return ax
 
+    def label(self, ax: Axes, x: float, y: float, text: str, **look: Any) -> None:
+        """Write on a canvas, by default in small letters on the middle of their line."""
+        known: dict[str, Any] = {"fontsize": SMALL_SIZE, "va": "center_baseline"}
+        ax.text(x, y, text, **(known | _face(look.pop("weight", "normal")) | look))
+
     def write(
         self,
         left: float,
