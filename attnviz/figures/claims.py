@@ -7,6 +7,7 @@ head, or the mean of several? Does it stand out from even weights?
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +16,21 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
-from attnviz.heads import FAMILIES, Maps, OneMap, family_keys, head_families
+from attnviz.heads import FAMILIES, Maps, OneMap, Statistic, family_keys, head_families
 from attnviz.results import AxisGeometry
-from attnviz.results.axis import TokenGroups, content_words, locate
+from attnviz.results.axis import TokenGroups, content_words, is_word, locate
 from attnviz.results.text import counted, literal, with_minus
 
 LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
 SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
 ON_LOGARITHMIC_SCALE = "colors on a logarithmic scale"
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
+_LEADS = 2 / 3  # of the largest weight, from which on content words are the finding
+_RULES = {
+    "previous": "Words look at the word before them", "next": "Words look at the word after them",
+    "itself": "Words look at themselves",
+    "same": "Repeated words look at the same word elsewhere",
+}  # fmt: skip
 _FEWEST_ROWS = 3
 _FEW = 0.05  # of the words
 _MUCH = 5 * _FEW  # of the attention, from which on a few words say what a head does
@@ -36,8 +43,23 @@ def is_logarithmic(keys: int) -> bool:
 
 
 def quoted(word: str) -> str:
-    """Return a word of a text in quotation marks, as it can be drawn."""
-    return f"“{literal(word)}”"
+    """Return a word of a text in quotation marks, as it can be drawn.
+
+    A word of a right-to-left script is isolated, so that it keeps its place in the sentence.
+    """
+    shown = literal(word)
+    return f"“\u2068{shown}\u2069”" if is_right_to_left(word) else f"“{shown}”"
+
+
+def is_right_to_left(text: str) -> bool:
+    """Return whether most letters of a text are of a right-to-left script."""
+    kinds = Counter(map(unicodedata.bidirectional, text))
+    return kinds["R"] + kinds["AL"] > kinds["L"]
+
+
+def spelled(piece: str) -> str:
+    """Return a word, or a piece of one with a dot where it continues: "·log" for "##log"."""
+    return f"·{piece[2:]}" if piece.startswith("##") and len(piece) > 2 else piece
 
 
 def were_read(side: AxisGeometry, *places: int) -> bool:
@@ -53,9 +75,17 @@ class Finding:
     """What a map shows, in a title."""
 
     title: str
+    share: str = ""  # of the weight, where the title names one link
+    more: str = ""  # what the title leaves open, in another sentence
     cell: tuple[int, int] | None = None  # the (row, column) that it is about, if there is one
     reach: int | None = None  # the words within which half of the attention stays, if it says so
     examples: tuple[tuple[int, int], ...] = ()  # some of the cells, where it is about many
+    family: Tensor | None = None  # the cells (m, n) that it is about, where it names their rule
+
+    @property
+    def sentence(self) -> str:
+        """The title with the share."""
+        return f"{self.title}: {self.share}" if self.share else self.title
 
 
 def cell_of(drawn: OneMap, query: str, key: str) -> tuple[int, int] | None:
@@ -67,10 +97,13 @@ def cell_of(drawn: OneMap, query: str, key: str) -> tuple[int, int] | None:
         return None
 
 
-def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | None:
+def of_map(
+    drawn: OneMap, asked: tuple[int, int] | None = None, *, words: bool = False
+) -> Finding | None:
     """Return what the map of a text shows; None for images, audio and pooled maps of two texts.
 
-    asked : the cell of the words that were asked for.
+    asked : the cell of the words that were asked for. words : whether its words are drawn beside
+    it, so that one link is the finding of a long text, too.
     """
     m, n = drawn.weights.shape
     if any(side.patches or side.seconds for side in drawn.sides):
@@ -79,44 +112,78 @@ def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | Non
         return _of_signed(drawn, asked)
     if any(side.cell > 1 for side in drawn.sides):
         return _of_pooled(drawn)
-    weights = drawn.weights.float()
     if sums := drawn.sums:
-        return Finding(f"The rows sum to {sums}, not to 1", asked)
+        return Finding(f"The rows sum to {sums}, not to 1", cell=asked)
     if asked is not None:
         return _of_cell(drawn, *asked)
-    rows, columns = drawn.is_word
+    unread = sum(map(bool, drawn.sides[0].unknown))
+    if unread > (count := m - sum(drawn.special_rows)) / 2:
+        return Finding(f"The model could not read {unread} of these {counted(count, 'word')}")
     if (found := head_families(drawn)[0]) is not None:
-        family, share = found
-        title = f"{family.words} {family.rule}: {_share(drawn, share)}"
-        if family.family != "same":
-            return Finding(title)
-        keys = family_keys(drawn)[FAMILIES.index(family)]
-        return Finding(title, examples=_largest_cells(drawn, keys))
-    related = content_words(_words(drawn.rows, rows))[:, None]
-    related = related & content_words(_words(drawn.columns, columns))
-    if drawn.rows == drawn.columns:
-        related = related & ~torch.eye(m, dtype=torch.bool, device="cpu")
-    if drawn.masked is not None:
-        related = related & ~drawn.masked
-    if (related & ~drawn.uninformative).any():
-        related = related & ~drawn.uninformative
-    if not related.any() or not weights.isfinite().all():
+        return _of_family(drawn, *found)
+    related, linked = _content(drawn), links_between(drawn)
+    if not related.any() or not drawn.weights.isfinite().all():
         return None
     if (read := _most_read(drawn)) is not None:
         return read
-    if is_logarithmic(n) and drawn.rows == drawn.columns:
-        reach = _reach(drawn.weights, rows)
-        if reach >= 0.75 * _reach(drawn.even_weights, rows):  # not local
+    if is_logarithmic(n) and drawn.rows == drawn.columns and not words:
+        reach = _reach(drawn.weights, drawn.is_word[0])
+        if reach >= 0.75 * _reach(drawn.even_weights, drawn.is_word[0]):  # not local
             return _concentration(drawn, related)
-        this, words = _whose(drawn), counted(reach, "word")
-        return Finding(f"Half of {this} attention between words stays within {words}", reach=reach)
-    row, column = divmod(int(weights.masked_fill(~related, -1).argmax()), n)
-    if weights[row, column] < 2 / n:
+        this, some = _whose(drawn), counted(reach, "word")
+        return Finding(f"Half of {this} attention between words stays within {some}", reach=reach)
+    if (start := drawn.generated_from) is not None:
+        linked[:start] = False
+    cells = [_largest(drawn, linked & related), _largest(drawn, linked)]
+    weights = [0.0 if cell is None else float(drawn.weights[cell]) for cell in cells]
+    cell = cells[0] if weights[0] >= _LEADS * weights[1] else cells[1]
+    if cell is None or max(weights) < 2 / n:
         return Finding(
-            f"No content word stands out: none gets more than {weights[row, column]:.0%} of "
-            f"another's attention (evenly {1 / n:.0%})"
+            "No word stands out",
+            more=f"No word gives another more than {max(weights):.0%}; evenly it is {1 / n:.0%}",
         )
-    return _of_cell(drawn, row, column)
+    return _of_cell(drawn, *cell)
+
+
+def links_between(drawn: OneMap) -> Tensor:
+    """Return the cells (m, n) between two different words that were read and that say something."""
+    rows, columns = (
+        torch.tensor([is_word(label) for label in labels], device="cpu")
+        for labels in (drawn.rows, drawn.columns)
+    )
+    linked = rows[:, None] & columns & ~drawn.uninformative
+    if drawn.rows == drawn.columns:
+        linked = linked & ~torch.eye(len(linked), dtype=torch.bool, device="cpu")
+    return linked if drawn.masked is None else linked & ~drawn.masked
+
+
+def _content(drawn: OneMap) -> Tensor:
+    """Return the cells (m, n) between two different content words."""
+    rows, columns = drawn.is_word
+    related = content_words(_words(drawn.rows, rows))[:, None]
+    related = related & content_words(_words(drawn.columns, columns))
+    if drawn.rows == drawn.columns:
+        related = related & ~torch.eye(len(related), dtype=torch.bool, device="cpu")
+    if drawn.masked is not None:
+        related = related & ~drawn.masked
+    return related & ~drawn.uninformative if (related & ~drawn.uninformative).any() else related
+
+
+def _largest(drawn: OneMap, among: Tensor) -> tuple[int, int] | None:
+    """Return the cell of the largest weight among some cells; None without any."""
+    if not among.any():
+        return None
+    weights = drawn.weights.float().masked_fill(~among, -1)
+    return divmod(int(weights.argmax()), weights.shape[1])
+
+
+def _of_family(drawn: OneMap, family: Statistic, share: float) -> Finding:
+    """Return which rule a head follows, and the cells of its keys."""
+    keys = family_keys(drawn)[FAMILIES.index(family)].expand(drawn.weights.shape)
+    cells = keys & drawn.is_word[0][:, None]
+    title = f"{_RULES.get(family.family, f'{family.words} {family.rule}')}: {_share(drawn, share)}"
+    examples = _largest_cells(drawn, keys) if family.family == "same" else ()
+    return Finding(title, examples=examples, family=cells)
 
 
 def _largest_cells(drawn: OneMap, among: Tensor) -> tuple[tuple[int, int], ...]:
@@ -149,12 +216,11 @@ def _of_signed(drawn: OneMap, asked: tuple[int, int] | None) -> Finding | None:
     query, key = quoted(drawn.rows[row]), quoted(drawn.columns[column])
     weight = with_minus(f"{float(drawn.weights[row, column]):+.2g}")
     largest = "" if asked is not None else ", the largest weight between two words"
-    return Finding(f"{query} reads {key} with {weight}{largest}", (row, column))
+    return Finding(f"{query} reads {key} with {weight}{largest}", cell=(row, column))
 
 
-def _share(drawn: OneMap, share: float, whose: str = "their") -> str:
-    aside = ", special tokens aside" if drawn.special == "remove" else ""
-    return f"{share:.0%} of {whose} attention{aside}"
+def _share(drawn: OneMap, share: float) -> str:
+    return f"{share:.0%}{', special tokens aside' * (drawn.special == 'remove')}"
 
 
 def _whose(drawn: OneMap) -> str:
@@ -162,11 +228,21 @@ def _whose(drawn: OneMap) -> str:
 
 
 def _of_cell(drawn: OneMap, row: int, column: int) -> Finding:
-    query, key = quoted(drawn.rows[row]), quoted(drawn.columns[column])
-    of_itself = drawn.rows == drawn.columns
-    another = "another " if of_itself and row != column and query == key else ""
-    share = _share(drawn, float(drawn.weights[row, column]), "its")
-    return Finding(f"{query} gives {another}{key} {share}", (row, column))
+    """Return what one word looks at; hardly, if it gives it less than evenly."""
+    query, key = (quoted(spelled(label)) for label in (drawn.rows[row], drawn.columns[column]))
+    where, share = "at", float(drawn.weights[row, column])
+    if drawn.rows == drawn.columns:
+        where = "back at" if column < row else "ahead to"
+        across = [
+            place is not None and n >= place for n, place in zip((row, column), drawn.boundary)
+        ]
+        where = "across at" if across[0] != across[1] else where
+    looks = "hardly looks" if share < 1 / len(drawn.columns) else "looks"
+    if drawn.rows == drawn.columns and row == column:
+        return Finding(f"{query} {looks} at itself", _share(drawn, share), cell=(row, column))
+    another = "another " * (drawn.rows == drawn.columns and query == key)
+    title = f"{query} {looks} {where} {another}{key}"
+    return Finding(title, _share(drawn, share), cell=(row, column))
 
 
 def _most_read(drawn: OneMap) -> Finding | None:
@@ -178,8 +254,9 @@ def _most_read(drawn: OneMap) -> Finding | None:
         return None
     if column == 0 and drawn.starts_with_sink:
         return None
-    share = _share(drawn, float(received[column]))
-    return Finding(f"Words attend mostly to {quoted(drawn.columns[column])}: {share}")
+    key, share = quoted(spelled(drawn.columns[column])), _share(drawn, float(received[column]))
+    among = rows[:, None] & (torch.arange(len(columns), device="cpu") == column)
+    return Finding(f"Words look mostly at {key}: {share}", family=among)
 
 
 def _of_pooled(drawn: OneMap) -> Finding | None:
@@ -208,7 +285,7 @@ def _concentration(drawn: OneMap, related: Tensor) -> Finding:
     share = float(most.values.sum() / received.sum())
     examples = _largest_cells(drawn, related)
     if share < _MUCH and drawn.weights[examples[0]] >= _CLEAR:
-        title = f"{_of_cell(drawn, *examples[0]).title}, the most between content words"
+        title = f"{_of_cell(drawn, *examples[0]).sentence}, the most between content words"
         return Finding(title, examples=examples)
     if share < 2 * _FEW:
         return Finding(f"{these.capitalize()} attention spreads evenly over the words")

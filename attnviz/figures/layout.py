@@ -49,6 +49,7 @@ from attnviz.results import AgreementReport
 CaptionLength: TypeAlias = Literal["short", "full"]
 Place: TypeAlias = tuple[float, float]  # left and top, in inches
 
+_BOLD = "“”‘’–—…\N{MINUS SIGN}\u2068\u2069"  # beside letters from Latin to Arabic
 _OF_FONTS = "font.", "text.", "mathtext.", "figure.dpi"  # the settings that widths depend on
 _METADATA: dict[str, dict[str, str | None]] = {
     ".png": {"Software": GENERATOR},
@@ -82,7 +83,7 @@ class Ruler:
         """Return the width of one line of text, or of a formula."""
         key = text, points, weight, math
         if key not in self._widths:
-            drawn = Text(0, 0, text, fontsize=points, parse_math=math, **_face(weight))
+            drawn = Text(0, 0, text, fontsize=points, parse_math=math, **face(weight))
             drawn.set_figure(self._figure)
             extent = drawn.get_window_extent(self._renderer)
             self._widths[key] = float(extent.width / self._figure.dpi)
@@ -90,7 +91,7 @@ class Ruler:
 
     def advance(self, text: str, points: float, weight: str = "normal") -> float:
         """Return the width of a piece of a line with the blanks at its ends, not rounded."""
-        family = _face(weight).get("fontfamily", rcParams["font.family"])
+        family = face(weight).get("fontfamily", rcParams["font.family"])
         font = FontProperties(family=family, size=points, weight=weight)
         width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
         return float(width) / 72
@@ -129,6 +130,12 @@ class Ruler:
             return text
         room = width - self.width("…", points)
         return text[: self._fitting(text, room, points)] + "…"
+
+    def squeeze(self, text: str, width: float, points: float) -> str:
+        """Shorten one line of text to at most `width` in its middle."""
+        kept = range(len(text), 1, -1)
+        shorter = (f"{text[: (n + 1) // 2]}…{text[len(text) - n // 2 :]}" for n in kept[1:])
+        return self.longest([text, *shorter], width, points)
 
     def longest(self, texts: Sequence[str], width: float, points: float) -> str:
         """Return the first text that fits, else the last. The longest comes first."""
@@ -205,7 +212,7 @@ class Page:
         math : whether text between dollar signs is a formula.
         """
         for line in lines:
-            look = {"color": color or theme().ink, "fontsize": points, **_face(weight)}
+            look = {"color": color or theme().ink, "fontsize": points, **face(weight)}
             text = self.figure.text(0, 0, line, ha=align, va="top", parse_math=math, **look)
             self._placed.append((text.set_position, [(left, top)]))
             top += line_height(points)
@@ -248,9 +255,7 @@ class Page:
         self, left: float, top: float, text: str, room: float, *, points: float = TEXT_SIZE
     ) -> float:
         """Write the title of a panel in lines at most `room` wide; return its lower edge."""
-        # The bold font has Latin, Greek and Cyrillic.
-        has_bold = all(ord(one) < 0x530 or one in "“”‘’–—…\N{MINUS SIGN}" for one in text)
-        weight = "bold" if has_bold else "normal"
+        weight = face("bold", text)["fontweight"]
         lines = self.ruler.wrap(text, room, points, weight)
         return self.write(left, top, lines, points=points, weight=weight)
 
@@ -343,9 +348,11 @@ def _left_to_right(line: str) -> str:
     return f"\N{LEFT-TO-RIGHT MARK}{line}" if directions & {"R", "AL"} else line
 
 
-def _face(weight: str) -> dict[str, Any]:
-    if weight != "bold":
-        return {"fontweight": weight}
+def face(weight: str, text: str = "") -> dict[str, Any]:
+    """Return the weight and the font of a text; the bold font has the letters of few scripts."""
+    has_bold = all(ord(one) < 0x700 or one in _BOLD for one in text)
+    if weight != "bold" or not has_bold:
+        return {"fontweight": "normal"}
     # Few fallback fonts are bold, and bold text here needs none.
     family = [*dict.fromkeys((main_font(), SANS)), "sans-serif"]
     return {"fontweight": weight, "fontfamily": family}
@@ -464,7 +471,7 @@ def add_caption(
         width = float(figure.get_size_inches()[0])
         if title is not None:
             lines = Ruler().wrap(title, width - 2 * MARGIN, TITLE_SIZE, "bold")
-            look: dict[str, Any] = {"fontsize": TITLE_SIZE, **_face("bold")}
+            look: dict[str, Any] = {"fontsize": TITLE_SIZE, **face("bold")}
             figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", **look)
         paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN, Ruler()))
         text_height = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)

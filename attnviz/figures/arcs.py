@@ -1,0 +1,326 @@
+"""Draw a sentence as the upper axis of its map: its words, and arcs above them.
+
+An arc leads from a word to the one that it looks at, and is as wide as the weight. A word stands
+above its column where all of them fit; else the sentence is set as one line, and a hair line leads
+each word to its column; else the words stand upright.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.colors import Colormap
+from matplotlib.patches import PathPatch, Polygon
+from matplotlib.path import Path
+from matplotlib.patheffects import withStroke
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnviz.figures.cells import Edges
+from attnviz.figures.claims import is_right_to_left, spelled
+from attnviz.figures.layout import Page, Ruler, face, line_height
+from attnviz.figures.style import MM, SMALLEST_SIZE, TEXT_SIZE, WIDE, theme
+from attnviz.heads import OneMap
+from attnviz.results.text import literal
+
+Link: TypeAlias = tuple[int, int, float]  # query, key and weight
+Cell: TypeAlias = tuple[int, int]  # query and key
+
+_MOST_LINKS, _LEAST = 5, 0.12  # arcs at most, and the least weight of one
+_GAP = 1.2 * MM  # between the words of a line
+_BREAK = 1.4 * MM  # more before the second text, and before what was generated
+_HEAD = 1.5 * MM  # the height of an arrow's head
+_APART = 1.3 * MM  # between the arcs that end at one word
+_CURVE = [Path.MOVETO, *[Path.CURVE4] * 3]
+ARROW = 4.2 * MM  # from a row's label to its cells
+PITCH = 1.15 * SMALLEST_SIZE / 72  # inches of the narrowest column with an upright word
+
+
+def strongest_links(weights: Tensor, words: Tensor, claimed: Collection[Cell]) -> list[Link]:
+    """Return the links of a map (m, n) to draw: at most five, and those that are claimed.
+
+    words : which cells are between two different words, (m, n).
+    """
+    links = weights.masked_fill(~words, 0.0)
+    least = max(_LEAST, float(links.max()) / 4, 1.5 / links.shape[1])
+    kept = links.flatten().topk(min(_MOST_LINKS, links.numel())).indices.tolist()
+    cells = [divmod(cell, links.shape[1]) for cell in kept]
+    cells = [cell for cell in cells if links[cell] >= least and cell not in claimed]
+    cells = [*claimed, *cells[: max(0, _MOST_LINKS - len(claimed))]]
+    return [(*cell, float(weights[cell])) for cell in cells]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """The words of a text, and how they are written."""
+
+    words: tuple[str, ...]
+    gray: tuple[bool, ...]  # which say nothing: special tokens, a sink, what was not read
+    claimed: Collection[int]  # the words that the title names
+    generated: int  # the first word that the model generated, or how many words there are
+    points: float
+
+    @classmethod
+    def of(cls, drawn: OneMap, points: float, claimed: Collection[int] = ()) -> Sentence:
+        """Return the words of a map."""
+        gray = (~drawn.is_word[1]).tolist()
+        gray[0] |= drawn.starts_with_sink
+        start = drawn.generated_from
+        words = tuple(literal(spelled(word), 60) for word in drawn.rows)
+        return cls(words, tuple(gray), claimed, len(words) if start is None else start, points)
+
+    def look(self, n: int) -> dict[str, Any]:
+        """Return the color and the font of a word."""
+        color = theme().gray if self.gray[n] else theme().ink
+        style = "italic" if n >= self.generated else "normal"
+        weight = "bold" if n in self.claimed else "normal"
+        return {"color": color, "fontstyle": style, **face(weight, self.words[n])}
+
+    def widths(self, ruler: Ruler) -> list[float]:
+        """Return the width of each word in inches."""
+        return [
+            ruler.width(word, self.points, "bold" if n in self.claimed else "normal")
+            for n, word in enumerate(self.words)
+        ]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The words of a map and the places of its cells, in inches."""
+
+    rows: Sentence
+    columns: Sentence
+    breaks: tuple[int, ...]  # the words before which there is a gap
+    left: float  # of the cells
+    pitch: float  # from one column to the next
+    height: float  # of a row
+    right_to_left: bool
+
+    @classmethod
+    def of(cls, page: Page, drawn: OneMap, right: float, claimed: Sequence[int] = ()) -> Grid:
+        """Fit a map between the left edge of the page and a right edge.
+
+        claimed : the query and the key of the claim.
+        """
+        ruler, room, n = page.ruler, right - page.left, len(drawn.rows)
+        points = TEXT_SIZE - 0.5 * (page.width <= WIDE)
+        rows = Sentence.of(drawn, points, claimed[:1])
+        longest = (34 if room > WIDE else 22) * MM
+        words = tuple(ruler.squeeze(word, longest, points) for word in rows.words)
+        rows, unknown = replace(rows, words=words), drawn.sides[1].unknown or ("",) * n
+        read = (w.rpartition(" ")[0] if u else w for w, u in zip(words, unknown, strict=True))
+        columns = replace(rows, words=tuple(read), claimed=claimed)
+        breaks = tuple(sorted({drawn.boundary[1], drawn.generated_from} - {None}))
+        side = max(rows.widths(ruler)) + ARROW
+        pitch = (room - side - len(breaks) * _BREAK) / n
+        pitch = min(pitch, (20 if room > WIDE else 11) * MM)
+        height = min(pitch, (7 if n <= 14 else max(3.0, min(5.0, 118 / n))) * MM)
+        from_right = is_right_to_left("".join(words))
+        left = page.left + side * (not from_right)
+        return cls(rows, columns, breaks, left, pitch, height, from_right)
+
+    @property
+    def cells(self) -> NDArray[np.int64]:
+        """The row or the column at each place, -1 at a gap."""
+        return np.insert(np.arange(len(self.rows.words)), self.breaks, -1)
+
+    @property
+    def edges(self) -> Edges:
+        """The edges of the rows and of the columns, with gaps, in cells."""
+        sizes = [np.where(self.cells < 0, _BREAK / one, 1.0) for one in (self.height, self.pitch)]
+        down, across = (np.concatenate([[0.0], size.cumsum()]) for size in sizes)
+        return down, across
+
+    def middles(self) -> Edges:
+        """The middles of the rows and of the columns, in cells."""
+        down, across = ((one[1:] + one[:-1])[self.cells >= 0] / 2 for one in self.edges)
+        return down, across
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """The width and the height of all cells."""
+        down, across = self.edges
+        return across[-1] * self.pitch, down[-1] * self.height
+
+    @property
+    def places(self) -> list[float]:
+        """The middles of the columns, from the left edge of the page."""
+        across = self.middles()[1] * self.pitch
+        return [*self.left + (self.size[0] - across if self.right_to_left else across)]
+
+    def spaced(self, values: Tensor) -> Tensor:
+        """Return values of cells (m, n) with those of gaps, which are NaN or False."""
+        gaps = torch.from_numpy(self.cells < 0)
+        spaced = values[self.cells][:, self.cells]
+        empty = torch.nan if values.is_floating_point() else False
+        return spaced.masked_fill(gaps | gaps[:, None], empty)
+
+    def filled(self, cells: Tensor) -> Tensor:
+        """Return flags (m, n) of cells, at gaps those of the cells to the upper right."""
+        before, after = (
+            np.where(self.cells < 0, np.roll(self.cells, n), self.cells) for n in (1, -1)
+        )
+        return cells[before][:, after]
+
+
+@dataclass(frozen=True)
+class Names:
+    """The words of a sentence above its map, in inches."""
+
+    sentence: Sentence
+    columns: Sequence[float]  # the middles of the columns
+    form: Literal["flat", "line", "upright"]
+    points: float
+    middles: Sequence[float]  # of the words
+    feet: Sequence[float]  # how far above the map the arcs of each word begin
+
+    @classmethod
+    def fit(
+        cls,
+        grid: Grid,
+        ruler: Ruler,
+        place: tuple[float, float],
+    ) -> Names:
+        """Choose the first form in which the words fit between the edges of a place."""
+        sentence, columns = grid.columns, grid.places
+        widths, (left, right) = sentence.widths(ruler), place
+        order = np.argsort(columns)
+        ends = [(columns[n] - widths[n] / 2, columns[n] + widths[n] / 2) for n in order]
+        is_flat = ends[0][0] >= left and ends[-1][1] <= right
+        if is_flat and all(b[0] - a[1] >= MM for a, b in itertools.pairwise(ends)):
+            foot = 1.8 * MM + line_height(sentence.points)
+            return cls(sentence, columns, "flat", sentence.points, columns, [foot] * len(columns))
+        gaps = len(grid.breaks) * _BREAK + _GAP * (len(widths) - 1)
+        steps = np.arange(sentence.points, SMALLEST_SIZE, -0.5)
+        sizes = [s for s in steps if sum(widths) * s / sentence.points + gaps <= right - left]
+        if sizes and grid.pitch >= 2.4 * MM:
+            scaled = [width * sizes[0] / sentence.points for width in widths]
+            total = sum(scaled) + gaps
+            start = min(max(float(np.mean(columns)) - total / 2, left), right - total)
+            middles = np.zeros(len(widths))
+            for n in order:
+                start += _BREAK * (n + grid.right_to_left in grid.breaks)
+                middles[n] = start + scaled[n] / 2
+                start += scaled[n] + _GAP
+            feet = [6 * MM + line_height(sizes[0])] * len(widths)
+            return cls(sentence, columns, "line", sizes[0], [*middles], feet)
+        points = max(SMALLEST_SIZE, min(sentence.points - 1, grid.pitch * 72 / 1.15))
+        feet = [1.6 * MM + width * points / sentence.points for width in widths]
+        return cls(sentence, columns, "upright", points, columns, feet)
+
+    @property
+    def height(self) -> float:
+        """The height of the words and what is below them."""
+        return max(self.feet)
+
+    def draw(self, canvas: Axes, bottom: float) -> None:
+        """Write the words above a map that begins at the bottom."""
+        high, dy, turn = line_height(self.points), 0.8 * MM, 0
+        if self.form == "line":
+            self._lead(canvas, bottom)
+            dy = 5 * MM
+        how: dict[str, Any] = {"ha": "center", "va": "baseline"}
+        if self.form == "upright":
+            how, high, turn = {"ha": "left", "va": "center"}, 0.0, 90
+        for n, (word, x) in enumerate(zip(self.sentence.words, self.middles, strict=True)):
+            canvas.text(
+                x, bottom - dy - 0.28 * high, word, fontsize=self.points, rotation=turn,
+                rotation_mode="anchor", **how, **self.sentence.look(n),
+            )  # fmt: skip
+
+    def _lead(self, canvas: Axes, bottom: float) -> None:
+        """Draw a hair line from each word to its column."""
+        paths = []
+        for x, column in zip(self.middles, self.columns, strict=True):
+            points = [(x, 4.6), (x, 2.2), (column, 2.6), (column, 0.4)]
+            paths.append(Path([(x, bottom - above * MM) for x, above in points], _CURVE))
+        claimed = [n in self.sentence.claimed for n in range(len(paths))]
+        colors = [theme().ink if one else theme().faint for one in claimed]
+        lines = PathCollection(paths, facecolors="none", edgecolors=colors, linewidths=0.5)
+        canvas.add_collection(lines, autolim=False)
+
+
+@dataclass(frozen=True)
+class Arcs:
+    """Arcs above words, in inches."""
+
+    links: Sequence[Link]
+    names: Names
+    claimed: Collection[Cell]  # those that the title is about, in its color
+    room: float  # the height of the largest arc at most
+
+    def _rises(self) -> list[float]:
+        """Return how high each arc rises above its feet."""
+        at = self.names.middles
+        spans = [abs(at[query] - at[key]) for query, key, _ in self.links]
+        longest, most = max(spans, default=0.0) or 1.0, self.room - 3 * MM
+        return [
+            min(2 * MM + most * math.sqrt(span / longest), 3 * MM + 1.2 * span) for span in spans
+        ]
+
+    def _has_number(self, link: Link) -> bool:
+        return len(self.claimed) == 1 and link[:2] in self.claimed
+
+    @property
+    def height(self) -> float:
+        """The height above the words, with the number of the claim."""
+        number = 0.5 * MM + line_height(self.names.sentence.points)
+        above = [number if self._has_number(link) else 0.6 * MM for link in self.links]
+        return max(map(sum, zip(self._rises(), above, strict=True)), default=0.0)
+
+    def _ends(self) -> list[list[float]]:
+        """Return where each arc begins and ends: those at one word apart, so that none cross."""
+        at, ends = self.names.middles, [[0.0, 0.0] for _ in self.links]
+        for word, x in enumerate(at):
+            here = [
+                (n, side, at[link[1 - side]])
+                for n, link in enumerate(self.links)
+                for side in (0, 1)
+                if link[side] == word
+            ]
+            # From left to right: those of the left, the nearest first, and of the right, the last.
+            here.sort(key=lambda one: (one[2] > x, -one[2]))
+            for place, (n, side, _) in enumerate(here):
+                ends[n][side] = x + (place - (len(here) - 1) / 2) * _APART
+        return ends
+
+    def draw(self, canvas: Axes, bottom: float, colors: Colormap) -> None:
+        """Draw the arcs above a map that begins at the bottom, those of the claim last."""
+        largest = max((weight for *_, weight in self.links), default=1.0)
+        arcs = [*zip(self.links, self._rises(), self._ends(), strict=True)]
+        for link, rise, (start, end) in sorted(
+            arcs, key=lambda arc: (arc[0][:2] in self.claimed, arc[0][2])
+        ):
+            query, key, weight = link
+            is_claim = (query, key) in self.claimed
+            color = theme().claim if is_claim else colors(0.25 + 0.55 * weight / largest)
+            wide = weight if not is_claim or self._has_number(link) else 0.46 * weight
+            tail, tip = (bottom - self.names.feet[n] for n in (query, key))
+            top, order = min(tail, tip), 3 if is_claim else 2
+            control, neck = top - rise / 0.75, tip - 0.85 * _HEAD
+            curve = Path([(start, tail), (start, control), (end, control), (end, neck)], _CURVE)
+            look: dict[str, Any] = {"capstyle": "butt", "linewidth": 0.35 + 2.6 * wide}
+            canvas.add_patch(PathPatch(curve, fill=False, edgecolor=color, zorder=order, **look))
+            half = (0.55 + 0.5 * wide) * MM
+            head = [(end - half, tip - _HEAD), (end + half, tip - _HEAD), (end, tip)]
+            canvas.add_patch(Polygon(head, facecolor=color, linewidth=0, zorder=order))
+            if self._has_number(link):
+                self._write(canvas, (start + end) / 2, top - rise - (0.5 + 0.2 * wide) * MM, weight)
+
+    def _write(self, canvas: Axes, x: float, y: float, weight: float) -> None:
+        """Write the share of the claim above its arc, within the canvas."""
+        left, right = canvas.get_xlim()
+        x = min(max(x, left + 2 * _HEAD), right - 2 * _HEAD)
+        text = canvas.text(
+            x, y, f"{weight:.0%}", color=theme().claim, ha="center", fontsize=self.names.sentence.points, zorder=5,
+            **face("bold"),
+        )  # fmt: skip
+        text.set_path_effects([withStroke(linewidth=1.8, foreground=theme().ground)])
