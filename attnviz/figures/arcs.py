@@ -49,13 +49,13 @@ def strongest_links(weights: Tensor, words: Tensor, claimed: Collection[Cell]) -
 
     words : which cells are between two different words, (m, n).
     """
-    links = weights.masked_fill(~words, 0.0)
+    links = weights.nan_to_num(0.0).masked_fill(~words, 0.0)
     least = max(_LEAST, float(links.max()) / 4, 1.5 / links.shape[1])
-    kept = links.flatten().topk(min(_MOST_LINKS, links.numel())).indices.tolist()
-    cells = [divmod(cell, links.shape[1]) for cell in kept]
-    cells = [cell for cell in cells if links[cell] >= least and cell not in claimed]
-    cells = [*claimed, *cells[: max(0, _MOST_LINKS - len(claimed))]]
-    return [(*cell, float(weights[cell])) for cell in cells]
+    strongest = links.flatten().argsort(descending=True)[:_MOST_LINKS].tolist()
+    cells = [divmod(cell, links.shape[1]) for cell in strongest]
+    others = [cell for cell in cells if links[cell] >= least and cell not in claimed]
+    drawn = [*claimed, *others[: max(0, _MOST_LINKS - len(claimed))]]
+    return [(*cell, float(weights[cell])) for cell in drawn]
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,6 @@ class Sentence:
     claimed: Collection[int]  # the words that the title names
     generated: int  # the first word that the model generated, or how many words there are
     points: float
-
-    @classmethod
-    def of(cls, drawn: OneMap, points: float, claimed: Collection[int] = ()) -> Sentence:
-        """Return the words of a map."""
-        gray = (~drawn.is_word[1]).tolist()
-        gray[0] |= drawn.starts_with_sink
-        start = drawn.generated_from
-        words = tuple(literal(spelled(word), 60) for word in drawn.rows)
-        return cls(words, tuple(gray), claimed, len(words) if start is None else start, points)
 
     def look(self, n: int) -> dict[str, Any]:
         """Return the color and the font of a word."""
@@ -112,16 +103,20 @@ class Grid:
         """
         ruler, room, n = page.ruler, right - page.left, len(drawn.rows)
         points = TEXT_SIZE - 0.5 * (page.width <= WIDE)
-        rows = Sentence.of(drawn, points, claimed[:1])
-        longest = (34 if room > WIDE else 22) * MM
-        words = tuple(ruler.squeeze(word, longest, points) for word in rows.words)
-        rows, unknown = replace(rows, words=words), drawn.sides[1].unknown or ("",) * n
+        longest, widest = (34, 20) if room > WIDE else (22, 11)  # mm of a label and of a column
+        words = tuple(
+            ruler.squeeze(literal(spelled(word), 60), longest * MM, points) for word in drawn.rows
+        )
+        gray = (~drawn.is_word[1]).tolist()
+        gray[0] |= drawn.starts_with_sink
+        start = drawn.generated_from
+        rows = Sentence(words, tuple(gray), claimed[:1], n if start is None else start, points)
+        unknown = drawn.sides[1].unknown or ("",) * n
         read = (w.rpartition(" ")[0] if u else w for w, u in zip(words, unknown, strict=True))
         columns = replace(rows, words=tuple(read), claimed=claimed)
-        breaks = tuple(sorted({drawn.boundary[1], drawn.generated_from} - {None}))
+        breaks = tuple(sorted({one for one in (drawn.boundary[1], start) if one}))
         side = max(rows.widths(ruler)) + ARROW
-        pitch = (room - side - len(breaks) * _BREAK) / n
-        pitch = min(pitch, (20 if room > WIDE else 11) * MM)
+        pitch = min((room - side - len(breaks) * _BREAK) / n, widest * MM)
         height = min(pitch, (7 if n <= 14 else max(3.0, min(5.0, 118 / n))) * MM)
         from_right = is_right_to_left("".join(words))
         left = page.left + side * (not from_right)
@@ -183,12 +178,7 @@ class Names:
     feet: Sequence[float]  # how far above the map the arcs of each word begin
 
     @classmethod
-    def fit(
-        cls,
-        grid: Grid,
-        ruler: Ruler,
-        place: tuple[float, float],
-    ) -> Names:
+    def fit(cls, grid: Grid, ruler: Ruler, place: tuple[float, float]) -> Names:
         """Choose the first form in which the words fit between the edges of a place."""
         sentence, columns = grid.columns, grid.places
         widths, (left, right) = sentence.widths(ruler), place
@@ -272,7 +262,7 @@ class Arcs:
     @property
     def height(self) -> float:
         """The height above the words, with the number of the claim."""
-        number = 0.5 * MM + line_height(self.names.sentence.points)
+        number = 0.8 * MM + line_height(self.names.sentence.points)
         above = [number if self._has_number(link) else 0.6 * MM for link in self.links]
         return max(map(sum, zip(self._rises(), above, strict=True)), default=0.0)
 
@@ -281,10 +271,10 @@ class Arcs:
         at, ends = self.names.middles, [[0.0, 0.0] for _ in self.links]
         for word, x in enumerate(at):
             here = [
-                (n, side, at[link[1 - side]])
-                for n, link in enumerate(self.links)
+                (n, side, at[cell[1 - side]])
+                for n, (*cell, _) in enumerate(self.links)
                 for side in (0, 1)
-                if link[side] == word
+                if cell[side] == word
             ]
             # From left to right: those of the left, the nearest first, and of the right, the last.
             here.sort(key=lambda one: (one[2] > x, -one[2]))
@@ -296,9 +286,7 @@ class Arcs:
         """Draw the arcs above a map that begins at the bottom, those of the claim last."""
         largest = max((weight for *_, weight in self.links), default=1.0)
         arcs = [*zip(self.links, self._rises(), self._ends(), strict=True)]
-        for link, rise, (start, end) in sorted(
-            arcs, key=lambda arc: (arc[0][:2] in self.claimed, arc[0][2])
-        ):
+        for link, rise, (start, end) in sorted(arcs, key=lambda arc: arc[0][:2] in self.claimed):
             query, key, weight = link
             is_claim = (query, key) in self.claimed
             color = theme().claim if is_claim else colors(0.25 + 0.55 * weight / largest)
@@ -313,14 +301,12 @@ class Arcs:
             head = [(end - half, tip - _HEAD), (end + half, tip - _HEAD), (end, tip)]
             canvas.add_patch(Polygon(head, facecolor=color, linewidth=0, zorder=order))
             if self._has_number(link):
-                self._write(canvas, (start + end) / 2, top - rise - (0.5 + 0.2 * wide) * MM, weight)
+                self._write(canvas, (start + end) / 2, top - rise - (0.8 + 0.5 * wide) * MM, weight)
 
     def _write(self, canvas: Axes, x: float, y: float, weight: float) -> None:
         """Write the share of the claim above its arc, within the canvas."""
         left, right = canvas.get_xlim()
         x = min(max(x, left + 2 * _HEAD), right - 2 * _HEAD)
-        text = canvas.text(
-            x, y, f"{weight:.0%}", color=theme().claim, ha="center", fontsize=self.names.sentence.points, zorder=5,
-            **face("bold"),
-        )  # fmt: skip
-        text.set_path_effects([withStroke(linewidth=1.8, foreground=theme().ground)])
+        look = {"color": theme().claim, "fontsize": self.names.sentence.points, **face("bold")}
+        text = canvas.text(x, y, f"{weight:.0%}", ha="center", zorder=5, **look)
+        text.set_path_effects([withStroke(linewidth=3, foreground=theme().ground)])

@@ -318,7 +318,7 @@ def write_numbers(
         if shown is not None and not shown[i, j]:
             continue
         fill: Any = mesh.cmap(mesh.norm(value)) if value > HIDDEN else theme().ground
-        place, color = (across[j], down[i]), theme().readable_on(fill)
+        place, color = (float(across[j]), float(down[i])), theme().readable_on(fill)
         text = say(value) if callable(say) else say[i][j]
         ax.text(*place, text, fontsize=points, color=color, ha="center", va="center")
 
@@ -343,13 +343,20 @@ def frame(
 
 
 def outline(ax: Axes, cells: Tensor, edges: Edges, linewidth: float = 1.3) -> None:
-    """Draw one line around some cells (m, n), in the color of the claim. edges : of `draw_cells`."""
+    """Draw one line around some cells (m, n), in the color of the claim.
+
+    edges : as in `draw_cells`.
+    """
     down, across = edges
     inside = np.pad(cells.numpy(), 1)
     rows, columns = (inside[1:, 1:-1] != inside[:-1, 1:-1]).nonzero()
-    lines = [((across[n], down[m]), (across[n + 1], down[m])) for m, n in zip(rows, columns, strict=True)]
+    lines = [
+        ((across[n], down[m]), (across[n + 1], down[m])) for m, n in zip(rows, columns, strict=True)
+    ]
     rows, columns = (inside[1:-1, 1:] != inside[1:-1, :-1]).nonzero()
-    lines += [((across[n], down[m]), (across[n], down[m + 1])) for m, n in zip(rows, columns, strict=True)]
+    lines += [
+        ((across[n], down[m]), (across[n], down[m + 1])) for m, n in zip(rows, columns, strict=True)
+    ]
     look: dict[str, Any] = {"colors": theme().claim, "linewidths": linewidth, "clip_on": False}
     ax.add_collection(LineCollection(lines, capstyle="projecting", zorder=3, **look))
 

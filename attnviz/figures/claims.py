@@ -32,9 +32,6 @@ _RULES = {
     "same": "Repeated words look at the same word elsewhere",
 }  # fmt: skip
 _FEWEST_ROWS = 3
-_FEW = 0.05  # of the words
-_MUCH = 5 * _FEW  # of the attention, from which on a few words say what a head does
-_CLEAR = 0.1  # of a query's attention, from which on one key says something of a long map
 
 
 def is_logarithmic(keys: int) -> bool:
@@ -78,8 +75,6 @@ class Finding:
     share: str = ""  # of the weight, where the title names one link
     more: str = ""  # what the title leaves open, in another sentence
     cell: tuple[int, int] | None = None  # the (row, column) that it is about, if there is one
-    reach: int | None = None  # the words within which half of the attention stays, if it says so
-    examples: tuple[tuple[int, int], ...] = ()  # some of the cells, where it is about many
     family: Tensor | None = None  # the cells (m, n) that it is about, where it names their rule
 
     @property
@@ -97,13 +92,10 @@ def cell_of(drawn: OneMap, query: str, key: str) -> tuple[int, int] | None:
         return None
 
 
-def of_map(
-    drawn: OneMap, asked: tuple[int, int] | None = None, *, words: bool = False
-) -> Finding | None:
+def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | None:
     """Return what the map of a text shows; None for images, audio and pooled maps of two texts.
 
-    asked : the cell of the words that were asked for. words : whether its words are drawn beside
-    it, so that one link is the finding of a long text, too.
+    asked : the cell of the words that were asked for.
     """
     m, n = drawn.weights.shape
     if any(side.patches or side.seconds for side in drawn.sides):
@@ -121,28 +113,24 @@ def of_map(
         return Finding(f"The model could not read {unread} of these {counted(count, 'word')}")
     if (found := head_families(drawn)[0]) is not None:
         return _of_family(drawn, *found)
-    related, linked = _content(drawn), links_between(drawn)
-    if not related.any() or not drawn.weights.isfinite().all():
+    linked = links_between(drawn)
+    if not linked.any() or not drawn.weights.isfinite().all():
         return None
     if (read := _most_read(drawn)) is not None:
         return read
-    if is_logarithmic(n) and drawn.rows == drawn.columns and not words:
-        reach = _reach(drawn.weights, drawn.is_word[0])
-        if reach >= 0.75 * _reach(drawn.even_weights, drawn.is_word[0]):  # not local
-            return _concentration(drawn, related)
-        this, some = _whose(drawn), counted(reach, "word")
-        return Finding(f"Half of {this} attention between words stays within {some}", reach=reach)
+    some = "word"
     if (start := drawn.generated_from) is not None:
-        linked[:start] = False
-    cells = [_largest(drawn, linked & related), _largest(drawn, linked)]
-    weights = [0.0 if cell is None else float(drawn.weights[cell]) for cell in cells]
-    cell = cells[0] if weights[0] >= _LEADS * weights[1] else cells[1]
-    if cell is None or max(weights) < 2 / n:
-        return Finding(
-            "No word stands out",
-            more=f"No word gives another more than {max(weights):.0%}; evenly it is {1 / n:.0%}",
-        )
-    return _of_cell(drawn, *cell)
+        linked[:start], some = False, "generated word"
+    sides = zip((drawn.rows, drawn.columns), drawn.is_word, strict=True)
+    rows, columns = (content_words(_words(*side)) for side in sides)
+    weights = drawn.weights.float().masked_fill(~linked, 0.0)
+    leading = weights * (rows[:, None] & columns)
+    weights = leading if leading.max() >= _LEADS * weights.max() else weights
+    row, column = divmod(int(weights.argmax()), n)
+    if (largest := float(weights[row, column])) < 2 / n:
+        more = f"No {some} gives another more than {largest:.0%}; evenly it is {1 / n:.0%}"
+        return Finding(f"No {some} stands out", more=more)
+    return _of_cell(drawn, row, column)
 
 
 def links_between(drawn: OneMap) -> Tensor:
@@ -157,48 +145,12 @@ def links_between(drawn: OneMap) -> Tensor:
     return linked if drawn.masked is None else linked & ~drawn.masked
 
 
-def _content(drawn: OneMap) -> Tensor:
-    """Return the cells (m, n) between two different content words."""
-    rows, columns = drawn.is_word
-    related = content_words(_words(drawn.rows, rows))[:, None]
-    related = related & content_words(_words(drawn.columns, columns))
-    if drawn.rows == drawn.columns:
-        related = related & ~torch.eye(len(related), dtype=torch.bool, device="cpu")
-    if drawn.masked is not None:
-        related = related & ~drawn.masked
-    return related & ~drawn.uninformative if (related & ~drawn.uninformative).any() else related
-
-
-def _largest(drawn: OneMap, among: Tensor) -> tuple[int, int] | None:
-    """Return the cell of the largest weight among some cells; None without any."""
-    if not among.any():
-        return None
-    weights = drawn.weights.float().masked_fill(~among, -1)
-    return divmod(int(weights.argmax()), weights.shape[1])
-
-
 def _of_family(drawn: OneMap, family: Statistic, share: float) -> Finding:
     """Return which rule a head follows, and the cells of its keys."""
     keys = family_keys(drawn)[FAMILIES.index(family)].expand(drawn.weights.shape)
     cells = keys & drawn.is_word[0][:, None]
     title = f"{_RULES.get(family.family, f'{family.words} {family.rule}')}: {_share(drawn, share)}"
-    examples = _largest_cells(drawn, keys) if family.family == "same" else ()
-    return Finding(title, examples=examples, family=cells)
-
-
-def _largest_cells(drawn: OneMap, among: Tensor) -> tuple[tuple[int, int], ...]:
-    """Return the largest weights of a long map among some cells, one for each key."""
-    if not is_logarithmic(len(drawn.columns)):
-        return ()
-    cells: dict[str, tuple[int, int]] = {}
-    largest_first = drawn.weights.float()[among].argsort(descending=True)
-    for row, column in among.nonzero()[largest_first].tolist():
-        apart = min((abs(row - other) for other, _ in cells.values()), default=len(among))
-        if apart > len(among) / 12:
-            cells.setdefault(drawn.columns[column].lower(), (row, column))
-        if len(cells) == 4:  # they stand for all
-            break
-    return tuple(cells.values())
+    return Finding(title, family=cells)
 
 
 def _of_signed(drawn: OneMap, asked: tuple[int, int] | None) -> Finding | None:
@@ -233,10 +185,8 @@ def _of_cell(drawn: OneMap, row: int, column: int) -> Finding:
     where, share = "at", float(drawn.weights[row, column])
     if drawn.rows == drawn.columns:
         where = "back at" if column < row else "ahead to"
-        across = [
-            place is not None and n >= place for n, place in zip((row, column), drawn.boundary)
-        ]
-        where = "across at" if across[0] != across[1] else where
+        second = drawn.boundary[1] or 0
+        where = "across at" if (row < second) != (column < second) else where
     looks = "hardly looks" if share < 1 / len(drawn.columns) else "looks"
     if drawn.rows == drawn.columns and row == column:
         return Finding(f"{query} {looks} at itself", _share(drawn, share), cell=(row, column))
@@ -271,33 +221,6 @@ def _of_pooled(drawn: OneMap) -> Finding | None:
     # The last row may cover fewer tokens than the others and count too much, by 1 / rows at most.
     within = (_reach(weights, drawn.is_word[0], 0.5 + 1 / len(weights)) + 1) * cell
     return Finding(f"At least half of {these} attention stays within {within:,} tokens")
-
-
-def _concentration(drawn: OneMap, related: Tensor) -> Finding:
-    """Return how much of the attention between words a few of them get.
-
-    related : the cells of two content words, whose largest weights are named if the few get little.
-    """
-    words, these = drawn.is_word[0], _whose(drawn)
-    received = drawn.weights.double()[words][:, words].mean(0)
-    count = max(1, round(_FEW * len(received)))
-    most = received.topk(count)
-    share = float(most.values.sum() / received.sum())
-    examples = _largest_cells(drawn, related)
-    if share < _MUCH and drawn.weights[examples[0]] >= _CLEAR:
-        title = f"{_of_cell(drawn, *examples[0]).sentence}, the most between content words"
-        return Finding(title, examples=examples)
-    if share < 2 * _FEW:
-        return Finding(f"{these.capitalize()} attention spreads evenly over the words")
-    labels = [label for label, is_word in zip(drawn.rows, words.tolist(), strict=True) if is_word]
-    names = list(dict.fromkeys(quoted(labels[n]) for n in most.indices.tolist()))
-    listed = ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} …"
-    some = f"{count} of {len(received)} words ({listed})"
-    keys = torch.zeros_like(words)
-    keys[words.nonzero()[most.indices, 0]] = True
-    among = words[:, None] & keys & ~torch.eye(len(words), dtype=torch.bool, device="cpu")
-    title = f"{some} get {share:.0%} of {these} attention between words"
-    return Finding(title, examples=_largest_cells(drawn, among))
 
 
 def _reach(weights: Tensor, words: Tensor, share: float = 0.5) -> int:

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import matplotlib as mpl
@@ -335,8 +336,8 @@ def draw_heatmap(
     """Draw a new page, `width` mm wide, or only the map into the axes."""
     drawn, query = selected.map, selected.query
     if width is None:
-        is_short = _is_sentence(drawn) and drawn.is_word[0].sum() <= _FEW_WORDS
-        width = COLUMN_WIDTH if is_short and selected.overview is None else FULL_WIDTH
+        is_narrow = _is_sentence(drawn) and _has_few_words(drawn) and selected.overview is None
+        width = COLUMN_WIDTH if is_narrow else FULL_WIDTH
     colors = None if ax is None else theme_on(ax.get_facecolor())
     with style([*drawn.rows, *drawn.columns, source(drawn.provenance)], theme=colors):
         if ax is not None:
@@ -443,22 +444,19 @@ def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     """Draw title, map, overview and caption."""
     drawn, overview = selected.map, selected.overview
     is_sentence, right = _place_map(page, drawn, beside=overview is not None)
-    finding = claims.of_map(drawn, selected.asked, words=is_sentence)
+    finding = claims.of_map(drawn, selected.asked)
     scale = WeightScale.of(drawn, linear=is_sentence).with_look(look)
     start = _head_map(page, drawn, finding, look, is_sentence=is_sentence) + GAP / 2
-    draw = _draw_sentence if is_sentence else _draw_panel
+    draw = _draw_sentence if is_sentence else partial(_draw_panel, is_alone=overview is None)
     ax, bottom, (left, end) = draw(page, drawn, finding, scale, look, (start, right))
     if overview is not None:
-        if right < page.right:
-            left, end = right + GAP, start
+        left, end = (right + GAP, start) if right < page.right else (left, end + GAP)
         end = draw_overview(page, overview, (left, page.right), end, marked=drawn)
     parts = [source(drawn.provenance), *drawn.notes]
     if drawn.signed:
         parts.insert(1, claims.SIGNED)
     if drawn.masked is not None and not (is_sentence and _is_causal(drawn)):
         parts.insert(1, "hatched: keys that the query may not attend to")
-    if finding is not None and finding.reach is not None:
-        parts.insert(1, f"dashed: {finding.reach} words away")
     if max(drawn.weights.shape) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
     if isinstance(scale.norm, LogNorm):
@@ -489,7 +487,12 @@ def _head_map(
         rest += " and the special tokens, which are hidden"
     more = [] if finding is None else [finding.more]
     says = [where, f"Each row is one word and splits 100%{rest}", *filter(None, more)]
-    return page.paragraph(page.left, top, f"{'. '.join(says)}.", page.room)
+    return page.paragraph(page.left, top, f"{'. '.join(says)}.", page.room, points=_small(page))
+
+
+def _small(page: Page) -> float:
+    """Return the points of notes on a page."""
+    return SMALL_SIZE - 0.5 * (page.width <= WIDE)
 
 
 def _place_map(page: Page, drawn: AttentionMap, *, beside: bool) -> tuple[bool, float]:
@@ -517,15 +520,16 @@ def _draw_panel(
     scale: WeightScale,
     look: Look,
     place: Place,
+    *,
+    is_alone: bool,
 ) -> tuple[Axes, float, Place]:
     """Draw the map as a matrix with its labels and color bars.
 
-    place : the upper and the right edge. Returns the axes, the lower edge, and the left and upper
-    edge of what comes next.
+    place : the upper and the right edge. is_alone : whether no overview follows. Returns the axes,
+    the lower edge, and the left and upper edge of what comes next.
     """
     top, right = place
     ruler, room = page.ruler, right - page.left
-    is_alone = room == page.room
     longest, left = _LONGEST * room, MARGIN + _LABEL
     largest = _LARGEST_ALONE if is_alone else _LARGEST_CELL
     for _ in range(3):  # the size of cells and the room of labels depend on each other
@@ -540,14 +544,10 @@ def _draw_panel(
         across, down = _cell_size(drawn, space, 0.7)  # no narrow column stays empty
     ax = page.axes(left, top, across * n, down * m)
     below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
-    if finding is not None:
-        if finding.cell is not None:
-            frame(ax, finding.cell[::-1], (1, 1))
-        _name_cells(ax, drawn, scale, finding.examples)
-        for offset in () if finding.reach is None else (-finding.reach, finding.reach):
-            places = [offset, n + offset], [0, n]  # the distance that the title names
-            ax.plot(*places, color=theme().claim, linewidth=0.6, linestyle="--")
-        ax.set(xlim=(0, n), ylim=(m, 0))
+    if finding is not None and finding.cell is not None:
+        frame(ax, finding.cell[::-1], (1, 1))
+        if claims.is_logarithmic(n):
+            _name_cell(ax, drawn, scale, finding.cell)
     if look.cbar_ax is not None:
         color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
     elif look.cbar:
@@ -595,18 +595,20 @@ def _draw_sentence(
     shown = torch.zeros_like(linked)  # the cells of the claim
     if finding is not None and finding.family is not None:
         shown |= finding.family
-    claimed = [cell] if cell else (shown & linked).nonzero().tolist()
-    links = strongest_links(drawn.weights.float(), linked, [*map(tuple, claimed)])
+    if cell:
+        shown[cell] = True
+    claimed = [(query, key) for query, key in shown.nonzero().tolist() if query != key]
+    if not cell:
+        claimed = [one for one in claimed if linked[one]]
+    links = strongest_links(drawn.weights.float(), linked, claimed)
     high = 18 if len(drawn.rows) > _MANY_WORDS else 16 if page.width > WIDE else 13
-    arcs = Arcs(links, names, {(query, key) for query, key in claimed}, high * MM)
+    arcs = Arcs(links, names, claimed, high * MM)
     above = arcs.height + names.height
     canvas = page.canvas(page.left, top, right - page.left, above)
     arcs.draw(canvas, top + above, scale.colors)
     names.draw(canvas, top + above)
     wide, tall = grid.size
     ax = page.axes(grid.left, top + above, wide, tall)
-    if cell:
-        shown[cell] = True
     _draw_below(ax, drawn, grid, scale, look, shown)
     bottom = _draw_brackets(page, drawn, grid, top + above + tall)
     if look.cbar_ax is not None:
@@ -663,8 +665,10 @@ def _label_rows(ax: Axes, grid: Grid) -> None:
     for claimed, color in ((False, theme().gray), (True, theme().claim)):
         of = [places[n] for n in shown if (n in rows.claimed) is claimed]
         arrow = Path(_ARROW * [-1 if grid.right_to_left else 1, 1])
-        x, look = [-2 * MM / grid.pitch] * len(of), {"color": color, "markeredgewidth": 0}
-        ax.plot(x, of, linestyle="none", marker=arrow, markersize=6, clip_on=False, **look)
+        ax.plot(
+            [-2 * MM / grid.pitch] * len(of), of, linestyle="none", marker=arrow, markersize=6,
+            color=color, markeredgewidth=0, clip_on=False,
+        )  # fmt: skip
     if grid.right_to_left:
         ax.yaxis.tick_right()
         ax.invert_xaxis()
@@ -694,43 +698,43 @@ def _draw_brackets(page: Page, drawn: AttentionMap, grid: Grid, top: float) -> f
 
 def _draw_scales(page: Page, scale: WeightScale, left: float, top: float, right: float) -> float:
     """Draw what the colors mean, in one line; return the lower edge."""
-    bars, ruler = scale.bars, page.ruler
-    low, ends = scale.norm.vmin or 0.0, [bar.norm.vmax or 0.0 for _, bar in bars]
+    points, low, bars = _small(page), scale.norm.vmin or 0.0, scale.bars
     least = f"{low:.0%}" if low else "0"
-    names = [f"{end:.0%} {name.replace('of ', 'on ', 1)}" for end, (name, _) in zip(ends, bars)]
-    first = ruler.width(least, SMALL_SIZE) + 0.8 * MM
-    wide = [first + (_SCALE + 1 + 4) * MM + ruler.width(name, SMALL_SIZE) for name in names]
-    x = left if left + sum(wide) - 4 * MM <= right else page.left
+    names = [
+        f"{bar.norm.vmax or 0.0:.0%} {'on gray words' if ' and ' in name else name}".strip()
+        for name, bar in bars
+    ]
+    names = [name.replace(" of ", " on ") for name in names]
+    begin = page.ruler.width(least, points) + 0.8 * MM
+    wide = [begin + (_SCALE + 1) * MM + page.ruler.width(name, points) for name in names]
+    x = left if left + sum(wide) + 4 * MM * (len(wide) - 1) <= right else page.left
     canvas = page.canvas(page.left, top, page.room, 1.8 * MM)
-    text: dict[str, Any] = {"fontsize": SMALL_SIZE, "color": theme().muted, "va": "center"}
+    text: dict[str, Any] = {"fontsize": points, "color": theme().muted, "va": "center"}
     for name, room, (_, bar) in zip(names, wide, bars, strict=True):
-        middle, start = top + 0.9 * MM, x + first
-        box = start, start + _SCALE * MM, top + 1.8 * MM, top
+        middle, start, end = top + 0.9 * MM, x + begin, x + begin + _SCALE * MM
+        box = start, end, top + 1.8 * MM, top
         canvas.text(x, middle, least, **text)
         canvas.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
         frame(canvas, (start, top), (_SCALE * MM, 1.8 * MM), theme().faint, 0.3)
-        canvas.text(start + (_SCALE + 1) * MM, middle, name, **text)
-        x += room
+        canvas.text(end + MM, middle, name, **text)
+        x += room + 4 * MM
     return top + 1.8 * MM + GAP / 2
 
 
-def _name_cells(
-    ax: Axes, drawn: AttentionMap, scale: WeightScale, cells: Sequence[tuple[int, int]]
-) -> None:
-    """Enlarge some cells, with their weight and the words of their query and key."""
-    for row, column in cells:
-        weight = float(drawn.weights[row, column])
-        dot: dict[str, Any] = {"markersize": 6, "clip_on": False}
-        dot |= {"markerfacecolor": scale.colors(scale.norm(weight)), "color": theme().claim}
-        ax.plot(column + 0.5, row + 0.5, "o", **dot)
-        is_right = column > len(drawn.columns) / 2
-        text = ax.annotate(
-            f"{literal(drawn.rows[row])} → {literal(drawn.columns[column])} {weight:.0%}",
-            (column + 0.5, row + 0.5), (-5 if is_right else 5, 0), textcoords="offset points",
-            ha="right" if is_right else "left", va="center", fontsize=SMALL_SIZE,
-            color=theme().claim, parse_math=False,
-        )  # fmt: skip
-        text.set_path_effects([withStroke(linewidth=2, foreground=theme().ground)])
+def _name_cell(ax: Axes, drawn: AttentionMap, scale: WeightScale, cell: tuple[int, int]) -> None:
+    """Enlarge a cell of a long map, with its weight and the words of its query and key."""
+    row, column = cell
+    weight = float(drawn.weights[row, column])
+    fill = scale.colors(scale.norm(weight))
+    ax.plot(column + 0.5, row + 0.5, "o", color=theme().claim, markerfacecolor=fill, markersize=6)
+    is_right = column > len(drawn.columns) / 2
+    text = ax.annotate(
+        f"{literal(drawn.rows[row])} → {literal(drawn.columns[column])} {weight:.0%}",
+        (column + 0.5, row + 0.5), (-5 if is_right else 5, 0), textcoords="offset points",
+        ha="right" if is_right else "left", va="center", fontsize=SMALL_SIZE,
+        color=theme().claim, parse_math=False,
+    )  # fmt: skip
+    text.set_path_effects([withStroke(linewidth=2, foreground=theme().ground)])
 
 
 def _draw_bars(page: Page, scale: WeightScale, left: float, top: float, tall: float) -> None:
