@@ -16,10 +16,11 @@ from matplotlib.artist import ArtistInspector
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import LineCollection, QuadMesh
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgba
 from matplotlib.image import AxesImage
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Affine2D, Bbox
 from numpy.typing import ArrayLike, NDArray
@@ -357,8 +358,10 @@ def outline(ax: Axes, cells: Tensor, edges: Edges, linewidth: float = 1.3) -> No
     lines += [
         ((across[n], down[m]), (across[n], down[m + 1])) for m, n in zip(rows, columns, strict=True)
     ]
-    look: dict[str, Any] = {"colors": theme().claim, "linewidths": linewidth, "clip_on": False}
-    ax.add_collection(LineCollection(lines, capstyle="projecting", zorder=3, **look))
+    if lines:
+        path = Path(np.concatenate(lines), [Path.MOVETO, Path.LINETO] * len(lines))
+        look: dict[str, Any] = {"edgecolor": theme().claim, "linewidth": linewidth, "zorder": 3}
+        ax.add_patch(PathPatch(path, fill=False, capstyle="projecting", clip_on=False, **look))
 
 
 @dataclass(frozen=True)

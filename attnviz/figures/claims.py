@@ -110,7 +110,8 @@ def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | Non
         return _of_cell(drawn, *asked)
     unread = sum(map(bool, drawn.sides[0].unknown))
     if unread > (count := m - sum(drawn.special_rows)) / 2:
-        return Finding(f"The model could not read {unread} of these {counted(count, 'word')}")
+        title = f"The model could not read {unread} of these {counted(count, 'word')}"
+        return Finding(title, more="It read unknown tokens: the map shows positions, not words")
     if (found := head_families(drawn)[0]) is not None:
         return _of_family(drawn, *found)
     linked = links_between(drawn)

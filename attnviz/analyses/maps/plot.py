@@ -92,6 +92,7 @@ _WRITTEN_SHARE = 0.1  # of the largest signed weight, from which on a number is 
 # Below a sentence.
 _FEW_WORDS, _MANY_WORDS = 12, 40  # for a column of a journal, and with higher arcs
 _SAID_FROM = 6  # words, from which on a note in the map says what is hatched
+_WHOLE = 0.99  # the least sum of a row of which nothing is missing
 _LEAST_NUMBER = 0.05  # the least weight that is written
 _SCALE = 14  # mm of a color scale
 _ARROW = np.array(
@@ -482,11 +483,13 @@ def _head_map(
     top = page.subtitle(page.left, MARGIN, title, page.room, points=points)
     if not is_sentence:
         return top if title == where else page.subheading(top, where)
-    rest = " among the words above it"
+    splits = "splits 100% among the words above it"
     if drawn.special == "hide":
-        rest += " and the special tokens, which are hidden"
+        splits += " and the special tokens, which are hidden"
+    elif drawn.weights.sum(-1).min() < _WHOLE:
+        splits = "splits less than 100% among the words above it"
     more = [] if finding is None else [finding.more]
-    says = [where, f"Each row is one word and splits 100%{rest}", *filter(None, more)]
+    says = [where, f"Each row is one word and {splits}", *filter(None, more)]
     return page.paragraph(page.left, top, f"{'. '.join(says)}.", page.room, points=_small(page))
 
 
@@ -604,13 +607,13 @@ def _draw_sentence(
     high = 18 if len(drawn.rows) > _MANY_WORDS else 16 if page.width > WIDE else 13
     arcs = Arcs(links, names, claimed, high * MM)
     above = arcs.height + names.height
-    canvas = page.canvas(page.left, top, right - page.left, above)
-    arcs.draw(canvas, top + above, scale.colors)
-    names.draw(canvas, top + above)
     wide, tall = grid.size
     ax = page.axes(grid.left, top + above, wide, tall)
+    canvas = page.canvas(page.left, top, right - page.left, above - 0.1 * MM)
+    arcs.draw(canvas, top + above, scale.colors)
+    names.draw(canvas, top + above)
     _draw_below(ax, drawn, grid, scale, look, shown)
-    bottom = _draw_brackets(page, drawn, grid, top + above + tall)
+    bottom = _draw_brackets(page, drawn, grid, top + above + tall, right)
     if look.cbar_ax is not None:
         color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
     elif look.cbar:
@@ -675,22 +678,24 @@ def _label_rows(ax: Axes, grid: Grid) -> None:
     ax.set_ylim(grid.edges[0][-1], 0)
 
 
-def _draw_brackets(page: Page, drawn: AttentionMap, grid: Grid, top: float) -> float:
+def _draw_brackets(page: Page, drawn: AttentionMap, grid: Grid, top: float, right: float) -> float:
     """Draw brackets below the two texts of a pair, the prompt and what was generated."""
     if not grid.breaks:
         return top
     names = ["first text", "second text"] if drawn.boundary[1] else ["prompt", "generated"]
     below = 3.2 * MM + line_height(SMALL_SIZE)
-    canvas = page.canvas(page.left, top, page.room, below)
+    canvas = page.canvas(page.left, top + MM, right - page.left, below - MM)
+    widths = {name: page.ruler.width(name, _small(page)) for name in names}
     limits = itertools.pairwise([0, grid.breaks[0], len(grid.places)])
     for name, (first, last) in zip(names, limits, strict=True):
         start, end = sorted((grid.places[first], grid.places[last - 1]))
         start, end = start - grid.pitch / 2 + 0.3 * MM, end + grid.pitch / 2 - 0.3 * MM
         xs, ys = [start, start, end, end], [top + high * MM for high in (1.6, 2.4, 2.4, 1.6)]
         canvas.plot(xs, ys, color=theme().muted, linewidth=0.5)
-        style = "italic" if name == "generated" else "normal"
+        style, half = "italic" if name == "generated" else "normal", widths[name] / 2
+        middle = min(max((start + end) / 2, page.left + half), right - half)
         canvas.text(
-            (start + end) / 2, top + 3.2 * MM, name, fontsize=SMALL_SIZE, color=theme().muted,
+            middle, top + 3.2 * MM, name, fontsize=_small(page), color=theme().muted,
             ha="center", va="top", fontstyle=style,
         )  # fmt: skip
     return top + below
@@ -708,7 +713,7 @@ def _draw_scales(page: Page, scale: WeightScale, left: float, top: float, right:
     begin = page.ruler.width(least, points) + 0.8 * MM
     wide = [begin + (_SCALE + 1) * MM + page.ruler.width(name, points) for name in names]
     x = left if left + sum(wide) + 4 * MM * (len(wide) - 1) <= right else page.left
-    canvas = page.canvas(page.left, top, page.room, 1.8 * MM)
+    canvas = page.canvas(page.left, top, right - page.left, 1.8 * MM)
     text: dict[str, Any] = {"fontsize": points, "color": theme().muted, "va": "center"}
     for name, room, (_, bar) in zip(names, wide, bars, strict=True):
         middle, start, end = top + 0.9 * MM, x + begin, x + begin + _SCALE * MM
