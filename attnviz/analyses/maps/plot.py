@@ -503,13 +503,12 @@ def _place_map(page: Page, drawn: AttentionMap, *, beside: bool) -> tuple[bool, 
 
     beside : whether an overview is beside it, where the page is wide enough.
     """
-    two_columns = beside and page.width > WIDE
+    two_columns, room = beside and page.width > WIDE, page.room
     if _is_sentence(drawn):
-        share = COLUMN_WIDTH * MM / page.width if _has_few_words(drawn) else _SHARES[-1]
-        for room in ([share * page.room] if two_columns else []) + [page.room]:
-            right = page.left + room
-            if Grid.of(page, drawn, right).pitch >= PITCH:
-                return True, right
+        if two_columns:
+            room = COLUMN_WIDTH * MM - GAP if _has_few_words(drawn) else _SHARES[-1] * room
+        if Grid.of(page, drawn, page.left + room).pitch >= PITCH:
+            return True, page.left + room
     # The smallest share in which each column has room for its label.
     needed = len(drawn.columns) * SMALLEST_SIZE * 1.2 / 72 + 1.3  # labels and color bar
     share = next((share for share in _SHARES if share * page.room > needed), _SHARES[-1])
