@@ -1,5 +1,7 @@
 """Draw one attention map, or those of all heads: rows are queries, columns keys, color is weight.
 
+A text that has room stands above its map, with arcs between the words that look at each other.
+
 Where the keys are patches of an image, the weights of one query are drawn over the image. Where
 there are too many heads for their maps, each has a cell with the color of what it attends to.
 """
@@ -146,10 +148,11 @@ def heatmap(
 ) -> Axes | list[Axes]:
     """Draw the attention map of one head, or the mean map of several heads or layers.
 
-    Rows are queries and columns are keys. If the keys are patches of an image, the weights of one
-    query are drawn over the image instead. Special tokens and queries with one key have gray cells
-    on a scale of their own; setting a scale or colors makes all cells alike. From 48 keys on, the
-    scale is logarithmic.
+    The words of a text stand above their columns, with arcs from queries to the keys that they look
+    at. Rows are queries and columns are keys. With `ax`, and for longer texts, labels are along
+    both sides, and from 48 keys on the scale is logarithmic. If the keys are patches of an image,
+    the weights of one query are drawn over the image instead. Special tokens and queries with one
+    key have gray cells on a scale of their own; setting a scale or colors makes all cells alike.
 
     Parameters
     ----------
