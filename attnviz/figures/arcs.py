@@ -158,13 +158,6 @@ class Grid:
         empty = torch.nan if values.is_floating_point() else False
         return spaced.masked_fill(gaps | gaps[:, None], empty)
 
-    def filled(self, cells: Tensor) -> Tensor:
-        """Return flags (m, n) of cells, at gaps those of the cells to the upper right."""
-        before, after = (
-            np.where(self.cells < 0, np.roll(self.cells, n), self.cells) for n in (1, -1)
-        )
-        return cells[before][:, after]
-
 
 @dataclass(frozen=True)
 class Names:

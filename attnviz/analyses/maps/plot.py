@@ -635,13 +635,14 @@ def _draw_below(
     written = None
     if is_large if look.annot is None else look.annot:
         written = grid.spaced(weights >= max(1 / n, _LEAST_NUMBER))
-    masked = None if drawn.masked is None else grid.filled(drawn.masked)
+    masked = None if drawn.masked is None else grid.spaced(drawn.masked)
     scale = replace(scale, uninformative=grid.spaced(scale.uninformative), masked=masked)
     thin = {"linewidth": 0.6 if grid.pitch > 3 * MM else 0.25}
     points = NUMBER_SIZE - TEXT_SIZE + grid.rows.points
     look = replace(look, mesh=thin | dict(look.mesh))
-    _draw_weights(ax, grid.spaced(weights), scale, look, grid.edges, written, _percent, points)
-    outline(ax, grid.spaced(claimed), grid.edges)
+    cells, edges = grid.spaced(weights), grid.edges
+    _draw_weights(ax, cells, scale, look, edges, written, lambda one: f"{100 * one:.0f}", points)
+    outline(ax, grid.spaced(claimed), edges)
     wide, tall = grid.size
     if n >= _SAID_FROM and _is_causal(drawn):
         ax.text(
@@ -652,10 +653,6 @@ def _draw_below(
     _label_rows(ax, grid)
 
 
-def _percent(weight: float) -> str:
-    return f"{100 * weight:.0f}"
-
-
 def _label_rows(ax: Axes, grid: Grid) -> None:
     """Write the word of each row, or of every second, with an arrow to its cells."""
     rows, (places, _) = grid.rows, grid.middles()
@@ -664,8 +661,8 @@ def _label_rows(ax: Axes, grid: Grid) -> None:
     size = min(rows.points, max(SMALLEST_SIZE, every * grid.height * 72 / 1.15))
     ticks = ax.set_yticks(places[shown], [rows.words[n] for n in shown], fontsize=size)
     for n, tick in zip(shown, ticks, strict=True):
-        for label in (tick.label1, tick.label2):
-            label.set(parse_math=False, **rows.look(n))
+        label = tick.label2 if grid.right_to_left else tick.label1
+        label.set(parse_math=False, **rows.look(n))
     ax.tick_params(axis="y", length=0, pad=(ARROW - 0.2 * MM) * 72)
     for claimed, color in ((False, theme().gray), (True, theme().claim)):
         of = [places[n] for n in shown if (n in rows.claimed) is claimed]
