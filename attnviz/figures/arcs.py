@@ -18,9 +18,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.colors import Colormap
-from matplotlib.patches import PathPatch, Polygon
+from matplotlib.patches import PathPatch, Polygon, Rectangle
 from matplotlib.path import Path
-from matplotlib.patheffects import withStroke
+from matplotlib.patheffects import AbstractPathEffect, withStroke
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -29,14 +29,18 @@ from attnviz.figures.claims import is_right_to_left, spelled
 from attnviz.figures.layout import Page, Ruler, face, line_height
 from attnviz.figures.style import MM, SMALLEST_SIZE, TEXT_SIZE, WIDE, theme
 from attnviz.heads import OneMap
+from attnviz.results.axis import is_word
 from attnviz.results.text import literal
 
 Link: TypeAlias = tuple[int, int, float]  # query, key and weight
 Cell: TypeAlias = tuple[int, int]  # query and key
+_Set: TypeAlias = tuple[float, float, float]  # left edge, baseline and width of a word
 
 _MOST_LINKS, _LEAST = 5, 0.12  # arcs at most, and the least weight of one
 _GAP = 1.2 * MM  # between the words of a line
 _BREAK = 1.4 * MM  # more before the second text, and before what was generated
+_CAP = 5.2 / 72  # inches of a capital letter, in a paragraph
+_ENDS = frozenset(".!?")  # of sentences
 _HEAD = 1.5 * MM  # the height of an arrow's head
 _APART = 1.3 * MM  # between the arcs that end at one word
 _CURVE = [Path.MOVETO, *[Path.CURVE4] * 3]
@@ -303,3 +307,115 @@ class Arcs:
         look = {"color": theme().claim, "fontsize": self.names.sentence.points, **face("bold")}
         text = canvas.text(x, y, f"{weight:.0%}", ha="center", zorder=5, **look)
         text.set_path_effects([withStroke(linewidth=3, foreground=theme().ground)])
+
+
+# --- a text of too many words for one line
+
+
+def sentences_of(drawn: OneMap) -> list[int]:
+    """Return the number of the sentence of each word, -1 of special tokens."""
+    numbers, number = [], 0
+    for n, word in enumerate(drawn.rows):
+        is_special = any(drawn.special_rows[n : n + 1])
+        numbers.append(-1 if is_special else number)
+        number += word in _ENDS and not is_special
+    return numbers
+
+
+def distant_links(weights: Tensor, linked: Tensor, words: Sequence[str]) -> list[Link]:
+    """Return the four strongest links (m, n) of words that are apart, one for each two words."""
+    links: list[Link] = []
+    for query, key in linked.nonzero()[weights[linked].argsort(descending=True)].tolist():
+        weight, few = float(weights[query, key]), min(len(words[query]), len(words[key])) < 3
+        if weight < _LEAST or len(links) == 4:
+            break
+        spelled = {words[query].casefold(), words[key].casefold()}
+        others = [{words[one].casefold() for one in link[:2]} for link in links]
+        if not few and abs(query - key) > 2 and spelled not in others:
+            links.append((query, key, weight))
+    return links
+
+
+def draw_paragraph(
+    page: Page,
+    drawn: OneMap,
+    links: Sequence[Link],
+    claimed: Collection[Cell],
+    top: float,
+    colors: Colormap,
+) -> float:
+    """Write a text sentence by sentence, with its links between boxed words; return its end.
+
+    A dashed box is around the word that looks, a solid one around the word that is looked at.
+    """
+    is_wide, count, start = page.width > WIDE, len(drawn.rows), drawn.generated_from
+    step, points = (6.6 if is_wide else 5.6) * MM, TEXT_SIZE - 0.5 * (not is_wide)
+    bold = {word for link in links for word in link[:2]}
+    words = tuple(map(literal, drawn.rows))
+    italic = count if start is None else start
+    sentence = Sentence(words, (False,) * count, bold, italic, points)
+    numbers = sentences_of(drawn)
+    places = _set(page, sentence, numbers, top, step)
+    _, bottom, _ = places[max(places)]
+    canvas = page.canvas(page.left, top, page.room, bottom + 1.5 * MM - top)
+    halo: list[AbstractPathEffect] = [withStroke(linewidth=1.4, foreground=theme().ground)]
+    for n, (x, y, _) in places.items():
+        text = canvas.text(x, y, words[n], fontsize=points, zorder=4, **sentence.look(n))
+        text.set_path_effects(halo)
+    for number in range(max(numbers) + 1 if max(numbers) else 0):
+        _, y, _ = places[numbers.index(number)]
+        canvas.text(page.left, y, f"{number + 1}", fontsize=points - 1, color=theme().muted)
+    largest = max((weight for *_, weight in links), default=1.0)
+    for query, key, weight in links:
+        is_claim = (query, key) in claimed
+        color = theme().claim if is_claim else colors(0.25 + 0.55 * weight / largest)
+        for word, line in ((query, (0, (2, 1))), (key, "solid")):
+            x, y, width = places[word]
+            corner, size = (x - 0.5 * MM, y - _CAP - 0.6 * MM), (width + MM, _CAP + 1.4 * MM)
+            box = Rectangle(corner, *size, facecolor=theme().ground, edgecolor=color, zorder=3)
+            box.set(linestyle=line, linewidth=0.7 if word == query else 1.1)
+            canvas.add_patch(box)
+        _connect(canvas, places[query], places[key], color, weight)
+        x, y, width = places[query]
+        text = canvas.text(
+            x + width + 0.8 * MM, y - _CAP - 0.2 * MM, f"{weight:.0%}", fontsize=points - 1,
+            color=color if is_claim else theme().muted, zorder=6, **face("bold"),
+        )  # fmt: skip
+        text.set_path_effects(halo)
+    return bottom + 3 * MM
+
+
+def _set(
+    page: Page, text: Sentence, sentences: Sequence[int], top: float, step: float
+) -> dict[int, _Set]:
+    """Return the left edge, the baseline and the width of each word: each sentence on its own."""
+    widths, left = text.widths(page.ruler), page.left + 4.5 * MM
+    places: dict[int, _Set] = {}
+    x, y, before = left, top, -1
+    for n, word in enumerate(text.words):
+        if sentences[n] < 0:
+            continue
+        is_mark = not is_word(word)
+        if sentences[n] > before or (x + widths[n] > page.right - 2 * MM and not is_mark):
+            x, y = left, y + step
+        x -= _GAP * (is_mark and x > left)
+        places[n], before = (x, y, widths[n]), sentences[n]
+        x += widths[n] + _GAP
+    return places
+
+
+def _connect(canvas: Axes, query: _Set, key: _Set, color: Any, weight: float) -> None:
+    """Draw an arrow from one box to another: above a line, or between two lines."""
+    above, below = _CAP + 0.6 * MM, -0.8 * MM
+    (start, tail, wide), (end, tip, broad) = query, key
+    start, end, apart = start + wide / 2, end + broad / 2, tip - tail
+    tail, tip = tail - (below if apart > 0 else above), tip - (below if apart < 0 else above)
+    bend = 0.55 * (tip - tail) if apart else -3.6 * MM
+    turn = tip - (bend if apart else -bend)
+    curve = Path([(start, tail), (start, tail + bend), (end, turn), (end, tip)], _CURVE)
+    for tint, extra in ((theme().ground, 2.2), (color, 0.0)):
+        wide = 0.4 + 2.2 * weight + extra
+        canvas.add_patch(PathPatch(curve, fill=False, edgecolor=tint, linewidth=wide, zorder=2))
+    neck = tip + math.copysign(_HEAD, turn - tip)
+    head = [(end - 0.8 * MM, neck), (end + 0.8 * MM, neck), (end, tip)]
+    canvas.add_patch(Polygon(head, facecolor=color, linewidth=0, zorder=3))

@@ -26,6 +26,7 @@ SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
 ON_LOGARITHMIC_SCALE = "colors on a logarithmic scale"
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
 _LEADS = 2 / 3  # of the largest weight, from which on content words are the finding
+_SEEN = 0.5  # the weight from which on it is the finding of a head that rests, too
 _RULES = {
     "previous": "Words look at the word before them", "next": "Words look at the word after them",
     "itself": "Words look at themselves",
@@ -112,13 +113,7 @@ def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | Non
     if unread > (count := m - sum(drawn.special_rows)) / 2:
         title = f"The model could not read {unread} of these {counted(count, 'word')}"
         return Finding(title, more="It read unknown tokens: the map shows positions, not words")
-    if (found := head_families(drawn)[0]) is not None:
-        return _of_family(drawn, *found)
-    linked = links_between(drawn)
-    if not linked.any() or not drawn.weights.isfinite().all():
-        return None
-    if (read := _most_read(drawn)) is not None:
-        return read
+    found, linked = head_families(drawn)[0], links_between(drawn)
     some = "word"
     if (start := drawn.generated_from) is not None:
         linked[:start], some = False, "generated word"
@@ -128,7 +123,14 @@ def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | Non
     leading = weights * (rows[:, None] & columns)
     weights = leading if leading.max() >= _LEADS * weights.max() else weights
     row, column = divmod(int(weights.argmax()), n)
-    if (largest := float(weights[row, column])) < 2 / n:
+    largest = float(weights[row, column])
+    if found is not None and (largest < _SEEN or not found[0].resting):
+        return _of_family(drawn, *found)
+    if not linked.any() or not drawn.weights.isfinite().all():
+        return None
+    if (read := _most_read(drawn)) is not None:
+        return read
+    if largest < 2 / n:
         more = f"No {some} gives another more than {largest:.0%}; evenly it is {1 / n:.0%}"
         return Finding(f"No {some} stands out", more=more)
     return _of_cell(drawn, row, column)

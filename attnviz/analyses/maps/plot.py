@@ -34,7 +34,17 @@ from attnviz.analyses.maps import compute
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures import claims, figure
-from attnviz.figures.arcs import ARROW, PITCH, Arcs, Grid, Names, strongest_links
+from attnviz.figures.arcs import (
+    ARROW,
+    PITCH,
+    Arcs,
+    Grid,
+    Names,
+    distant_links,
+    draw_paragraph,
+    sentences_of,
+    strongest_links,
+)
 from attnviz.figures.cells import (
     CellImage,
     Edges,
@@ -93,6 +103,8 @@ _SHARES = 0.55, 0.6, 0.64  # of the width, for a map with an overview beside it
 _WRITTEN_SHARE = 0.1  # of the largest signed weight, from which on a number is written
 # Below a sentence.
 _FEW_WORDS, _MANY_WORDS = 12, 40  # for a column of a journal, and with higher arcs
+_MOST_SENTENCES, _MOST_WORDS = 11, 250  # that are written out above a map
+_LARGEST_MAP = 5.2  # inches of the map below a text that is written out
 _SAID_FROM = 6  # words, from which on a note in the map says what is hatched
 _WHOLE = 0.99  # the least sum of a row of which nothing is missing
 _LEAST_NUMBER = 0.05  # the least weight that is written
@@ -450,8 +462,12 @@ def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     is_sentence, right = _place_map(page, drawn, beside=overview is not None)
     finding = claims.of_map(drawn, selected.asked)
     scale = WeightScale.of(drawn, linear=is_sentence).with_look(look)
-    start = _head_map(page, drawn, finding, look, is_sentence=is_sentence) + GAP / 2
+    is_text = not is_sentence and _is_paragraph(drawn)
+    start = _head_map(page, drawn, finding, look, is_sentence, is_text) + GAP / 2
     draw = _draw_sentence if is_sentence else partial(_draw_panel, is_alone=overview is None)
+    if is_text:
+        start = _write_text(page, drawn, finding, scale, start) + GAP
+        right = min(right, page.left + max(_LARGEST_MAP, COLUMN_WIDTH * MM))
     ax, bottom, (left, end) = draw(page, drawn, finding, scale, look, (start, right))
     if overview is not None:
         left, end = (right + GAP, start) if right < page.right else (left, end + GAP)
@@ -474,18 +490,22 @@ def _head_map(
     drawn: AttentionMap,
     finding: claims.Finding | None,
     look: Look,
-    *,
     is_sentence: bool,
+    is_text: bool,
 ) -> float:
     """Write the title, and which head it is; return the lower edge."""
     where = title = drawn.where
+    has_arcs = is_sentence or is_text
     if finding is not None:
-        title = finding.title if is_sentence else finding.sentence
-    points = TITLE_SIZE - (is_sentence and page.width <= WIDE)
+        title = finding.title if has_arcs else finding.sentence
+    points = TITLE_SIZE - (has_arcs and page.width <= WIDE)
     title = title if look.title is None else look.title
     top = page.subtitle(page.left, MARGIN, title, page.room, points=points)
-    if not is_sentence:
+    if not has_arcs:
         return top if title == where else page.subheading(top, where)
+    if is_text:
+        lead = f"{where}. The strongest links between words: a dashed box looks at a solid one."
+        return page.paragraph(page.left, top, lead, page.room, points=_small(page))
     splits = "splits 100% among the words above it"
     if drawn.special == "hide":
         splits += " and the special tokens, which are hidden"
@@ -573,6 +593,36 @@ def _is_sentence(drawn: AttentionMap) -> bool:
 
 def _has_few_words(drawn: AttentionMap) -> bool:
     return int(drawn.is_word[0].sum()) <= _FEW_WORDS
+
+
+def _is_paragraph(drawn: AttentionMap) -> bool:
+    """Whether a text of too many words for one line is short enough to be written out."""
+    if not _is_sentence(drawn) or len(drawn.rows) > _MOST_WORDS:
+        return False
+    from_right = claims.is_right_to_left("".join(drawn.rows))
+    return max(sentences_of(drawn)) < _MOST_SENTENCES and not from_right
+
+
+def _write_text(
+    page: Page,
+    drawn: AttentionMap,
+    finding: claims.Finding | None,
+    scale: WeightScale,
+    top: float,
+) -> float:
+    """Write the text with its strongest links, those of the claim in its color."""
+    linked = claims.links_between(drawn)
+    claimed: list[tuple[int, int]] = []
+    if finding is not None and finding.family is not None and (finding.family & linked).any():
+        linked &= finding.family
+        claimed = [(query, key) for query, key in linked.nonzero().tolist()]
+    weights = drawn.weights.float()
+    links = distant_links(weights, linked, drawn.rows)
+    if finding is not None and finding.cell is not None:
+        claimed = [finding.cell]
+        others = [link for link in links if link[:2] != finding.cell]
+        links = [(*finding.cell, float(weights[finding.cell])), *others[:3]]
+    return draw_paragraph(page, drawn, links, claimed, top, scale.colors)
 
 
 def _is_causal(drawn: AttentionMap) -> bool:
