@@ -377,8 +377,9 @@ def draw_paragraph(
             canvas.add_patch(box)
         _connect(canvas, places[query], places[key], color, weight)
         x, y, width = places[query]
+        last = page.right - page.ruler.width(share := f"{weight:.0%}", points, "bold")
         text = canvas.text(
-            x + width + 0.8 * MM, y - _CAP - 0.2 * MM, f"{weight:.0%}", fontsize=points - 1,
+            min(x + width + 0.8 * MM, last), y - _CAP - 0.7 * MM, share, fontsize=points - 1,
             color=color if is_claim else theme().muted, zorder=6, **face("bold"),
         )  # fmt: skip
         text.set_path_effects(halo)

@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
-from attnviz.heads import FAMILIES, Maps, OneMap, Statistic, family_keys, head_families
+from attnviz.heads import (
+    FAMILIES,
+    Maps,
+    OneMap,
+    family_keys,
+    head_families,
+    resting_heads,
+)
 from attnviz.results import AxisGeometry
 from attnviz.results.axis import TokenGroups, content_words, is_word, locate
 from attnviz.results.text import counted, literal, with_minus
@@ -98,7 +105,6 @@ def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | Non
 
     asked : the cell of the words that were asked for.
     """
-    m, n = drawn.weights.shape
     if any(side.patches or side.seconds for side in drawn.sides):
         return None
     if drawn.signed:
@@ -110,11 +116,17 @@ def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | Non
     if asked is not None:
         return _of_cell(drawn, *asked)
     unread = sum(map(bool, drawn.sides[0].unknown))
-    if unread > (count := m - sum(drawn.special_rows)) / 2:
+    if unread > (count := len(drawn.rows) - sum(drawn.special_rows)) / 2:
         title = f"The model could not read {unread} of these {counted(count, 'word')}"
         return Finding(title, more="It read unknown tokens: the map shows positions, not words")
-    found, linked = head_families(drawn)[0], links_between(drawn)
-    some = "word"
+    return _of_words(drawn)
+
+
+def _of_words(drawn: OneMap) -> Finding | None:
+    """Return which rule a head follows, or which word looks at which."""
+    family, linked, some = _of_family(drawn), links_between(drawn), "word"
+    if family is not None and family.family is not None:
+        linked = linked & ~family.family  # of a head that rests, what it looks at besides
     if (start := drawn.generated_from) is not None:
         linked[:start], some = False, "generated word"
     sides = zip((drawn.rows, drawn.columns), drawn.is_word, strict=True)
@@ -122,13 +134,13 @@ def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | Non
     weights = drawn.weights.float().masked_fill(~linked, 0.0)
     leading = weights * (rows[:, None] & columns)
     weights = leading if leading.max() >= _LEADS * weights.max() else weights
-    row, column = divmod(int(weights.argmax()), n)
+    row, column = divmod(int(weights.argmax()), n := weights.shape[1])
     largest = float(weights[row, column])
-    if found is not None and (largest < _SEEN or not found[0].resting):
-        return _of_family(drawn, *found)
+    if family is not None and (largest < _SEEN or not any(resting_heads(drawn))):
+        return family
     if not linked.any() or not drawn.weights.isfinite().all():
         return None
-    if (read := _most_read(drawn)) is not None:
+    if family is None and (read := _most_read(drawn)) is not None:
         return read
     if largest < 2 / n:
         more = f"No {some} gives another more than {largest:.0%}; evenly it is {1 / n:.0%}"
@@ -148,8 +160,11 @@ def links_between(drawn: OneMap) -> Tensor:
     return linked if drawn.masked is None else linked & ~drawn.masked
 
 
-def _of_family(drawn: OneMap, family: Statistic, share: float) -> Finding:
-    """Return which rule a head follows, and the cells of its keys."""
+def _of_family(drawn: OneMap) -> Finding | None:
+    """Return which rule a head follows, and the cells of its keys; None without any."""
+    if (found := head_families(drawn)[0]) is None:
+        return None
+    family, share = found
     keys = family_keys(drawn)[FAMILIES.index(family)].expand(drawn.weights.shape)
     cells = keys & drawn.is_word[0][:, None]
     title = f"{_RULES.get(family.family, f'{family.words} {family.rule}')}: {_share(drawn, share)}"

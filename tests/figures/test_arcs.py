@@ -1,6 +1,7 @@
 """The sentence above a map: words exactly above their columns, and arcs between the right ones."""
 
 import itertools
+import math
 import re
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
-from matplotlib.patches import PathPatch
+from matplotlib.patches import PathPatch, Rectangle
 from readable_text import check_texts
 
 import attnviz
@@ -36,9 +37,10 @@ def above(ax):
     return [text for text in texts if text not in numbers], numbers
 
 
-def arcs(ax):
+def arcs(ax, canvas=None):
     """Return the (start, end, color, width) of each arc, in inches of the page."""
-    curves = [patch for patch in ax.figure.axes[1].patches if isinstance(patch, PathPatch)]
+    canvas = canvas or ax.figure.axes[1]
+    curves = [patch for patch in canvas.patches if isinstance(patch, PathPatch)]
     return [
         (
             *curve.get_path().vertices[[0, -1], 0],
@@ -213,6 +215,49 @@ def test_one_head_of_a_few_words_is_as_wide_as_a_column(train, model):
     assert width(train) == pytest.approx(183)  # with all heads
     assert width(train, layer=1, head=2, width=120) == pytest.approx(120)
     assert width(model.attend(TWENTY_FIVE), layer=1, head=2) == pytest.approx(183)
+
+
+CURIE = (
+    "Marie Curie was born in Warsaw in 1867. She moved to Paris to study physics, because the "
+    "university in Warsaw did not admit women. There she met Pierre, who gave her a corner of his "
+    "laboratory. Together they discovered two elements, polonium and radium. Her daughter Irene "
+    "worked in the same laboratory and won the same prize. Both of them died of the radiation that "
+    "they had studied."
+)
+
+
+@pytest.mark.parametrize("width", [89, 140])
+def test_a_longer_text_is_written_out_with_boxes_around_what_is_claimed(model, width):
+    drawn = attnviz.attention_map(model.attend(CURIE), layer=0, head=1)
+    ax = attnviz.plot.heatmap(drawn, width=width)
+    check_texts(ax.figure)
+    text = ax.figure.axes[0]
+    words = [one for one in text.texts if not re.fullmatch(r"\d{1,2}%?", one.get_text())]
+    assert [one.get_text() for one in words] == list(drawn.rows[1:-1])
+    numbers = [one.get_text() for one in text.texts if re.fullmatch(r"\d", one.get_text())]
+    assert numbers == list("123456")
+    boxes = {"--": [], "-": []}
+    for box in text.patches:
+        if isinstance(box, Rectangle) and to_hex(box.get_edgecolor()) == LIGHT.claim:
+            x, y = box.get_center()
+            places = [math.dist((x, y), middle(one, ax.figure)) for one in words]
+            line = "-" if box.get_linestyle() in ("-", "solid") else "--"
+            boxes[line].append(words[int(np.argmin(places))].get_text())
+    assert boxes == {"--": ["won"], "-": ["prize"]}
+    assert ax.figure.texts[0].get_text() == "“won” looks ahead to “prize”"
+    row, column = drawn.rows.index("won"), drawn.rows.index("prize")
+    shares = [one.get_text() for one in text.texts if to_hex(one.get_color()) == LIGHT.claim]
+    assert shares == [f"{drawn.weights[row, column]:.0%}"]
+    assert max(arc[3] for arc in arcs(ax, text) if arc[2] == LIGHT.claim) == pytest.approx(
+        0.4 + 2.2 * float(drawn.weights[row, column])
+    )
+
+
+def middle(text, figure):
+    """Return the middle of a text in inches from the top left corner of the page."""
+    box = text.get_window_extent()
+    _, high = figure.get_size_inches()
+    return (box.x0 + box.x1) / 2 / figure.dpi, high - (box.y0 + box.y1) / 2 / figure.dpi
 
 
 def test_rows_that_are_no_shares_of_the_words_say_so(train):

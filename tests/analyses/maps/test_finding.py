@@ -94,6 +94,15 @@ def test_function_words_lead_where_they_are_seen_first(drawn):
     assert finding.title == "“the” looks back at another “the”"
 
 
+def test_a_link_leads_before_the_rest_of_a_head_from_half_of_the_attention_on(drawn):
+    weights = shifted(-9)
+    assert of_map(replace(drawn, weights=weights)).title == "Words rest on special tokens: 91%"
+    for weight, title in ((0.7, "“station” looks back at “train”"), (0.4, "Words rest on")):
+        weights[5] = (1 - weight) / 8
+        weights[5, 2] = weight
+        assert of_map(replace(drawn, weights=weights)).title.startswith(title)
+
+
 def test_a_word_of_the_other_text_is_across(drawn):
     weights = torch.full((9, 9), 0.005)
     weights[5, 2] = 0.6

@@ -173,6 +173,9 @@ def map_rows(facts, said):
     return {"how": how, "hidden": "hidden" if is_hidden else None}
 
 
+MAPS.words("The strongest links between words: a dashed box looks at a solid one.")
+
+
 @MAPS.sentence("<share> between words")
 def map_scale(facts, said):
     """The end of the scale: the largest weight of a cell between two words."""
