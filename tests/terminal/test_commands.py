@@ -103,7 +103,7 @@ def test_seven_words_give_a_seven_by_seven_map_with_rows_that_sum_to_one(capsys)
     weights = np.array(data["weights"])
     assert weights.shape == (7, 7)
     np.testing.assert_allclose(weights.sum(1), 1, atol=1e-6)
-    numbers = [text for text in texts_in_svg("x.svg") if text == f"{weights[4, 1]:.2f}"[1:]]
+    numbers = [text for text in texts_in_svg("x.svg") if text == f"{100 * weights[4, 1]:.0f}"]
     assert numbers, "the weight from station to train is written into its cell"
 
 
