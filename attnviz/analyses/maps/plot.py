@@ -162,9 +162,10 @@ def heatmap(
 
     The words of a text stand above their columns, with arcs from queries to the keys that they look
     at. Rows are queries and columns are keys. With `ax`, labels are along both sides. A longer text
-    is written out above the map; from 48 keys on, its scale is logarithmic. If the keys are patches of an image,
-    the weights of one query are drawn over the image instead. Special tokens and queries with one
-    key have gray cells on a scale of their own; setting a scale or colors makes all cells alike.
+    is written out above the map; from 48 keys on, its scale is logarithmic. If the keys are patches
+    of an image, the weights of one query are drawn over the image instead. Special tokens and
+    queries with one key have gray cells on a scale of their own; setting a scale or colors makes
+    all cells alike.
 
     Parameters
     ----------
