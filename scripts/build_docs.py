@@ -61,6 +61,7 @@ HIDDEN = {
     "index.md": ("navigation", "toc"),
     "errors.md": ("navigation", "toc"),
     "architectures.md": ("navigation", "toc"),
+    "guides/beside-other-tools.md": ("navigation", "toc"),
     "lessons.md": ("navigation",),
     "gallery.md": ("toc",),
     "cheat-sheet.md": ("toc",),
