@@ -35,6 +35,7 @@ from .errors import InputError as InputError
 from .errors import ModelError as ModelError
 from .errors import OutputError as OutputError
 from .interactive.page import View as View
+from .interactive.page import demo as demo
 from .interactive.page import view as view
 from .io.export import save_result as save_result
 from .models.architectures import Architecture as Architecture

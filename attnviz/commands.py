@@ -29,6 +29,7 @@ __all__ = ["COMMANDS"]
 _FIGURE = "output force width caption json"
 _MAP = f"stack {_FIGURE}"
 _PAGE = "output force open"
+_OF_LOAD = "device_map offload_folder processor special_tokens target_tokenizer tokenizer"
 
 
 @Command(
@@ -48,8 +49,10 @@ def heatmap(call: Call) -> int:
     layer, head = call.values.get("layer"), call.values.get("head")
     result = call.attend(layers=layer, heads=head)
 
-    from attnviz.analyses.maps.compute import rank_heads
-    from attnviz.analyses.maps.plot import draw_heatmap, select_map
+    with progress_bar("drawing"):
+        from attnviz.analyses.maps.compute import rank_heads
+        from attnviz.analyses.maps.plot import draw_heatmap, select_map
+        from attnviz.figures.claims import of_map
 
     drawn = select_map(
         result,
@@ -62,7 +65,7 @@ def heatmap(call: Call) -> int:
     ranking = ranking.of_layer(layer) if words is None and isinstance(layer, int) else ranking
     return call.report(
         drawn.map,
-        drawn.map,
+        *drawn.map.printed(of_map(drawn.map, drawn.asked), console.width),
         ranking,
         draw=lambda: draw_heatmap(drawn, **call.look).get_figure(root=True),
     )
@@ -75,11 +78,12 @@ def heads(call: Call) -> int:
     result = call.attend(layers=layer)
 
     from attnviz.analyses.maps.compute import head_maps, rank_heads
+    from attnviz.figures.claims import of_heads
 
     ranking = rank_heads(result)
     shown = ranking if layer is None else ranking.of_layer(layer)
     maps = head_maps(result, **call.values)
-    return call.report(maps, maps, shown)
+    return call.report(maps, f"[bold]{of_heads(maps)}[/]", maps, shown)
 
 
 @Command(
@@ -115,11 +119,9 @@ def view(call: Call) -> int:
             )
 
     from attnviz.interactive.page import view as make_page
-    from attnviz.results import AgreementReport
 
     page = make_page(result, compare=other, **options)
-    shown = (one for one in (result, other) if one is not None)
-    return call.save_page(page, AgreementReport.joined(one.checked_agreement for one in shown))
+    return call.save_page(page, page.checked_agreement)
 
 
 def _explained_tokens(call: Call) -> int:
@@ -140,6 +142,13 @@ def _explained_tokens(call: Call) -> int:
     if {"pair", "image", "audio"} & set(call.inputs):
         raise InputError("--explain reads one text and nothing else. Leave the other input out.")
     return int(generated) - 1
+
+
+@Command("demo", "demo.html", _PAGE, PAGE_SUFFIXES, "reading five texts", without=_OF_LOAD)
+def demo(call: Call) -> int:
+    """Write a page to begin with: attention in five texts, the senses of a word, and a shift."""
+    page = call.compute()
+    return call.save_page(page, page.checked_agreement)
 
 
 Command("steps", "steps.png", _MAP, without="mode", defaults={"mode": "full"})()
@@ -193,7 +202,7 @@ def _check_sentences(values: dict[str, Any]) -> None:
     read_sentences(values["word"], values.get("sentences"))
 
 
-Command("senses", "senses.png", arguments="word", first=_check_sentences)()
+Command("senses", "senses.png", arguments="word", draws="details", first=_check_sentences)()
 Command("shift", "shift.png", draws="details", doing="splitting the shift")()
 Command("explain", "explain.png", doing="explaining the prediction")()
 Command("ablate", "ablation.png", doing="ablating heads")()
@@ -229,10 +238,10 @@ def explore(call: Call) -> int:
 @Command("compare", "comparison.png", arguments="models texts", without="model", loads=True)
 def compare(call: Call) -> int:
     """Compare checkpoints head by head over a corpus: which heads changed, with intervals."""
-    from attnviz.analyses.survey.corpus import check_corpus_name
+    from attnviz.analyses.survey.corpus import check_corpus
     from attnviz.models.checkpoint import locate_checkpoint
 
-    check_corpus_name(call.values["texts"])
+    check_corpus(call.values["texts"])
     for name in call.values["models"]:
         locate_checkpoint(name)  # a wrong name is an error before the others are read
     call.values["models"] = [partial(call.load, name) for name in call.values["models"]]
@@ -265,7 +274,7 @@ def models(call: Call) -> int:
     "",
     None,
     "model host port max_tokens time_limit open_browser",
-    without="model device_map offload_folder tokenizer processor special_tokens target_tokenizer",
+    without=f"model {_OF_LOAD}",
     loads=True,
 )
 def serve(call: Call) -> int:

@@ -178,7 +178,7 @@ def expect_words(text: object, subject: str) -> str:
 
 def is_unicode(text: str) -> bool:
     """Return whether a text has no surrogates, which stand for bytes that could not be decoded."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return text.encode(errors="replace").decode() == text
 
 
 def expect_unicode(text: str, subject: str) -> None:

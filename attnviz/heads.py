@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.results import Axis, AxisGeometry, Special, row_shares
+from attnviz.results import Axis, AxisGeometry, Provenance, Special, row_shares
 from attnviz.results.agreement_report import LINEAR
+from attnviz.results.axis import find_words
 
 _BLOCK_WEIGHTS = {"cpu": 2**18, "cuda": 2**23}  # of one head, in the rows processed at once
 _LEAST = 0.25, 0.5  # weight beyond even weights: of other rules, and of a head that rests
@@ -588,11 +589,24 @@ class OneMap(Maps):
 
     layer: int | tuple[int, ...]
     special: Special
+    boundary: tuple[int | None, int | None]
+    provenance: Provenance
 
     @property
     def layers(self) -> tuple[int, ...]:
         """The layer, or the layers that were averaged."""
         return (self.layer,) if isinstance(self.layer, int) else self.layer
+
+    @property
+    def generated_from(self) -> int | None:
+        """The first query that the model generated; None without one, or of pieces."""
+        text = self.provenance.text
+        if self.provenance.generated is None or text is None or not self.is_text:
+            return None
+        prompt = [text[slice(*span)] for span in find_words(text)]
+        places = [n for n in range(len(self.rows)) if not any(self.special_rows[n : n + 1])]
+        begins = [self.rows[n] for n in places[: len(prompt)]] == prompt
+        return next(iter(places[len(prompt) :]), None) if begins else None
 
 
 def head_families(maps: Maps) -> list[tuple[Statistic, float] | None]:

@@ -1,11 +1,11 @@
 """“check” tells its senses apart, but not clearly better than the words around it
 
-Each dot is “check” in one of {n} sentences. Without context, the nearest centroid of a sense,
+Each line is “check” in one of {n} sentences. Without context, the nearest centroid of a sense,
 computed without that sentence, is correct for {static:.0%} (chance {check.chance:.0%}); in each
 layer from {check.since} on for {least:.0%} or more, and at the output for {last:.0%} ({low:.0%} to
 {high:.0%}). This need not be attention: the mean static embedding of the other words is correct for
 {context:.0%}, and no difference can be shown (p = {p:.2f}). Nor does it show that the most attended
-words, in color, determine the sense. Over all {words} bundled words, accuracy is {start:.0%}
+words, underlined, determine the sense. Over all {words} bundled words, accuracy is {start:.0%}
 without context, {others:.0%} by the other words, and {end:.0%} at the output (chance {chance:.0%}):
 there the word is right and the other words are not in {more} sentences, the reverse in {less} (p =
 {p_all:.3f}). The sentences were written with clear cues and are few: this is an illustration, not a

@@ -61,6 +61,7 @@ HIDDEN = {
     "index.md": ("navigation", "toc"),
     "errors.md": ("navigation", "toc"),
     "architectures.md": ("navigation", "toc"),
+    "guides/beside-other-tools.md": ("navigation", "toc"),
     "lessons.md": ("navigation",),
     "gallery.md": ("toc",),
     "cheat-sheet.md": ("toc",),
@@ -227,6 +228,9 @@ def place(file: Path) -> str | None:
     if name in WRITTEN | COMPUTED:
         return (WRITTEN | COMPUTED)[name]
     if match := re.fullmatch(r"gallery/(images/fig.*)", name):
+        return match[1]
+    if match := re.fullmatch(r"gallery/(guides/images/.*)", name):
+        publish(file, match[1])
         return match[1]
     if match := re.fullmatch(r"gallery/(fig\w+)\.py", name):
         return f"figures/{match[1]}.md"

@@ -1,7 +1,8 @@
-"""Draw every figure of the gallery, and write the page that shows them.
+"""Draw every figure of the gallery and of the guides, and write the page that shows the gallery.
 
 Each script in gallery/ draws one figure. Its docstring is the title and the caption; the script
-computes the values in braces. Only figures that changed are drawn, unless --all is given.
+computes the values in braces. The pictures of the guides are what their code draws. Only figures
+that changed are drawn, unless --all is given.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
+import guide_pictures
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import typer
@@ -56,8 +58,12 @@ def scripts() -> list[Path]:
 
 def models_of(script: Path) -> list[NamedModel]:
     """Return the models that a script loads by their short names."""
-    source = script.read_text(encoding="utf-8")
-    return [model for name, model in NAMED.items() if f'"{name}"' in source]
+    return models_in(script.read_text(encoding="utf-8"))
+
+
+def models_in(source: str) -> list[NamedModel]:
+    """Return the models that code names, as strings or behind --model."""
+    return [m for name, m in NAMED.items() if f'"{name}"' in source or f"--model {name}" in source]
 
 
 def sha256(files: Iterable[Path]) -> str:
@@ -152,8 +158,27 @@ def draw_all(
     return failed
 
 
+def draw_guides(wanted: list[guide_pictures.Drawing], guides: Path, package: str) -> list[str]:
+    """Draw the pictures of guides; return the code that failed."""
+    failed = []
+    for drawing in wanted:
+        start = time.perf_counter()
+        try:
+            guide_pictures.draw(drawing, guides, package)
+            seconds = f"{time.perf_counter() - start:.1f} s"
+            console.print(f"{drawing.guide}: {', '.join(drawing.pictures)}  {seconds}")
+        except Exception:
+            failed.append(f"{drawing.guide}: {drawing.code.strip().splitlines()[-1]}")
+            console.print(f"[bold red]{drawing.guide} failed[/]")
+            console.print(traceback.format_exc(), markup=False)
+    guide_pictures.forget(guides)
+    return failed
+
+
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help="Draw only these scripts.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Draw only these scripts and guides.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Draw all figures.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also overwrite read-only pictures.")
@@ -167,11 +192,20 @@ def main(
     known = json.loads(index.read_text(encoding="utf-8")) if index.exists() else {}
     built = {name: Entry(**entry) for name, entry in known.items()}
     available = {script.stem: script for script in scripts()}
-    if unknown := set(names or ()) - set(available):
+    guides = {guide.stem: guide for guide in sorted((GALLERY / "guides").glob("*.md"))}
+    if unknown := set(names or ()) - set(available) - set(guides):
         sys.exit(f"Unknown gallery scripts: {', '.join(unknown)}. See {GALLERY}.")
     chosen = [script for name, script in available.items() if name in (names or available)]
     wanted = [s for s in chosen if everything or stale(s, built.get(s.stem), current)]
+    in_guides = [
+        drawing
+        for name, guide in guides.items()
+        for drawing in guide_pictures.drawings(guide)
+        if drawing.pictures and name in (names or guides)
+        if everything or guide_pictures.is_stale(drawing, GALLERY / "guides", current)
+    ]
     needed = {model for script in wanted for model in models_of(script)}
+    needed |= {model for drawing in in_guides for model in models_in(drawing.code)}
     if missing := sorted(model.name for model in needed if not model.is_here):
         sys.exit(f"Models are missing. Run 'python scripts/fetch_models.py {' '.join(missing)}'.")
     failed = draw_all(wanted, built, current, force=force)
@@ -183,8 +217,11 @@ def main(
     with atomic(GALLERY / "README.md") as file:
         file.write_text(page(entries), encoding="utf-8")
     console.print(f"{len(wanted) - len(failed)} drawn, {len(available) - len(wanted)} unchanged")
+    failed_in_guides = draw_guides(in_guides, GALLERY / "guides", current)
     if failed:
         sys.exit(f"{len(failed)} of {len(wanted)} scripts failed: {', '.join(failed)}.")
+    if failed_in_guides:
+        sys.exit(f"{len(failed_in_guides)} drawings of guides failed: {failed_in_guides}.")
 
 
 if __name__ == "__main__":

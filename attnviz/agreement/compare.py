@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -68,6 +68,7 @@ _MAPS = STAGES[3:5]
 _TERMS = ("capped_bias", "bias", "mask", "sinks")  # of all heads, or one for each
 _SIZES = ("largest_by_head", "differences", "own_errors")
 _FAR = 88.0  # no logarithm of a weight above the smallest normal number is further from 0
+_FIRST_ROWS = 16  # of a map, which tell whether its scores are shifted
 _AT_ONCE = 2**18  # numbers of maps that are measured together on a CPU
 _BYTES = 14 * 8  # that measuring one takes: 14 maps in float64
 
@@ -424,12 +425,13 @@ def _measure_vectors(x: Tensor, y: Tensor, z: Tensor, ignored: Tensor | None) ->
     return found | dict(zip(_SIZES, sizes, strict=True)) | {"largest": largest}
 
 
-def _differences(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-    """Return y - x and z - x, (2, …), in the precision of x."""
-    both = x.new_empty(2, *x.shape)
-    both[0].copy_(y)
-    both[1].copy_(z)
-    return both.sub_(x)
+def _differences(x: Tensor, y: Tensor, z: Tensor, room: Tensor | None = None) -> Iterator[Tensor]:
+    """Yield y - x, then z - x in the same memory, in the precision of x.
+
+    room : a tensor like x to overwrite. Fresh memory costs several times an operation in a cache.
+    """
+    room = torch.empty_like(x) if room is None else room
+    return (room.copy_(other).sub_(x) for other in (y, z))
 
 
 def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, heads: slice) -> Maps:
@@ -441,23 +443,29 @@ def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, hea
     shown = shown[heads] if shown is not None and len(shown) > 1 else shown
     fine, coarse = dtypes(joined)
     ours, run = (record.scores(dtype=dtype) for dtype in (torch.float64, fine))
-    measured: Maps = {("", "ends"): (ends := _ends(ours, None))}
+    # A GPU would have to be waited for.
+    centered = ours.device.type != "cpu" or bool("scores" in values and values["shifted"].any())
+    measured: Maps = {("", "ends"): (ends := _ends(ours, None, centered))}
     if "scores" in values:
-        errors = _ends(_differences(ours, values["scores"][heads], run), shown)
-        of_ours = ends if shown is None else _ends(ours, shown)
+        both = _differences(ours, values["scores"][heads], run)
+        errors = [_ends(difference, shown, centered) for difference in both]
+        of_ours = ends if shown is None else _ends(ours, shown, centered)
         measured["scores", "ends"] = torch.stack((of_ours, *errors), 1)
         measured["scores", "shifted"] = values["shifted"][heads]
     if not values.keys() & {"weights", "head output", "output"}:
         return measured
     weights = record.weights(dtype=torch.float64, scores=ours)
     run = record.weights(dtype=fine, scores=run)
-    # Logarithms of weights, up to a number for each row.
-    logs, rounded = (ours - ends[..., :1]).float().nan_to_num_(0.0, neginf=-_FAR), weights.float()
-    lowest = (logs * rounded.sign()).amin(-1)  # of those with a weight
+    rounded, logs = weights.float(), torch.empty(3, *ours.shape, device=ours.device)
+    # Those of ours, up to a number for each row; then those of the others.
+    logs[0].copy_(ours.sub_(ends[..., :1])).nan_to_num_(0.0, neginf=-_FAR)
+    lowest = rounded.sign().mul_(logs[0]).amin(-1)  # of those with a weight
     measured["", "rows"] = torch.stack((lowest, weights.amax(-1)), -1)
     if "weights" in values:
-        sides = (weights, values["weights"][heads], run)
-        found = _of_weights(*sides, logs, shown, PRECISIONS[fine].tiny)
+        model = values["weights"][heads]
+        for log, difference in zip(logs[1:], _differences(weights, model, run, ours), strict=True):
+            log.copy_(difference)
+        found = _of_weights(rounded, model, run, logs, shown, PRECISIONS[fine].tiny)
         measured |= {("weights", name): number for name, number in found.items()}
     if not values.keys() & {"head output", "output"}:
         return measured
@@ -508,10 +516,14 @@ def _by_head(blocks: Sequence[Maps], ignored: Tensor | None) -> Maps:
     return maps
 
 
-def _ends(scores: Tensor, shown: Tensor | None) -> Tensor:
-    """Return the largest, the smallest and the mean of the scores of each row that are shown."""
+def _ends(scores: Tensor, shown: Tensor | None, centered: bool) -> Tensor:
+    """Return the largest, the smallest and the mean of the scores of each row that are shown.
+
+    centered : whether the mean of whole rows is needed; else it is 0.
+    """
     if shown is None:
-        mean = scores.mean(-1, keepdim=True)
+        rows = *scores.shape[:-1], 1
+        mean = scores.mean(-1, keepdim=True) if centered else scores.new_zeros(rows)
     else:  # what is hidden may be any number
         sums = scores.masked_fill(shown == 0, 0.0).sum(-1, keepdim=True)
         mean = sums / shown.sum(-1, keepdim=True).clamp(min=1)
@@ -526,9 +538,14 @@ def is_shifted(joined: AttentionRecord, scores: Tensor, hidden: Tensor | None, n
     """
     if joined.sinks is not None or not joined.through_interface:
         return torch.ones(len(scores), 1, 1, dtype=torch.bool, device=scores.device)
-    seen = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
-    largest = seen.amax(-1).reshape(n, -1)
-    shifted = ~((largest != 0) & (largest != -torch.inf)).any(1)
+    for rows in (_FIRST_ROWS, None) if scores.device.type == "cpu" else (None,):
+        seen = scores[:, :rows]
+        if hidden is not None:
+            seen = seen.masked_fill(hidden[:, :rows], -torch.inf)
+        largest = seen.amax(-1).reshape(n, -1)
+        shifted = ~((largest != 0) & (largest != -torch.inf)).any(1)
+        if rows is not None and not shifted.any():
+            break  # nearly always
     return shifted[:, None].expand(-1, len(scores) // n).reshape(-1, 1, 1)
 
 
@@ -537,29 +554,29 @@ def _of_weights(
 ) -> Numbers:
     """Measure what weights alone have: the slope of their logarithms, and exact zeros.
 
-    logs : those of ours, up to a number for each row. Differences are rounded to float32 after they
-    were computed: log y - log x = log1p((y - x) / x).
+    ours : (heads, m, n), rounded to float32. logs : of ours, up to a number for each row, and the
+    differences y - x and z - x, (3, heads, m, n), rounded to float32 after they were computed.
+    They are overwritten: log y - log x = log1p((y - x) / x).
 
     Returns the sums of each head, and of its "rows" (heads, m, 5): the number and the sum of the
     logarithms of z, the largest differences of y and z, and the largest weight that should be 0.
     """
-    values = torch.empty(3, *ours.shape, device=ours.device)
-    rounded, values[0], values[1:] = ours.float(), logs, _differences(ours, model, run)
-    errors = values[1:].amax(-1).maximum(-values[1:].amin(-1))
+    errors = logs[1:].abs().amax(-1)
     leaking = torch.zeros_like(errors[0])
     # Below the smallest normal number of the dtype a logarithm is mostly rounding.
-    usable = rounded.minimum(torch.minimum(model, run).float()).gt_(tiny)
+    usable = torch.minimum(model, run).float()
+    usable = torch.minimum(usable, ours, out=usable).gt_(tiny)
     if shown is not None:
-        leaking = rounded.maximum(model.abs()).nan_to_num_(1.0, 1.0).mul_(1 - shown).amax(-1)
+        leaking = ours.maximum(model.abs()).nan_to_num_(1.0, 1.0).mul_(1 - shown).amax(-1)
         usable *= shown
     # -inf where the model's weight is less than 1e-7 of ours, and NaN where both are 0.
-    values[1:].div_(rounded).log1p_().nan_to_num_(0.0, _FAR, -_FAR)
-    values *= usable
+    logs[1:].div_(ours).log1p_().nan_to_num_(0.0, _FAR, -_FAR)
+    logs *= usable
     count = usable.sum(-1, keepdim=True)
     # Centered in each row, x are centered scores up to rounding; so y need not be centered.
-    values[0].sub_(values[0].sum(-1, keepdim=True) / count.clamp(min=1)).mul_(usable)
-    rows = torch.stack((count.squeeze(-1), values[2].sum(-1), *errors, leaking), -1)
-    return {"rows": rows, **regression(values.flatten(2))}
+    logs[0].sub_(logs[0].sum(-1, keepdim=True) / count.clamp(min=1)).mul_(usable)
+    rows = torch.stack((count.squeeze(-1), logs[2].sum(-1), *errors, leaking), -1)
+    return {"rows": rows, **regression(logs.flatten(2))}
 
 
 def _measure_output(
@@ -583,7 +600,7 @@ def _measure_output(
         for n in (0, 1)
     )
     found = _measure_vectors(x, model, z, ignored)
-    differences = _differences(x, model, z)
+    differences = torch.stack((model - x, z - x))
     if ignored is not None:
         differences.masked_fill_(ignored, 0.0)
     differences = differences.flatten(2)  # (2, L, m·d_model)

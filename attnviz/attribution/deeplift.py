@@ -214,7 +214,7 @@ class DeepLift(AttentionTracer):
         if not moves(scores):
             return original(scores)
         scores = scores.to(options.get("dtype") or scores.dtype)
-        gate = None if self.gate is None else self.gate_over(self.gate, scores)
+        gate = self.gate_over(self.gate, scores)
         if gate is None:
             return softmax(scores)
         closed = ~gate.reshape(-1, 1, *gate.shape[-2:])

@@ -151,7 +151,7 @@ def delete(target: Target, words: Words) -> Tensor:
 class AttentionKnockout(tracing.AttentionTracer):
     """Masks every attention by a gate (N, 1, T, T) while N texts run; counts those in `count`."""
 
-    def __init__(self, gate: Tensor, places: Places | None = None) -> None:
+    def __init__(self, gate: Tensor | None, places: Places | None = None) -> None:
         super().__init__(places)
         self.gate, self.count = gate, 0
 
@@ -330,7 +330,8 @@ class HeadRun:
             causal &= not tracing.by_head(mix.weights.detach(), 1)[..., 0, 1:].any().item()
 
         with stored.record(), gated(gate):
-            _, numbers = tracing.trace_run(target.readout, target.inputs, tracing.MixTracer(note))
+            tracer = tracing.AttentionTracer(on_mix=note)
+            _, numbers = tracing.trace_run(target.readout, target.inputs, tracer)
         if not mixes:
             raise ModelError(
                 f"No attention of {target.model.name} could be traced, so no head can be ablated. "
@@ -372,12 +373,11 @@ class HeadRun:
         """Return what a number () of the run loses without each head to first order, (L, H)."""
         mixed = [mix for _, mix in self.mixes]
         tracing.expect_gradients(number)
-        gradients = torch.autograd.grad(number, mixed, allow_unused=True)
+        gradients = torch.autograd.grad(number, mixed, materialize_grads=True)
         effects = []
         for mix, gradient, other in zip(mixed, gradients, replacement, strict=True):
-            slope = torch.zeros_like(mix) if gradient is None else gradient
             difference = tracing.by_head(mix.detach(), 1)[0] - other
-            terms = tracing.by_head(slope, 1)[0][:, self.rows] * difference[:, self.rows]
+            terms = tracing.by_head(gradient, 1)[0][:, self.rows] * difference[:, self.rows]
             effects.append(terms.double().sum((-2, -1)).cpu())
         estimate = torch.stack(effects)
         if not estimate.isfinite().all():
@@ -433,8 +433,7 @@ class HeadRun:
             patching = HeadPatching(
                 batch, replacement, rows, fixed, self.gate, layer=first, hidden=hidden
             )
-            skipping = self.stored.skip(block or 0, len(batch)) if can_start else nullcontext()
-            with skipping, patching:
+            with self.stored.skip(block or 0, len(batch)), patching:
                 parts.append(measure(target.outputs(len(batch))))
             if hidden and not patching.hides:
                 raise ModelError(
@@ -465,21 +464,18 @@ class HeadPatching(AttentionKnockout):
         layer: int = 0,
         hidden: Sequence[int] = (),
     ) -> None:
-        T = replacement[0].shape[-2]
-        every = torch.ones(T, T, dtype=torch.bool, device=replacement[0].device)
-        super().__init__((every if gate is None else gate).expand(len(heads), 1, T, T))
+        T, device = replacement[0].shape[-2], replacement[0].device
+        super().__init__(None if gate is None else gate.expand(len(heads), 1, T, T))
         self.heads, self.replacement = heads, replacement
         self.rows, self.fixed = rows, fixed
-        self.layer = layer
-        self.is_hiding, self.hides = len(hidden) > 0, False  # hides: whether a score was hidden
-        self.shown = gates_without(T, [[hidden]], every.device)[0]
+        self.layer, self.hides = layer, False  # hides : whether a score was hidden
+        self.shown = gates_without(T, [[hidden]], device)[0] if hidden else None
 
     def softmax(
         self, original: tracing.Elementwise, scores: Tensor, options: Mapping[str, Any]
     ) -> Tensor:
         """Return the softmax, where the heads of each copy do not see the hidden keys."""
-        shown = self.gate_over(self.shown, scores) if self.is_hiding else None
-        if shown is not None:
+        if (shown := self.gate_over(self.shown, scores)) is not None:
             by_copy = tracing.by_head(scores, len(self.heads)).clone()
             for copy, head in self._heads_here():
                 by_copy[copy, head] = by_copy[copy, head].masked_fill(~shown, -torch.inf)
@@ -493,7 +489,7 @@ class HeadPatching(AttentionKnockout):
         outputs = tracing.by_head(mixed, len(self.heads))
         if self.fixed is not None:
             outputs = self.fixed[self.layer].expand_as(outputs).clone()
-        if not self.is_hiding:
+        if self.shown is None:
             for copy, head in self._heads_here():
                 outputs[copy, head, self.rows] = self.replacement[self.layer][head, self.rows]
         self.layer += 1
@@ -516,12 +512,11 @@ def measure_without(
     """
     outputs = [outputs_of(target) for target in targets]
     before, after = [], []
-    for number, target in enumerate(targets):
+    for target in track(targets, "ablating heads"):
         run = HeadRun.of(target)
         means = replace_outputs(run, "mean", outputs)
         chosen = run.every_head if sets is None else sets
-        with part(number, len(targets), "ablating heads"):
-            after.append(run.without(chosen, means, measure=NextTokens.means, hidden=hidden))
+        after.append(run.without(chosen, means, measure=NextTokens.means, hidden=hidden))
         before.append(NextTokens.means(run.numbers.detach()))
     return torch.stack(before), torch.stack(after)
 
@@ -564,9 +559,10 @@ def replace_outputs(run: HeadRun, how: Ablation, others: Sequence[Outputs] = ())
 def outputs_of(target: Target, inputs: Mapping[str, Tensor] | None = None) -> list[Tensor]:
     """Return the head outputs of each layer in a text, by default the target's, (H, T, d_v)."""
     outputs: list[Tensor] = []
-    with (
-        torch.no_grad(),
-        tracing.MixTracer(lambda mix: outputs.append(tracing.by_head(mix.mixed, 1)[0])),
-    ):
+
+    def note(mix: tracing.TracedAttention) -> None:
+        outputs.append(tracing.by_head(mix.mixed, 1)[0])
+
+    with torch.no_grad(), tracing.AttentionTracer(on_mix=note):
         base_of(target.readout.module)(**(target.inputs if inputs is None else inputs))
     return outputs

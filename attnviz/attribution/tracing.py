@@ -63,14 +63,18 @@ def is_among(value: object, tensors: Sequence[Tensor]) -> bool:
 class AttentionTracer(TorchFunctionMode):
     """Follows attention weights while a model runs. Subclasses override the methods.
 
-    places : where each attention module is among all tokens, of an encoder and a decoder.
-    place : that of the attention that runs.
+    places : where each attention module is among all tokens, of an encoder and a decoder. on_mix :
+    takes each attention, in the graph of gradients. place : that of the attention that runs.
     """
 
-    def __init__(self, places: Places | None = None) -> None:
+    def __init__(
+        self,
+        places: Places | None = None,
+        on_mix: Callable[[TracedAttention], object] | None = None,
+    ) -> None:
         super().__init__()
         self.place = EVERYWHERE
-        self._places, self._hooks = places or {}, ExitStack()
+        self._places, self._on_mix, self._hooks = places or {}, on_mix, ExitStack()
         self._weights: list[Tensor] = []
 
     def __enter__(self) -> Self:
@@ -113,11 +117,13 @@ class AttentionTracer(TorchFunctionMode):
             return bias * beta + mixed if (beta := kwargs.get("beta", 1)) else mixed
         return self.other(name, func, args, kwargs)
 
-    def gate_over(self, gate: Tensor, scores: Tensor) -> Tensor | None:
+    def gate_over(self, gate: Tensor | None, scores: Tensor) -> Tensor | None:
         """Return which of the keys of scores a gate (…, T, T) allows; None of other keys.
 
         A sink that is a parameter stands behind the keys, and is always read.
         """
+        if gate is None:
+            return None
         gate = gate[..., self.place.queries, self.place.keys]
         if scores.shape[-1] == gate.shape[-1] + 1:
             gate = pad(gate, (0, 1), value=True)
@@ -129,7 +135,11 @@ class AttentionTracer(TorchFunctionMode):
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
         """Return the product of weights and values."""
-        return weights @ values
+        mixed = weights @ values
+        if self._on_mix is None:
+            return mixed
+        self._on_mix(TracedAttention(weights, values, mixed, self.place))
+        return mixed.clone()  # the model may change it in place
 
     def other(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return the result of any other function."""
@@ -157,22 +167,6 @@ class AttentionTracer(TorchFunctionMode):
     def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
         """Return an output with its bias."""
         return output + bias
-
-
-class MixTracer(AttentionTracer):
-    """Passes each attention of a run to a function, in the graph of gradients."""
-
-    def __init__(
-        self, on_mix: Callable[[TracedAttention], object], places: Places | None = None
-    ) -> None:
-        super().__init__(places)
-        self._on_mix = on_mix
-
-    def mix(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Return the product of weights and values, and pass it on."""
-        mixed = weights @ values
-        self._on_mix(TracedAttention(weights, values, mixed, self.place))
-        return mixed.clone()  # the model may change it in place
 
 
 @contextmanager

@@ -256,11 +256,13 @@ def _are_causal(calls: Sequence[AttentionCall]) -> list[bool]:
         if weights.shape[-2] == weights.shape[-1] > 1:
             same.setdefault((weights.device, weights.shape[::2]), []).append(index)
     causal = [False] * len(calls)
-    for indices in same.values():  # a device is waited for once
-        largest = torch.stack([calls[index].attention.weights.amax(1) for index in indices])
-        later = largest.triu(1).flatten(2).any(2).all(1)
-        for index, flag in zip(indices, later.tolist(), strict=True):
-            causal[index] = not flag
+    for indices in same.values():
+        for rows in (1, None):  # the first query nearly always tells; a device is waited for once
+            some = [calls[index].attention.weights[:, :, :rows].amax(1) for index in indices]
+            later = torch.stack(some).triu(1).flatten(2).any(2).all(1).tolist() if some else ()
+            indices = [index for index, flag in zip(indices, later, strict=True) if not flag]
+        for index in indices:
+            causal[index] = True
     return causal
 
 

@@ -523,10 +523,10 @@ def changed_batch(
         for one in (one for one in chosen if one.kind == kind):
             original = originals[one.number]
             regions = _regions(batch, kind, batch.axes[kind][one.number], original)
+            own = changed[start : start + len(one.rows)]
             for position in one.rows.any(0).nonzero().flatten().tolist():
                 other = _other(original, regions, position)
-                for row in one.rows[:, position].nonzero().flatten().tolist():
-                    changed[start + row][regions[position]] = other
+                own[one.rows[:, position], *regions[position]] = other
             start += len(one.rows)
         inputs[argument] = copy_to(device, changed)
     return Rows(inputs, chosen, of_rows, source)

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -20,7 +20,8 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgba
 from matplotlib.image import AxesImage
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Affine2D, Bbox
@@ -45,6 +46,7 @@ from attnviz.heads import Maps
 from attnviz.results import AxisGeometry, Landmark
 from attnviz.results.text import literal, with_minus
 
+Edges: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]  # of rows and of columns
 _NO_GEOMETRY = AxisGeometry()
 _ROOM_FOR_NUMBER = {"x": 0.4, "y": 0.25}  # inches from one number of a scale to the next
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
@@ -62,14 +64,14 @@ def pool_largest(weights: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.where(largest >= -least, largest, least) if (weights < 0).any() else largest
 
 
-def weight_norm(weights: Tensor) -> Normalize:
+def weight_norm(weights: Tensor, *, logarithmic: bool) -> Normalize:
     """Return the scale of attention weights (…, n) of n keys.
 
     It ends at the largest weight, which alone has the darkest color. A logarithmic scale begins at
     a third of even weights, a linear one at 0.
     """
     top, keys = float(weights.max()), weights.shape[-1]
-    if is_logarithmic(keys):
+    if logarithmic:
         return LogNorm(1 / (BELOW_EVEN * keys), max(top, BELOW_EVEN / keys))
     return Normalize(0.0, max(top, 1e-12))
 
@@ -129,9 +131,10 @@ class Look:
         """What is meant for `Axes.pcolormesh`."""
         return {name: value for name, value in self.mesh.items() if name not in _UNDERSTOOD}
 
-    def say(self, weight: float) -> str:
-        """Return the number that is written into a cell."""
-        return format(weight, self.mesh["fmt"]) if "fmt" in self.mesh else decimals(weight)
+    @property
+    def say(self) -> Callable[[float], str] | None:
+        """How the numbers in cells are written, if that was set."""
+        return None if "fmt" not in self.mesh else lambda one: format(one, self.mesh["fmt"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,15 +149,17 @@ class WeightScale:
     name: str = ""  # what uninformative cells are
 
     @classmethod
-    def of(cls, maps: Maps, weights: Tensor | None = None) -> WeightScale:
+    def of(cls, maps: Maps, weights: Tensor | None = None, *, linear: bool = False) -> WeightScale:
         """Return the scale of some maps. If no cell is informative, all count as such.
 
         Signed weights have one scale, which ends at the largest on both sides.
 
-        weights : those of several maps on one scale, in place of the maps' own.
+        weights : those of several maps on one scale, in place of the maps' own. linear : whether
+        the scale is linear whatever the number of keys.
         """
         weights, uninformative = maps.weights if weights is None else weights, maps.uninformative
-        if maps.signed or uninformative.all() or is_logarithmic(weights.shape[-1]):
+        logarithmic = is_logarithmic(weights.shape[-1]) and not linear
+        if maps.signed or uninformative.all() or logarithmic:
             uninformative = torch.zeros_like(uninformative)
         if maps.signed:
             size = weights.float().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
@@ -162,8 +167,8 @@ class WeightScale:
         largest = weights.reshape(-1, *uninformative.shape).nan_to_num(0.0, 0.0, 0.0).amax(0)
         neutral = None
         if uninformative.any():
-            neutral = weight_norm(largest.masked_fill(~uninformative, 0.0))
-        norm = weight_norm(largest.masked_fill(uninformative, 0.0))
+            neutral = weight_norm(largest.masked_fill(~uninformative, 0.0), logarithmic=False)
+        norm = weight_norm(largest.masked_fill(uninformative, 0.0), logarithmic=logarithmic)
         return cls(norm, neutral, uninformative, maps.masked, name=maps.uninformative_name)
 
     def with_look(self, look: Look) -> WeightScale:
@@ -237,15 +242,15 @@ def draw_cells(
     norm: Normalize,
     *,
     lines: bool = True,
-    extent: tuple[int, int] | None = None,
+    edges: Edges | None = None,
     **mesh: Any,
 ) -> QuadMesh:
     """Draw numbers (m, n) as cells, the first row on top. Masked numbers stay blank.
 
-    extent : the rows and columns that the cells cover, if they are pooled. mesh : for `pcolormesh`.
+    edges : of the rows and of the columns, if they are not 0, 1, 2 … mesh : for `pcolormesh`.
     """
     m, n = values.shape
-    down, across = extent or (m, n)
+    down, across = edges or (np.arange(m + 1.0), np.arange(n + 1.0))
     # A matrix with more cells is drawn as one image, which keeps files small.
     vector = m * n <= (64 * 64 if lines else 32 * 32)
     look: dict[str, Any] = {
@@ -254,14 +259,14 @@ def draw_cells(
         "rasterized": not vector,
     }
     drawn = ax.pcolormesh(
-        np.linspace(0, across, n + 1),
-        np.linspace(0, down, m + 1),
+        across,
+        down,
         values.masked_fill(values < HIDDEN, torch.nan).numpy(),
         cmap=colors,
         norm=norm,
         **(look | mesh),
     )
-    ax.set(xlim=(0, across), ylim=(down, 0), xticks=[], yticks=[])
+    ax.set(xlim=across[[0, -1]], ylim=down[[-1, 0]], xticks=[], yticks=[])
     ax.grid(visible=False)  # axes of the user may have one
     ax.spines[:].set_visible(False)
     return drawn
@@ -327,18 +332,21 @@ def write_numbers(
     points: float = NUMBER_SIZE,
     *,
     shown: Tensor | None = None,
+    edges: Edges | None = None,
     **text: Any,
 ) -> None:
     """Write each number into its cell, in a color with contrast.
 
     say : a function that formats a number, or the texts of the cells. shown : the cells whose
-    number is written, (m, n); by default all. text : for `Axes.text`.
+    number is written, (m, n); by default all. edges : as in `draw_cells`. text : for `Axes.text`.
     """
+    edges = edges or (np.arange(len(values) + 1.0), np.arange(values.shape[1] + 1.0))
+    down, across = ((one[1:] + one[:-1]) / 2 for one in edges)  # the middles
     for (i, j), value in np.ndenumerate(values.numpy()):
         if shown is not None and not shown[i, j]:
             continue
         fill: Any = mesh.cmap(mesh.norm(value)) if value > HIDDEN else theme().ground
-        place, color = (j + 0.5, i + 0.5), theme().readable_on(fill)
+        place, color = (float(across[j]), float(down[i])), theme().readable_on(fill)
         number = say(value) if callable(say) else say[i][j]
         look: dict[str, Any] = {"fontsize": points, "color": color, "ha": "center", "va": "center"}
         ax.text(*place, number, **(look | normalize_kwargs(text, Text)))
@@ -361,6 +369,27 @@ def frame(
     """Draw a frame around some cells, by default in the color of the claim."""
     look: dict[str, Any] = {"edgecolor": color or theme().claim, "linewidth": linewidth}
     ax.add_patch(Rectangle(corner, *size, fill=False, clip_on=False, zorder=3, **look))
+
+
+def outline(ax: Axes, cells: Tensor, edges: Edges, linewidth: float = 1.3) -> None:
+    """Draw one line around some cells (m, n), in the color of the claim.
+
+    edges : as in `draw_cells`.
+    """
+    down, across = edges
+    inside = np.pad(cells.numpy(), 1)
+    rows, columns = (inside[1:, 1:-1] != inside[:-1, 1:-1]).nonzero()
+    lines = [
+        ((across[n], down[m]), (across[n + 1], down[m])) for m, n in zip(rows, columns, strict=True)
+    ]
+    rows, columns = (inside[1:-1, 1:] != inside[1:-1, :-1]).nonzero()
+    lines += [
+        ((across[n], down[m]), (across[n], down[m + 1])) for m, n in zip(rows, columns, strict=True)
+    ]
+    if lines:
+        path = Path(np.concatenate(lines), [Path.MOVETO, Path.LINETO] * len(lines))
+        look: dict[str, Any] = {"edgecolor": theme().claim, "linewidth": linewidth, "zorder": 3}
+        ax.add_patch(PathPatch(path, fill=False, capstyle="projecting", clip_on=False, **look))
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ head, or the mean of several? Does it stand out from even weights?
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,19 +16,30 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
-from attnviz.heads import FAMILIES, Maps, OneMap, family_keys, head_families
+from attnviz.heads import (
+    FAMILIES,
+    Maps,
+    OneMap,
+    family_keys,
+    head_families,
+    resting_heads,
+)
 from attnviz.results import AxisGeometry
-from attnviz.results.axis import TokenGroups, content_words, locate
+from attnviz.results.axis import TokenGroups, content_words, is_word, locate
 from attnviz.results.text import counted, literal, with_minus
 
 LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a linear scale
 SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
 ON_LOGARITHMIC_SCALE = "colors on a logarithmic scale"
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
+_LEADS = 2 / 3  # of the largest weight, from which on content words are the finding
+_SEEN = 0.5  # the weight from which on it is the finding of a head that rests, too
+_RULES = {
+    "previous": "Words look at the word before them", "next": "Words look at the word after them",
+    "itself": "Words look at themselves",
+    "same": "Repeated words look at the same word elsewhere",
+}  # fmt: skip
 _FEWEST_ROWS = 3
-_FEW = 0.05  # of the words
-_MUCH = 5 * _FEW  # of the attention, from which on a few words say what a head does
-_CLEAR = 0.1  # of a query's attention, from which on one key says something of a long map
 
 
 def is_logarithmic(keys: int) -> bool:
@@ -36,8 +48,23 @@ def is_logarithmic(keys: int) -> bool:
 
 
 def quoted(word: str) -> str:
-    """Return a word of a text in quotation marks, as it can be drawn."""
-    return f"“{literal(word)}”"
+    """Return a word of a text in quotation marks, as it can be drawn.
+
+    A word of a right-to-left script is isolated, so that it keeps its place in the sentence.
+    """
+    shown = literal(word)
+    return f"“\u2068{shown}\u2069”" if is_right_to_left(word) else f"“{shown}”"
+
+
+def is_right_to_left(text: str) -> bool:
+    """Return whether most letters of a text are of a right-to-left script."""
+    kinds = Counter(map(unicodedata.bidirectional, text))
+    return kinds["R"] + kinds["AL"] > kinds["L"]
+
+
+def spelled(piece: str) -> str:
+    """Return a word, or a piece of one with a dot where it continues: "·log" for "##log"."""
+    return f"·{piece[2:]}" if piece.startswith("##") and len(piece) > 2 else piece
 
 
 def were_read(side: AxisGeometry, *places: int) -> bool:
@@ -53,9 +80,15 @@ class Finding:
     """What a map shows, in a title."""
 
     title: str
+    share: str = ""  # of the weight, where the title names one link
+    more: str = ""  # what the title leaves open, in another sentence
     cell: tuple[int, int] | None = None  # the (row, column) that it is about, if there is one
-    reach: int | None = None  # the words within which half of the attention stays, if it says so
-    examples: tuple[tuple[int, int], ...] = ()  # some of the cells, where it is about many
+    family: Tensor | None = None  # the cells (m, n) that it is about, where it names their rule
+
+    @property
+    def sentence(self) -> str:
+        """The title with the share."""
+        return f"{self.title}: {self.share}" if self.share else self.title
 
 
 def cell_of(drawn: OneMap, query: str, key: str) -> tuple[int, int] | None:
@@ -72,66 +105,70 @@ def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | Non
 
     asked : the cell of the words that were asked for.
     """
-    m, n = drawn.weights.shape
     if any(side.patches or side.seconds for side in drawn.sides):
         return None
     if drawn.signed:
         return _of_signed(drawn, asked)
     if any(side.cell > 1 for side in drawn.sides):
         return _of_pooled(drawn)
-    weights = drawn.weights.float()
     if sums := drawn.sums:
-        return Finding(f"The rows sum to {sums}, not to 1", asked)
+        return Finding(f"The rows sum to {sums}, not to 1", cell=asked)
     if asked is not None:
         return _of_cell(drawn, *asked)
-    rows, columns = drawn.is_word
-    if (found := head_families(drawn)[0]) is not None:
-        family, share = found
-        title = f"{family.words} {family.rule}: {_share(drawn, share)}"
-        if family.family != "same":
-            return Finding(title)
-        keys = family_keys(drawn)[FAMILIES.index(family)]
-        return Finding(title, examples=_largest_cells(drawn, keys))
-    related = content_words(_words(drawn.rows, rows))[:, None]
-    related = related & content_words(_words(drawn.columns, columns))
-    if drawn.rows == drawn.columns:
-        related = related & ~torch.eye(m, dtype=torch.bool, device="cpu")
-    if drawn.masked is not None:
-        related = related & ~drawn.masked
-    if (related & ~drawn.uninformative).any():
-        related = related & ~drawn.uninformative
-    if not related.any() or not weights.isfinite().all():
+    unread = sum(map(bool, drawn.sides[0].unknown))
+    if unread > (count := len(drawn.rows) - sum(drawn.special_rows)) / 2:
+        title = f"The model could not read {unread} of these {counted(count, 'word')}"
+        return Finding(title, more="It read unknown tokens: the map shows positions, not words")
+    return _of_words(drawn)
+
+
+def _of_words(drawn: OneMap) -> Finding | None:
+    """Return which rule a head follows, or which word looks at which."""
+    family, linked, some = _of_family(drawn), links_between(drawn), "word"
+    if family is not None and family.family is not None:
+        linked = linked & ~family.family  # of a head that rests, what it looks at besides
+    if (start := drawn.generated_from) is not None:
+        linked[:start], some = False, "generated word"
+    sides = zip((drawn.rows, drawn.columns), drawn.is_word, strict=True)
+    rows, columns = (content_words(_words(*side)) for side in sides)
+    weights = drawn.weights.float().masked_fill(~linked, 0.0)
+    leading = weights * (rows[:, None] & columns)
+    weights = leading if leading.max() >= _LEADS * weights.max() else weights
+    row, column = divmod(int(weights.argmax()), n := weights.shape[1])
+    largest = float(weights[row, column])
+    if family is not None and (largest < _SEEN or not any(resting_heads(drawn))):
+        return family
+    if not linked.any() or not drawn.weights.isfinite().all():
         return None
-    if (read := _most_read(drawn)) is not None:
+    if family is None and (read := _most_read(drawn)) is not None:
         return read
-    if is_logarithmic(n) and drawn.rows == drawn.columns:
-        reach = _reach(drawn.weights, rows)
-        if reach >= 0.75 * _reach(drawn.even_weights, rows):  # not local
-            return _concentration(drawn, related)
-        this, words = _whose(drawn), counted(reach, "word")
-        return Finding(f"Half of {this} attention between words stays within {words}", reach=reach)
-    row, column = divmod(int(weights.masked_fill(~related, -1).argmax()), n)
-    if weights[row, column] < 2 / n:
-        return Finding(
-            f"No content word stands out: none gets more than {weights[row, column]:.0%} of "
-            f"another's attention (evenly {1 / n:.0%})"
-        )
+    if largest < 2 / n:
+        more = f"No {some} gives another more than {largest:.0%}; evenly it is {1 / n:.0%}"
+        return Finding(f"No {some} stands out", more=more)
     return _of_cell(drawn, row, column)
 
 
-def _largest_cells(drawn: OneMap, among: Tensor) -> tuple[tuple[int, int], ...]:
-    """Return the largest weights of a long map among some cells, one for each key."""
-    if not is_logarithmic(len(drawn.columns)):
-        return ()
-    cells: dict[str, tuple[int, int]] = {}
-    largest_first = drawn.weights.float()[among].argsort(descending=True)
-    for row, column in among.nonzero()[largest_first].tolist():
-        apart = min((abs(row - other) for other, _ in cells.values()), default=len(among))
-        if apart > len(among) / 12:
-            cells.setdefault(drawn.columns[column].lower(), (row, column))
-        if len(cells) == 4:  # they stand for all
-            break
-    return tuple(cells.values())
+def links_between(drawn: OneMap) -> Tensor:
+    """Return the cells (m, n) between two different words that were read and that say something."""
+    rows, columns = (
+        torch.tensor([is_word(label) for label in labels], device="cpu")
+        for labels in (drawn.rows, drawn.columns)
+    )
+    linked = rows[:, None] & columns & ~drawn.uninformative
+    if drawn.rows == drawn.columns:
+        linked = linked & ~torch.eye(len(linked), dtype=torch.bool, device="cpu")
+    return linked if drawn.masked is None else linked & ~drawn.masked
+
+
+def _of_family(drawn: OneMap) -> Finding | None:
+    """Return which rule a head follows, and the cells of its keys; None without any."""
+    if (found := head_families(drawn)[0]) is None:
+        return None
+    family, share = found
+    keys = family_keys(drawn)[FAMILIES.index(family)].expand(drawn.weights.shape)
+    cells = keys & drawn.is_word[0][:, None]
+    title = f"{_RULES.get(family.family, f'{family.words} {family.rule}')}: {_share(drawn, share)}"
+    return Finding(title, family=cells)
 
 
 def _of_signed(drawn: OneMap, asked: tuple[int, int] | None) -> Finding | None:
@@ -149,12 +186,11 @@ def _of_signed(drawn: OneMap, asked: tuple[int, int] | None) -> Finding | None:
     query, key = quoted(drawn.rows[row]), quoted(drawn.columns[column])
     weight = with_minus(f"{float(drawn.weights[row, column]):+.2g}")
     largest = "" if asked is not None else ", the largest weight between two words"
-    return Finding(f"{query} reads {key} with {weight}{largest}", (row, column))
+    return Finding(f"{query} reads {key} with {weight}{largest}", cell=(row, column))
 
 
-def _share(drawn: OneMap, share: float, whose: str = "their") -> str:
-    aside = ", special tokens aside" if drawn.special == "remove" else ""
-    return f"{share:.0%} of {whose} attention{aside}"
+def _share(drawn: OneMap, share: float) -> str:
+    return f"{share:.0%}{', special tokens aside' * (drawn.special == 'remove')}"
 
 
 def _whose(drawn: OneMap) -> str:
@@ -162,11 +198,19 @@ def _whose(drawn: OneMap) -> str:
 
 
 def _of_cell(drawn: OneMap, row: int, column: int) -> Finding:
-    query, key = quoted(drawn.rows[row]), quoted(drawn.columns[column])
-    of_itself = drawn.rows == drawn.columns
-    another = "another " if of_itself and row != column and query == key else ""
-    share = _share(drawn, float(drawn.weights[row, column]), "its")
-    return Finding(f"{query} gives {another}{key} {share}", (row, column))
+    """Return what one word looks at; hardly, if it gives it less than evenly."""
+    query, key = (quoted(spelled(label)) for label in (drawn.rows[row], drawn.columns[column]))
+    where, share = "at", float(drawn.weights[row, column])
+    if drawn.rows == drawn.columns:
+        where = "back at" if column < row else "ahead to"
+        second = drawn.boundary[1] or 0
+        where = "across at" if (row < second) != (column < second) else where
+    looks = "hardly looks" if share < 1 / len(drawn.columns) else "looks"
+    if drawn.rows == drawn.columns and row == column:
+        return Finding(f"{query} {looks} at itself", _share(drawn, share), cell=(row, column))
+    another = "another " * (drawn.rows == drawn.columns and query == key)
+    title = f"{query} {looks} {where} {another}{key}"
+    return Finding(title, _share(drawn, share), cell=(row, column))
 
 
 def _most_read(drawn: OneMap) -> Finding | None:
@@ -178,8 +222,9 @@ def _most_read(drawn: OneMap) -> Finding | None:
         return None
     if column == 0 and drawn.starts_with_sink:
         return None
-    share = _share(drawn, float(received[column]))
-    return Finding(f"Words attend mostly to {quoted(drawn.columns[column])}: {share}")
+    key, share = quoted(spelled(drawn.columns[column])), _share(drawn, float(received[column]))
+    among = rows[:, None] & (torch.arange(len(columns), device="cpu") == column)
+    return Finding(f"Words look mostly at {key}: {share}", family=among)
 
 
 def _of_pooled(drawn: OneMap) -> Finding | None:
@@ -194,33 +239,6 @@ def _of_pooled(drawn: OneMap) -> Finding | None:
     # The last row may cover fewer tokens than the others and count too much, by 1 / rows at most.
     within = (_reach(weights, drawn.is_word[0], 0.5 + 1 / len(weights)) + 1) * cell
     return Finding(f"At least half of {these} attention stays within {within:,} tokens")
-
-
-def _concentration(drawn: OneMap, related: Tensor) -> Finding:
-    """Return how much of the attention between words a few of them get.
-
-    related : the cells of two content words, whose largest weights are named if the few get little.
-    """
-    words, these = drawn.is_word[0], _whose(drawn)
-    received = drawn.weights.double()[words][:, words].mean(0)
-    count = max(1, round(_FEW * len(received)))
-    most = received.topk(count)
-    share = float(most.values.sum() / received.sum())
-    examples = _largest_cells(drawn, related)
-    if share < _MUCH and drawn.weights[examples[0]] >= _CLEAR:
-        title = f"{_of_cell(drawn, *examples[0]).title}, the most between content words"
-        return Finding(title, examples=examples)
-    if share < 2 * _FEW:
-        return Finding(f"{these.capitalize()} attention spreads evenly over the words")
-    labels = [label for label, is_word in zip(drawn.rows, words.tolist(), strict=True) if is_word]
-    names = list(dict.fromkeys(quoted(labels[n]) for n in most.indices.tolist()))
-    listed = ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} …"
-    some = f"{count} of {len(received)} words ({listed})"
-    keys = torch.zeros_like(words)
-    keys[words.nonzero()[most.indices, 0]] = True
-    among = words[:, None] & keys & ~torch.eye(len(words), dtype=torch.bool, device="cpu")
-    title = f"{some} get {share:.0%} of {these} attention between words"
-    return Finding(title, examples=_largest_cells(drawn, among))
 
 
 def _reach(weights: Tensor, words: Tensor, share: float = 0.5) -> int:

@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib import get_backend, rcParams
+from matplotlib import get_backend, rc_context, rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import Collection, PathCollection
@@ -56,6 +57,8 @@ from attnviz.results import AgreementReport
 CaptionLength: TypeAlias = Literal["short", "full", "none"]
 Place: TypeAlias = tuple[float, float]  # left and top, in inches
 
+_ASCENT = 0.76  # from the top of a letter to the baseline, over the font size
+_BOLD = "“”‘’–—…\N{MINUS SIGN}\u2068\u2069"  # beside letters from Latin to Arabic
 _OF_FONTS = "font.", "text.", "mathtext.", "figure.dpi"  # the settings that widths depend on
 _METADATA: dict[str, dict[str, str | None]] = {
     ".png": {"Software": GENERATOR},
@@ -65,6 +68,12 @@ _METADATA: dict[str, dict[str, str | None]] = {
 # Less effort of compression: a heatmap is 9 % larger than with the default, and written faster.
 _OPTIONS: dict[str, dict[str, Any]] = {".png": {"pil_kwargs": {"compress_level": 3}}}
 _DESCRIPTION = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
+
+
+def boldest(text: str) -> str:
+    """Return the weight of a text that should be bold: there are bold letters of few scripts."""
+    has_bold = all(ord(one) < 0x530 or one in "“”‘’–—…\N{MINUS SIGN}" for one in text)
+    return "bold" if has_bold else "normal"
 
 
 def line_height(points: float) -> float:
@@ -89,7 +98,7 @@ class Ruler:
         """Return the width of one line of text, or of a formula."""
         key = text, points, weight, math
         if key not in self._widths:
-            drawn = Text(0, 0, text, fontsize=points, parse_math=math, **_face(weight))
+            drawn = Text(0, 0, text, fontsize=points, parse_math=math, **face(weight))
             drawn.set_figure(self._figure)
             extent = drawn.get_window_extent(self._renderer)
             self._widths[key] = float(extent.width / self._figure.dpi)
@@ -97,7 +106,7 @@ class Ruler:
 
     def advance(self, text: str, points: float, weight: str = "normal") -> float:
         """Return the width of a piece of a line with the blanks at its ends, not rounded."""
-        family = _face(weight).get("fontfamily", rcParams["font.family"])
+        family = face(weight).get("fontfamily", rcParams["font.family"])
         font = FontProperties(family=family, size=points, weight=weight)
         width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
         return float(width) / 72
@@ -137,6 +146,12 @@ class Ruler:
         room = width - self.width("…", points)
         return text[: self._fitting(text, room, points)] + "…"
 
+    def squeeze(self, text: str, width: float, points: float) -> str:
+        """Shorten one line of text to at most `width` in its middle."""
+        kept = range(len(text), 1, -1)
+        shorter = (f"{text[: (n + 1) // 2]}…{text[len(text) - n // 2 :]}" for n in kept[1:])
+        return self.longest([text, *shorter], width, points)
+
     def longest(self, texts: Sequence[str], width: float, points: float) -> str:
         """Return the first text that fits, else the last. The longest comes first."""
         return next((text for text in texts if self.width(text, points) <= width), texts[-1])
@@ -148,6 +163,20 @@ class Ruler:
             return self.width(text[:length], points, weight)
 
         return max(1, bisect.bisect(range(1, len(text) + 1), width, key=measure))
+
+
+class _Piece(Text):
+    """Text on its baseline, without hints: pieces of a line are as wide as `Ruler.advance` says."""
+
+    def draw(self, renderer: RendererBase) -> None:
+        with rc_context({"text.hinting": "no_hinting"}):
+            super().draw(renderer)
+
+    def get_window_extent(
+        self, renderer: RendererBase | None = None, dpi: float | None = None
+    ) -> Bbox:
+        with rc_context({"text.hinting": "no_hinting"}):
+            return super().get_window_extent(renderer, dpi)
 
 
 class Page:
@@ -214,6 +243,11 @@ class Page:
         ax.set(xlim=(left, left + width), ylim=(top + height, top))
         return ax
 
+    def label(self, ax: Axes, x: float, y: float, text: str, **look: Any) -> None:
+        """Write on a canvas, by default in small letters on the middle of their line."""
+        known: dict[str, Any] = {"fontsize": SMALL_SIZE, "va": "center_baseline"}
+        ax.text(x, y, text, **(known | face(look.pop("weight", "normal")) | look))
+
     def write(
         self,
         left: float,
@@ -231,7 +265,7 @@ class Page:
         math : whether text between dollar signs is a formula.
         """
         for line in lines:
-            look = {"color": color or theme().ink, "fontsize": points, **_face(weight)}
+            look = {"color": color or theme().ink, "fontsize": points, **face(weight)}
             look |= {"transform": self._from_corner, "ha": align, "va": "top"}
             self.figure.text(left, top, line, parse_math=math, **look)
             top += line_height(points)
@@ -242,7 +276,9 @@ class Page:
     ) -> float:
         """Write (text, color, weight) one after the other in a line; return the right edge."""
         for text, color, weight in parts:
-            self.write(left, top, [text], points=points, color=color, weight=weight)
+            look: dict[str, Any] = {"color": color, "fontsize": points, **face(weight)}
+            look |= {"transform": self._from_corner, "parse_math": False}
+            self.figure.add_artist(_Piece(left, top + _ASCENT * points / 72, text, **look))
             left += self.ruler.advance(text, points, weight)
         return left
 
@@ -274,9 +310,7 @@ class Page:
         self, left: float, top: float, text: str, room: float, *, points: float = TEXT_SIZE
     ) -> float:
         """Write the title of a panel in lines at most `room` wide; return its lower edge."""
-        # The bold font has Latin, Greek and Cyrillic.
-        has_bold = all(ord(one) < 0x530 or one in "“”‘’–—…\N{MINUS SIGN}" for one in text)
-        weight = "bold" if has_bold else "normal"
+        weight = face("bold", text)["fontweight"]
         lines = self.ruler.wrap(text, room, points, weight)
         return self.write(left, top, lines, points=points, weight=weight)
 
@@ -414,15 +448,23 @@ def spread(
     return placed
 
 
+def is_right_to_left(text: str) -> bool:
+    """Return whether most letters of a text are of a script that is written from right to left."""
+    kinds = [unicodedata.bidirectional(character) for character in text]
+    return kinds.count("R") + kinds.count("AL") > kinds.count("L")
+
+
 def _left_to_right(line: str) -> str:
     """Keep the order of a sentence with words in right-to-left scripts."""
     directions = {unicodedata.bidirectional(character) for character in line}
     return f"\N{LEFT-TO-RIGHT MARK}{line}" if directions & {"R", "AL"} else line
 
 
-def _face(weight: str) -> dict[str, Any]:
-    if weight != "bold":
-        return {"fontweight": weight}
+def face(weight: str, text: str = "") -> dict[str, Any]:
+    """Return the weight and the font of a text; the bold font has the letters of few scripts."""
+    has_bold = all(ord(one) < 0x700 or one in _BOLD for one in text)
+    if weight != "bold" or not has_bold:
+        return {"fontweight": "normal"}
     # Few fallback fonts are bold, and bold text here needs none.
     family = [*dict.fromkeys((main_font(), SANS)), "sans-serif"]
     return {"fontweight": weight, "fontfamily": family}
@@ -534,7 +576,7 @@ def add_caption(
         width = float(figure.get_size_inches()[0]) / scale
         if title is not None:
             lines = Ruler().wrap(title, width - 2 * MARGIN, TITLE_SIZE, "bold")
-            look: dict[str, Any] = {"fontsize": TITLE_SIZE * scale, **_face("bold")}
+            look: dict[str, Any] = {"fontsize": TITLE_SIZE * scale, **face("bold")}
             figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", **look)
         paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN, Ruler()))
         text_height = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)

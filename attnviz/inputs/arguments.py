@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import torch
@@ -22,12 +22,10 @@ from attnviz.inputs.text import continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
 from attnviz.io.files import is_file, read_arrays, read_text
 from attnviz.models import pretrained
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import Axis
 from attnviz.results.text import counted
 from attnviz.runtime.compat import attention_implementation
-
-if TYPE_CHECKING:
-    from attnviz.models.checkpoint import Checkpoint
 
 Axes: TypeAlias = dict[str, tuple[Axis, ...]]  # of N inputs, by kind
 _Texts: TypeAlias = tuple[str | None, str | None]  # a text and its second one, if known

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import gcd
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,11 +16,9 @@ from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
 from attnviz.io.files import is_file
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import Axis, Waveform
 from attnviz.runtime.libraries import MemoryBudget
-
-if TYPE_CHECKING:
-    from attnviz.models.checkpoint import Checkpoint
 
 AudioSource: TypeAlias = (
     "str | os.PathLike[str] | np.ndarray[Any, Any] | Tensor | Mapping[str, Any]"

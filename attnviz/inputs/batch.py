@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from torch import Tensor
 
-from attnviz.errors import InputError, ModelError, expect_words, positive_number
+from attnviz.errors import InputError, ModelError, expect_words, positive_number, refuse_given
 from attnviz.inputs.arguments import (
     Arguments,
     ArgumentSource,
@@ -51,12 +51,10 @@ from attnviz.inputs.text import (
 )
 from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
 from attnviz.models import pretrained
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import InputCheck, Waveform
 from attnviz.results.text import counted
 from attnviz.runtime.libraries import copy_to
-
-if TYPE_CHECKING:
-    from attnviz.models.checkpoint import Checkpoint
 
 T = TypeVar("T")
 Many: TypeAlias = list[T] | tuple[T, ...]
@@ -130,11 +128,8 @@ def parse_inputs(
     if inputs is None and _are_arguments(text):
         inputs, others["text"] = text, None
     if inputs is not None:
-        if given := [name for name, value in others.items() if value is not None]:
-            raise InputError(
-                f"inputs holds everything that the model reads. Leave {given[0]} out, or put its "
-                "tensors into inputs."
-            )
+        why = "inputs holds all that the model reads. Leave it out, or put its tensors there."
+        refuse_given(why, **others)
         arguments = parse_arguments(inputs, queries, keys)
         if queries is not None or keys is not None or not is_text(arguments.values):
             return Inputs(generate=generate, arguments=arguments)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,11 +22,9 @@ from attnviz.errors import InputError, ModelError
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.text import Encoded, EncodedInput, max_tokens
 from attnviz.io.files import is_file
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import Axis, InputCheck
 from attnviz.runtime.libraries import MemoryBudget
-
-if TYPE_CHECKING:
-    from attnviz.models.checkpoint import Checkpoint
 
 ImageSource: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any] | Tensor"
 Grid = tuple[int, int]

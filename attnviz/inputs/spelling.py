@@ -7,12 +7,11 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from attnviz.results.axis import Span
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 _NORMALIZED = {"Mn", "Mc", "Me", "Cf", "Cc"}  # categories of characters that may be removed
 _REPLACED = "\N{REPLACEMENT CHARACTER}"  # where a token is a part of a character

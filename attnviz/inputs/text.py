@@ -7,14 +7,17 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import BatchEncoding
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from attnviz.errors import InputError, expect_unicode, silence_rust
 from attnviz.inputs.spelling import align, covered, decode, read_labels, unknown_id
 from attnviz.inputs.tokens import Chat, TokenIds, special_flags
+from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import forward_parameters, has_text_decoder
 from attnviz.results import Axis, InputCheck
 from attnviz.results.axis import Span, join_axes, make_axis
@@ -22,12 +25,6 @@ from attnviz.results.text import counted, literal
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import sought_tokens
 from attnviz.runtime.libraries import MemoryBudget
-
-if TYPE_CHECKING:
-    from transformers import BatchEncoding
-    from transformers import PreTrainedTokenizerBase as Tokenizer
-
-    from attnviz.models.checkpoint import Checkpoint
 
 Source = str | TokenIds | Chat  # what is read as one text
 TextPair = tuple[str, str | None]  # a text, and the second one of a pair

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from torch import Tensor
+from transformers import BatchEncoding
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from attnviz.errors import InputError
 from attnviz.inputs.spelling import unknown_id
-
-if TYPE_CHECKING:
-    from transformers import BatchEncoding
-    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 # What a user may give as one text. A type checker reads a string only in one piece.
 _Ids: TypeAlias = "BatchEncoding | Tensor | np.ndarray[Any, Any] | Sequence[int]"

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
+from attnviz.analyses.senses.compute import senses
+from attnviz.analyses.shift.compute import shift
 from attnviz.errors import InputError, refuse_given, require
 from attnviz.figures.cells import signed_norm
+from attnviz.figures.layout import render
 from attnviz.interactive.payload import compact_json, make_payload, shape
 from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
-from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
-from attnviz.results import AttentionResult, one_result
+from attnviz.pipeline.attend import Loadable, Model, OneInput, attend, attended, load
+from attnviz.results import AgreementReport, AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.text import literal, signed, source
 
@@ -29,6 +32,13 @@ if TYPE_CHECKING:
     from attnviz.interactive.widget import AttentionWidget
 
 Show = Literal["grid", "head", "token", "steps"]
+_DEMO = (
+    "The train left the station on time.",
+    "We sat on the bank of the river.",
+    "The cat saw the dog, and the dog saw the cat.",
+    "The trophy does not fit into the suitcase, because it is too big.",
+    "I love apple phones, and my sister loves apple pie.",
+)
 _SHORT = 300_000  # weights of all heads of a sentence, at most
 _SENTENCE_SIZE, _TEXT_SIZE = 0.5, 8.0  # megabytes
 _DOCUMENT_BYTES = 3_000  # of the page beside data and front end
@@ -52,7 +62,7 @@ class View:
 
     def __init__(
         self,
-        shown: Sequence[object],
+        shown: Sequence[Any],
         title: str,
         collect: Callable[[], dict[str, Any]],
         make: Callable[[Mapping[str, Any]], str],
@@ -62,6 +72,11 @@ class View:
 
     def __repr__(self) -> str:
         return f"View({', '.join(map(repr, self._shown))}): .save('view.html')"
+
+    @property
+    def checked_agreement(self) -> AgreementReport:
+        """How far the weights that it shows agree with the model's."""
+        return AgreementReport.joined(one.checked_agreement for one in self._shown)
 
     @cached_property
     def _data(self) -> dict[str, Any]:
@@ -216,6 +231,33 @@ def view(
     return View(results, title, partial(make_payload, results, start, limit, placed), make_page)
 
 
+def demo(*, model: Model | Loadable | None = None) -> View:
+    """Return a page to begin with: attention in five texts, the senses of a word, and a shift.
+
+    Parameters
+    ----------
+    model : Model or what `load` takes, optional
+        A model that reads texts; by default the bundled one.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> page = attnviz.demo()  # page.save("demo.html")
+    """
+    model = model if isinstance(model, Model) else load(model)
+    results = [attend(text, model=model) for text in _DEMO]
+    drawn = [senses("bank", model=model), shift("bank", _DEMO[1], model=model)]
+
+    def collect() -> dict[str, Any]:
+        frames = {text: view(one)._repr_html_() for text, one in zip(_DEMO, results, strict=True)}
+        images = (base64.b64encode(render(result.plot(), ".png")).decode() for result in drawn)
+        figures = dict(zip(("Senses of “bank”", "Shift of “bank”"), images, strict=True))
+        return {"frames": frames, "figures": figures}
+
+    make = partial(_document, "attnviz.iife.js", "attnviz.css", template="demo.jinja")
+    return View([*results, *drawn], "A page to begin with", collect, make)
+
+
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
     """Return how many bytes the data of a page may have."""
     if size is None:
@@ -360,10 +402,7 @@ def make_page(data: Mapping[str, Any]) -> str:
 
 
 def explorer_page(payload: Mapping[str, Any]) -> str:
-    """Return the document of all heads.
-
-    payload : numbers, texts and None, which the front end reads (`frontend/src/explorer/data.ts`).
-    """
+    """Return the document of all heads; `payload` is what `frontend/src/explorer/data.ts` reads."""
     has_pictures = any(medium["image"] for medium in payload.get("media", {}).values())
     return _document(
         "attnviz.explore.js",
@@ -385,7 +424,8 @@ def _document(script: str, style: str, data: Mapping[str, Any], **parts: Any) ->
     for name, file in (("script", script), ("style", style)):
         digest = base64.b64encode(hashlib.sha256(static(file).encode()).digest()).decode("ascii")
         parts |= {name: static(file), f"{name}_hash": digest}
-    return environment.get_template("page.jinja").render(data=compact_json(data), **parts)
+    template = environment.get_template(parts.pop("template", "page.jinja"))
+    return template.render(data=compact_json(data), shown=data, **parts)
 
 
 def make_frame(page: str, title: str) -> str:

@@ -23,10 +23,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from attnviz.analyses.maps.compute import choose_word, pool, pooled, rank_heads
+from attnviz.analyses.maps.compute import (
+    attention_map,
+    choose_word,
+    head_maps,
+    pool,
+    pooled,
+    rank_heads,
+)
 from attnviz.errors import InputError, ModelError
 from attnviz.figures.cells import BELOW_EVEN
-from attnviz.figures.claims import LOGARITHMIC_FROM
+from attnviz.figures.claims import LOGARITHMIC_FROM, of_map
+from attnviz.heads import head_families
 from attnviz.io.files import data_uri
 from attnviz.results import (
     AttentionRecord,
@@ -87,11 +95,15 @@ def make_payload(
     overviews = [_overviews(blocks, of_result) for of_result in attentions]
     heads = _rank_heads(results[0], attentions, overviews[0])
     aligned = align_stacks(*attentions) if len(attentions) == 2 else {}
+    found = [
+        [_findings(result, attention) for attention in of_result]
+        for result, of_result in zip(results, attentions, strict=True)
+    ]
 
     def fill(encodings: Mapping[HeadKey, Encoding], outputs: Sequence[Mapping[int, Codes]]) -> Json:
         exact = [_encode(heads, number, encodings, blocks) for number in range(len(results))]
         names = name_results(results)
-        parts = zip(names, results, attentions, overviews, exact, outputs, strict=True)
+        parts = zip(names, results, attentions, overviews, found, exact, outputs, strict=True)
         shown = [{"name": name, **_describe_result(blocks, *part)} for name, *part in parts]
         errors = [head["error"] for of_result in exact for head in of_result.values()]
         sampled = any(
@@ -296,6 +308,7 @@ def _describe_result(
     result: AttentionResult,
     attentions: Sequence[Attention],
     overviews: Overviews,
+    found: Sequence[list[Json]],
     exact: Mapping[HeadKey, Json],
     outputs: Mapping[int, Codes],
 ) -> Json:
@@ -310,6 +323,8 @@ def _describe_result(
             "pooled": overviews[index],
             "exact": [exact.get((index, head)) for head in attention.kept],
         }
+        if found[index]:
+            layer["found"] = found[index]
         if index in outputs:
             layer["output"] = outputs[index].add_to(blocks)
         place = attention.stack, attention.query_axis, attention.key_axis
@@ -347,6 +362,26 @@ def _describe_result(
         "axes": [_describe_axis(axis, result) for axis in axes],
         "stacks": stacks,
     }
+
+
+def _findings(result: AttentionResult, attention: Attention) -> list[Json]:
+    """Return what the map of each head shows, as its figure says; nothing of a longer text."""
+    if not _is_short(attention):
+        return []
+    of_stack, layer = result.stack(attention.stack), attention.layer
+    maps, first = (
+        head_maps(of_stack, layer=layer),
+        attention_map(of_stack, layer=layer, head=attention.kept[0]),
+    )
+    drawn = (
+        replace(first, weights=weights, heads=(head,))
+        for weights, head in zip(maps.weights[0], attention.kept, strict=True)
+    )
+    return [
+        {"title": said and said.title, "cell": said and said.cell}
+        | ({"family": rule[0].family, "share": round(rule[1], 3)} if rule else {})
+        for said, rule in zip(map(of_map, drawn), head_families(maps), strict=True)
+    ]
 
 
 def _describe_axis(axis: Axis, result: AttentionResult) -> Json:

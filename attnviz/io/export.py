@@ -36,6 +36,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
@@ -138,8 +139,6 @@ def _about(result: object) -> dict[str, Any]:
 
 
 def _write_arrays(result: Result, path: Path) -> None:
-    import numpy as np
-
     arrays: dict[str, Any] = {name: array.numpy() for name, array in result.to_arrays().items()}
     arrays |= {name: np.array(labels) for name, labels in result.labels().items()}
     with path.open("wb") as file:
@@ -331,6 +330,7 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -
     def record(name: str, items: dict[str, Any], path: str) -> Savable:
         kind: Any = _kind(name)
         values = {key: decode(item, f"{path}.{key}".lstrip(".")) for key, item in items.items()}
+        values = kind.upgraded(values)
         _expect_types(kind, values)
         if kind is AgreementReport:
             values |= {"saved": values.get("saved") or saved, "recomputed": ()}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line
+from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line, refuse_given
 from attnviz.models import devices, pretrained
 from attnviz.models.named import BUNDLED, NAMED, NamedModel
 from attnviz.models.pretrained import Processors
@@ -125,10 +125,8 @@ class Checkpoint:
         if tokenizer is None:
             return self
         if not pretrained.has_text_decoder(self.module):
-            raise InputError(
-                f"{self.name} has no decoder that reads another text than its encoder. Leave "
-                "target_tokenizer= out."
-            )
+            why = f"{self.name} has no decoder that reads a text of its own. Leave it out."
+            refuse_given(why, target_tokenizer=tokenizer)
         with pretrained.quiet():
             decoder = _read(tokenizer)
         _expect_vocabulary_fits(self.name, decoder, self.module.get_decoder())  # type: ignore[no-untyped-call]
@@ -179,26 +177,19 @@ def load_checkpoint(
         unwrapped = unwrap(source)
         source = unwrapped.source
         if isinstance(source, PreTrainedModel):
-            if placement:
-                raise InputError(
-                    "device_map does not apply to a model object, which is never changed. "
-                    "Give its folder or hub name."
-                )
+            why = "a model object is never changed. Give its folder or hub name."
+            refuse_given(why, device_map=device_map)
             for used in devices.devices(source):
                 devices.expect_float64(used)
             _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
             tokenizer = unwrapped.tokenizer if tokenizer is None else tokenizer
             processor = unwrapped.processor if processor is None else processor
-            notes = () if unwrapped.note is None else (unwrapped.note,)
-            return replace(_wrap(source, tokenizer, processor), notes=notes)
+            return replace(_wrap(source, tokenizer, processor), notes=unwrapped.notes)
         name, folder = locate_checkpoint(source)
         if (base := _base_of(name, folder)) is not None:
-            if placement:
-                raise InputError(
-                    f"{name}: device_map does not apply to a LoRA adapter. Leave it out, or merge "
-                    "the adapter: peft_model.merge_and_unload().save_pretrained(new), and "
-                    "tokenizer.save_pretrained(new)."
-                )
+            why = f"{name} is a LoRA adapter. Leave it out, or merge the adapter: peft_model."
+            why += "merge_and_unload().save_pretrained(new), and tokenizer.save_pretrained(new)."
+            refuse_given(why, device_map=device_map)
             checkpoint = load_checkpoint(
                 base, tokenizer=tokenizer, processor=processor, device=device, dtype=dtype
             )

@@ -46,7 +46,7 @@ class Unwrapped:
     source: Any
     tokenizer: PreTrainedTokenizerBase | None = None
     processor: Any = None
-    note: str | None = None  # which model was taken, and what is left out
+    notes: tuple[str, ...] = ()  # which model was taken, and what is left out
 
 
 def unwrap(source: Any) -> Unwrapped:
@@ -84,7 +84,7 @@ def unwrap(source: Any) -> Unwrapped:
     members = [member for owner in place.owners for member in owner.members()]
     tokenizers = (member for member in members if isinstance(member, PreTrainedTokenizerBase))
     processors = (member for member in members if isinstance(member, _PROCESSOR_TYPES))
-    return Unwrapped(place.value, next(tokenizers, None), next(processors, None), note)
+    return Unwrapped(place.value, next(tokenizers, None), next(processors, None), (note,))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack, cast, overl
 import torch
 
 from attnviz.agreement import verify_saved
-from attnviz.errors import InputError, true_or_false
+from attnviz.errors import InputError, refuse_given, true_or_false
 from attnviz.inputs.arguments import ArgumentSource, parse_arguments
 from attnviz.inputs.audio import AudioSource
 from attnviz.inputs.batch import Inputs, Many, parse_inputs
@@ -142,10 +142,6 @@ def load(
     target_tokenizer : str, path, PreTrainedTokenizerBase or None
         The tokenizer of the decoder's text, where the decoder of an encoder–decoder has another
         vocabulary than its encoder.
-
-    Returns
-    -------
-    Model
 
     Raises
     ------
@@ -363,12 +359,8 @@ def attended(
         one_result(source)  # raises
     if not isinstance(source, AttentionResult):
         return one_result(attend(source, model=model, **inputs), streamed=True)
-    given = [name for name, value in {"model": model, **inputs}.items() if value is not None]
-    if given:
-        raise InputError(
-            f"A result already holds what was read: leave {' and '.join(given)} out, or give a "
-            "text in place of the result."
-        )
+    why = "a result holds what was read, and no model runs. Leave it out, or give a text."
+    refuse_given(why, model=model, **inputs)
     return source
 
 

@@ -53,10 +53,6 @@ def from_weights(
     model : str
         The name of the model in captions.
 
-    Returns
-    -------
-    AttentionResult
-
     Raises
     ------
     InputError

@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import isqrt
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from attnviz import agreement
 from attnviz.capture.capture import (
@@ -77,9 +78,6 @@ from attnviz.results.axis import content_positions
 from attnviz.runtime import version_of
 from attnviz.runtime.libraries import translate
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 Mode: TypeAlias = Literal["auto", "full", "streamed"]
 Positions: TypeAlias = Literal["sample", "all"]
 _MOST_TOP_KEYS = 1024  # of each query
@@ -122,10 +120,6 @@ class AttendOptions:
     ) -> AttendOptions:
         """Return checked options; raise InputError for a value that no model allows."""
         options = cls(**more)
-        if options.positions not in ("sample", "all"):
-            raise InputError(f"positions must be sample or all, not {options.positions!r}.")
-        if options.mode not in ("auto", "full", "streamed"):
-            raise InputError(f"mode must be auto, full or streamed, not {options.mode!r}.")
         if options.cells is not None and options.cells < 1:
             raise InputError(f"cells must be at least 1, not {options.cells}.")
         if not 0 <= options.top <= _MOST_TOP_KEYS:
@@ -142,11 +136,6 @@ class AttendOptions:
         whole = not any(isinstance(value, IfStreamed) for value in given.values())
         chosen: dict[str, Any] = {"layers": stored, "heads": stored_heads, "exact": exact_layers}
         return replace(options, selects_whole=whole, **chosen)
-
-    @property
-    def are_for_reduced_maps(self) -> bool:
-        """Whether an option is set that only reduced maps have."""
-        return self.cells is not None or self.top > 0
 
 
 def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[AttentionResult]:
@@ -169,11 +158,9 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             'mode="streamed" takes one text by itself, for a model that reads nothing else; '
             "images, sounds, targets and generated texts have whole maps. Leave mode out."
         )
-    if options.are_for_reduced_maps and (options.mode == "full" or not can_stream):
-        raise InputError(
-            "cells and top are for a streamed text only, but this input has whole maps. Leave them "
-            'out, or mode="full".'
-        )
+    if options.mode == "full" or not can_stream:
+        why = 'the maps of this input are whole, not streamed. Leave it out, or mode="full".'
+        refuse_given(why, cells=options.cells, top=options.top or None)
     budget = memory_budget(module)
     with translate(budget):
         if _lacks_transcript(checkpoint, inputs):
@@ -188,7 +175,7 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             batch = encode(checkpoint, inputs, truncate=options.truncate)
             return _Run(checkpoint, inputs, batch, options, read_computation(checkpoint.as_loaded))
 
-        if options.mode != "streamed" and not options.are_for_reduced_maps:
+        if options.mode != "streamed" and options.cells is None and not options.top:
             all_at_once = encoded(inputs)
             batch = all_at_once.batch
             if not can_stream:
@@ -393,13 +380,9 @@ class _Run:
     def pooled(self, known: LinearLayers) -> AttentionResult:
         """Return the pooled maps of one text's linear attention."""
         checkpoint, batch, options = self.checkpoint, self.batch, self.options
-        names = {"top": "top", "exact": "exact (--layer of view)"}
-        if softmax_only := [name for option, name in names.items() if getattr(options, option)]:
-            raise InputError(
-                f"{softmax_only[0]} is for a streamed text with softmax attention, but "
-                f"{checkpoint.name} has linear attention only: its long texts have pooled maps. "
-                "Leave it out."
-            )
+        why = f"{checkpoint.name} has linear attention only, with pooled maps. Leave it out."
+        named = {"top": options.top or None, "exact (--layer of view)": options.exact}
+        refuse_given(why, **named)
         module, axis = checkpoint.module, batch.axes["text"][0]
         cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // known.heads)))
         cell = -(-len(axis) // cells)

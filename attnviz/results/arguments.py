@@ -15,6 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 from attnviz.errors import InputError, expect_unicode
 from attnviz.results.attention_result import AttentionResult, one_result
 from attnviz.results.base import Savable
+from attnviz.runtime.progress import notebook_bar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +68,8 @@ def checked(function: Callable[P, R], *, scalars: bool = False) -> Callable[P, R
                 for text in value if isinstance(value, list | tuple) else [value]:
                     if isinstance(text, str):
                         expect_unicode(text, name)
-        return function(*bound.args, **bound.kwargs)
+        with notebook_bar(function.__name__):
+            return function(*bound.args, **bound.kwargs)
 
     return call
 

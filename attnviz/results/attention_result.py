@@ -14,7 +14,7 @@ from rich.text import Text
 from torch import Tensor
 
 import attnviz
-from attnviz.errors import InputError, true_or_false, whole_number
+from attnviz.errors import InputError, expect_names, true_or_false, whole_number
 from attnviz.results import base
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_record import (
@@ -514,11 +514,7 @@ class AttentionResult(base.Savable):
         """
         if name is None:
             name = "cross" if "cross" in self.stacks else self.stacks[0]
-        if name not in self.stacks:
-            raise InputError(
-                f"{name!r} is not a stack of {self.provenance.model}: it has "
-                f"{' and '.join(self.stacks)}."
-            )
+        expect_names([name], self.stacks, f"a stack of {self.provenance.model}")
         if self.stacks == (name,):
             return self
         return self._part(lambda attention: attention.stack == name)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from attnviz.results.attention_result import Provenance
 
 _LISTED = 4  # parts that a message names
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 READ_WITH = "read with "  # begins a note on the token before a text
 
 
@@ -26,6 +27,16 @@ def signed(value: float, missing: str = "–") -> str:
 def with_minus(number: str) -> str:
     """Return a number with a minus sign in place of a hyphen."""
     return number.replace("-", "\N{MINUS SIGN}")
+
+
+def fraction(value: float) -> str:
+    """Return a part of a whole in two decimals; nothing for NaN.
+
+    >>> fraction(0.344), fraction(-0.05), fraction(1.0), fraction(-0.001)
+    ('.34', '−.05', '1.00', '0')
+    """
+    number = signed(value, "").replace("0.", ".") if abs(value) < 0.995 else signed(value, "")
+    return "0" if number == ".00" else number
 
 
 def counted(number: int, noun: str) -> str:
@@ -44,6 +55,16 @@ def numbered(words: Sequence[str]) -> tuple[str, ...]:
         word if folded.count(key) == 1 else f"{word}#{folded[: index + 1].count(key)}"
         for index, (word, key) in enumerate(zip(words, folded, strict=True))
     )
+
+
+def raised(name: str) -> str:
+    """Return a numbered word as it is drawn.
+
+    >>> raised("the#12"), raised("#1"), raised("C#")
+    ('the¹²', '#1', 'C#')
+    """
+    word, _, number = name.rpartition("#")
+    return word + number.translate(_RAISED) if word and number.isdecimal() else name
 
 
 def plain_table(

@@ -5,6 +5,7 @@ A task may have subtasks, so no code needs to know which task it is a part of.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -41,6 +42,26 @@ def listening(listener: Listener) -> Iterator[None]:
 def is_listened() -> bool:
     """Return whether a listener hears of progress."""
     return _current.get() is not None
+
+
+@contextmanager
+def notebook_bar(name: str) -> Iterator[None]:
+    """Show in a notebook how far a call is that takes longer than a second."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if is_listened() or not hasattr(shell, "kernel"):
+        yield
+        return
+    from huggingface_hub.utils.tqdm import tqdm  # without ipywidgets the bar is text
+
+    look = {"delay": 1.0, "leave": False, "bar_format": "{desc} {bar} {elapsed}"}
+    with tqdm(total=1.0, desc=name, **look) as bar:  # type: ignore[no-untyped-call]
+
+        def update(name: str, share: float) -> None:
+            bar.set_description_str(name, refresh=False)
+            bar.update(share - bar.n)
+
+        with listening(update):
+            yield
 
 
 @contextmanager

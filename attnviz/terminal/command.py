@@ -304,10 +304,10 @@ class Call:
 
     def load(self, name: str | None = None) -> Model:
         """Load the model, or the model called `name` with the same options."""
-        from attnviz.pipeline.attend import load
-
         name = name or self.loads.get("model")
         with progress_bar(f"loading {name or 'the bundled model'}"):
+            from attnviz.pipeline.attend import load
+
             model = load(name, **{key: self.loads[key] for key in self.loads if key != "model"})
         say(self.command.doing)
         return model
@@ -323,18 +323,19 @@ class Call:
         text : read alone, with the same settings. streaming : further arguments of `attend`.
         """
         inputs = self.inputs
-        if self.result is not None:
-            result = read_result(self.result, inputs.get("mode", "auto"))
-        else:
-            from attnviz.pipeline.attend import attend
-            from attnviz.pipeline.run import IfStreamed
+        if text is not None:
+            inputs = {"text": text} | _of((*_PANELS, "generate"), inputs)
+        with progress_bar("starting"):
+            if self.result is not None:
+                result = read_result(self.result, inputs.get("mode", "auto"))
+            else:
+                from attnviz.pipeline.attend import attend
+                from attnviz.pipeline.run import IfStreamed
 
-            for name in {*_CHOSEN} & streaming.keys():
-                if (chosen := streaming[name]) is not None:
-                    streaming[name] = IfStreamed([chosen] if isinstance(chosen, int) else chosen)
-            if text is not None:
-                inputs = {"text": text} | _of((*_PANELS, "generate"), inputs)
-            with progress_bar("reading the text, verifying the attention"):
+                for name in {*_CHOSEN} & streaming.keys():
+                    if (one := streaming[name]) is not None:
+                        streaming[name] = IfStreamed([one] if isinstance(one, int) else one)
+                say("reading the text, verifying the attention")
                 result = attend(**inputs, **streaming, model=self.loader)
         for note in result.notes:
             warnings.warn(f"Note: {note}.", AttnvizWarning, stacklevel=2)
@@ -353,7 +354,8 @@ class Call:
     def save_page(self, page: Any, agreement: Any) -> int:
         """Save a page, open it if asked to, and print the verdict; return the exit code."""
         assert self.path is not None
-        page.save(self.path, force=self.force)
+        with progress_bar("writing the page"):
+            page.save(self.path, force=self.force)
         code = print_verdict(agreement, self.path, json=False)
         if self.given["open"]:
             typer.launch(str(self.path))
@@ -376,13 +378,14 @@ class Call:
         if self.path is not None and self.path.suffix.lower() in DATA_SUFFIXES:
             save_result(result, self.path, force=self.force)
         elif self.path is not None:
-            import matplotlib.pyplot as plt
+            with progress_bar("drawing"):
+                import matplotlib.pyplot as plt
 
-            from attnviz.figures.layout import save
+                from attnviz.figures.layout import save
 
-            figure = result.plot(**self.look) if draw is None else draw()
-            save(figure, self.path, force=self.force)
-            plt.close(figure)
+                figure = result.plot(**self.look) if draw is None else draw()
+                save(figure, self.path, force=self.force)
+                plt.close(figure)
         if self.json:
             print_json(to_data(result))
         else:

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
 
 class LiteralConsole(Console):
-    """A console that prints control characters of texts, models and files as visible ones."""
+    """A console that prints control characters of texts, models and files as visible ones.
+
+    Lines end between words in a terminal, and are whole elsewhere.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(highlight=False, **how)
+        self.soft_wrap = not self.is_terminal
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -53,7 +60,7 @@ _LEGEND = (
 _COLORS = {"agrees": "green", "differs": "bold red", "not read": "red", "random": "yellow"}
 _WIDTH_OF_FILES = 100  # columns of output that goes to a file or a pipe
 
-console = LiteralConsole(highlight=False, soft_wrap=True)
+console = LiteralConsole()
 
 
 def print_verdict(agreement: AgreementReport | None, path: Path | None, *, json: bool) -> int:
@@ -62,13 +69,13 @@ def print_verdict(agreement: AgreementReport | None, path: Path | None, *, json:
     agreement : None for a result that comes from no model.
     """
     verified = agreement is None or agreement.verdict == "verified"
-    errors = LiteralConsole(stderr=True, highlight=False, soft_wrap=True)
+    errors = LiteralConsole(stderr=True)
     output = errors if json else console
     if agreement is not None and not (json and verified):
         verdict = Text(agreement.summary(), style="green" if verified else "bold red")
         (output if verified else errors).print(verdict)
     if path is not None:
-        output.print(Text(f"wrote {path}"))
+        output.print(Text(f"wrote {path}"), soft_wrap=True)
     return 0 if verified else 5
 
 

@@ -73,8 +73,8 @@ _FURTHER = (
         float,
         "Width of the figure in mm. One journal column is 89.",
         "Output",
-        183.0,
         min=40,
+        show_default="183; 89 for a heatmap of one head and up to 12 words",
     ),
     option(
         "caption",

@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from playwright.sync_api import ConsoleMessage, Error, Route, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Error,
+    Playwright,
+    Route,
+    ViewportSize,
+    sync_playwright,
+)
 
 _CDN = "https://cdnjs.cloudflare.com/ajax/libs/"
 _SERVED = {  # BertViz requests jquery 2.0.0, which is not on npm
@@ -55,6 +63,10 @@ _WATCH = """(() => {
   requestAnimationFrame(look);
 })()"""  # noqa: E501
 
+# The pixels of the widest and of the highest part of a page, with what must be scrolled to.
+_EXTENT = """["Width", "Height"].map((side) =>
+  Math.max(...[...document.querySelectorAll("html, div")].map((one) => one["scroll" + side])))"""
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -75,9 +87,7 @@ def open_page(file: Path, patience: float) -> Opened | None:
             events[event["name"]] = event
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium(), args=_FLAGS, chromium_sandbox=False
-        )
+        browser = launch(playwright)
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.route(f"{_CDN}**", _serve)
         page.add_init_script(_WATCH)
@@ -99,6 +109,35 @@ def open_page(file: Path, patience: float) -> Opened | None:
         return None
     answered = events.get("answered", {"seconds": math.inf})
     return Opened(events["drawn"]["seconds"], answered["seconds"], int(events["drawn"]["nodes"]))
+
+
+def shoot(browser: Browser, body: str, width: int, click: str, file: Path) -> str:
+    """Write what a square window shows of a page; return which part of it, in words.
+
+    click : the selector of what is clicked before, or "". The picture has two pixels for each of
+    the window's. A page may take minutes to draw.
+    """
+    window: ViewportSize = {"width": width, "height": width}
+    page = browser.new_page(viewport=window, device_scale_factor=2)
+    page.set_default_timeout(600_000)
+    page.route(f"{_CDN}**", _serve)
+    page.set_content(f"<body style='margin: 16px'>{body}")
+    page.wait_for_selector("svg line, canvas, [id^=id_] *", state="attached")
+    if click:
+        page.locator(click).click(force=True)
+    page.wait_for_timeout(2500)
+    page.screenshot(path=file)
+    across, down = page.evaluate(_EXTENT)
+    page.close()
+    shares = {"left": width / across, "top": width / down}
+    return ", ".join(f"{side} {share:.0%}" for side, share in shares.items() if share < 0.9)
+
+
+def launch(playwright: Playwright) -> Browser:
+    """Start Chromium."""
+    return playwright.chromium.launch(
+        executable_path=chromium(), args=_FLAGS, chromium_sandbox=False
+    )
 
 
 def chromium() -> str:

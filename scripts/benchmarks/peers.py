@@ -9,8 +9,11 @@ import tempfile
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from unittest.mock import patch
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -33,11 +36,21 @@ def bertviz(model: PreTrainedModel, ids: Tensor) -> list[str]:
     return [bertviz_page(view, attentions, words) for view in ("head_view", "model_view")]
 
 
-def bertviz_page(view: str, attentions: tuple[Tensor, ...], words: list[str]) -> str:
+def bertviz_page(
+    view: str, attentions: tuple[Tensor, ...], words: list[str], **options: object
+) -> str:
     """Return the HTML of one BertViz view. attentions : of every layer, (1, H, T, T)."""
-    view_function = getattr(import_module("bertviz"), view)
-    html: str = view_function(attention=attentions, tokens=words, html_action="return").data
+    draw = getattr(import_module("bertviz"), view)
+    html: str = draw(attention=attentions, tokens=words, html_action="return", **options).data
     return html
+
+
+def inspectus_page(weights: NDArray[np.float32], words: list[str]) -> str:
+    """Return the HTML that Inspectus displays. weights : (T, T) or (layers, H, T, T)."""
+    shown: list[str] = []
+    with patch("IPython.display.display", lambda part: shown.append(part.data)):
+        import_module("inspectus").attention(weights, words)
+    return "".join(shown)
 
 
 def transformer_lens(model: PreTrainedModel) -> Callable[[Tensor], object]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.analyses.survey.corpus import Encoding, TextCorpus, TokenizedText
+from attnviz.analyses.survey.corpus import CorpusText, Encoding, TextCorpus
 from attnviz.analyses.survey.measure import HeadStatistics, shuffle
 from attnviz.heads import Positions, largest
 from attnviz.results import Axis
@@ -70,7 +70,7 @@ def _texts(model: attnviz.Model, corpus: Path, count: int) -> list[str]:
 
 
 def _print_difference(
-    model: attnviz.Model, heads: HeadStatistics, reads: Sequence[TokenizedText]
+    model: attnviz.Model, heads: HeadStatistics, reads: Sequence[CorpusText]
 ) -> None:
     ours = heads.measure(reads)
     loop = _loop(model, reads)
@@ -85,7 +85,7 @@ def _print_difference(
     )
 
 
-def _loop(model: attnviz.Model, reads: Sequence[TokenizedText]) -> list[Tensor]:
+def _loop(model: attnviz.Model, reads: Sequence[CorpusText]) -> list[Tensor]:
     """Return (3, K, S) for each sentence: original, shuffled, and uniform weights."""
     stops = {model.tokenizer.convert_tokens_to_ids(text) for text in (".", ",")}
     before = model.module.config._attn_implementation

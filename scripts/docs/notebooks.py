@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import os
 import re
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from docs.text import frame
 def page(file: Path, folder: Path, address: str) -> str:
     """Run a notebook; return it as Markdown. Pictures and pages go to `folder` (`address`)."""
     book = nbformat.read(file, as_version=4)
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # a bar would stay on the page
     with TemporaryDirectory() as scratch:
         NotebookClient(book, timeout=600, resources={"metadata": {"path": scratch}}).execute()
     folder.mkdir(parents=True, exist_ok=True)

@@ -96,9 +96,9 @@ def test_a_text_in_place_of_a_result(name, model):
     function, result = getattr(attnviz, name), attnviz.attend(TEXT, model=model)
     repr_of_text = repr(function(TEXT, model=model, layer=1, head=2))
     assert repr_of_text == repr(function(result, layer=1, head=2))
-    with pytest.raises(InputError, match="already holds what was read: leave model out"):
+    with pytest.raises(InputError, match="model cannot be used: a result holds what was read"):
         function(result, model=model)
-    with pytest.raises(InputError, match="leave pair out"):
+    with pytest.raises(InputError, match="pair cannot be used"):
         function(result, pair=SECOND)
 
 
@@ -116,8 +116,9 @@ READERS = {
 @pytest.mark.parametrize("keyword", ["image", "audio", "sampling_rate"])
 @pytest.mark.parametrize("reader", READERS)
 def test_an_input_that_is_not_read_is_refused_by_name(reader, keyword, pairs):
-    with pytest.raises(InputError, match=f"(?i){reader} reads.*Leave {keyword} out"):
+    with pytest.raises(InputError, match=f"(?i){reader} reads.*Leave .* out") as refused:
         READERS[reader](pairs, **{keyword: 16_000})
+    assert keyword in str(refused.value)
 
 
 @pytest.mark.parametrize("reader", ["explain", "shift"])

@@ -6,6 +6,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from attnviz.figures.style import LIGHT
 from attnviz.interactive.page import explorer_page
 
 NAMES = "first", "previous", "induction"
@@ -180,6 +181,27 @@ def test_the_address_names_the_head(open_page, saved):
     page.get_by_role("link", name="0.1").click()
     assert chosen(page) == {"0.1"}
     assert page.url.endswith("#0.1")
+
+
+def test_back_returns_to_the_head_before(open_page, saved):
+    page = open_page(saved)
+    cell(page, "0.1").click()
+    for name in ("0.2", "0.0"):
+        page.wait_for_timeout(1100)  # a head that is shown for less is only passed on the way
+        cell(page, name).click()
+    for name in ("0.2", "0.1", "1.1"):
+        page.go_back()
+        expect(title(page)).to_have_text(f"Head {name}")
+
+
+def test_roles_have_the_colors_of_the_figures_and_none_is_red(show):
+    page = show()
+    colors = page.evaluate("""() => ["0.1", "0.2", "1.1"].map(name =>
+        getComputedStyle(document.querySelector(`rect[data-head='${name}']`)).fill)""")
+    expected = [LIGHT.role(role) for role in ("previous token", "rests on the first token")]
+    expected.append(LIGHT.role("induction"))
+    written = ["#{:02x}{:02x}{:02x}".format(*map(int, re.findall(r"\d+", c)[:3])) for c in colors]
+    assert written == expected
 
 
 def test_examples_mark_the_query_and_shade_the_keys(show):

@@ -179,7 +179,7 @@ def test_the_words_of_a_shift_are_bars_with_their_numbers(page, served_bundled, 
         expect(word).to_have_attribute("title", moved.locator("output").inner_text())
         heights = [word.locator(f".{bar}").bounding_box()["height"] for bar in ("first", "second")]
         assert heights[0] / heights[1] == pytest.approx(numbers[0] / numbers[1], rel=0.1, abs=0.02)
-    for theme, color in (("light", "rgb(183, 90, 38)"), ("dark", "rgb(202, 123, 113)")):
+    for theme, color in (("light", "rgb(217, 114, 15)"), ("dark", "rgb(240, 160, 75)")):
         shown.emulate_media(color_scheme=theme)
         expect(word.locator(".first")).to_have_css("background-color", color)
     most = int(result.effect.nan_to_num().abs().argmax())

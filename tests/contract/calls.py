@@ -409,6 +409,7 @@ CALLS: dict[str, Call] = {
         {"texts": CORPUS, "model": MODEL},
         {
             **CORPORA,
+            "sample": True,
             "probe": "previous",
             "model": Later(lambda: it.gpt),
             "out": FOLDER,
@@ -423,7 +424,7 @@ CALLS: dict[str, Call] = {
     "explore": Call(
         attnviz.explore,
         {"texts": CORPUS, "model": MODEL},
-        {**CORPORA, "model": Later(lambda: it.gpt)},
+        {**CORPORA, "sample": True, "model": Later(lambda: it.gpt)},
     ),
     "compare": Call(
         attnviz.compare,
@@ -474,6 +475,7 @@ CALLS: dict[str, Call] = {
     ),
     "architectures": Call(attnviz.architectures, {}, {"names": "bert", "state": "agrees"}),
     "doctor": Call(attnviz.doctor, {}, {}),
+    "demo": Call(attnviz.demo, {"model": MODEL}, {"model": Later(lambda: it.gpt)}),
     "plot.heatmap": Call(
         plot.heatmap,
         {"result": RESULT},
@@ -532,6 +534,11 @@ CALLS: dict[str, Call] = {
         {"stages": {"result": Later(lambda: it.stages)}},
     ),
     "plot.example": Call(plot.example, {"worked": "cat"}, {**PAGES, "worked": "likes"}),
+    "plot.senses": Call(
+        plot.senses,
+        {"result": Later(lambda: it.senses)},
+        {**PAGES, "result": RESULT, "details": True},
+    ),
     "plot.shift": Call(
         plot.shift,
         {"result": Later(lambda: it.shift)},
@@ -550,7 +557,6 @@ CALLS: dict[str, Call] = {
         )
         for name, made in {
             "ablate": "ablation", "check": "check", "compare": "compared", "explain": "explain",
-            "senses": "senses",
         }.items()
     },
     "plot.add_caption": Call(

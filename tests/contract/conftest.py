@@ -1,6 +1,6 @@
 """What the calls share: runs of tiny models on the same texts, and the process that loads torch.
 
-The common words of a vocabulary are found once, too.
+The common words of a vocabulary are found once, too. `demo` has fewer texts.
 """
 
 from functools import cache
@@ -9,8 +9,10 @@ import pytest
 from one_run import Runs, once_by_tokenizer
 
 from attnviz.analyses.doctor import compute
+from attnviz.analyses.senses import sentences
 from attnviz.analyses.survey import corpus
 from attnviz.attribution import interventions, reference
+from attnviz.interactive import page
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -22,5 +24,8 @@ def _each_run_once():
             patch.setattr(module, "run", runs)
         words_once = once_by_tokenizer(interventions.whole_words)
         patch.setattr(interventions, "whole_words", words_once)
+        few = {sense: texts[:2] for sense, texts in sentences.bundled()["bank"].items()}
+        patch.setattr(sentences, "bundled", lambda: {"bank": few})
+        patch.setattr(page, "_DEMO", page._DEMO[:2])
         patch.setattr(compute, "_devices", cache(compute._devices))
         yield

@@ -40,7 +40,7 @@ KINDS = {
     "folder": {"out"},
     "flag": {
         "matrix", "words", "cbar", "truncate", "skip_bad", "resume", "force", "verify_causally",
-        "measure", "raw", "keep_sink", "details",
+        "measure", "raw", "keep_sink", "details", "sample",
     },
     "size": {"width", "size"},
     "words": {

@@ -215,7 +215,7 @@ def test_low_precision_is_verified(dtype):
         ({"heads": "zzz"}, "The head must be a whole number, not 'zzz'"),
         ({"cells": 0}, r"cells must be at least 1, not 0\."),
         ({"top": -1}, "top must be from 0 to 1024 keys, not -1"),
-        ({"mode": "full", "top": 3}, "cells and top are for a streamed text only"),
+        ({"mode": "full", "top": 3}, "top cannot be used: the maps of this input are whole"),
         ({"generate": 3}, "mode"),
     ],
 )

@@ -44,7 +44,7 @@ COMMANDS = [
 
 
 # tests/golden runs the same with --json, and other tests write their files
-TAKES_LONG = ("senses", "survey", "compare", "shift", "ablate", "steps", "explore")
+TAKES_LONG = ("senses", "survey", "compare", "shift", "ablate", "steps", "explore", "demo")
 
 
 def to_run(commands):

@@ -64,6 +64,7 @@ ARGUMENTS = [
     for argument, parameter in inspect.signature(getattr(plot, name)).parameters.items()
     if argument not in ("result", "worked") and parameter.kind is not parameter.VAR_KEYWORD
     for value in WRONG[argument]
+    if value is not None or parameter.default is not None
     if (name, argument) not in [(other, "caption") for other in BLANK]  # read after the result
 ]
 

@@ -28,6 +28,18 @@ def labels(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
+def words_above(ax):
+    """Return the words above a map as (text, middle in inches), in their order."""
+    canvas = ax.figure.axes[1]
+    texts = [text for text in canvas.texts if not re.fullmatch(r"\d+%", text.get_text())]
+    return [(text.get_text(), text.get_position()[0]) for text in texts]
+
+
+def mosaics(figure):
+    """Return the axes of all heads; those of color scales have one row of pixels."""
+    return [ax for ax in figure.axes if any(image.get_array().shape[0] > 1 for image in ax.images)]
+
+
 def page_text(figure):
     return " ".join(text.get_text() for text in figure.texts)
 
@@ -46,12 +58,14 @@ def test_a_heatmap_draws_the_weights_as_cells_with_the_words_beside_them(train):
     weights = train.weights(2, 3).numpy()
     np.testing.assert_array_equal(drawn_weights(ax), weights)
     words = ["[CLS]", "the", "train", "left", "the", "station", "on", "time", "[SEP]"]
-    assert labels(ax.xaxis) == labels(ax.yaxis) == words
-    assert list(ax.get_xticks()) == list(ax.get_yticks()) == [i + 0.5 for i in range(9)]
+    above, places = zip(*words_above(ax), strict=True)
+    assert list(above) == labels(ax.yaxis) == words
+    assert list(ax.get_yticks()) == [i + 0.5 for i in range(9)]
     assert ax.get_xlim() == (0, 9)
     assert ax.get_ylim() == (9, 0)  # the first query is on top
-    assert ax.get_aspect() == 1
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("key (attended to)", "query (attending)")
+    box, wide = ax.get_position(), ax.figure.get_size_inches()[0]
+    columns = wide * (box.x0 + box.width * (np.arange(9) + 0.5) / 9)
+    np.testing.assert_allclose(places, columns)  # exactly above their columns
 
 
 def drawn_weights(ax):
@@ -78,17 +92,21 @@ def test_colors_range_from_white_at_0_to_the_largest_weight(train):
     assert np.ptp(special.cmap(1.0)[:3]) == 0  # gray
 
 
-def test_from_48_keys_on_colors_are_logarithmic(model):
-    result = model.attend(" ".join(["train", "station", "left"] * 15))
-    assert len(result.record(0).key_axis) == 47
-    norm = attnviz.plot.heatmap(result).collections[0].norm
-    assert isinstance(norm, Normalize)
-    assert not isinstance(norm, LogNorm)
-    ax = attnviz.plot.heatmap(model.attend(" ".join(["train", "station", "left"] * 16)))
+def test_colors_of_more_words_than_have_room_are_logarithmic(model):
+    for count, width in ((70, 183), (26, 89)):
+        norm = attnviz.plot.heatmap(words_of(model, count), width=width).collections[0].norm
+        assert isinstance(norm, Normalize)
+        assert not isinstance(norm, LogNorm)
+    ax = attnviz.plot.heatmap(words_of(model, 98), width=183)
     norm = ax.collections[0].norm
     assert isinstance(norm, LogNorm)
-    assert norm.vmin == pytest.approx(1 / 150)
+    assert norm.vmin == pytest.approx(1 / 300)
     assert norm.vmax == pytest.approx(drawn_weights(ax).max())
+
+
+def words_of(model, count):
+    words = ["train", "station", "left"] * count
+    return attention_map(model.attend(" ".join(words[:count])), layer=0, head=0)
 
 
 def test_the_overview_of_a_paragraph_is_not_blank(model):
@@ -114,32 +132,41 @@ def test_masked_cells_differ_from_cells_of_weight_zero(tokenizer):
     n = len(drawn.rows)
     np.testing.assert_array_equal(drawn.masked, np.triu(np.ones((n, n), bool), 1))
     ax = attnviz.plot.heatmap(replace(drawn, weights=drawn.weights.tril(-1)))
-    (hatched,) = [drawn for drawn in ax.collections if drawn.get_hatch()]
-    covered = sum(path.get_extents().width for path in hatched.get_paths())
+    (hatched,) = [drawn for drawn in ax.patches if drawn.get_hatch()]  # as one area
+    boxes = hatched.get_path().to_polygons()
+    covered = sum(np.ptp(box[:, 0]) * np.ptp(box[:, 1]) for box in boxes)
     assert covered == n * (n - 1) / 2
-    assert not any(text.get_position()[0] > text.get_position()[1] for text in ax.texts)
+    numbers = [text for text in ax.texts if text.get_text().isdigit()]
+    assert numbers
+    assert not any(text.get_position()[0] > text.get_position()[1] for text in numbers)
     (image,) = attnviz.plot.heads(result).axes[0].images
     assert to_hex(np.asarray(tile_of(image, 0, 0, n))[0, -1] / 255) == style.LIGHT.masked
     assert to_hex(np.asarray(tile_of(image, 0, 0, n))[-1, 0] / 255) != style.LIGHT.masked
 
 
 @pytest.mark.parametrize("special", ["keep", "remove"])
-def test_the_colorbar_is_labeled_and_covers_the_weights_of_words(train, special):
+def test_the_scale_is_labeled_and_covers_the_weights_of_words(train, special):
     drawn = attention_map(train, layer=2, head=3, special=special)
-    bar = attnviz.plot.heatmap(drawn).figure.axes[1]
-    assert bar.get_ylabel().startswith("attention weight")
+    scales = attnviz.plot.heatmap(drawn).figure.axes[2]
+    said = [text.get_text() for text in scales.texts]
     words = drawn.weights[1:-1, 1:-1] if special == "keep" else drawn.weights
-    assert bar.get_ylim() == pytest.approx((0, words.max().item()))
+    between = f"{words.max():.0%}"
+    if special == "remove":
+        assert said == ["0", between]
+    else:
+        largest = f"{drawn.weights.max():.0%} on special tokens"
+        assert said == ["0", f"{between} between words", "0", largest]
+    assert scales.images[0].get_cmap().name == "devon_r"
 
 
 def test_cells_above_even_weights_have_their_weight_in_readable_numbers(train):
     ax = attnviz.plot.heatmap(train, layer=2, head=3)
     weights = train.weights(2, 3)
     written = {(int(y), int(x)) for x, y in (text.get_position() for text in ax.texts)}
-    assert written == {tuple(cell) for cell in (weights >= 0.105).nonzero().tolist()}
+    assert written == {tuple(cell) for cell in (weights >= 1 / 9).nonzero().tolist()}
     for text in ax.texts:
         x, y = text.get_position()
-        assert f"{weights[int(y), int(x)]:.2f}".removeprefix("0") == text.get_text()
+        assert f"{100 * weights[int(y), int(x)]:.0f}" == text.get_text()
     words, special = ax.collections
     for text in ax.texts:
         x, y = text.get_position()
@@ -212,7 +239,7 @@ def test_without_layer_and_head_the_best_head_is_drawn_and_marked(train):
     figure = attnviz.plot.heatmap(train).figure
     assert f"Layer {best.layer}, head {best.head}" in page_text(figure)
     assert "This head among all 72" in page_text(figure)
-    (mosaic,) = [axes for axes in figure.axes if axes.images]
+    (mosaic,) = mosaics(figure)
     (marked,) = [n for n, width in enumerate(tiles(mosaic)) if width > 1]
     assert divmod(marked, 12) == (best.layer, best.head)
     assert mosaic.collections[0].get_linewidths()[-1] > 1  # drawn last, above its neighbors
@@ -220,7 +247,7 @@ def test_without_layer_and_head_the_best_head_is_drawn_and_marked(train):
 
 def test_the_overview_is_optional(train):
     def has_overview(**how):
-        return any(axes.images for axes in attnviz.plot.heatmap(train, **how).figure.axes)
+        return bool(mosaics(attnviz.plot.heatmap(train, **how).figure))
 
     assert has_overview(layer=1)
     assert not has_overview(layer=1, head=2)
@@ -228,18 +255,25 @@ def test_the_overview_is_optional(train):
     assert not has_overview(overview=False)
 
 
-def test_the_boundary_of_a_pair_is_drawn(pair):
-    ax = attnviz.plot.heatmap(pair, layer=0, head=0)
-    across, down = (line.get_xydata() for line in ax.lines)
-    assert across[:, 1].tolist() == [9, 9]
-    assert down[:, 0].tolist() == [9, 9]
-    assert labels(ax.xaxis)[9] == "it"
-    ax = attnviz.plot.heatmap(pair, layer=0, head=0, special="remove")
-    assert ax.lines[0].get_ydata() == [7, 7]
+def test_the_texts_of_a_pair_are_apart_and_named(pair):
+    for special, second in (("keep", 9), ("remove", 7)):
+        ax = attnviz.plot.heatmap(pair, layer=0, head=0, special=special)
+        (mesh, *_) = ax.collections
+        blank = np.isnan(mesh.get_array().filled(np.nan))
+        assert blank[second].all()
+        assert blank[:, second].all()
+        assert np.diff(ax.get_yticks()).argmax() == second - 1
+        assert words_above(ax)[second][0] == "it"
+        assert {"first text", "second text"} <= texts_of(ax.figure)
 
 
-def test_one_text_has_no_boundary(train):
-    assert len(attnviz.plot.heatmap(train, layer=0, head=0).lines) == 0
+def texts_of(figure):
+    return {text.get_text() for text in figure.findobj(mpl.text.Text)}
+
+
+def test_one_text_has_no_brackets(train):
+    said = texts_of(attnviz.plot.heatmap(train, layer=0, head=0).figure)
+    assert not {"first text", "prompt"} & said
 
 
 def test_a_head_grid_draws_every_head_of_every_layer(train):
@@ -310,7 +344,7 @@ def test_a_model_of_one_layer_is_marked_in_its_folded_overview(train):
     maps = head_maps(train, layer=3)
     drawn = attention_map(train, layer=3, head=9)
     figure = attnviz.plot.heatmap(drawn, overview=maps, width=183).figure
-    (mosaic,) = [axes for axes in figure.axes if axes.images]
+    (mosaic,) = mosaics(figure)
     (place,) = [n for n, width in enumerate(tiles(mosaic)) if width > 1]
     assert place == 9
 
@@ -475,8 +509,9 @@ def test_each_unusual_word_has_its_own_label(tmp_path, odd):
     figure = attnviz.plot.heatmap(odd, layer=0, head=0, width=400).figure
     plot.save(figure, tmp_path / "x.svg")
     texts = svg_texts(tmp_path / "x.svg")
-    for word in ("$", "<", ">", "_x", "^", "\\", "frac", "{", "&", "%", "x" * 23 + "…"):
+    for word in ("$", "<", ">", "_x", "^", "\\", "frac", "{", "&", "%"):
         assert texts.count(word) >= 2, word
+    assert sum(bool(re.fullmatch("x{5,}…x{5,}", text)) for text in texts) == 2  # cut in the middle
 
 
 def test_control_characters_leave_a_valid_svg(tmp_path, short):
@@ -504,7 +539,6 @@ def test_text_in_a_pdf_is_text(tmp_path, short):
     for text in (
         "station",
         "[SEP]",
-        "key (attended to)",
         "This head among all 72, on one scale",
     ):
         assert text in texts

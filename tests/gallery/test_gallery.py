@@ -34,6 +34,7 @@ TAKES_LONG = (
     "fig02_attention_vector", "fig03_recurrent_attention", "fig04_steps", "fig06_senses",
     "fig09_signal_decay", "fig11_cost", "fig12_apple", "fig13_heads_of_a_layer", "fig14_sinks",
     "fig18_four_rankings", "fig20_survey", "fig28_training", "fig29_linear_attention",
+    "fig30_shift",
 )  # fmt: skip
 DRAWN = [
     pytest.param(one, marks=pytest.mark.long)

@@ -16,7 +16,7 @@ def structure(figure):
     figure.draw_without_rendering()
     return {
         "size": _rounded(figure.get_size_inches()),
-        "texts": _texts(figure.texts),
+        "texts": _texts([*figure.texts, *(a for a in figure.artists if isinstance(a, Text))]),
         "artists": _artists([*figure.lines, *figure.patches, *figure.images]),
         "axes": [_axes(axes) for axes in _all_axes(figure.axes)],
     }

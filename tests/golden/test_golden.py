@@ -26,7 +26,7 @@ LETTER = "the old station master wrote a letter to his sister in the city, and s
 COMMANDS = (
     "", "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain",
     "ablate", "survey", "explore", "compare", "example", "models", "serve",
-    "doctor",
+    "doctor", "demo",
 )  # fmt: skip
 
 # Folders of models with random weights

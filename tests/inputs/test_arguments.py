@@ -287,7 +287,7 @@ def test_wrong_arguments_are_refused_in_one_line(name, model):
 def test_inputs_stand_alone(model):
     with pytest.raises(InputError, match="input_ids go from 40000 to 40000"):
         model.attend(inputs={"input_ids": [[40000]], "position_ids": [[0]]})
-    with pytest.raises(InputError, match="Leave text out"):
+    with pytest.raises(InputError, match="text cannot be used: inputs holds all"):
         model.attend("a", inputs={"input_ids": [[101, 102]]})
     with pytest.raises(InputError, match="queries and keys are labels of inputs="):
         model.attend("a", keys=["a"])

@@ -423,7 +423,7 @@ def test_every_head_is_visible_for_any_encoder_and_decoder_length(tokenizer):
     model = attnviz.load(tiny("bart"), tokenizer=tokenizer)
     text = "the train left the station on time . " * 10
     result = attnviz.attend(text, model=model, target="le train est parti")
-    stacks = attnviz.view(result, size=0.12).data()["payload"]["results"][0]["stacks"]
+    stacks = attnviz.view(result, size=0.13).data()["payload"]["results"][0]["stacks"]
     layers = [layer for stack in stacks for layer in stack["layers"]]
     assert not all(all(layer["exact"]) for layer in layers)  # some are only pooled
     assert all(layer["pooled"] or all(layer["exact"]) for layer in layers)

@@ -43,9 +43,21 @@ def test_light_pages_use_the_colors_of_the_figures():
 
 def test_dark_pages_use_the_colors_of_dark_figures():
     dark = SOURCE[SOURCE.index("DARK: Theme") :]
-    for name in ("ground", "ink", "muted", "faint", "accent"):
+    for name in ("ground", "ink", "muted", "faint", "claim", "alarm"):
         assert f'{name}: "{getattr(DARK, name)}"' in dark
     assert colors_in("LIGHTER") == DARK.cycle
+
+
+def test_roles_have_the_colors_of_the_figures():
+    for name, theme in (("ROLES", LIGHT), ("ROLES_ON_DARK", DARK)):
+        written = re.search(rf"const {name}: [^{{]*{{([^}}]+)}}", SOURCE)[1]
+        assert dict(re.findall(r"(\w+): \"(#\w{6})\"", written)) == theme.roles
+
+
+def test_no_line_has_the_red_of_a_claim():
+    assert "lines: withoutRed(CYCLE)" in SOURCE
+    assert "lines: withoutRed(LIGHTER)" in SOURCE
+    assert LIGHT.lines == LIGHT.cycle[:1] + LIGHT.cycle[2:]
 
 
 def colors_in(name):

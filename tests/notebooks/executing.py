@@ -35,6 +35,7 @@ def execute_all(books, folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(folder / "ipython"))
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder / "runtime"))
+        patch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         where = {"metadata": {"path": str(folder)}}
         NotebookClient(whole, timeout=300, resources=where).execute()  # raises on an error
     return {name: (book, places[name]) for name, book in books.items()}  # with its outputs

@@ -24,7 +24,7 @@ from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.explore.result import ExploreResult, HeadExample, QueryKeyPlane, WrittenTokens
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps
 from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
-from attnviz.analyses.shift.result import Decomposition, ResidualStream, ShiftPlane, ShiftResult
+from attnviz.analyses.shift.result import Decomposition, ResidualStream, ShiftResult
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.analyses.survey.result import HeadName, SurveyResult
 from attnviz.attribution.interventions import HeadEffects
@@ -319,13 +319,6 @@ def shifts(draw):
         length=number,
     )
     regions = draw(st.booleans())
-    plane = st.builds(
-        ShiftPlane,
-        path=tensors(L + 1, 2),
-        reference_path=tensors(L + 1, 2),
-        region_ends=st.tuples(tensors(2, 2), tensors(3, 2)) if regions else st.just(()),
-        way=number,
-    )
     return draw(
         st.builds(
             ShiftResult,
@@ -341,9 +334,11 @@ def shifts(draw):
             raw_attention=tensors(T),
             rollout=st.just(torch.ones(T)),
             regions=labels(2) if regions else st.just(()),
-            path=tensors(L + 1) if regions else st.none(),
+            place=tensors(2, L + 1, of=[torch.float64]),
+            rails=tensors(2, L + 1, of=[torch.float64]) if regions else st.none(),
+            way=number,
+            size=number,
             distances=tensors(L + 1, 2) if regions else st.none(),
-            plane=st.none() | plane,
             **proof,
         )
     )

@@ -92,6 +92,7 @@ def show(result: attnviz.AttentionResult) -> None:
     explored = attnviz.explore(["the train left"])
     assert_type(explored, attnviz.ExploreResult)
     attnviz.view(explored).save("explore.html")
+    attnviz.demo().save("demo.html")
 
 
 def look_around() -> None:

@@ -1,9 +1,13 @@
 """Progress is reported as shares of nested tasks, also after a loop that raised."""
 
 import contextvars
+import sys
+from types import SimpleNamespace
 
 import pytest
+from huggingface_hub.utils.tqdm import tqdm  # noqa: F401  loads the module
 
+from attnviz.results.arguments import checked
 from attnviz.runtime.progress import listening, part, say, track
 
 
@@ -47,3 +51,44 @@ def test_a_loop_that_raised_is_closed_in_another_context():
         letters.pop().close()
         say("elsewhere", 0.5)
     assert reports == [("elsewhere", 0.5)]
+
+
+def test_a_call_in_a_notebook_shows_one_bar(monkeypatch):
+    shell, bars = SimpleNamespace(kernel=object()), []
+
+    class Bar:
+        def __init__(self, desc, **how):
+            self.n, self.said = 0.0, [(desc, 0.0)]
+            assert how["delay"] == 1.0  # seconds: quick calls show nothing
+            bars.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.said.append("closed")
+
+        def set_description_str(self, desc, refresh):
+            self.desc = desc
+
+        def update(self, more):
+            self.n += more
+            self.said.append((self.desc, self.n))
+
+    @checked
+    def outer():
+        say("reading", 0.5)
+        inner()
+
+    @checked
+    def inner():
+        say("measuring", 0.75)
+
+    outer()  # no notebook
+    assert not bars
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setattr(sys.modules["huggingface_hub.utils.tqdm"], "tqdm", Bar)
+    outer()
+    assert [bar.said for bar in bars] == [
+        [("outer", 0.0), ("reading", 0.5), ("measuring", 0.75), "closed"]
+    ]

@@ -10,17 +10,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from families import tiny
-from rich.console import Console
 from safetensors import safe_open
 
 import attnviz.pipeline.attend
 from attnviz.agreement import verify
 from attnviz.app import run
+from attnviz.terminal.console import LiteralConsole
 
 TEXT = "the train left the station"
 LONGER = "the train left the station on time"
 WORDS = LONGER.split()
-RAMP = " .:-=+*#%@"  # characters from light to dark
 STAGES = ["query", "key", "value", "scores", "weights", "head output", "output"]
 
 
@@ -103,7 +102,7 @@ def test_seven_words_give_a_seven_by_seven_map_with_rows_that_sum_to_one(capsys)
     weights = np.array(data["weights"])
     assert weights.shape == (7, 7)
     np.testing.assert_allclose(weights.sum(1), 1, atol=1e-6)
-    numbers = [text for text in texts_in_svg("x.svg") if text == f"{weights[4, 1]:.2f}"[1:]]
+    numbers = [text for text in texts_in_svg("x.svg") if text == f"{100 * weights[4, 1]:.0f}"]
     assert numbers, "the weight from station to train is written into its cell"
 
 
@@ -244,59 +243,80 @@ def test_verify_shows_which_stages_differ(capsys):
 
 
 def rows_of_map(out):
-    """Return the lines of a text map, such as " 2 train   @@..", below the column numbers."""
-    lines = [line for line in out.splitlines() if line[:2].strip().isdigit()]
-    return [line for line in lines if line[2:3] == " "]
+    """Return the words and the cells of a text map: ["train", "37", "20", "·", …]."""
+    lines = [line.split() for line in out.splitlines()]
+    start = next(n for n, line in enumerate(lines) if line[:1] == ["[CLS]"])
+    end = next(n for n, line in enumerate(lines) if line[:1] == ["Layer"])
+    return lines[start + 1 : end]
 
 
-def test_without_a_terminal_maps_use_characters(capsys):
-    out = succeeds(capsys, "heatmap", TEXT, "--layer", "0", "--head", "2", "-o", "x.json").out
-    assert "\x1b" not in out
-    rows = {line[3:].split()[0]: line for line in rows_of_map(out)}
-    assert rows.keys() >= {"[CLS]", "the", "train", "left", "station"}
-    # This head attends to the previous word: one dark cell left of the diagonal.
+def test_the_finding_comes_first_then_the_map_in_percent(capsys):
+    arguments = "heatmap", TEXT, "--layer", "0", "--head", "4", "-o", "x.json"
+    lines = succeeds(capsys, *arguments).out.splitlines()
+    assert lines[0].startswith("“station”")
+    assert lines[1].strip(" ┌┐─") == "71%"
+    assert lines[2].split() == ["▼", "│"]
+    assert lines[2].index("▼") in range(lines[3].index("train"), lines[3].index("left"))
+    assert lines[2].index("│") in range(lines[3].index("station"), lines[3].index("[SEP]"))
     weights = json.loads(Path("x.json").read_text())["weights"]
-    cells = rows["train"][rows["train"].index("train") + len("[CLS]   ") :]
-    assert max(weights[2]) == weights[2][1]
-    assert cells.strip()[0] in RAMP[-2:]
-    assert set(cells) <= set(RAMP)
+    rows = rows_of_map("\n".join(lines))
+    assert [row[0] for row in rows] == ["[CLS]", *TEXT.split(), "[SEP]"]
+    for row, of_row in zip(rows, weights, strict=True):
+        for cell, weight in zip(row[1:], of_row, strict=True):
+            assert cell.strip("[]") == (f"{100 * weight:.0f}" if weight >= 1 / 7 else "·")
+    assert rows[5][3] == "[71]"
 
 
 @pytest.fixture
 def terminal(monkeypatch):
     def use(**how):
-        console = Console(force_terminal=True, width=100, highlight=False, soft_wrap=True, **how)
-        monkeypatch.setattr("attnviz.terminal.command.console", console)
+        console = LiteralConsole(force_terminal=True, width=100, **how)
+        for module in ("command", "console"):
+            monkeypatch.setattr(f"attnviz.terminal.{module}.console", console)
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     return use
 
 
-def test_terminals_get_color_blocks(capsys, terminal):
+def test_a_terminal_marks_the_claim_and_keeps_its_own_background(capsys, terminal):
     terminal(color_system="truecolor")
     out = succeeds(capsys, "heatmap", TEXT, "-o", "x.json").out
-    assert "\x1b[48;2;" in out
-    shades = {part.partition("m")[0] for part in out.split("\x1b[48;2;")[1:]}
-    assert len(shades) > 10
-    assert "@" not in out
+    assert out.startswith("\x1b[1m“station”")
+    (claimed,) = {part.partition("m")[0] for part in out.split("48;2;")[1:]}
+    assert claimed == "196;18;47"
+    assert out.count("48;2;") == 1  # the claimed cell: no other has half of its weight
 
 
-def test_no_color_gives_characters_in_a_terminal(capsys, monkeypatch, terminal):
+def test_no_color_gives_the_same_characters_in_a_terminal(capsys, monkeypatch, terminal):
     monkeypatch.setenv("NO_COLOR", "1")
     terminal()
     out = succeeds(capsys, "heatmap", TEXT, "-o", "x.json").out
     assert "\x1b[48" not in out
-    assert "@@" in out
+    assert "[71]" in out
 
 
-def test_a_map_too_wide_for_the_terminal_is_only_written_to_the_file(capsys):
-    out = succeeds(capsys, "heatmap", "one two three four five six " * 6, "-o", "x.json").out
-    assert "38 words are too many for this terminal; see the file" in out
+def test_lines_end_between_words_in_a_terminal_and_are_whole_elsewhere(capsys, terminal):
+    arguments = "heatmap", TEXT, "-o", "x.json", "--force"
+    whole = succeeds(capsys, *arguments).out.splitlines()
+    assert any(len(line) > 150 for line in whole)
+    terminal(color_system=None)
+    lines = succeeds(capsys, *arguments).out.splitlines()
+    assert len(lines) > len(whole)
+    assert max(map(len, lines)) <= 100
+    assert " ".join(lines).split() == " ".join(whole).split()
+
+
+def test_words_that_do_not_fit_above_a_map_are_listed_with_what_they_attend_to(capsys):
+    arguments = "heatmap", "one two three four five six " * 8, "-o", "x.json"
+    lines = succeeds(capsys, *arguments, "--layer", "0", "--head", "2").out.splitlines()
+    assert lines[1].split() == ["two", "→", "one", "100%", "████████"]
+    assert lines[2].split() == ["three", "→", "two", "100%", "████████"]
+    assert "10 more words are in the file" in lines[41]
 
 
 def test_odd_words_are_printed_literally(capsys):
     out = succeeds(capsys, "heatmap", "[bold] $$ <b> \\frac [/]", "-o", "x.svg").out
-    names = [line[3:].split()[0] for line in rows_of_map(out)]
+    names = [line[0] for line in rows_of_map(out)]
     assert " ".join(names) == "[CLS] [ bold ] $ $ < b > \\ frac [ / ] [SEP]"
 
 

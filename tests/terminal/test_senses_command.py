@@ -19,22 +19,28 @@ def test_a_bundled_word(capsys):
     assert err == ""
     assert [path.name for path in Path().iterdir()] == ["senses.png"]
     assert Path("senses.png").read_bytes().startswith(b"\x89PNG")
-    assert "“bank”: river, money; all-MiniLM-L6-v2" in out
-    rows = [line.split() for line in out.splitlines()]
-    (first,) = [row for row in rows if row[:2] == ["0", "0.40"]]
+    lines = out.splitlines()
+    found = "tells river and money apart, but not clearly better than the other words"
+    assert " ".join(lines[:2]).startswith(f"From layer 1 on, “bank” {found}")
+    said = "At the output 20 of 20 sentences lie nearer to their own sense (guessing 10; the other"
+    assert said in " ".join(line.strip() for line in lines[:5])
+    assert "static to output  ▲ nearer to river  ▽ nearer to money  · undecided" in lines
+    threads = [line for line in lines if line[:1] in "▲▽·" and line]
+    assert len(threads) == 20
+    assert threads[0] == "▽▲▲▲▲▲▲    1.18  An otter slid off the BANK and swam away."
+    assert threads[10] == "▲······   −0.06  Take the coins to the BANK before noon."
+    rows = [line.split() for line in lines]
+    (first,) = [row for row in rows if row[:2] == ["static", "0.40"]]
     assert first[2] == "0.17–0.69"
-    assert [row[1] for row in rows if row[:1] == ["output"]] == ["1.00"]
-    found = "tells river and money apart, but not clearly better than the other words alone"
-    assert f"From layer 1 on, “bank” {found}: output 100% right, chance 50%, other words 95%" in out
-    as_good = "and as good entering layer 4 and output"
-    assert f"best entering layer 2: 1.00, {as_good}, p = 0.0005 over all layers" in out
-    assert "output: 1.00 (0.79 to 1.00), p = 0.0005" in out
-    assert "guessing: 0.50" in out
-    assert "the word without context, entering layer 0: 0.40 (0.17 to 0.69), p = " in out
-    assert "the other words without attention: 0.95 (0.66 to 0.99), p = 0.0005" in out
+    assert [row[1:4] for row in rows if row[:1] == ["output"]] == [["1.00", "0.79–1.00", "0.0005"]]
+    assert [row[1:4] for row in rows if row[:1] == ["others"]] == [["0.95", "0.66–0.99", "0.0005"]]
+    assert "bold: the best layer, p = 0.0005 over all" in " ".join(lines)
+    assert "read by all-MiniLM-L6-v2" in lines
     assert "content words that get most of its attention in layer 1" in out
     assert "  river: grassy" in out
-    assert max(map(len, out.splitlines()[2:10])) <= 80
+    table = [line for line in lines if "0.0005" in line and "–" in line]
+    assert len(table) == 7
+    assert max(map(len, [*threads, *table])) <= 80
     assert "\nverified: " in out
     assert "wrote senses.png" in out
 

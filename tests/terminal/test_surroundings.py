@@ -1,7 +1,11 @@
 """The environment of a run: a deleted working folder, settings."""
 
+import contextlib
+import os
 import subprocess
 import sys
+
+import pytest
 
 # The program with its commands replaced.
 PROGRAM = """
@@ -50,3 +54,21 @@ def test_a_matplotlibrc_that_is_not_utf_8(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("attnviz: matplotlibrc is not valid UTF-8")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_terminal_says_at_once_what_is_done_until_the_figure_is_drawn(tmp_path):
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "attnviz", "heatmap", "the train left"]
+    kept = {"env": {**os.environ, "TERM": "xterm"}, "cwd": tmp_path}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, **kept) as started:
+        os.close(theirs)
+        shown = bytearray()
+        with contextlib.suppress(OSError):  # the terminal is closed
+            while part := os.read(ours, 4096):
+                shown += part
+        out = started.communicate()[0].decode()
+    os.close(ours)
+    said = [shown.find(words) for words in (b"starting", b"loading", b"drawing")]
+    assert -1 < said[0] < said[1] < said[2]
+    assert out.splitlines()[-1] == "wrote heatmap.png"

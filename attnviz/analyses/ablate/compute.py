@@ -35,7 +35,7 @@ from attnviz.results import AgreementReport
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import locate_known
 from attnviz.runtime.libraries import silence_logs
-from attnviz.runtime.progress import part
+from attnviz.runtime.progress import track
 
 Measure = Callable[[Tensor], Tensor]  # from what is read (n, d) to the effects (n, 2)
 
@@ -141,11 +141,9 @@ def ablate(
     sites = [_find_site(model, one, target, against, word, truncate) for one in listed]
     outputs = _outputs_elsewhere(sites, replaced, patch)
     ablation: Ablation = replaced if patch is None else "resample"
-    measured: list[_OneText] = []
-    for number, (site, others) in enumerate(zip(sites, outputs, strict=True)):
-        with part(number, len(listed), "each head"):
-            one = _ablate_text(site, sets, ablation, others, knock_out, effect, keep_sink)
-            measured.append(one)
+    pairs = track([*zip(sites, outputs, strict=True)], "each head")
+    options = ablation, knock_out, effect, keep_sink
+    measured = [_ablate_text(site, sets, others, *options) for site, others in pairs]
     first, spelled_patch = measured[0], None
     if patch is not None:
         (text,) = parse_inputs(patch).texts or ("",)
@@ -298,8 +296,8 @@ class _OneText:
 def _ablate_text(
     site: _Site,
     sets: Sequence[tuple[Head, ...]] | None,
-    how: Ablation,
     others: Sequence[Sequence[Tensor]],
+    how: Ablation,
     knock_out: str | None,
     effect: str,
     keep_sink: bool,

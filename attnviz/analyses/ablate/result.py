@@ -179,8 +179,8 @@ class AblationResult(Result):
         if any(len(one) > 1 for one in self.sets):
             return None
         table = torch.full((self.layers, self.heads), torch.nan, dtype=torch.float64, device="cpu")
-        for ((layer, head),), value in zip(self.sets, numbers.tolist(), strict=True):
-            table[layer, head] = value
+        layers, heads = zip(*(one[0] for one in self.sets), strict=True)
+        table[layers, heads] = numbers.double()
         return table
 
     def labels(self) -> dict[str, list[str]]:

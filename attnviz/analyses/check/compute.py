@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnviz.agreement import CANARY, PRECISIONS, dtypes
 from attnviz.analyses.check.result import CheckResult, Mismatch, name_layers
-from attnviz.errors import InputError, refuse_given
+from attnviz.errors import InputError
 from attnviz.inputs.tokens import TextSource
 from attnviz.io.files import read_weights
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
@@ -85,10 +85,7 @@ def check(
     if isinstance(weights, str | os.PathLike):
         weights = read_weights(Path(weights))
     layers, how = weights_by_layer(weights, stack or "cross")
-    if isinstance(text, AttentionResult):
-        why = "a result of attend is taken as it is, and no model runs. Leave it out."
-        refuse_given(why, model=model, **inputs)
-    else:
+    if not isinstance(text, AttentionResult):
         inputs.setdefault("mode", "full")
     result = one_result(attended(text, model, inputs)).stack(stack)
     if not hasattr(weights, "items") and len(layers) != len(result.layers):

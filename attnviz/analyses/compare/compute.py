@@ -36,8 +36,8 @@ from attnviz.analyses.survey.compute import add_statistics
 from attnviz.analyses.survey.corpus import (
     Corpus,
     CorpusChanges,
+    CorpusText,
     TextCorpus,
-    TokenizedText,
     check_corpus,
     load_reader,
     parse_corpus,
@@ -172,7 +172,7 @@ class _Comparison:
     folder: Path = Path()
     texts: int = 0
     tokens: int = 0
-    sample: Sequence[TokenizedText] = ()
+    sample: Sequence[CorpusText] = ()
     changes: CorpusChanges = field(default_factory=CorpusChanges)
     heads: tuple[HeadName, ...] = ()
     counted: str = ""  # how many heads the first model has, in words
@@ -202,7 +202,7 @@ class _Comparison:
         self.provenances.append(sample[0].provenance)
         return statistics
 
-    def _expect_same_tokens(self, other: Model, texts: Sequence[TokenizedText]) -> None:
+    def _expect_same_tokens(self, other: Model, texts: Sequence[CorpusText]) -> None:
         """Raise InputError if another model than the first reads texts with other tokens."""
         again = TextCorpus(other, (), truncate=self.truncate).tokenized(texts)
         for text, read in zip(texts, again, strict=True):
@@ -236,7 +236,7 @@ class _Comparison:
             numbers = torch.from_numpy(getattr(distance, name))
             self.apart[f"apart_{name}".removesuffix("_mean")] = numbers.clamp(0, 1)
 
-    def _written(self, parts: Iterable[list[TokenizedText]]) -> Iterator[list[TokenizedText]]:
+    def _written(self, parts: Iterable[list[CorpusText]]) -> Iterator[list[CorpusText]]:
         """Yield the parts of the corpus, and write them."""
         with (self.folder / "texts").open("wb") as file:
             for texts in parts:
@@ -244,7 +244,7 @@ class _Comparison:
                 pickle.dump(texts, file)
                 yield texts
 
-    def _read(self) -> Iterator[list[TokenizedText]]:
+    def _read(self) -> Iterator[list[CorpusText]]:
         """Yield the parts that were written."""
         with (self.folder / "texts").open("rb") as file:
             while file.peek(1):
@@ -339,7 +339,7 @@ def _by_head(values: Sequence[NDArray[Any]]) -> Tensor:
 
 
 def _measure_both(
-    one: HeadStatistics, other: HeadStatistics, texts: Sequence[TokenizedText]
+    one: HeadStatistics, other: HeadStatistics, texts: Sequence[CorpusText]
 ) -> list[Floats]:
     """Return the statistics (N, K · S) of both models, and the distances of heads, (N, K)."""
     attentions: list[Attention] = []  # of the first model: queries and keys only

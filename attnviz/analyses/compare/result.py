@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, NamedTuple, get_args
 
@@ -158,13 +157,6 @@ class CompareResult(HeadTable):
         name = self.statistics[statistic]
         return TITLES.get(name, name)
 
-    def role_changes(self) -> Iterator[tuple[int, int, str, str]]:
-        """Yield the step, the head, its role before and its role after, where roles change."""
-        for step, (before, after) in enumerate(zip(self.roles, self.roles[1:], strict=False)):
-            for head, (old, new) in enumerate(zip(before, after, strict=True)):
-                if old != new:
-                    yield step, head, old, new
-
     def about(self) -> dict[str, Any]:
         """Return the size of the corpus, the roles, and the agreement of each model."""
         return {
@@ -238,13 +230,12 @@ class CompareResult(HeadTable):
                 f"{self.change_low[at]:.2g} to {self.change_high[at]:.2g}",
             )
         yield table if table.row_count else Text("No head changed significantly.")
-        changes: dict[tuple[int, str, bool], list[str]] = {}
-        for step, head, old, new in self.role_changes():
-            for role, appears in ((old, False), (new, True)):
-                if role:
-                    changes.setdefault((step, role, appears), []).append(str(self.heads[head]))
-        for (step, role, appears), heads in changes.items():
-            verb = "appears in" if appears else "vanishes from"
-            yield Text(f"{labels[step + 1]}: ", "bold").append(
-                f"“{role}” {verb} {', '.join(heads)}", "not bold"
-            )
+        changes: dict[tuple[int, str], list[str]] = {}
+        for step, (before, after) in enumerate(zip(self.roles, self.roles[1:], strict=False)):
+            for name, old, new in zip(self.heads, before, after, strict=True):
+                for role, verb in ((old, "vanishes from"), (new, "appears in")):
+                    if role and old != new:
+                        changes.setdefault((step, f"“{role}” {verb}"), []).append(str(name))
+        for (step, what), heads in changes.items():
+            change = f"{what} {', '.join(heads)}"
+            yield Text(f"{labels[step + 1]}: ", "bold").append(change, "not bold")

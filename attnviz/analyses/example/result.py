@@ -85,7 +85,7 @@ class ReplayedStage(Savable):
     name: str  # as in "K"
     title: str  # as in "Keys K"
     formula: str  # as in "K = X W_k"
-    head: int | None  # counted from 0, in older files with several heads
+    head: None  # all numbers are of one head
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     printed: Tensor | None  # (m, p)
@@ -98,11 +98,6 @@ class ReplayedStage(Savable):
     slack_from_printed: Tensor | None
     slips: bool = False  # a cell does not follow from printed stages, or only from these
     notes: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The name of the stage in the example: "scores", or "head 1 scores"."""
-        return self.name if self.head is None else f"head {self.head} {self.name}"
 
     @property
     def from_inputs_follows(self) -> Tensor | None:
@@ -142,8 +137,9 @@ class ReplayedStage(Savable):
 
     def about(self) -> dict[str, Any]:
         """Return the facts about the stage beside its arrays, as types of JSON."""
-        facts = "key name head title formula decimals slips rows columns sources notes"
-        return described(self, f"{facts} from_inputs_states from_printed_states")
+        facts = "name head title formula decimals slips rows columns sources notes"
+        states = "from_inputs_states from_printed_states"
+        return {"key": self.name, **described(self, f"{facts} {states}")}
 
     def matrices(self) -> list[Matrix]:
         """Return the printed matrix and ours from both sources, with one more digit."""
@@ -217,7 +213,7 @@ class ExampleResult(Result):
     @property
     def slips(self) -> tuple[str, ...]:
         """The stages in which the book has an error that no earlier stage explains."""
-        return tuple(stage.key for stage in self.stages if stage.slips)
+        return tuple(stage.name for stage in self.stages if stage.slips)
 
     def summary(self) -> str:
         """Return in one line how many printed cells follow from each source."""
@@ -261,7 +257,7 @@ class ExampleResult(Result):
         follows = ("from_inputs_follows", "from_printed_follows", "from_printed_exactly")
         for stage in self.stages:
             for kind in ("printed", *ours, *follows):
-                arrays[f"{stage.key} {kind}"] = getattr(stage, kind)
+                arrays[f"{stage.name} {kind}"] = getattr(stage, kind)
         return {name: array for name, array in arrays.items() if array is not None}
 
     def about(self) -> dict[str, Any]:

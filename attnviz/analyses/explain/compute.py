@@ -29,7 +29,7 @@ from attnviz.attribution.target import Score, Target, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
-from attnviz.errors import InputError, ModelError, expect_words, first_line, positive_number
+from attnviz.errors import InputError, ModelError, first_line, positive_number, refuse_given
 from attnviz.inputs.batch import Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.spelling import decode
 from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
@@ -132,19 +132,15 @@ def explain(
     'Eiffel'
     """
     generate = positive_number(generate, "generate")
-    if isinstance(reference, str):
-        expect_words(reference, "The reference")
     names = check_methods(methods)
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
     prefix, module = None, model.module
     if input_kinds(module) == ("text",) and has_text_decoder(module):
         prefix = _prefix(model, "" if decoder is None else decoder)
-    elif decoder is not None:
-        raise InputError(
-            f"{model.name} has no decoder that reads a text of its own. Leave out --decoder "
-            "(decoder=)."
-        )
+    else:
+        why = f"{model.name} has no decoder that reads a text of its own. Leave it out."
+        refuse_given(why, decoder=decoder)
     written = _write(model, source, prefix, generate, truncate)
     prediction = find_prediction(
         model, source, target, against, log=log, written=written, truncate=truncate
@@ -466,7 +462,6 @@ def explain_tokens(
         with restoring(model.module), torch.no_grad():
             logits = model.module(**reading.inputs)[0][0]
     tokenizer = tokenizer_of(model.checkpoint)
-    decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
     tokens: list[int] = reading.inputs["input_ids"][0].tolist()
     start = len(tokens) + 1 - len(ids)
     results = []
@@ -475,7 +470,7 @@ def explain_tokens(
             if ids[number] in tokenizer.all_special_ids or only not in (None, number):
                 continue
             end = start + number  # of the tokens before this one
-            written = str(decode(tokens[:end]))[len(str(decode(tokens[:start]))) :]
+            written = decode(tokenizer, tokens[:end])[len(decode(tokenizer, tokens[:start])) :]
             choices = Choices(model, "", "next token", (end - 1,), logits[end - 1])
             other, notes = choices.rival(ids[number])
             notes += [f"the model wrote “{written.strip()}”"] if written else []

@@ -27,11 +27,12 @@ from attnviz.analyses.explore.result import (
 )
 from attnviz.analyses.survey.compute import survey_corpus
 from attnviz.analyses.survey.corpus import (
+    OR_SAMPLE,
     Corpus,
+    CorpusText,
     Kind,
     MediaCorpus,
     TextCorpus,
-    TokenizedText,
     check_corpus,
     inputs_of,
     is_of_media,
@@ -49,6 +50,7 @@ from attnviz.attribution.tracing import StoredRun, tracing
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
 from attnviz.inputs.batch import encode
+from attnviz.inputs.spelling import decode
 from attnviz.inputs.text import tokenizer_of
 from attnviz.io.files import data_uri
 from attnviz.pipeline.attend import Loadable, Model, Source
@@ -59,7 +61,7 @@ from attnviz.results.text import literal
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, say
 
-STRONGEST = 8  # examples of a head, each of another text
+STRONGEST = 8  # examples of a head, each of another text and with other tokens
 _SAMPLE = 50  # texts of a head, drawn at random, from which deciles are taken
 _SIDES = (224, 160, 112, 80, 56)  # pixels of a picture in the page
 
@@ -70,6 +72,7 @@ _SIDES = (224, 160, 112, 80, 56)  # pixels of a picture in the page
 def explore(
     texts: Corpus | None = None,
     *,
+    sample: bool = False,
     model: Model | Loadable | None = None,
     column: str = "text",
     skip_bad: bool = False,
@@ -89,12 +92,12 @@ def explore(
         names.
 
         Or a list of texts, images or sounds.
+    sample : bool
+        Read the sample corpus in place of texts: 200 short sentences, written for attnviz.
     model : Model or what `load` takes, optional
         A model that reads texts, images or sounds; by default the bundled one.
-    column : str
-        The column of the corpus that holds the text.
-    skip_bad : bool
-        Leave out texts that cannot be read, and count them; by default they are an error.
+    column, skip_bad
+        As in `survey`.
     seed : int
         Random seed of the survey, and of the texts from which typical examples are drawn.
     **inputs
@@ -119,17 +122,17 @@ def explore(
     >>> result = attnviz.explore(texts)
     >>> page = result.page()  # page.save("heads.html")
     """
-    texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs, seed)
+    texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs, seed, sample)
     if isinstance(texts, str) and texts == "-":
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
     if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
-        raise InputError(f"There is no file or folder {texts}. Check the name of the corpus.")
+        raise InputError(f"There is no file or folder {texts}. Name another one, {OR_SAMPLE}.")
     check_corpus(texts, column, media=True)
     model, kind = load_reader(model, special_tokens, media=True)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
         corpus: TextCorpus | MediaCorpus
-        corpus = MediaCorpus(model, kind, source, column, truncate, skip_bad)
+        corpus = MediaCorpus(model, kind, source, truncate, skip_bad)
     elif is_of_media(source):
         raise InputError(
             f"{str(source)!r:.200} is no corpus of texts, which {model.name} reads. Name a file of "
@@ -139,7 +142,7 @@ def explore(
     else:
         corpus = TextCorpus(model, source, column, pairs, truncate, skip_bad)
     with part(0, 3, "survey"):
-        surveyed, heads, sample, results = survey_corpus(corpus, seed=seed)
+        surveyed, heads, verified, results = survey_corpus(corpus, seed=seed)
     examples = Examples(surveyed.roles, seed)
     ids: dict[int, tuple[int, ...]] = {}
     done, count = 0, corpus.rows
@@ -161,7 +164,7 @@ def explore(
         numbers: list[int] = []
         of_media: dict[str, Any] = {}
         if isinstance(corpus, TextCorpus):
-            written, effects, notes = _of_predictions(model, sample, results)
+            written, effects, notes = _of_predictions(model, verified, results)
             tokens = {
                 str(number): _decoded(model, ids[number]) for number in ids if number in shown
             }
@@ -170,7 +173,7 @@ def explore(
             notes = (
                 "what heads write, and what is lost without them, is shown for models of texts",
             )
-            numbers = [medium.number for medium in sample]
+            numbers = [medium.number for medium in verified]
             drawn = sorted({*shown, *(numbers if kind == "image" else [])})
             media, tokens = _shown_media(corpus, drawn)
             axes, reads = _axes(heads.records)
@@ -211,9 +214,7 @@ def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[Any]) 
 def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
     """Return tokens with their blanks."""
     tokenizer = tokenizer_of(model.checkpoint)
-    return tuple(
-        str(tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token in ids
-    )
+    return tuple(decode(tokenizer, [token]) for token in ids)
 
 
 def _reads_earlier_only(sample: Sequence[AttentionResult], kind: Kind) -> list[bool | None]:
@@ -236,7 +237,7 @@ def _by_record(sample: Sequence[AttentionResult]) -> list[list[AttentionRecord]]
 
 
 def _of_predictions(
-    model: Model, texts: Sequence[TokenizedText], sample: Sequence[AttentionResult]
+    model: Model, texts: Sequence[CorpusText], sample: Sequence[AttentionResult]
 ) -> tuple[tuple[WrittenTokens, ...], Tensor | None, tuple[str, ...]]:
     """Return what every head writes, what is lost without it, and notes on what is left out."""
     if unembedding_of(model.module) is None:
@@ -251,7 +252,7 @@ def _of_predictions(
 
 
 def _written(
-    model: Model, texts: Sequence[TokenizedText], sample: Sequence[AttentionResult]
+    model: Model, texts: Sequence[CorpusText], sample: Sequence[AttentionResult]
 ) -> tuple[WrittenTokens, ...]:
     """Return the tokens whose logits each head raises and lowers most.
 
@@ -298,7 +299,7 @@ def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
     return rows, parts_of_heads[torch.arange(len(rows), device=parts_of_heads.device), rows]
 
 
-def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int], Tensor]], Tensor]:
+def _unembedding(model: Model, text: CorpusText) -> Callable[[tuple[list[int], Tensor]], Tensor]:
     """Return a function from outputs of heads at some positions to the change of logits, (H, V)."""
     module = model.module
     inputs = encode(model.checkpoint, inputs_of([text]), truncate=True).inputs
@@ -338,7 +339,7 @@ def _unembedding(model: Model, text: TokenizedText) -> Callable[[tuple[list[int]
     return unembed
 
 
-def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
+def _effects(model: Model, texts: Sequence[CorpusText]) -> Tensor:
     """Return how much log-probability next tokens lose if a head has its mean output, (K,)."""
     sites = []
     for text in texts:
@@ -359,7 +360,8 @@ def _effects(model: Model, texts: Sequence[TokenizedText]) -> Tensor:
 # --- examples, in memory that does not grow
 
 
-_Kept: TypeAlias = list[tuple[float, HeadExample]]  # with priorities, the largest first
+# With priorities, the largest first, and with what no two examples share.
+_Kept: TypeAlias = list[tuple[float, HeadExample, tuple[int, int]]]
 
 
 class Examples:
@@ -399,6 +401,7 @@ class Examples:
         strongest = strengths.argmax(-1)
         lengths = key_tokens.real.sum(-1).tolist()
         on_cpu, keys = weights.cpu(), keys.cpu()
+        ids, key_ids = tokens.ids.tolist(), key_tokens.ids.tolist()  # 0 where there are no tokens
         for n, number in enumerate(numbers):
             rows = (strengths[n] > 0).any(0).nonzero()[:, 0].tolist()  # with another token to read
             if not rows:
@@ -409,11 +412,15 @@ class Examples:
             for head, k in enumerate(range(heads.start, heads.stop)):
                 best = int(strongest[n, head])
                 strength = float(strengths[n, head, best])
-                for kept, most, priority, row in (
-                    (self._strongest[k], STRONGEST, strength, best),
-                    (self._sample[k], _SAMPLE, float(priorities[k]), int(drawn[k])),
+                pair = ids[n][best], key_ids[n][keys[n, head, best]]
+                own = -1, number
+                for kept, most, priority, row, shared in (
+                    (self._strongest[k], STRONGEST, strength, best, pair if any(pair) else own),
+                    (self._sample[k], _SAMPLE, float(priorities[k]), int(drawn[k]), own),
                 ):
-                    if len(kept) == most and priority <= kept[-1][0]:
+                    alike = next((one for one in kept if one[2] == shared), None)
+                    weakest = alike or (kept[-1] if len(kept) == most else None)
+                    if weakest is not None and priority <= weakest[0]:
                         continue
                     example = HeadExample(
                         text=number,
@@ -422,24 +429,25 @@ class Examples:
                         weight=float(strengths[n, head, row]),
                         weights=tuple(on_cpu[n, head, row, : lengths[n]].tolist()),
                     )
-                    kept.append((priority, example))
-                    kept.sort(key=lambda pair: -pair[0])
-                    del kept[most:]
+                    if weakest is not None:
+                        kept.remove(weakest)
+                    kept.append((priority, example, shared))
+                    kept.sort(key=lambda one: -one[0])
 
     @property
     def texts(self) -> set[int]:
         """The numbers of all texts that are kept, or may come to be shown."""
-        return {one.text for kept in (*self._strongest, *self._sample) for _, one in kept}
+        return {one.text for kept in (*self._strongest, *self._sample) for _, one, _ in kept}
 
     @property
     def strongest(self) -> tuple[tuple[HeadExample, ...], ...]:
         """The strongest examples of each head, the strongest first."""
-        return tuple(tuple(one for _, one in kept) for kept in self._strongest)
+        return tuple(tuple(one for _, one, _ in kept) for kept in self._strongest)
 
     @property
     def deciles(self) -> tuple[tuple[HeadExample, ...], ...]:
         """Examples of each head at the 90, 80, …, 10 % quantiles of a random sample of queries."""
-        samples = ([one for _, one in sample] for sample in self._sample)
+        samples = ([one for _, one, _ in sample] for sample in self._sample)
         return tuple(tuple(at_deciles(sample)) if sample else () for sample in samples)
 
 

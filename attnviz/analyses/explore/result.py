@@ -168,7 +168,7 @@ class ExploreResult(Result):
         "The tokens of the texts that examples use, by the number of the text in decimals."
     )
     examples: tuple[tuple[HeadExample, ...], ...] = doc(
-        "Of each head, its strongest examples, each of another text."
+        "Of each head, its strongest examples, each of another text and with other tokens."
     )
     deciles: tuple[tuple[HeadExample, ...], ...] = doc(
         "Of each head, examples at the 90, 80, …, 10 % quantiles of a random sample of queries."

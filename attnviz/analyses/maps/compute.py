@@ -201,7 +201,6 @@ def head_maps(
     >>> maps.weights.shape  # layers × heads × queries × keys
     torch.Size([1, 12, 5, 5])
     """
-    result = one_result(result, streamed=True)
     stack, notes = result.stack(), [*result.notes]
     layers = stack.attentions if layer is None else (stack.layer(layer),)
     if len({(attention.kept, attention.size) for attention in layers}) > 1:

@@ -1,5 +1,7 @@
 """Draw one attention map, or those of all heads: rows are queries, columns keys, color is weight.
 
+A text that has room stands above its map, with arcs between the words that look at each other.
+
 Where the keys are patches of an image, the weights of one query are drawn over the image. Where
 there are too many heads for their maps, each has a cell with the color of what it attends to.
 """
@@ -11,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import partial
 from typing import Any, TypeAlias
 
 import matplotlib as mpl
@@ -19,11 +21,12 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import PatchCollection, PolyCollection
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgb
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.gridspec import SubplotSpec
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
@@ -33,22 +36,37 @@ from attnviz.analyses.maps import compute
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures import claims, figure
+from attnviz.figures.arcs import (
+    ARROW,
+    PITCH,
+    Arcs,
+    Grid,
+    Names,
+    distant_links,
+    draw_paragraph,
+    sentences_of,
+    strongest_links,
+)
 from attnviz.figures.cells import (
     CellImage,
+    Edges,
     HeadGrid,
     Look,
     Ticks,
     WeightScale,
     bytes_of,
+    decimals,
     draw_cells,
     fit_ticks,
     frame,
+    outline,
     pool_largest,
     write_numbers,
 )
 from attnviz.figures.layout import (
     CaptionLength,
     Page,
+    Place,
     Ruler,
     color_bar,
     enlarge,
@@ -58,6 +76,7 @@ from attnviz.figures.layout import (
 from attnviz.figures.style import (
     AXIS_ROOM,
     BAR_ROOM,
+    COLUMN_WIDTH,
     FULL_WIDTH,
     GAP,
     IMAGE_COLORS,
@@ -65,9 +84,11 @@ from attnviz.figures.style import (
     LUMINANCE,
     MARGIN,
     MM,
+    NUMBER_SIZE,
     SMALL_SIZE,
     SMALLEST_SIZE,
     TEXT_SIZE,
+    TITLE_SIZE,
     WIDE,
     drawing,
     text_scale,
@@ -84,6 +105,17 @@ _LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, with an overview and witho
 _READABLE = 0.13  # inches of a row with room for its label
 _SHARES = 0.55, 0.6, 0.64  # of the width, for a map with an overview beside it
 _WRITTEN_SHARE = 0.1  # of the largest signed weight, from which on a number is written
+# Below a sentence.
+_FEW_WORDS, _MANY_WORDS = 12, 40  # for a column of a journal, and with higher arcs
+_MOST_SENTENCES, _MOST_WORDS = 11, 250  # that are written out above a map
+_LARGEST_MAP = 5.2  # inches of the map below a text that is written out
+_SAID_FROM = 6  # words, from which on a note in the map says what is hatched
+_WHOLE = 0.99  # the least sum of a row of which nothing is missing
+_LEAST_NUMBER = 0.05  # the least weight that is written
+_SCALE = 14  # mm of a color scale
+_ARROW = np.array(
+    [(-1, 0.1), (0.3, 0.1), (0.3, 0.45), (1, 0), (0.3, -0.45), (0.3, -0.1), (-1, -0.1), (-1, 0.1)]
+)
 _MOST_CELLS = 500  # along a side; more would be too small for print
 # Over an image.
 _LARGEST_IMAGE = 3.2  # inches of a side of the image
@@ -116,7 +148,7 @@ def heatmap(
     rows: slice | None = None,
     columns: slice | None = None,
     overview: HeadMaps | bool | None = None,
-    width: float = FULL_WIDTH,
+    width: float | None = None,
     caption: CaptionLength = "short",
     heads: Sequence[tuple[int, int]] | None = None,
     ax: Axes | None = None,
@@ -132,10 +164,12 @@ def heatmap(
 ) -> Axes | list[Axes]:
     """Draw the attention map of one head, or the mean map of several heads or layers.
 
-    Rows are queries and columns are keys. If the keys are patches of an image, the weights of one
-    query are drawn over the image instead. Special tokens and queries with one key have gray cells
-    on a scale of their own; setting a scale or colors makes all cells alike. From 48 keys on, the
-    scale is logarithmic.
+    The words of a text stand above their columns, with arcs from queries to the keys that they look
+    at. Rows are queries and columns are keys. With `ax`, labels are along both sides. A longer text
+    is written out above the map; from 48 keys on, its scale is logarithmic. If the keys are patches
+    of an image, the weights of one query are drawn over the image instead. Special tokens and
+    queries with one key have gray cells on a scale of their own; setting a scale or colors makes
+    all cells alike.
 
     Parameters
     ----------
@@ -162,8 +196,9 @@ def heatmap(
     overview : bool or HeadMaps, optional
         Whether to draw all heads beside the map, with the drawn head marked. By default only if the
         head was chosen automatically. For an AttentionMap: the maps of all heads (`head_maps`).
-    width : float, default 183
-        The width of a new figure in mm. One column of a journal is 89 mm, two are 183.
+    width : float, optional
+        The width of a new figure in mm. One column of a journal is 89 mm, two are 183. By default
+        89 for one head of up to 12 words, else 183.
     caption : {"short", "full"}
         Whether the caption has two lines, or also says how everything was measured. The file always
         says so in its metadata.
@@ -223,10 +258,10 @@ def heatmap(
         if isinstance(result, AttentionMap):
             raise InputError("heads are of a result of attend, not of one map. Leave heads out.")
         maps = [compute.attention_map(result, layer=one, head=two, **part) for one, two in heads]
-        return draw_side_by_side(maps, look, width=width, caption=caption)
+        return draw_side_by_side(maps, look, width=width or FULL_WIDTH, caption=caption)
     if ax is not None:
         why = "ax is drawn into as it is. Leave ax out for a page of its own, or leave this out."
-        refuse_given(why, overview=overview, width=width != FULL_WIDTH, caption=caption != "short")
+        refuse_given(why, overview=overview, width=width, caption=caption != "short")
     if isinstance(result, AttentionMap):
         changes = part | {"words": not words, "special": special != "keep"}
         why = "the map is already computed. Give it to attention_map, or draw the result of attend."
@@ -260,11 +295,6 @@ class SelectedMap:
     overview: HeadMaps | None = None  # of all heads, drawn beside the map
     ranking: HeadRanking | None = None  # best first, or by the words asked for, if one was chosen
     asked: tuple[int, int] | None = None  # the cell of these words, if the map shows them
-
-    @cached_property
-    def finding(self) -> claims.Finding | None:
-        """What the map shows, or the weight between the two words that were asked for."""
-        return claims.of_map(self.map, self.asked)
 
 
 def select_map(
@@ -324,19 +354,22 @@ def draw_heatmap(
     selected: SelectedMap,
     look: Look = Look(),  # noqa: B008  it does not change
     *,
-    width: float = FULL_WIDTH,
+    width: float | None = None,
     caption: CaptionLength = "short",
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a new page, `width` mm wide, or only the map into the axes."""
     drawn, query = selected.map, selected.query
+    if width is None:
+        is_narrow = _is_sentence(drawn) and _has_few_words(drawn) and selected.overview is None
+        width = COLUMN_WIDTH if is_narrow else FULL_WIDTH
     colors = None if ax is None else theme_on(ax.get_facecolor())
     with drawing([*drawn.rows, *drawn.columns, source(drawn.provenance)], theme=colors):
         if ax is not None:
             return _draw_into(ax, selected, look)
         page = Page(width, caption, shown=True)
         if query is None:
-            return _matrix_page(page, selected, look)
+            return _map_page(page, selected, look)
         return draw_image_page(page, drawn, query, selected.overview, look)
 
 
@@ -460,7 +493,7 @@ def draw_side_by_side(
         for start in range(0, len(maps), across):
             row = maps[start : start + across]
             heads = [
-                [one.where, *(ruler.wrap(found.title, room, SMALL_SIZE) if found else ())]
+                [one.where, *(ruler.wrap(found.sentence, room, SMALL_SIZE) if found else ())]
                 for one, found in zip(row, map(claims.of_map, row), strict=True)
             ]
             below_titles = top + max(map(len, heads)) * line_height(SMALL_SIZE) + 0.04
@@ -483,90 +516,339 @@ def draw_side_by_side(
         return drawn_axes
 
 
-def _matrix_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
+def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     """Draw title, map, overview and caption."""
-    drawn, overview, finding = selected.map, selected.overview, selected.finding
-    ruler, inner = page.ruler, page.room
-    two_columns = overview is not None and page.width > WIDE
-    room = inner
-    if two_columns:  # the smallest share in which each column has room for its label
-        needed = len(drawn.columns) * SMALLEST_SIZE * 1.2 / 72 + 1.3  # labels and color bar
-        room *= next((share for share in _SHARES if share * inner > needed), _SHARES[-1])
-    where = drawn.where
-    title = where if finding is None else finding.title
-    top = page.heading(title if look.title is None else look.title)
-    if finding is not None or look.title is not None:
-        top = page.subheading(top, where)
-    start = top = top + GAP / 2
+    drawn, overview = selected.map, selected.overview
+    is_sentence, right = _place_map(page, drawn, beside=overview is not None)
+    finding = claims.of_map(drawn, selected.asked)
+    scale = WeightScale.of(drawn, linear=is_sentence).with_look(look)
+    is_text = not is_sentence and _is_paragraph(drawn)
+    start = _head_map(page, drawn, finding, look, is_sentence, is_text) + GAP / 2
+    draw = _draw_sentence if is_sentence else partial(_draw_panel, is_alone=overview is None)
+    if is_text:
+        start = _write_text(page, drawn, finding, scale, start) + GAP
+        right = min(right, page.left + max(_LARGEST_MAP, COLUMN_WIDTH * MM))
+    ax, bottom, (left, end) = draw(page, drawn, finding, scale, look, (start, right))
+    if overview is not None:
+        left, end = (right + GAP, start) if right < page.right else (left, end + GAP)
+        end = draw_overview(page, overview, (left, page.right), end, marked=drawn)
+    parts = [source(drawn.provenance), *drawn.notes]
+    if drawn.signed:
+        parts.insert(1, claims.SIGNED)
+    if drawn.masked is not None and not (is_sentence and _is_causal(drawn)):
+        parts.insert(1, "hatched: keys that the query may not attend to")
+    if max(drawn.weights.shape) > _MOST_CELLS:
+        parts.append("each cell is the largest of several weights")
+    if isinstance(scale.norm, LogNorm):
+        parts.append(claims.ON_LOGARITHMIC_SCALE)
+    page.finish(end + GAP, parts, drawn.checked_agreement, left=left, bottom=bottom)
+    return ax
+
+
+def _head_map(
+    page: Page,
+    drawn: AttentionMap,
+    finding: claims.Finding | None,
+    look: Look,
+    is_sentence: bool,
+    is_text: bool,
+) -> float:
+    """Write the title, and which head it is; return the lower edge."""
+    where = title = drawn.where
+    has_arcs = is_sentence or is_text
+    if finding is not None:
+        title = finding.title if has_arcs else finding.sentence
+    points = TITLE_SIZE - (has_arcs and page.width <= WIDE)
+    title = title if look.title is None else look.title
+    top = page.subtitle(page.left, MARGIN, title, page.room, points=points)
+    if not has_arcs:
+        return top if title == where else page.subheading(top, where)
+    if is_text:
+        lead = f"{where}. The strongest links between words: a dashed box looks at a solid one."
+        return page.paragraph(page.left, top, lead, page.room, points=_small(page))
+    splits = "splits 100% among the words above it"
+    if drawn.special == "hide":
+        splits += " and the special tokens, which are hidden"
+    elif drawn.weights.sum(-1).min() < _WHOLE:
+        splits = "splits less than 100% among the words above it"
+    more = [] if finding is None else [finding.more]
+    says = [where, f"Each row is one word and {splits}", *filter(None, more)]
+    return page.paragraph(page.left, top, f"{'. '.join(says)}.", page.room, points=_small(page))
+
+
+def _small(page: Page) -> float:
+    """Return the points of notes on a page."""
+    return SMALL_SIZE - 0.5 * (page.width <= WIDE)
+
+
+def _place_map(page: Page, drawn: AttentionMap, *, beside: bool) -> tuple[bool, float]:
+    """Return whether a map is drawn below its sentence, and the right edge of its column.
+
+    beside : whether an overview is beside it, where the page is wide enough.
+    """
+    two_columns, room = beside and page.width > WIDE, page.room
+    if _is_sentence(drawn):
+        if two_columns:
+            room = COLUMN_WIDTH * MM - GAP if _has_few_words(drawn) else _SHARES[-1] * room
+        if Grid.of(page, drawn, page.left + room).pitch >= PITCH:
+            return True, page.left + room
+    # The smallest share in which each column has room for its label.
+    needed = len(drawn.columns) * SMALLEST_SIZE * 1.2 / 72 + 1.3  # labels and color bar
+    share = next((share for share in _SHARES if share * page.room > needed), _SHARES[-1])
+    return False, page.left + (share if two_columns else 1.0) * page.room
+
+
+def _draw_panel(
+    page: Page,
+    drawn: AttentionMap,
+    finding: claims.Finding | None,
+    scale: WeightScale,
+    look: Look,
+    place: Place,
+    *,
+    is_alone: bool,
+) -> tuple[Axes, float, Place]:
+    """Draw the map as a matrix with its labels and color bars.
+
+    place : the upper and the right edge. is_alone : whether no overview follows. Returns the axes,
+    the lower edge, and the left and upper edge of what comes next.
+    """
+    top, right = place
+    ruler, room = page.ruler, right - page.left
     longest, left = _LONGEST * room, MARGIN + _LABEL
-    largest = _LARGEST_CELL if overview else _LARGEST_ALONE
+    largest = _LARGEST_ALONE if is_alone else _LARGEST_CELL
     for _ in range(3):  # the size of cells and the room of labels depend on each other
-        across, down = _cell_size(drawn, MARGIN + room - left - BAR_ROOM, largest)
+        across, down = _cell_size(drawn, right - left - BAR_ROOM, largest)
         labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
         left = MARGIN + _LABEL + labels.room
-    space = MARGIN + room - left - BAR_ROOM
+    space = right - left - BAR_ROOM
     across, down = _cell_size(drawn, space, largest)
     m, n = drawn.weights.shape
-    is_beside = overview is None and space - across * n > 1.6  # the caption, of a small map
-    if overview is None and not is_beside:
+    is_beside = is_alone and space - across * n > 1.6  # the caption, of a small map
+    if is_alone and not is_beside:
         across, down = _cell_size(drawn, space, 0.7)  # no narrow column stays empty
     ax = page.axes(left, top, across * n, down * m)
-    scale = WeightScale.of(drawn).with_look(look)
     below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
     if finding is not None and finding.cell is not None:
         frame(ax, finding.cell[::-1], (1, 1))
-    _name_cells(ax, drawn, scale, () if finding is None else finding.examples)
-    if finding is not None and finding.reach is not None:
-        for offset in (-finding.reach, finding.reach):  # the distance that the title names
-            ax.plot(
-                [offset, n + offset], [0, n], color=theme().claim, linewidth=0.6, linestyle="--"
-            )
-        ax.set(xlim=(0, n), ylim=(m, 0))
+        if claims.is_logarithmic(n):
+            _name_cell(ax, drawn, scale, finding.cell)
     if look.cbar_ax is not None:
         color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
     elif look.cbar:
         _draw_bars(page, scale, left + across * n + MARGIN, top, down * m)
     bottom = top + down * m + below.room + _LABEL
-
-    caption_left, end = page.left, bottom + GAP / 2
     if is_beside:
-        caption_left, end = left + across * n + BAR_ROOM + GAP, top - GAP
-    elif overview is not None:
-        if two_columns:
-            caption_left, end = MARGIN + room + GAP, start
-        end = draw_overview(page, overview, (caption_left, page.right), end, marked=drawn)
-    parts = [source(drawn.provenance), *drawn.notes]
-    if drawn.signed:
-        parts.insert(1, claims.SIGNED)
-    if drawn.masked is not None:
-        parts.insert(1, "hatched: keys that the query may not attend to")
-    if finding is not None and finding.reach is not None:
-        parts.insert(1, f"dashed: {finding.reach} words away")
-    if max(m, n) > _MOST_CELLS:
-        parts.append("each cell is the largest of several weights")
-    if isinstance(scale.norm, LogNorm):
-        parts.append(claims.ON_LOGARITHMIC_SCALE)
-    page.finish(end + GAP, parts, drawn.checked_agreement, left=caption_left, bottom=bottom)
-    return ax
+        return ax, bottom, (left + across * n + BAR_ROOM + GAP, top - GAP)
+    return ax, bottom, (page.left, bottom + GAP / 2)
 
 
-def _name_cells(
-    ax: Axes, drawn: AttentionMap, scale: WeightScale, cells: Sequence[tuple[int, int]]
+# --- below its sentence
+
+
+def _is_sentence(drawn: AttentionMap) -> bool:
+    """Whether a map has one row and one column for each word of a text, and shares in its rows."""
+    return drawn.is_text and not drawn.signed and not drawn.sums and len(drawn.rows) > 1
+
+
+def _has_few_words(drawn: AttentionMap) -> bool:
+    return int(drawn.is_word[0].sum()) <= _FEW_WORDS
+
+
+def _is_paragraph(drawn: AttentionMap) -> bool:
+    """Whether a text of too many words for one line is short enough to be written out."""
+    if not _is_sentence(drawn) or len(drawn.rows) > _MOST_WORDS:
+        return False
+    from_right = claims.is_right_to_left("".join(drawn.rows))
+    return max(sentences_of(drawn)) < _MOST_SENTENCES and not from_right
+
+
+def _write_text(
+    page: Page,
+    drawn: AttentionMap,
+    finding: claims.Finding | None,
+    scale: WeightScale,
+    top: float,
+) -> float:
+    """Write the text with its strongest links, those of the claim in its color."""
+    linked = claims.links_between(drawn)
+    claimed: list[tuple[int, int]] = []
+    if finding is not None and finding.family is not None and (finding.family & linked).any():
+        linked &= finding.family
+        claimed = [(query, key) for query, key in linked.nonzero().tolist()]
+    weights = drawn.weights.float()
+    links = distant_links(weights, linked, drawn.rows)
+    if finding is not None and finding.cell is not None:
+        claimed = [finding.cell]
+        others = [link for link in links if link[:2] != finding.cell]
+        links = [(*finding.cell, float(weights[finding.cell])), *others[:3]]
+    return draw_paragraph(page, drawn, links, claimed, top, scale.colors)
+
+
+def _is_causal(drawn: AttentionMap) -> bool:
+    later = torch.ones(drawn.weights.shape, device="cpu").triu(1) > 0
+    return drawn.masked is not None and bool((drawn.masked == later).all())
+
+
+def _draw_sentence(
+    page: Page,
+    drawn: AttentionMap,
+    finding: claims.Finding | None,
+    scale: WeightScale,
+    look: Look,
+    place: Place,
+) -> tuple[Axes, float, Place]:
+    """Draw the words with arcs above them, the map exactly below, and the scales.
+
+    The parameters and what is returned are those of `_draw_panel`.
+    """
+    top, right = place
+    cell = () if finding is None or finding.cell is None else finding.cell
+    grid = Grid.of(page, drawn, right, cell)
+    names = Names.fit(grid, page.ruler, (page.left, right))
+    linked = claims.links_between(drawn)
+    shown = torch.zeros_like(linked)  # the cells of the claim
+    if finding is not None and finding.family is not None:
+        shown |= finding.family
+    if cell:
+        shown[cell] = True
+    claimed = [(query, key) for query, key in shown.nonzero().tolist() if query != key]
+    if not cell:
+        claimed = [one for one in claimed if linked[one]]
+    links = strongest_links(drawn.weights.float(), linked, claimed)
+    high = 18 if len(drawn.rows) > _MANY_WORDS else 16 if page.width > WIDE else 13
+    arcs = Arcs(links, names, claimed, high * MM)
+    above = arcs.height + names.height
+    wide, tall = grid.size
+    ax = page.axes(grid.left, top + above, wide, tall)
+    canvas = page.canvas(page.left, top, right - page.left, above - 0.1 * MM)
+    arcs.draw(canvas, top + above, scale.colors)
+    names.draw(canvas, top + above)
+    _draw_below(ax, drawn, grid, scale, look, shown)
+    bottom = _draw_brackets(page, drawn, grid, top + above + tall, right)
+    if look.cbar_ax is not None:
+        color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
+    elif look.cbar:
+        bottom = _draw_scales(page, scale, grid.left, bottom + 2.4 * MM, right)
+    return ax, bottom, (page.left, bottom)
+
+
+def _draw_below(
+    ax: Axes, drawn: AttentionMap, grid: Grid, scale: WeightScale, look: Look, claimed: Tensor
 ) -> None:
-    """Enlarge some cells, with their weight and the words of their query and key."""
-    for row, column in cells:
-        weight = float(drawn.weights[row, column])
-        dot: dict[str, Any] = {"markersize": 6, "clip_on": False}
-        dot |= {"markerfacecolor": scale.colors(scale.norm(weight)), "color": theme().claim}
-        ax.plot(column + 0.5, row + 0.5, "o", **dot)
-        is_right = column > len(drawn.columns) / 2
-        text = ax.annotate(
-            f"{literal(drawn.rows[row])} → {literal(drawn.columns[column])} {weight:.0%}",
-            (column + 0.5, row + 0.5), (-5 if is_right else 5, 0), textcoords="offset points",
-            ha="right" if is_right else "left", va="center", fontsize=SMALL_SIZE,
-            color=theme().claim, parse_math=False,
+    """Draw the cells of a map below its sentence, and the labels of its rows.
+
+    claimed : the cells that the title is about, (m, n).
+    """
+    weights, n = drawn.weights.float(), len(drawn.rows)
+    is_large = grid.pitch >= 4 * MM and grid.height >= 3.6 * MM
+    written = None
+    if is_large if look.annot is None else look.annot:
+        written = grid.spaced(weights >= max(1 / n, _LEAST_NUMBER))
+    masked = None if drawn.masked is None else grid.spaced(drawn.masked)
+    scale = replace(scale, uninformative=grid.spaced(scale.uninformative), masked=masked)
+    thin = {"linewidth": 0.6 if grid.pitch > 3 * MM else 0.25}
+    points = NUMBER_SIZE - TEXT_SIZE + grid.rows.points
+    look = replace(look, mesh=thin | dict(look.mesh))
+    cells, edges = grid.spaced(weights), grid.edges
+    _draw_weights(ax, cells, scale, look, edges, written, lambda one: f"{100 * one:.0f}", points)
+    outline(ax, grid.spaced(claimed), edges)
+    wide, tall = grid.size
+    if n >= _SAID_FROM and _is_causal(drawn):
+        ax.text(
+            1 - 2 * MM / wide, 1 - 2 * MM / tall, "comes later: not read", fontsize=SMALL_SIZE,
+            color=theme().muted, ha="right", va="top", transform=ax.transAxes,
+            bbox={"facecolor": theme().ground, "linewidth": 0, "pad": 2},
         )  # fmt: skip
-        text.set_path_effects([withStroke(linewidth=2, foreground=theme().ground)])
+    _label_rows(ax, grid)
+
+
+def _label_rows(ax: Axes, grid: Grid) -> None:
+    """Write the word of each row, or of every second, with an arrow to its cells."""
+    rows, (places, _) = grid.rows, grid.middles()
+    every = 1 if grid.height >= 2.6 * MM else 2
+    shown = range(min(rows.claimed, default=0) % every, len(places), every)
+    size = min(rows.points, max(SMALLEST_SIZE, every * grid.height * 72 / 1.15))
+    ticks = ax.set_yticks(places[shown], [rows.words[n] for n in shown], fontsize=size)
+    for n, tick in zip(shown, ticks, strict=True):
+        label = tick.label2 if grid.right_to_left else tick.label1
+        label.set(parse_math=False, **rows.look(n))
+    ax.tick_params(axis="y", length=0, pad=(ARROW - 0.2 * MM) * 72)
+    for claimed, color in ((False, theme().gray), (True, theme().claim)):
+        of = [places[n] for n in shown if (n in rows.claimed) is claimed]
+        arrow = Path(_ARROW * [-1 if grid.right_to_left else 1, 1])
+        ax.plot(
+            [-2 * MM / grid.pitch] * len(of), of, linestyle="none", marker=arrow, markersize=6,
+            color=color, markeredgewidth=0, clip_on=False,
+        )  # fmt: skip
+    if grid.right_to_left:
+        ax.yaxis.tick_right()
+        ax.invert_xaxis()
+    ax.set_ylim(grid.edges[0][-1], 0)
+
+
+def _draw_brackets(page: Page, drawn: AttentionMap, grid: Grid, top: float, right: float) -> float:
+    """Draw brackets below the two texts of a pair, the prompt and what was generated."""
+    if not grid.breaks:
+        return top
+    names = ["first text", "second text"] if drawn.boundary[1] else ["prompt", "generated"]
+    below = 3.2 * MM + line_height(SMALL_SIZE)
+    canvas = page.canvas(page.left, top + MM, right - page.left, below - MM)
+    widths = {name: page.ruler.width(name, _small(page)) for name in names}
+    limits = itertools.pairwise([0, grid.breaks[0], len(grid.places)])
+    for name, (first, last) in zip(names, limits, strict=True):
+        start, end = sorted((grid.places[first], grid.places[last - 1]))
+        start, end = start - grid.pitch / 2 + 0.3 * MM, end + grid.pitch / 2 - 0.3 * MM
+        xs, ys = [start, start, end, end], [top + high * MM for high in (1.6, 2.4, 2.4, 1.6)]
+        canvas.plot(xs, ys, color=theme().muted, linewidth=0.5)
+        style, half = "italic" if name == "generated" else "normal", widths[name] / 2
+        middle = min(max((start + end) / 2, page.left + half), right - half)
+        canvas.text(
+            middle, top + 3.2 * MM, name, fontsize=_small(page), color=theme().muted,
+            ha="center", va="top", fontstyle=style,
+        )  # fmt: skip
+    return top + below
+
+
+def _draw_scales(page: Page, scale: WeightScale, left: float, top: float, right: float) -> float:
+    """Draw what the colors mean, in one line; return the lower edge."""
+    points, low, bars = _small(page), scale.norm.vmin or 0.0, scale.bars
+    least = f"{low:.0%}" if low else "0"
+    names = [
+        f"{bar.norm.vmax or 0.0:.0%} {'on gray words' if ' and ' in name else name}".strip()
+        for name, bar in bars
+    ]
+    names = [name.replace(" of ", " on ") for name in names]
+    begin = page.ruler.width(least, points) + 0.8 * MM
+    wide = [begin + (_SCALE + 1) * MM + page.ruler.width(name, points) for name in names]
+    x = left if left + sum(wide) + 4 * MM * (len(wide) - 1) <= right else page.left
+    canvas = page.canvas(page.left, top, right - page.left, 1.8 * MM)
+    text: dict[str, Any] = {"fontsize": points, "color": theme().muted, "va": "center"}
+    for name, room, (_, bar) in zip(names, wide, bars, strict=True):
+        middle, start, end = top + 0.9 * MM, x + begin, x + begin + _SCALE * MM
+        box = start, end, top + 1.8 * MM, top
+        canvas.text(x, middle, least, **text)
+        canvas.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
+        frame(canvas, (start, top), (_SCALE * MM, 1.8 * MM), theme().faint, 0.3)
+        canvas.text(end + MM, middle, name, **text)
+        x += room + 4 * MM
+    return top + 1.8 * MM + GAP / 2
+
+
+def _name_cell(ax: Axes, drawn: AttentionMap, scale: WeightScale, cell: tuple[int, int]) -> None:
+    """Enlarge a cell of a long map, with its weight and the words of its query and key."""
+    row, column = cell
+    weight = float(drawn.weights[row, column])
+    fill = scale.colors(scale.norm(weight))
+    ax.plot(column + 0.5, row + 0.5, "o", color=theme().claim, markerfacecolor=fill, markersize=6)
+    is_right = column > len(drawn.columns) / 2
+    text = ax.annotate(
+        f"{literal(drawn.rows[row])} → {literal(drawn.columns[column])} {weight:.0%}",
+        (column + 0.5, row + 0.5), (-5 if is_right else 5, 0), textcoords="offset points",
+        ha="right" if is_right else "left", va="center", fontsize=SMALL_SIZE,
+        color=theme().claim, parse_math=False,
+    )  # fmt: skip
+    text.set_path_effects([withStroke(linewidth=2, foreground=theme().ground)])
 
 
 def _draw_bars(page: Page, scale: WeightScale, left: float, top: float, tall: float) -> None:
@@ -611,31 +893,14 @@ def _draw_matrix(
         box = ax.get_window_extent()
         cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi / text_scale(),) * 2
     across, down = cell
-    pooled = pool_largest(weights[None], (min(m, _MOST_CELLS), min(n, _MOST_CELLS)))[0]
     write = min(cell) >= 0.22 if look.annot is None else look.annot
+    if (size := (min(m, _MOST_CELLS), min(n, _MOST_CELLS))) != (m, n):
+        weights, scale = pool_largest(weights[None], size)[0], scale.pooled(size)
     written = weights >= round(1 / n, 2) - 0.005
     if drawn.signed:
         written = weights.abs() >= _WRITTEN_SHARE * weights.abs().max()
-    if drawn.masked is not None:
-        written &= ~drawn.masked
-    for cells, norm, colors in (
-        (~scale.uninformative, scale.norm, scale.colors),
-        (scale.uninformative, scale.neutral, theme().neutral),
-    ):
-        if norm is not None:
-            shown = pooled if cells.all() else weights.masked_fill(~cells, torch.nan)
-            mesh = draw_cells(ax, shown, colors, norm, extent=(m, n), **look.cells)
-            if write:
-                write_numbers(
-                    ax,
-                    mesh,
-                    weights,
-                    look.say,
-                    shown=cells & written,
-                    **look.mesh.get("annot_kws", {}),
-                )
-    if drawn.masked is not None:
-        _hatch(ax, drawn.masked)
+    edges = np.linspace(0, m, size[0] + 1), np.linspace(0, n, size[1] + 1)
+    _draw_weights(ax, weights, scale, look, edges, written if write else None)
     ax.set_aspect("equal" if across == down or look.mesh.get("square") else "auto")
     row_side, column_side = drawn.sides
     rows = fit_ticks(drawn.rows, down, ruler, axis="y", side=row_side, longest=longest)
@@ -654,19 +919,54 @@ def _draw_matrix(
     return columns
 
 
-def _hatch(ax: Axes, masked: Tensor) -> None:
-    """Hatch the cells of keys that a query may not attend to, as one rectangle for each run."""
+def _draw_weights(
+    ax: Axes,
+    weights: Tensor,
+    scale: WeightScale,
+    look: Look,
+    edges: Edges,
+    written: Tensor | None,
+    say: Callable[[float], str] = decimals,
+    points: float = NUMBER_SIZE,
+) -> None:
+    """Draw weights (m, n) as cells, the masked ones hatched.
+
+    written : the cells whose number is written, if any are. say, points : of these numbers.
+    """
+    say = look.say or say
+    if written is not None and scale.masked is not None:
+        written = written & ~scale.masked
+    for cells, norm, colors in (
+        (~scale.uninformative, scale.norm, scale.colors),
+        (scale.uninformative, scale.neutral, theme().neutral),
+    ):
+        if norm is not None:
+            values = weights if cells.all() else weights.masked_fill(~cells, torch.nan)
+            mesh = draw_cells(ax, values, colors, norm, edges=edges, **look.cells)
+            if written is not None:
+                shown = cells & written
+                text = look.mesh.get("annot_kws", {})
+                write_numbers(ax, mesh, weights, say, points, shown=shown, edges=edges, **text)
+    if scale.masked is not None:
+        _hatch(ax, scale.masked, edges)
+
+
+def _hatch(ax: Axes, masked: Tensor, edges: Edges) -> None:
+    """Hatch the cells of keys that a query may not attend to, as one area."""
+    down, across = edges
     boxes = []
     for row, cells in enumerate(masked.tolist()):
         for is_masked, run in itertools.groupby(range(len(cells)), cells.__getitem__):
             if is_masked:
-                columns = list(run)
-                boxes.append(Rectangle((columns[0], row), len(columns), 1))
-    hatched = PatchCollection(
-        boxes, facecolor=theme().masked, edgecolor=theme().ground, linewidth=0.0, hatch="//////",
-        zorder=1.5,
+                first, *others = run
+                end = across[(others or [first])[-1] + 1]
+                x, y = [across[first], end, end, across[first]], down[[row, row, row + 1, row + 1]]
+                boxes.append(Path([*zip(x, y, strict=True), (0, 0)], closed=True))
+    area = PathPatch(
+        Path.make_compound_path(*boxes), facecolor=theme().masked, edgecolor=theme().ground,
+        linewidth=0.0, hatch="//////", zorder=1.5,
     )  # fmt: skip
-    ax.add_collection(hatched, autolim=False)
+    ax.add_patch(area)
 
 
 # --- over an image

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
 import attnviz
 from attnviz.errors import true_or_false, whole_number
-from attnviz.figures.claims import were_read
+from attnviz.figures import claims
 from attnviz.heads import Maps, OneMap
 from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special, base
-from attnviz.results.text import dim, literal, selection
+from attnviz.results.text import dim, literal, selection, with_minus
 from attnviz.runtime import Printed
 
 if TYPE_CHECKING:
@@ -29,7 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_RAMP = " .:-=+*#%@"  # light to dark, where there are no colors
+_LENGTHS = 16, 12, 9, 7, 6, 5  # of the names of columns in a terminal, until all fit
+_MOST_KEYS, _MOST_WORDS = 3, 40  # in a terminal that is too narrow for the map
+_STRONG, _CLAIMED = "bold #ffffff on #3567ad", "bold #ffffff on #c4122f"  # in any terminal
 
 
 class _LabeledMaps(Maps, base.Result):
@@ -52,10 +52,6 @@ class _LabeledMaps(Maps, base.Result):
     def _number_rules(self) -> base.Rules:
         is_known = self.agreement.verdict != "verified" or bool(self.weights.isfinite().any())
         yield "numbers where it says that they were verified", is_known
-
-    def labels(self) -> dict[str, list[str]]:
-        """Return the labels of the rows and columns."""
-        return {"rows": list(self.rows), "columns": list(self.columns)}
 
     def _dimensions(self) -> dict[str, Sequence[Any]]:
         """Return the labels along each dimension of the weights, by its name."""
@@ -115,8 +111,8 @@ class AttentionMap(_LabeledMaps, OneMap):
     """
 
     weights: Tensor = base.doc("(m, n), CPU.")
-    rows: tuple[str, ...] = base.doc("The labels of queries.")
-    columns: tuple[str, ...] = base.doc("The labels of keys.")
+    rows: tuple[str, ...] = base.doc("The labels of queries.", label=True)
+    columns: tuple[str, ...] = base.doc("The labels of keys.", label=True)
     stack: str = base.doc("The stack of layers.")
     layer: int | tuple[int, ...] = base.doc("The layer, or the layers that were averaged.")
     heads: tuple[int, ...] = base.doc("The head, or the heads that were averaged.")
@@ -186,43 +182,100 @@ class AttentionMap(_LabeledMaps, OneMap):
         return cast("Axes", attnviz.plot.heatmap(self, **keywords))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from attnviz.figures.cells import WeightScale
+        return self.printed(claims.of_map(self), options.max_width)
 
-        weights = self.weights.float().nan_to_num()
-        labels = [literal(label, 16) for label in self.rows]
-        indent = max(map(cell_len, labels)) + 3
-        yield Text(f"{self.where}, {self.provenance.model}", "bold")
-        names = [literal(label, 8) for label in self.columns]
-        room = options.max_width - indent - 1
-        width = max(2, *map(cell_len, names)) + 1
-        if width * len(names) > room:  # numbers in place of words
-            names, width = [str(number) for number in range(len(names))], 3
-        if width * len(names) > room:
-            is_placed = any(one.patches or one.seconds or one.landmarks for one in self.sides)
-            what = "positions" if is_placed else "words"
-            if self.sides[0].cell > 1:
-                what = "parts of the text"
-            yield Text(f"{len(labels)} {what} are too many for this terminal; see the file")
-            return
-        head = "".join(f" {set_cell_size(name, width - 1)}" for name in names)
-        yield Text(f"{'':{indent}}{head}", "dim")
-        scale = WeightScale.of(self)
-        sizes = weights.abs() / weights.abs().max().clamp(min=1e-12) if self.signed else None
-        shades = scale.norm(weights.numpy()).clip(0, 1).filled(0) if sizes is None else sizes
-        colors = scale.rgba(weights)[..., :3]
-        plain = console.no_color or not console.is_terminal
-        for number, label in enumerate(labels):
-            look = "" if were_read(self.sides[0], number) else "dim italic"
-            line = Text(f"{number:>2} ").append(set_cell_size(label, indent - 3), look).append(" ")
-            for shade, color in zip(shades[number].tolist(), colors[number].tolist(), strict=True):
-                mark = _RAMP[min(int(shade * len(_RAMP)), len(_RAMP) - 1)] if plain else " "
-                background = None if plain else Style(bgcolor="rgb({},{},{})".format(*color))
-                line.append(mark * (width - 1), background).append(" ")
-            yield line
-        ends = [f"{name or 'darkest'}: {bar.norm.vmax:.2f}" for name, bar in scale.bars]
-        darkest = ", ".join(ends).removeprefix("darkest: ")
-        yield Text(f"darkest {darkest}; rows attend to columns", "dim")
+    def printed(self, finding: claims.Finding | None, width: int) -> Iterator[Text | Table]:
+        """Yield what a terminal shows: a finding, and the map under its words, or word by word."""
+        cell = (-1, -1) if finding is None or finding.cell is None else finding.cell
+        yield Text(self.where if finding is None else finding.sentence, "bold")
+        gray = self.uninformative.all(1), self.uninformative.all(0)
+        looks = [["dim" if one else "" for one in of_side] for of_side in gray]
+        for of_side, claimed in zip(looks, cell, strict=True):
+            of_side[claimed] = "bold red" if claimed >= 0 else of_side[claimed]
+        sides = zip((self.rows, self.columns), looks, strict=True)
+        rows, columns = ([*map(Text, map(literal, names), of)] for names, of in sides)
+        room = width - max(name.cell_len for name in rows) - len(columns) - 1
+        for most in _LENGTHS:
+            widths = [max(3 + (n == cell[1]), min(k.cell_len, most)) for n, k in enumerate(columns)]
+            if sum(widths) <= room:
+                yield from self._printed_map(rows, columns, widths, cell)
+                break
+        else:
+            is_placed = any(one.patches or one.seconds or one.cell > 1 for one in self.sides)
+            if is_placed and len(rows) > _MOST_WORDS:
+                what = "parts of the text" if self.sides[0].cell > 1 else "positions"
+                yield Text(f"{len(rows)} {what} are too many for this terminal; see the file")
+            else:
+                yield from self._printed_words(rows, columns, cell)
+        unit = "percent of the largest weight" if self.signed else "percent of a row"
+        yield Text(f"{self.where}, {self.provenance.model}; {unit}, · less than evenly", "dim")
         yield from dim(self.notes)
+
+    @property
+    def _percent(self) -> Tensor:
+        weights = self.weights.float().nan_to_num()
+        return 100 * (weights / weights.abs().max().clamp(min=1e-12) if self.signed else weights)
+
+    def _printed_map(
+        self, rows: list[Text], columns: list[Text], widths: list[int], cell: tuple[int, int]
+    ) -> Iterator[Text | Table]:
+        """Yield an arc from the claimed query to its key, and numbers under the words."""
+        percent, gray = self._percent, self.uninformative
+        if cell[0] != cell[1] and self.rows == self.columns:
+            start = max(name.cell_len for name in rows) + 1
+            left, right = sorted(start + sum(widths[:n]) + n + (widths[n] - 1) // 2 for n in cell)
+            share = f" {percent[cell]:.0f}% "
+            bar = (share if len(share) < right - left else "").center(right - left - 1, "─")
+            ends = "▼│" if cell[1] < cell[0] else "│▼"
+            for line in (f"┌{bar}┐", (" " * len(bar)).join(ends)):
+                yield Text(" " * left + line, "bold red")
+        largest = percent.abs().masked_fill(gray, 0).max()
+
+        def shown(row: int, column: int) -> Text:
+            value, said = abs(percent[row, column]), with_minus(f"{percent[row, column]:.0f}")
+            look = "dim" if gray[row, column] else _STRONG if value > largest / 2 else ""
+            if value < 100 / len(columns):
+                masked = self.masked is not None and self.masked[row, column]
+                said, look = "" if masked else "·", "dim"
+            if (row, column) == cell:
+                said, look = f"[{said}]", _CLAIMED
+            return Text(f"{said:^{widths[column]}}", look)
+
+        table = Table(box=None, padding=(0, 1, 0, 0), header_style="")
+        table.add_column(justify="right")
+        for name, wide in zip(columns, widths, strict=True):
+            name.truncate(wide, overflow="ellipsis")
+            name.align("center", wide)
+            table.add_column(name, width=wide, no_wrap=True)
+        for row, name in enumerate(rows):
+            table.add_row(name, *(shown(row, column) for column in range(len(columns))))
+        yield table
+
+    def _printed_words(
+        self, rows: list[Text], columns: list[Text], cell: tuple[int, int]
+    ) -> Iterator[Table]:
+        """Yield one line for each word: the words that it attends to, with bars."""
+        percent, least = self._percent, max(10, 200 / len(columns))
+        table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(no_wrap=True)
+        strongest = percent.abs().masked_fill(self.uninformative, 0).amax(-1)
+        shown = sorted(strongest.topk(min(_MOST_WORDS, len(rows))).indices.tolist())
+        for row in shown:
+            name, of_row = rows[row], percent[row]
+            keys = of_row.abs().topk(min(_MOST_KEYS, len(of_row))).indices.tolist()
+            links = Text("→ ")
+            for key in (key for key in keys if of_row[key].abs() >= least):
+                look = "bold red" if (row, key) == cell else "dim" if columns[key].style else ""
+                said = with_minus(f"{columns[key].plain} {of_row[key]:.0f}% ")
+                links.append(said, look).append("█" * round(float(of_row[key].abs()) / 12), look)
+                links.append("  ")
+            nothing = Text(f"  nothing above {least:.0f}%", "dim")
+            mark = "▸" if row == cell[0] else ""
+            table.add_row(Text(mark).append(name), links if len(links) > 2 else nothing)
+        if len(shown) < len(rows):
+            table.add_row("", Text(f"{len(rows) - len(shown)} more words are in the file", "dim"))
+        yield table
 
 
 @base.documented
@@ -241,8 +294,8 @@ class HeadMaps(_LabeledMaps):
     """
 
     weights: Tensor = base.doc("(layers, heads, rows, columns), CPU.")
-    rows: tuple[str, ...] = base.doc("The labels of queries.")
-    columns: tuple[str, ...] = base.doc("The labels of keys.")
+    rows: tuple[str, ...] = base.doc("The labels of queries.", label=True)
+    columns: tuple[str, ...] = base.doc("The labels of keys.", label=True)
     stack: str = base.doc("The stack of layers.")
     layers: tuple[int, ...] = base.doc("Its layers.")
     notes: tuple[str, ...] = base.doc("As in `AttentionMap`.")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
-from attnviz.analyses.senses.result import Occurrence, SenseScore, SensesResult
+from attnviz.analyses.senses.result import LEFT_TO_RIGHT, Occurrence, SenseScore, SensesResult
 from attnviz.analyses.senses.sentences import Sentence, read_sentences
 from attnviz.attribution.reference import is_causal
 from attnviz.capture.capture import hidden_states
@@ -77,8 +77,8 @@ def senses(
     -------
     SensesResult
         For each layer the accuracy with its 95% interval, the accuracy of shuffled senses, recalls
-        and silhouette; the best layer, which is chosen on the same sentences; the occurrences in a
-        plane; and the words that each occurrence attends to.
+        and silhouette; the best layer, which is chosen on the same sentences; how much nearer each
+        occurrence is to its own sense; a plane; and the words that each occurrence attends to.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def senses(
     ... }
     >>> result = attnviz.senses("bank", sentences)
     >>> print(result.headline)
-    No split of “bank” into river and money can be shown at the output: 100% right, chance 50%
+    6 sentences are too few to show that “bank” splits into river and money
     >>> [round(score.accuracy, 2) for score in result.scores]
     [0.17, 1.0, 0.83, 0.83, 0.83, 0.83, 1.0]
     """
@@ -330,7 +330,7 @@ def _notes(
         most, count = counts.most_common(1)[0]
         notes.append(f"“{most}” makes up {count / counts.total():.0%} of the occurrences")
     if causal:
-        reads = "the model reads from left to right: the word attends only to words before it"
+        reads = f"{LEFT_TO_RIGHT}: the word attends only to words before it"
         notes.append(f"{reads}, and the other words alone are these")
     if alike:
         ends = ((listed[n].sentence, listed[n].end) for n in alike)

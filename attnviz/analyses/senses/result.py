@@ -5,22 +5,31 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
+import regex
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from attnviz.errors import joined
 from attnviz.figures.claims import quoted
 from attnviz.results import AgreementReport, Provenance, Result, Savable
 from attnviz.results.base import Columns, described, doc, documented, proof, stacked
-from attnviz.results.text import dim, literal, plain_table, with_minus
+from attnviz.results.text import dim, literal, plain_table, signed
 
+LEFT_TO_RIGHT = "the model reads from left to right"  # begins a note on a causal model
 _NAMED = 6  # words that each sense attends to
+_MARKS, _ROWS = 16, 60  # states that a row of the terminal marks, and rows, at most
+_UNDECIDED = 0.12  # a smaller margin
+_FEW = 12  # sentences, below which one that is wrong decides the p-value
+_MOST = 0.8  # accuracy, from which on a few sentences may hide a difference
 _TIE = 1e-9  # accuracies that differ by less are equal
 _LEVEL = 0.01  # of significance of the shuffles
 _BEYOND = 0.05  # and of the difference from the other words
@@ -42,6 +51,44 @@ class Occurrence(Savable):
     def word(self) -> str:
         """The word as it is written."""
         return self.sentence[self.start : self.end]
+
+    @property
+    def attends_to(self) -> tuple[int, int]:
+        """The span of `strongest` in the sentence, outside the word; (0, 0) without one."""
+        pattern = rf"(?<!\w){regex.escape(self.strongest)}(?!\w)"
+        found = regex.finditer(pattern, self.sentence, regex.IGNORECASE) if self.strongest else ()
+        outside = (m.span() for m in found if m.end() <= self.start or m.start() >= self.end)
+        return next(outside, (0, 0))
+
+    def parts(self, fits: Callable[[str], bool]) -> list[tuple[str, str]]:
+        """Return (text, kind) of what fits of the sentence around the word.
+
+        A kind is "word", "attended" (`strongest`), "before" or "after" the word. The sentence is
+        cut between words, at the end that is farther away.
+        """
+        text, word, attended = self.sentence, (self.start, self.end), self.attends_to
+        both = min(word[0], attended[0]), max(word[1], attended[1])
+        blanks = [m.span() for m in regex.finditer(r"\s+|(?<=\p{Han})", text)]
+        starts, ends = [0, *(n for _, n in blanks)], [*(n for n, _ in blanks), len(text)]
+        start, end = 0, len(text)
+        for span in (both if any(attended) else word, word):
+            low, high = max(n for n in starts if n <= span[0]), min(n for n in ends if n >= span[1])
+            while (start, end) != (low, high):
+                if fits("…" * (start > 0) + text[start:end] + "…" * (end < len(text))):
+                    break
+                if low - start > end - high:
+                    start = min(n for n in starts if n > start)
+                else:
+                    end = max(n for n in ends if n < end)
+        kinds = {word: "word", attended: "attended"}
+        marks = sorted({start, end, *(n for of in kinds for n in of if start <= n <= end)})
+        parts = [("…" * (start > 0), "before")]
+        for span in itertools.pairwise(marks):
+            kind = kinds.get(span, "before" if span[1] <= self.start else "after")
+            parts.append((literal(text[slice(*span)], len(text)), kind))
+        parts.append(("…" * (end < len(text)), "after"))
+        groups = itertools.groupby(filter(itemgetter(0), parts), itemgetter(1))
+        return [("".join(text for text, _ in group), kind) for kind, group in groups]
 
 
 @dataclass(frozen=True)
@@ -69,9 +116,6 @@ class SenseScore(Savable):
     def interval(self) -> str:
         """The accuracy with its interval."""
         return f"{self.accuracy:.2f} ({self.low:.2f} to {self.high:.2f})"
-
-    def __str__(self) -> str:
-        return f"{self.interval}, p = {self.p_value:.4f}"
 
 
 @documented
@@ -139,6 +183,11 @@ class SensesResult(Result):
         )
 
     @property
+    def is_causal(self) -> bool:
+        """Whether the model read no further than the word."""
+        return any(note.startswith(LEFT_TO_RIGHT) for note in self.notes)
+
+    @property
     def sentences(self) -> int:
         """The number of sentences."""
         return len({occurrence.sentence for occurrence in self.occurrences})
@@ -154,12 +203,6 @@ class SensesResult(Result):
         return max(self.counts.values()) / self.counts.total()
 
     @property
-    def minority(self) -> str:
-        """The sense with the fewest occurrences; ties go to the lowest recall."""
-        recalls = dict(zip(self.senses, self.scores[self.best].recalls, strict=True))
-        return min(self.senses, key=lambda sense: (self.counts[sense], recalls[sense]))
-
-    @property
     def as_good(self) -> tuple[int, ...]:
         """The later states with the same accuracy as the best."""
         best = self.scores[self.best].accuracy
@@ -170,6 +213,76 @@ class SensesResult(Result):
     def separated(self) -> tuple[bool, ...]:
         """Whether each state separates the senses: p ≤ 0.01, and its interval is above guessing."""
         return tuple(s.p_value <= _LEVEL and s.low > self.chance for s in self.scores)
+
+    @cached_property
+    def cosines(self) -> Tensor:
+        """The cosine to the centroid of each sense, (L + 1, N, k); nan for those in `alike`.
+
+        Without the sentence of the occurrence, and centered on all others, unless `raw`.
+        """
+        counted = [n for strip in self.strips for n in strip]
+        vectors, listed = self.vectors[:, counted], [self.occurrences[n] for n in counted]
+        others = vectors.new_tensor([[a.sentence != b.sentence for b in listed] for a in listed])
+        middle = 0.0 if self.raw else others @ vectors / others.sum(1, keepdim=True)
+        cosines = vectors.new_full((*self.right.shape, len(self.senses)), math.nan)
+        for number, sense in enumerate(self.senses):
+            members = others * others.new_tensor([one.sense == sense for one in listed])
+            centroid = members @ vectors / members.sum(1, keepdim=True)
+            cosines[:, counted, number] = cosine_similarity(
+                vectors - middle, centroid - middle, dim=-1
+            )
+        return cosines
+
+    @cached_property
+    def margins(self) -> Tensor:
+        """How much nearer each occurrence is to its own sense than to any other, (L + 1, N).
+
+        A difference of `cosines`: above 0 where `right` is 1, below 0 where it is 0, 0 for ties.
+        """
+        of_each = [[one.sense == sense for sense in self.senses] for one in self.occurrences]
+        is_own = self.cosines.new_tensor(of_each).bool()
+        own, other = (self.cosines.masked_fill(m, -math.inf).amax(-1) for m in (~is_own, is_own))
+        return (own - other).masked_fill((self.right > 0) & (self.right < 1), 0.0)
+
+    @property
+    def strips(self) -> list[list[int]]:
+        """The occurrences that count: of two senses together, of more those of each sense."""
+        counted = [n for n in range(len(self.occurrences)) if n not in self.alike]
+        if len(self.senses) == 2:
+            return [counted]
+        return [[n for n in counted if self.occurrences[n].sense == s] for s in self.senses]
+
+    @cached_property
+    def heights(self) -> Tensor:
+        """The margins, those of the second of two senses mirrored: from one sense to the other."""
+        down = [len(self.senses) == 2 and o.sense == self.senses[1] for o in self.occurrences]
+        return self.margins * (1 - 2 * self.margins.new_tensor(down))
+
+    @property
+    def hesitating(self) -> list[int]:
+        """At most two occurrences that are undecided longest from the claimed state on.
+
+        Their margin stays small, or they lie nearer to another sense before they are right.
+        """
+        margins = self.margins[len(self.scores) if self.claimed is None else self.claimed :]
+        if not len(margins):
+            return []
+        turned = (margins.amin(0) < 0) & (margins[-1] > 0)
+        found = (turned | (margins.abs().amax(0) < _UNDECIDED)).nonzero()[:, 0].tolist()
+        wrong = (margins.sign() != margins[-1].sign()).sum(0) - margins.abs().mean(0)
+        return sorted(found, key=lambda n: -float(wrong[n]))[:2]
+
+    def sample(self, most: int) -> set[int]:
+        """Return at most some of the occurrences that count, from one sense to the other.
+
+        Among them are those that hesitate and those that are wrong, as at most half.
+        """
+        counted = sorted(itertools.chain(*self.strips), key=lambda n: float(self.heights[-1, n]))
+        wrong = [n for n in counted if self.right[-1, n] <= 0.5]
+        first = set([*self.hesitating, *wrong][: most // 2]) if len(counted) > most else set()
+        others = [n for n in counted if n not in first]
+        count = min(most, len(counted)) - len(first)
+        return {*first, *(others[n * len(others) // count] for n in range(count))}
 
     @cached_property
     def p_beyond(self) -> tuple[float, ...]:
@@ -202,6 +315,11 @@ class SensesResult(Result):
         return _first_of_last([separated and p <= _BEYOND for separated, p in both])
 
     @property
+    def claimed(self) -> int | None:
+        """The state from which on the headline claims something; None without a claim."""
+        return self.since if self.splits_since is None else self.splits_since
+
+    @property
     def headline(self) -> str:
         """What was found, in one sentence: the title of the figure.
 
@@ -209,39 +327,46 @@ class SensesResult(Result):
         word itself, if that differs before any context. Attention
         splits a word only where the word does better than the other words alone, without it.
         """
-        word, since = quoted(self.word), self.since
+        word, count = quoted(self.word), self.counts.total()
         senses = joined([literal(sense) for sense in self.senses])
         accuracy, others = self.scores[-1].accuracy, self.context.accuracy
-        output = f"{accuracy:.0%} right, chance {self.chance:.0%}"
-        if since is None:
-            return f"No split of {word} into {senses} can be shown at the output: {output}"
-        if since == 0:
-            static = f"{self.scores[0].accuracy:.0%} right, chance {self.chance:.0%}"
-            return f"{word} differs between {senses} before any context: {static}"
-        found, state = f"splits into {senses}", self.splits_since
-        if state is None:
+        if self.since is None and count < _FEW and accuracy >= _MOST:
+            return f"{count} {self.unit} are too few to show that {word} splits into {senses}"
+        if self.since is None:
+            return f"No split of {word} into {senses} can be shown at the output"
+        if self.since == 0:
+            return f"{word} differs between {senses} before any context"
+        found = f"splits into {senses}"
+        if self.splits_since is None:
             better = "not clearly" if accuracy > others + _TIE else "no"
-            found = f"tells {senses} apart, but {better} better than the other words alone"
-            output, state = f"{output}, other words {others:.0%}", since
-        if state == len(self.scores) - 1:
-            return f"At the output, {word} {found}: {output}"
-        return f"From layer {state} on, {word} {found}: output {output}"
+            found = f"tells {senses} apart, but {better} better than the other words"
+        if self.claimed == len(self.scores) - 1:
+            return f"At the output, {word} {found}"
+        return f"From layer {self.claimed} on, {word} {found}"
+
+    @property
+    def unit(self) -> str:
+        """What is counted: sentences, or occurrences where a sentence has several."""
+        return "sentences" if self.sentences == len(self.occurrences) else "occurrences"
 
     @property
     def details(self) -> list[str]:
         """The sentences that follow the headline: the baselines, and how the best was chosen."""
-        output, static, context = self.scores[-1].accuracy, self.scores[0], self.context.accuracy
-        count, p = self.counts.total(), self.p_beyond[-1]
-        right = f"{round(output * count, 2):g} of {count}"
+        total, p = self.counts.total(), self.p_beyond[-1]
+        shares = (self.scores[n].accuracy for n in (-1, self.best))
+        output, best, guessed, others = (
+            f"{round(share * total, 2):g}"
+            for share in (*shares, self.chance, self.context.accuracy)
+        )
+        found = "" if math.isnan(p) else f", p = {p:.2g}"
         sentences = [
-            f"At the output {right} are nearest to their own sense, {static.accuracy:.0%} without "
-            f"context, {context:.0%} by the other words alone without attention"
-            f"{'' if math.isnan(p) else f' (p = {p:.2g})'}."
+            f"At the output {output} of {total} {self.unit} lie nearer to their own sense "
+            f"(guessing {guessed}; the other words alone, without attention, {others}{found})."
         ]
         if self.since is None:
             sentences.append(
-                f"The best of {len(self.scores)} states, {self.state_name(self.best)}, has "
-                f"{self.scores[self.best].accuracy:.0%} (p = {self.p_best:.2g} over all)."
+                f"The best of {len(self.scores)} states, {self.state_name(self.best)}, has {best} "
+                f"(p = {self.p_best:.2g} over all)."
             )
         return sentences
 
@@ -261,7 +386,8 @@ class SensesResult(Result):
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the vectors, the plane, and which occurrences are classified correctly."""
-        return {"vectors": self.vectors, "plane": self.plane, "right": self.right}
+        arrays = {"vectors": self.vectors, "plane": self.plane, "right": self.right}
+        return {**arrays, "margins": self.margins}
 
     def labels(self) -> dict[str, list[str]]:
         """Return the sense of each occurrence."""
@@ -299,53 +425,57 @@ class SensesResult(Result):
         states, count = self.right.shape
         x, y = self.plane.unbind(-1)
         dimensions = {"state": range(states), "occurrence": range(count)}
-        table = stacked(dimensions, {"right": self.right, "x": x, "y": y})
+        numbers = {"right": self.right, "margin": self.margins, "x": x, "y": y}
+        table = stacked(dimensions, numbers)
         occurrences = [self.occurrences[index] for index in table["occurrence"]]
         names = ("sense", "sentence", "start", "end")
         return {**table, **{name: [getattr(one, name) for one in occurrences] for name in names}}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        senses = ", ".join(map(literal, self.senses))
-        yield Text(f"{quoted(self.word)}: {senses}; {self.provenance.model}", "bold")
-        yield Text(" ".join([f"{self.headline}.", *self.details]))
+        yield Text(self.headline, "bold")
+        yield Text(" ".join(self.details))
+        yield from self._threads(options.max_width)
         columns = ("layer", "accuracy", "interval", "p", "shuffled", "silhouette", "macro")
-        names = (*columns, literal(self.minority, 12))
-        rows = []
-        for state, score in enumerate(self.scores):
-            cells = (
-                "output" if state == len(self.scores) - 1 else str(state),
-                f"{score.accuracy:.2f}",
-                f"{score.low:.2f}–{score.high:.2f}",
-                f"{score.p_value:.4f}",
-                f"{score.shuffled:.2f}",
-                with_minus(f"{score.silhouette:.2f}"),
-                f"{score.macro_recall:.2f}",
-                f"{score.recalls[self.senses.index(self.minority)]:.2f}",
-            )
-            rows.append([Text(cell, "bold" if state == self.best else "") for cell in cells])
-        yield plain_table((), names, rows, no_wrap=len(names))
+        states = ["static", *map(str, range(1, len(self.scores) - 1)), "output", "others"]
+        rows: list[list[Text]] = []
+        for state, score in zip(states, (*self.scores, self.context), strict=True):
+            numbers = (score.shuffled, score.silhouette, score.macro_recall)
+            interval, p = f"{score.low:.2f}–{score.high:.2f}", f"{score.p_value:.4f}"
+            cells = (state, f"{score.accuracy:.2f}", interval, p, *map(signed, numbers))
+            rows.append([Text(cell, "bold" * (len(rows) == self.best)) for cell in cells])
+        yield plain_table((), columns, rows, no_wrap=len(columns))
         yield Text(
             "accuracy as the word enters a layer, with its 95% interval; shuffled: the 95th "
-            "percentile with shuffled senses; macro: mean recall of all senses; last: recall of "
-            f"{literal(self.minority)}",
+            "percentile with shuffled senses; macro: mean recall of all senses; others: the other "
+            f"words alone; bold: the best layer, p = {self.p_best:.4f} over all",
             "dim",
         )
-        best = self.scores[self.best]
-        as_good = joined([self.state_name(state) for state in self.as_good])
-        also = f", and as good {as_good}" if as_good else ""
-        yield Text(f"best {self.state_name(self.best)}: {best.accuracy:.2f}", "bold").append(
-            f"{also}, p = {self.p_best:.4f} over all layers", "not bold"
-        )
-        yield Text(f"output: {self.scores[-1]}")
-        yield Text(f"guessing: {self.chance:.2f}")
-        yield Text(f"the word without context, entering layer 0: {self.scores[0]}")
-        yield Text(f"the other words without attention: {self.context}")
         yield Text(f"content words that get most of its attention in layer {self.attention_layer}")
         for sense in self.senses:
             strongest = self.strongest(sense)[:_NAMED]
             words = ", ".join(f"{literal(word)} {share:.0%}" for word, share in strongest)
             yield Text(f"  {literal(sense)}: ", "bold").append(words, "not bold")
-        yield from dim(self.notes)
+        yield from dim([f"read by {self.provenance.model}", *self.notes])
+
+    def _threads(self, width: int) -> Iterator[Text]:
+        """Yield a row for each occurrence that counts: a mark for each state, and its sentence."""
+        up, down = map(literal, self.senses) if len(self.strips) == 1 else ("its sense", "another")
+        yield Text(f"static to output  ▲ nearer to {up}  ▽ nearer to {down}  · undecided", "dim")
+        shown = sorted(self.sample(_ROWS), key=lambda n: -float(self.heights[-1, n]))
+        for members in self.strips:
+            if len(self.strips) > 1:
+                yield Text(literal(self.occurrences[members[0]].sense), "bold")
+            yield from (self._thread(n, width) for n in shown if n in members)
+
+    def _thread(self, n: int, width: int) -> Text:
+        heights = self.heights[:, n].tolist()
+        marked = heights[:: -math.ceil(len(heights) / _MARKS)][::-1]
+        marks = ("·" if abs(x) < _UNDECIDED else "▽▲"[x > 0] for x in marked)
+        wrong = "✗" if self.right[-1, n] <= 0.5 else " "
+        row = f"{''.join(marks)} {wrong} {signed(heights[-1]):>5}  "
+        parts = self.occurrences[n].parts(lambda text: cell_len(row + text) <= width)
+        words = (text.upper() if kind == "word" else text for text, kind in parts)
+        return Text(f"{row}{''.join(words)}", no_wrap=True, overflow="ellipsis")
 
 
 def _first_of_last(states: Sequence[bool]) -> int | None:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.sentences import find_word
-from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
+from attnviz.analyses.shift.result import ShiftResult
 from attnviz.attribution.decomposition import Decomposition, ResidualStream, decompose, split_stream
 from attnviz.attribution.interventions import available_interventions, gated, intervene, patch_heads
 from attnviz.attribution.methods import check_methods, compute_methods
@@ -131,13 +131,11 @@ def shift(
     >>> import attnviz
     >>> moved = attnviz.shift("bank", "We sat on the bank of the river.")
     >>> print(moved.headline)
-    “river” moved “bank” 0.32 of the way from its place alone to its place here
+    “river” moves “bank” most
     >>> moved.decomposition.credit_error < 1e-3  # the parts sum to the whole
     True
     """
     expect_words(word, "The word")
-    if isinstance(text, str) and not inputs.get("pair"):
-        expect_words(text, "The text")
     text, reference = parse_pair(text, reference)
     method_names = check_methods(methods)
     model, source, truncate = parse_source("shift", model, text, inputs)
@@ -165,7 +163,7 @@ def shift(
         with gated(gate):
             first = {name: both[:1] for name, both in compared.inputs.items()}
             without = _mean_states(readout, first)
-        plane = _find_plane(states, without, split, regions)
+        place, rails = _find_places(states, without, split, regions)
         with part(0, 3 if verify_causally else 1):
             causal = _causal(target, groups, split.direction, every=verify_causally)
         along = split.direction.double().cpu()
@@ -197,22 +195,22 @@ def shift(
         rollout=by_word(rollout(score)).cpu(),
         methods={name: by_word(scores) for name, scores in attributions.items()},
         regions=() if regions is None else regions.names,
-        path=None if regions is None else plane.path[:, 0],
+        place=place,
+        rails=rails,
+        way=split.total if regions is None else float(regions.axis.norm()),
+        size=states[-1].norm().item(),
         distances=None if regions is None else regions.distances(states),
         notes=(*notes, *_incomplete(result.provenance.dtype, split, stream)),
         agreement=_verify(result.agreement, target, compared, split, stream),
         provenance=result.provenance,
         total_effect=effects.get("total"),
         replaced=compared.replaced(groups),
-        plane=plane,
         sink=next((n for n, rows in enumerate(groups.positions) if reading.sink in rows), None),
     )
 
 
 def parse_pair(text: Any, reference: Any) -> tuple[Any, Any]:
     """Return the text and its reference, "gate" by default. {mud|cash} in the text has both."""
-    if isinstance(reference, str):
-        expect_words(reference, "The reference")
     pairs = _BRACES.findall(text) if isinstance(text, str) else []
     if not pairs:
         return text, "gate" if reference is None else reference
@@ -344,29 +342,23 @@ def _mean_states(readout: Readout, inputs: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([*entering, readout.run(inputs)]).double().cpu()
 
 
-def _find_plane(
+def _find_places(
     states: Tensor, reference: Tensor, split: Decomposition, regions: Regions | None
-) -> ShiftPlane:
-    """Return the paths of states (L + 1, d) along the direction, and orthogonal to it."""
-    across = split.direction.double()
-    paths = torch.cat([states, reference])
-    others = paths - (paths @ across)[:, None] * across
-    _, spread, directions = torch.linalg.svd(others - others.mean(0), full_matrices=False)
-    upwards = directions[0] if (states[-1] - states[0]) @ directions[0] >= 0 else -directions[0]
+) -> tuple[Tensor, Tensor | None]:
+    """Return the places of states (L + 1, d) in both runs, and of the regions, (2, L + 1) each."""
+    runs = torch.stack([states, reference])
     if regions is None:
-        zero, way = reference[-1], split.length
-    else:
-        zero, way = regions.centers[-1, 1], float(regions.axis.norm())
-    frame = torch.stack([across, upwards], dim=1) / way
-    origin = torch.stack([zero @ frame[:, 0], states[0] @ frame[:, 1]])
-    return ShiftPlane(
-        path=states @ frame - origin,
-        reference_path=reference @ frame - origin,
-        region_ends=tuple(ends @ frame - origin for ends in (regions.ends if regions else ())),
-        way=way,
-        size=states[-1].norm().item(),
-        explained=(spread[0] ** 2 / (spread**2).sum().clamp(min=1e-300)).item(),
-    )
+        along = (runs - reference) @ split.direction.double() / reference.norm(dim=1)
+        return along / along[0, -1], None
+    # No layer is measured by how long its vectors are: those of a decoder grow.
+    size = regions.centers.norm(dim=-1, keepdim=True).mean(1, keepdim=True)
+    centers = regions.centers * (size[-1] / size)
+    axes = centers[:, 0] - centers[:, 1]
+    gap = axes.norm(dim=1)
+    is_point = gap <= _ROUNDING * size[-1, 0]
+    units = (axes / gap[:, None]).masked_fill(is_point[:, None], 0.0)
+    off = runs * (size[-1] / size)[:, 0] - centers.mean(1)
+    return 0.5 + (off * units).sum(-1) / gap[-1], 0.5 + torch.stack([gap, -gap]) / 2 / gap[-1]
 
 
 def _verify(

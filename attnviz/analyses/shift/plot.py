@@ -1,63 +1,72 @@
-"""Draw what moved a word: its path through the layers, and the effect of each word of the text."""
+"""Draw what moved a word: its two paths, and the gap between their ends as bricks of words."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 
-from attnviz.analyses.shift.result import ShiftPlane, ShiftResult
+from attnviz.analyses.shift.result import ShiftResult
 from attnviz.figures import figure, layout
-from attnviz.figures.cells import Ticks, draw_values, fit_ticks, range_of
-from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
+from attnviz.figures.cells import draw_values
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page, spread
 from attnviz.figures.style import (
     AXIS_ROOM,
     BAR_GAP,
     BAR_ROOM,
     CAPTION_GAP,
     FULL_WIDTH,
-    NUMBER_SIZE,
+    MM,
     SMALL_SIZE,
+    SMALLEST_SIZE,
     TEXT_SIZE,
     WIDE,
     power,
     theme,
 )
-from attnviz.results.text import literal, signed, source, source_and_notes, with_minus
+from attnviz.results.text import (
+    counted,
+    fraction,
+    literal,
+    raised,
+    signed,
+    source,
+    source_and_notes,
+)
 
-_NUMBERED = 3  # words with numbers at their bars, of each kind
-# Inches.
-_BETWEEN = 0.3  # the two panels side by side
-_ACROSS, _SQUARE = 0.4, 2.1  # the share of the path panel, and its height
-_UPWARDS = 0.16  # the name of the vertical axis
-_BAR, _APART = 0.09, 0.055  # a bar, and its middle from that of the word
-_CELL, _NUMBERED_CELL = 0.25, 0.5  # a word with its bars, and with their numbers
-_BLANK = 0.05  # between words
-_SAMPLE = 0.11  # of a bar, before its label in the key
-_NUMBER = 0.1  # above or below a bar
-_HIGHEST = 0.8, 1.3  # the bars below one line of words at most; also beside the path
-_ROW_GAP = 0.08  # between lines of words
-_TALLEST = 3.6  # all lines of words at most
-_MARKERS = {"mask": "o", "replace": "s", "knock-out": "^", "delete": "D"}
-_SIGNS = {"mask": "○", "replace": "□", "knock-out": "△", "delete": "◇"}
-_LINED = 60  # words between which a map has lines
 _UNIT = "units of the hidden state"
 _THICK = 0.62  # of a row: a bar
 # Inches.
-_GAP, _ROW = 0.22, 0.17  # between panels, and of a word
+_GAP = 0.22  # between panels
 _RIGHT = 0.1  # half of a number at the right end of an axis
-_ALL_WORDS = 1.9, 2.9  # all words at most, in one column of a journal and in two
-_LONGEST = 0.9  # the label of a word at most
-_NARROW = 2.6  # narrower figures have one column, without interventions
+_NARROW = 2.6  # narrower figures have one column
 _SMALL = 0.85, 1.25  # the height of a panel without words, likewise
+_NAMED = 14  # words with a name at their brick
+_LINES = 12  # of the text at most
+_DOTTED = 12  # states at most that have a dot
+_BEFORE, _AFTER = ".,;:!?)]}”’…%", "([{“‘"  # without a blank before it, and after it
+_STRONG = 0.04, 0.07  # of the way, and of the gap: words of the text in color, or more
+_ROOM, _FILLED = 0.38, 0.72  # of the panel: a smaller gap is enlarged, and the bricks then
+_DOTS, _DASHES = (0, (1, 1.3)), (0, (2, 1.6))
+# Millimeters: the sides and the numbers left of the panel, the panel at most and its height, what
+# is between it and the bricks, a brick, and the guide to its word.
+_WIDE_SIZES, _NARROW_SIZES = (17, 9, 98, 58, 9, 6.5, 4), (12.5, 4.5, 31, 52, 4, 4, 2.4)
+# Inches.
+_LEAST, _OTHERS, _COLUMN = 1.1 * MM, 0.3 * MM, 0.6 * MM  # a named brick, others, and a column
+_STEP, _OVER, _TICK = 1.2 * MM, 3.0 * MM, 0.4 * MM  # lines: between, beyond the panel, their ends
+_SHORTEST = 65 * MM  # a page with paths
+_ROW, _LINE = line_height(SMALL_SIZE), line_height(TEXT_SIZE)
 
 
 @figure
@@ -69,7 +78,11 @@ def shift(
     caption: CaptionLength = "short",
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
-    """Draw what moved a word: its path through the layers, and the effect of each word of the text.
+    """Draw what moved a word: two paths through the layers, and their gap as bricks of words.
+
+    One path is that of the word in the text, the other that in the reference. The gap between their
+    ends is a stack of bricks, one for each word, as tall as what it adds; a second stack leads
+    back. The line beside a brick is what masking its word takes.
 
     Parameters
     ----------
@@ -84,322 +97,32 @@ def shift(
     >>> figure = attnviz.plot.shift(moved)
     """
     texts = [*result.words, *result.replaced, *result.regions, result.reference]
-    with new_page(width, caption, [*texts, source(result.provenance), "○□△◇■↑↓←→"], figure) as page:
+    with new_page(width, caption, [*texts, source(result.provenance), "■×¹²³"], figure) as page:
         top = page.heading(result.headline) + 0.02
-        top = page.lead(top, " ".join(result.details)) + 0.1
-        path: Axes | None = None
+        top = page.paragraph(page.left, top, " ".join(result.details), page.room)
         if details:
-            end = _draw_small_panels(page, result, _draw_words(page, result, top) + 0.12)
-        elif (plane := result.plane) is None:
-            end = _draw_sentence(page, result, page.left, top)
-        elif page.width < WIDE:
-            end, path = _draw_path(page, result, plane, page.left, top, page.room)
-            end = _draw_sentence(page, result, page.left, end + 0.1)
+            end = _draw_details(page, result, top + 0.12)
         else:
-            across = _ACROSS * page.room
-            end, path = _draw_path(page, result, plane, page.left, top, across)
-            end = max(end, _draw_sentence(page, result, page.left + across + _BETWEEN, top))
+            end = _Picture(page, result, _write_text(page, result, top + 0.06) + 0.02).draw()
         parts = _caption_parts(result, details=details)
-        drawn = page.finish(end + CAPTION_GAP, parts, result.checked_agreement)
-        if path is not None:
-            _label_path(path, result)
-        return drawn
+        return page.finish(end + CAPTION_GAP, parts, result.checked_agreement)
 
 
 def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
-    split = result.decomposition
     first, *notes = source_and_notes(result.provenance, result.notes)
-    parts = [first]
-    if details or result.without != "alone":
-        parts.append(f"compared with {result.reference}")
-    else:
-        parts.append(f"alone: {result.reference.removeprefix('the same text, where ')}")
-    if result.regions and not details:
-        first, second = map(literal, result.regions)
-        parts += [f"colored dots: the ends of the texts of {second} and {first}", *notes]
-    if result.effect is not None:
-        kinds = f"{', '.join(result.causal)}{'' if details else ': mean and range'}"
-        runs = f"separate runs ({kinds})" if len(result.causal) > 1 else "a separate run"
-        parts.append(f"{result.changing}: what is lost in {runs}")
-    if details:
-        return [*parts, *_details_caption(result), *notes]
-    unit = _UNIT
-    if result.way is not None:
-        unit = f"shares of the way, which is {result.way:.2f} {_UNIT}"
-    kind = "split: contributions over all paths" if result.is_all_paths else "read: direct parts"
-    total, error = signed(result.share(split.total)), power(result.contribution_error)
-    parts.append(f"bars: {unit}; {kind}, which sum to {total} (completeness error {error})")
-    if result.plane is not None:
-        parts.append(
-            "path: the word as it enters each layer and at the end, projected on the direction of "
-            "the shift and on the direction orthogonal to it along which the paths extend most "
-            f"({result.plane.explained:.0%} of the rest)"
-        )
-    return parts if result.regions else [*parts, *notes]
-
-
-def _draw_path(
-    page: Page, result: ShiftResult, plane: ShiftPlane, left: float, top: float, room: float
-) -> tuple[float, Axes]:
-    """Draw the path of the word and of its reference; return the lower edge and the axes."""
-    title = f"The path of “{literal(result.word, 20)}” through the layers"
-    below = page.subtitle(left, top, title, room) + 0.04
-    ax = page.axes(left + _UPWARDS, below, room - _UPWARDS, _SQUARE)
-    ax.set_ylabel("main other direction →", color=theme().muted, labelpad=2, fontsize=SMALL_SIZE)
-    for place in (0, 1):
-        ax.axvline(place, color=theme().faint, linewidth=0.8, zorder=0)
-    for ends, color in zip(plane.region_ends, theme().sides[:2], strict=False):
-        ax.plot(*ends.T.numpy(), "o", color=color, ms=2.5, mew=0, alpha=0.75)
-    paths = (plane.reference_path, theme().gray, 0.9), (plane.path, theme().ink, 1.3)
-    for path, color, width in paths:
-        xs, ys = path.T.tolist()
-        ax.plot(xs[:-1], ys[:-1], "o-", color=color, linewidth=width, ms=2.2, mew=0)
-        arrow = {"arrowstyle": "-|>", "mutation_scale": 7, "color": color, "linewidth": width}
-        arrow |= {"shrinkA": 0, "shrinkB": 0}
-        ax.annotate("", (xs[-1], ys[-1]), (xs[-2], ys[-2]), arrowprops=arrow)
-        ax.plot(xs[-1], ys[-1], "o", color=color, ms=0.01)  # within the limits
-    ax.margins(x=0.12, y=0.12)
-    ax.set_yticks([])
-    ax.set_xticks([0, 0.5, 1], ["0", "0.5", "1"], fontsize=SMALL_SIZE)
-    ax.spines[["left", "bottom"]].set(color=theme().muted, linewidth=0.4)
-    line = below + _SQUARE + AXIS_ROOM - 0.16
-    start, end = _ends(result)
-    half = (room - _UPWARDS) / 2 - 0.05
-    names = [page.ruler.clip(name, half, SMALL_SIZE) for name in (f"← 0: {start}", f"1: {end} →")]
-    colors = theme().sides[1::-1] if result.regions else (theme().muted, theme().ink)
-    page.write(left + _UPWARDS, line, names[:1], color=colors[0])
-    page.write(left + room, line, names[1:], color=colors[1], align="right")
-    return line + line_height(SMALL_SIZE), ax
-
-
-def _ends(result: ShiftResult) -> tuple[str, str]:
-    """Return what is at 0 and at 1."""
-    if result.regions:
-        first, second = (literal(region, 40) for region in result.regions)
-        return second, first
-    return result.without, "here"
-
-
-def _label_path(ax: Axes, result: ShiftResult) -> None:
-    """Label path ends and some layers, on axes in their final place: overlaps are measured."""
-    assert result.plane is not None
-    path, reference = result.plane.path.numpy(), result.plane.reference_path.numpy()
-    last = len(path) - 1
-    every = max(1, -(-last // 6))
-    layers = [layer for layer in range(1, last) if layer % every == 0]
-    labels = {"static": (path[0], theme().muted), "here": (path[-1], theme().ink)}
-    labels[result.without] = (reference[-1], theme().muted)
-    ends_of = result.plane.region_ends
-    for region, ends, color in zip(result.regions, ends_of, theme().sides[:2], strict=False):
-        labels[literal(region, 20)] = (ends[0].numpy(), color)
-    labels |= {f"layer {n}" if n == layers[0] else str(n): (path[n], theme().ink) for n in layers}
-    places = np.array([place for place, _ in labels.values()])
-    anchors = np.concatenate([path, reference, *(ends.numpy() for ends in ends_of)])
-    x_lines, y_lines = zip(path.T, reference.T, strict=True)
-    layout.label_points(
-        ax, places, list(labels), anchors, textcolor=[color for _, color in labels.values()],
-        x_lines=[*x_lines], y_lines=[*y_lines], min_distance=0.015, max_distance=0.2, margin=0.006,
-        nbr_candidates=400,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Word:
-    """One word of the text on the page, in inches from the left edge."""
-
-    index: int
-    text: str
-    left: float
-    width: float
-
-
-def _draw_sentence(page: Page, result: ShiftResult, left: float, top: float) -> float:
-    """Write the text with two bars below each word; return the lower edge."""
-    room = page.right - left
-    title = f"What “{literal(result.word, 20)}” reads from each word"
-    title = "What the split credits each word with" if result.is_all_paths else title
-    title = title if result.effect is None else f"What is lost by {result.changing} each word"
-    top = page.subtitle(left, top, title, room) + 0.02
-    top = _draw_key(page, result, left, top, room) + 0.08
-    contributions = result.shares(result.contributions[1])
-    bars = contributions, [math.nan] * len(contributions)
-    if result.effect is not None:
-        bars = result.shares(result.effect), contributions
-    kinds = [result.shares(effect) for effect in result.causal.values()]
-    numbered = set().union(*map(_numbered, bars))
-    lines = _break_lines(page, result, contributions, numbered, room)
-    extents = []  # the lowest and the highest end of what is drawn below each line, and 0
-    for line in lines:
-        ends = [0.0, *(each[word.index] for each in (*bars, *kinds) for word in line)]
-        extents.append((float(np.nanmin(ends)), float(np.nanmax(ends))))
-    span = max(high - low for low, high in extents) or 1.0
-    fixed = line_height(TEXT_SIZE) + _ROW_GAP
-    numbers = [_NUMBER * ((low < 0) + (high > 0)) for low, high in extents]
-    # The lines with the largest numbers, if there are more than fit.
-    largest = [max(map(abs, extent)) for extent in extents]
-    most = max(1, int(_TALLEST / (fixed + 2 * _NUMBER)))
-    kept = set(sorted(range(len(lines)), key=lambda line: -largest[line])[:most])
-    free = _TALLEST - sum(fixed + numbers[n] for n in kept)
-    length = sum(extents[n][1] - extents[n][0] for n in kept) or 1.0
-    scale = span / min(_HIGHEST[left > page.left], free * span / length)
-    for is_kept, group in itertools.groupby(range(len(lines)), kept.__contains__):
-        if not is_kept:
-            skipped = [contributions[word.index] for n in group for word in lines[n]]
-            done, total = "credited" if result.is_all_paths else "read", signed(np.nansum(skipped))
-            text = f"… {len(skipped)} words, {done} {total} …"
-            top = page.write(left, top, [text], color=theme().muted) + _ROW_GAP
-            continue
-        for n in group:
-            for word in lines[n]:
-                _write_word(page, result, word, left, top)
-            low, high = extents[n]
-            low, high = low - scale * _NUMBER * (low < 0), high + scale * _NUMBER * (high > 0)
-            tall = max(0.02, (high - low) / scale)
-            ax = page.axes(left, top + line_height(TEXT_SIZE), room, tall, bare=True)
-            ax.set(xlim=(0, room), ylim=(low, low + tall * scale))
-            _draw_bars(ax, lines[n], bars, kinds, scale)
-            top += fixed + tall
-    return top
-
-
-def _draw_key(page: Page, result: ShiftResult, left: float, top: float, room: float) -> float:
-    """Write what the bars are, beside a sample of each; return the lower edge."""
-    first, second = theme().sides[:2]
-    start, end = _ends(result)
-    # Each label with its color, and the face and the edge of the bar before it.
-    names = ["credited by the split" if result.is_all_paths else "read from it"]
-    names = names if result.effect is None else [result.lost, *names]
-    faces = (first, first), (theme().ground, theme().ink)
-    entries: list[tuple[str, str | None, tuple[str, ...]]] = [
-        (name, None, face) for name, face in zip(names, faces, strict=False)
-    ]
-    if result.regions:
-        entries += [(f"↑ toward {end}", first, ()), (f"↓ toward {start}", second, ())]
-    elif any((n < 0).any() for n in (result.contributions[1], result.effect) if n is not None):
-        entries.append(("↓ back", second, ()))
-    line, x = line_height(SMALL_SIZE), left
-    for label, color, bar in entries:
-        indent = _SAMPLE if bar else 0.0
-        wide = indent + page.ruler.width(label, SMALL_SIZE)
-        if x > left and x + wide > left + room:
-            x, top = left, top + line
-        if bar:
-            ax = page.axes(x, top + 0.02, 0.07, line - 0.04, bare=True)
-            ax.set(xlim=(0, 1), ylim=(0, 1))
-            face, edge = bar
-            ax.bar(0.5, 1, width=1, color=face, edgecolor=edge, linewidth=0.6, clip_on=False)
-        page.write(x + indent, top, [page.ruler.clip(label, room, SMALL_SIZE)], color=color)
-        x += wide + 0.15
-    return top + line
-
-
-def _numbered(shares: Sequence[float]) -> set[int]:
-    """Return the words of which the numbers are written."""
-    sizes = {n: abs(share) for n, share in enumerate(shares) if share == share}
-    largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:_NUMBERED]
-    return {n for n in largest if sizes[n] > 0 and sizes[n] >= 0.1 * sizes[largest[0]]}
-
-
-def _break_lines(
-    page: Page, result: ShiftResult, contributions: Sequence[float], numbered: set[int], room: float
-) -> list[list[_Word]]:
-    """Return the words in lines of about the same length, each word with room for its bars."""
-    largest = max(map(abs, contributions))
-    words = []
-    for index, word in enumerate(result.words):
-        if result.special[index] and abs(contributions[index]) <= 0.01 * largest:
-            continue
-        text = page.ruler.clip(literal(word, 60), room - _BLANK, TEXT_SIZE)
-        least = _NUMBERED_CELL if index in numbered else _CELL
-        wide = page.ruler.width(text, TEXT_SIZE, _weight(result, index, text)) + _BLANK
-        words.append(_Word(index, text, 0.0, min(room, max(wide, least))))
-    lines = _fill_lines(words, room)
-    full = room
-    while len(narrower := _fill_lines(words, 0.97 * room)) == len(lines) and room > _CELL:
-        lines, room = narrower, 0.97 * room
-    stretch = min(1.6, full / max(line[-1].left + line[-1].width for line in lines))
-    wider = [replace(word, width=min(full, stretch * word.width)) for word in words]
-    return _fill_lines(wider, stretch * room * (1 + 1e-9))
-
-
-def _fill_lines(words: Sequence[_Word], room: float) -> list[list[_Word]]:
-    """Return words in lines, as many in each as fit."""
-    lines: list[list[_Word]] = [[]]
-    for word in words:
-        left = lines[-1][-1].left + lines[-1][-1].width if lines[-1] else 0.0
-        if lines[-1] and left + word.width > room:
-            lines.append([])
-            left = 0.0
-        lines[-1].append(replace(word, left=left))
-    return lines
-
-
-def _weight(result: ShiftResult, index: int, text: str) -> str:
-    """Return the font weight of a word: bold for the one that is explained, if the font has it."""
-    return "bold" if index == result.at and text.isascii() else "normal"
-
-
-def _write_word(page: Page, result: ShiftResult, word: _Word, left: float, top: float) -> None:
-    color = theme().muted if result.special[word.index] else theme().ink
-    weight = _weight(result, word.index, word.text)
-    wide = page.ruler.width(word.text, TEXT_SIZE, weight)
-    middle = left + word.left + word.width / 2
-    look: dict[str, Any] = {"points": TEXT_SIZE, "color": color, "weight": weight}
-    page.write(middle, top, [word.text], align="center", **look)
-    if word.index == result.at:
-        under = top + 0.9 * line_height(TEXT_SIZE)
-        page.line([(middle - wide / 2, under), (middle + wide / 2, under)])
-
-
-def _draw_bars(
-    ax: Axes,
-    line: Sequence[_Word],
-    bars: tuple[Sequence[float], Sequence[float]],
-    kinds: Sequence[Sequence[float]],
-    scale: float,
-) -> None:
-    """Draw two bars for each word of a line, the first with its range. scale : units per inch."""
-    ends = line[0].left, line[-1].left + line[-1].width
-    ax.plot(ends, [0, 0], color=theme().muted, linewidth=0.5, clip_on=False)
-    with_numbers = [_numbered(shares) for shares in bars]
-    for word in line:
-        first, second = (shares[word.index] for shares in bars)
-        middle, apart = word.left + word.width / 2, int(not math.isnan(first + second))
-        if first == first:
-            place, color = middle - apart * _APART, theme().sides[first <= 0]
-            ax.bar(place, first, width=_BAR, color=color, linewidth=0)
-            several = [each[word.index] for each in kinds]
-            low, high = min([first, *several]), max([first, *several])
-            if len(several) > 1:
-                ax.plot([place, place], [low, high], color=theme().ink, linewidth=0.6)
-            if word.index in with_numbers[0]:
-                _write_number(ax, place, first, high if first > 0 else low, scale, color, -apart)
-        if second == second:
-            place, edge = middle + apart * _APART, theme().ink
-            ax.bar(place, second, width=_BAR, color=theme().ground, edgecolor=edge, linewidth=0.6)
-            if word.index in with_numbers[1]:
-                _write_number(ax, place, second, second, scale, edge, apart)
-
-
-def _write_number(
-    ax: Axes, place: float, share: float, end: float, scale: float, color: Any, side: int
-) -> None:
-    """Write a number at the end of what is drawn, on a side of its middle: -1 is left, 1 right."""
-    text = "\N{MINUS SIGN}" * (share < 0) + f"{abs(share):.2f}".removeprefix("0")
-    tip = end + 0.015 * scale * (1 if share > 0 else -1)
-    align: Any = {-1: "right", 0: "center", 1: "left"}[side], "bottom" if share > 0 else "top"
-    look = {"fontsize": NUMBER_SIZE, "color": color, "ha": align[0], "va": align[1]}
-    ax.text(place - side * _BAR / 2, tip, text, **look)
-
-
-def _details_caption(result: ShiftResult) -> list[str]:
-    """Return what the caption says about the details."""
     split, stream = result.decomposition, result.residual_stream
-    total = signed(result.contributions[1].sum().item())
-    rho = "; ρ: rank correlation of both (Spearman)" if result.rank_correlations else ""
+    against = f"compared with {result.reference}"
+    if not details:
+        unit = "" if result.way is None else f"shares of the way, which is {result.way:.2f} "
+        kind = "contributions over all paths" if result.is_all_paths else "direct contributions"
+        error = power(result.contribution_error)
+        if result.without == "alone":
+            against = f"alone: {result.reference.removeprefix('the same text, where ')}"
+        bricks = f"bricks: {kind}, {unit}{_UNIT} (completeness error {error})"
+        return [first, against, *notes, bricks]
     parts = [
-        f"gray bars: contributions, which sum to {total} (completeness error "
-        f"{power(result.contribution_error)}); marks: effects of changing a word{rho}",
+        first,
+        against,
         "by layer and by head: direct contributions to the word itself, because the values of "
         "others differ (value) or because it attends to them more or less (routing); completeness "
         f"error {power(split.error)}",
@@ -414,84 +137,373 @@ def _details_caption(result: ShiftResult) -> list[str]:
         )
     if result.total_effect is not None:
         parts.append("total effect: at all positions, with everything after it recomputed")
-    return parts
+    return [*parts, *notes]
 
 
-def _draw_words(page: Page, result: ShiftResult, top: float) -> float:
-    """Draw the panels that have a row for every word; return their lower edge."""
-    width = page.room
-    row = min(_ROW, _ALL_WORDS[width > WIDE] / len(result.words))
-    words = [literal(word) for word in result.words]
-    longest = min(_LONGEST, width / 5)
-    labels = fit_ticks(words, row, page.ruler, axis="y", longest=longest, named=result.at)
-    left, tall, right = page.left + labels.room, row * len(words), page.right
-    is_wide = width > _NARROW
-    room = (right - left) * 0.4 if is_wide else right - left - _RIGHT
-    title = "Over all paths" if result.is_all_paths else "Directly, by word"
-    below = page.subtitle(left, top, title, room) + 0.04
-    ax = page.axes(left, below, room, tall)
-    _draw_interventions(ax, result)
-    labels.apply(ax, "y")
-    ax.set_xlabel(page.ruler.longest([_UNIT, "units"], room, TEXT_SIZE), color=theme().muted)
-    ranks, key = result.rank_correlations, []
-    for name in [*result.causal, *(["consensus"] if "consensus" in ranks else [])]:
-        rho = f", {_rho(ranks[name])}" if name in ranks else ""
-        key.append(f"{_SIGNS.get(name, '')} {name}{rho}".strip())
-    end = page.write(left, below + tall + AXIS_ROOM, key, color=theme().muted)
-    if not is_wide:
-        return _draw_map(page, result, labels, left, end + 0.1, tall)
-    return max(end, _draw_map(page, result, labels, left + room + _GAP + labels.room, top, tall))
+# --- the text
+
+_Placed: TypeAlias = tuple[int, str, str, float, float]  # index, text, weight, left, width
 
 
-def _draw_interventions(ax: Axes, result: ShiftResult) -> None:
-    """Draw the contribution of each word as a bar, and the effects of changing it as marks."""
-    contributions, count = result.contributions[1].tolist(), len(result.causal)
-    middles = np.arange(len(contributions)) + 0.5
-    ax.barh(middles, contributions, height=_THICK, color=theme().faint)
-    spread = np.linspace(-0.24, 0.24, count) if count > 1 else [0.0] * count
-    for offset, (name, effect) in zip(spread, result.causal.items(), strict=True):
-        measured = ~effect.isnan()
-        rows = np.flatnonzero(measured.numpy()) + 0.5 + offset
-        look: dict[str, Any] = {"mfc": theme().ground, "mec": theme().ink, "ms": 3.0, "mew": 0.7}
-        ax.plot(effect[measured].tolist(), rows, _MARKERS[name], **look)
-    _style_rows(ax, len(contributions))
+def _write_text(page: Page, result: ShiftResult, top: float) -> float:
+    """Write the text, with strong words in the color of their side; return the lower edge."""
+    lines, pitch, colors = _break_lines(page, result), _LINE + 1.0 * MM, theme()
+    ax = page.canvas(page.left, top, page.room, len(lines) * pitch)
+    shares, gray = result.shares(result.parts), {-1, *result.unread}
+    least = max(_STRONG[0], _STRONG[1] * abs(result.share(result.decomposition.total)))
+    strong = {n for n in result.sources if abs(shares[n]) >= least}
+    for number, line in enumerate(lines):
+        base = top + (number + 0.7) * pitch
+        for index, text, weight, left, wide in line:
+            color = colors.gray if index in gray else colors.ink
+            look: dict[str, Any] = {"fontsize": TEXT_SIZE, "va": "baseline", "color": color}
+            page.label(ax, left, base, text, weight=weight, **look)
+            if index == result.at:
+                ax.hlines(base + 0.7 * MM, left, left + wide, color=color, linewidth=0.9)
+            elif index in strong:
+                corner = left - _TICK, base - 0.9 * TEXT_SIZE / 72
+                look = {"color": colors.side_pale[shares[index] < 0], "lw": 0, "zorder": 0}
+                ax.add_patch(Rectangle(corner, wide + 2 * _TICK, 0.9 * _LINE, **look))
+    return top + len(lines) * pitch
 
 
-def _rho(rho: float) -> str:
-    return with_minus(f"ρ {rho:.2f}")
+def _break_lines(page: Page, result: ShiftResult) -> list[list[_Placed]]:
+    """Return the words in lines; of a long text those with most credit, and "…" for the others."""
+    lines: list[list[_Placed]] = [[]]
+    x, blank, bold = page.left, 0.0, (result.at, result.strongest)
+    for index, word in enumerate(result.words):
+        if result.special[index]:
+            continue
+        text = page.ruler.clip(literal(word, 60), page.room, TEXT_SIZE)
+        weight = "bold" if index in bold and text.isascii() else "normal"
+        wide = page.ruler.width(text, TEXT_SIZE, weight)
+        x += 0.0 if text in _BEFORE else blank
+        if x + wide > page.right and lines[-1]:
+            lines.append([])
+            x = page.left
+        lines[-1].append((index, text, weight, x, wide))
+        x, blank = x + wide, 0.0 if text in _AFTER else 1.3 * MM
+    letters = "".join(result.words[n] for n in (*result.sources, result.at))
+    if 2 * sum(unicodedata.bidirectional(one) in ("R", "AL") for one in letters) > len(letters):
+        edges = page.left + page.right
+        lines = [[(n, t, b, edges - x - w, w) for n, t, b, x, w in line] for line in lines]
+    credit, known = result.parts.abs().tolist(), {result.at, *result.sources}
+    credit[result.at] = math.inf
+    sizes = [sum(credit[n] for n, *_ in line if n in known) for line in lines]
+    kept = sorted(range(len(lines)), key=sizes.__getitem__)[-_LINES:]
+    shown: list[list[_Placed]] = []
+    for is_kept, group in itertools.groupby(range(len(lines)), kept.__contains__):
+        dots = [(-1, "…", "normal", page.left, 0.0)]
+        shown += [lines[n] for n in group] if is_kept else [dots]
+    return shown
 
 
-def _draw_map(
-    page: Page, result: ShiftResult, labels: Ticks, left: float, top: float, tall: float
-) -> float:
-    """Draw the direct contribution of each word in each layer; return the lower edge."""
-    right = page.right - BAR_ROOM
-    below = page.subtitle(left, top, "By word and layer", right - left) + 0.04
-    ax = page.axes(left, below, right - left, tall)
-    table = result.by_word(result.decomposition.table.sum(1)).T  # (W, L)
-    others = table[[index for index in range(len(table)) if index != result.at]]
-    # The word itself often contributes most.
-    largest = range_of(others) if others.abs().sum() > 0 else None
-    mesh = draw_values(ax, table, largest=largest, lines=len(table) <= _LINED)
-    labels.apply(ax, "y")
-    every = math.ceil(0.16 * table.shape[1] / (right - left))  # inches between numbers
-    shown = np.arange(0, table.shape[1], every)
-    ax.set_xticks(shown + 0.5, [str(layer) for layer in shown])
-    ax.tick_params(axis="x", length=0)
-    ax.set_xlabel("layer", color=theme().muted)
-    layout.color_bar(mesh, page.bar(right + BAR_GAP, below, min(tall, 1.2)), "contribution")
-    return below + tall + AXIS_ROOM
+# --- the gap
 
 
-def _draw_small_panels(page: Page, result: ShiftResult, top: float) -> float:
-    """Draw the panels without words, side by side; return their lower edge."""
+@dataclass(frozen=True)
+class _Brick:
+    """A part of the gap, as shares of the way: positive along the shift, negative back."""
+
+    word: int  # -1 for several words together, and for the word itself
+    label: str
+    adds: float
+    takes: float = math.nan  # what changing the word takes
+
+
+def _bricks(result: ShiftResult, unit: float) -> list[list[_Brick]]:
+    """Return the words along the shift, and those back, in the order of the text.
+
+    Special tokens, the word itself, words with little and those beyond the largest are one brick.
+    unit : the length of the way in inches.
+    """
+    adds, takes = result.along(result.parts), result.along(result.tested)
+    largest = sorted(result.sources, key=lambda n: abs(adds[n]), reverse=True)[:_NAMED]
+    named = {n for n in largest if abs(adds[n]) * unit >= _LEAST}
+    sides = [[n for n, share in enumerate(adds) if sign * share > 1e-4] for sign in (1, -1)]
+    if -sum(adds[n] for n in sides[1]) * unit < _COLUMN:
+        sides = [sides[0] + sides[1], []]
+    stacks = []
+    for words in sides:
+        stack = [_Brick(n, raised(result.names[n]), adds[n], takes[n]) for n in words if n in named]
+        others = [n for n in words if n not in named]
+        name = "itself" if others == [result.at] else counted(len(others), "other")
+        rest = _Brick(-1, name, sum(adds[n] for n in others))
+        stacks.append([*stack, *([rest] if abs(rest.adds) * unit >= _OTHERS else [])])
+    return stacks
+
+
+class _Picture:
+    """The paths of a shift and the bricks of its gap, in inches from the top left corner."""
+
+    def __init__(self, page: Page, result: ShiftResult, top: float) -> None:
+        self.page, self.result, self.width = page, result, page.ruler.width
+        self.claim, self.credited = result.strongest, result.credited
+        sizes = _WIDE_SIZES if page.width >= WIDE else _NARROW_SIZES
+        sides, numbers, most, tall, apart, self.brick, guide = (size * MM for size in sizes)
+        words = " ".join(result.regions if result.way else ()).split()
+        longest = max((self.width(word, TEXT_SIZE, "bold") for word in words), default=0.0)
+        sides = min(max(sides, longest + 5 * MM), sides + 9 * MM) if words else numbers
+        self.has_paths = page.width >= _SHORTEST
+        self.left, self.top = page.left + self.has_paths * sides, top + _ROW + _OVER
+        self.bottom, self.low, high = self.top + tall, *_range(result)
+        self.unit = tall / (high - self.low)  # the length of the way
+        self.stack()
+        self.measure()
+        self.header = next(iter(result.changed), "")
+        widest = max(self.width(brick.label, SMALL_SIZE, "bold") for brick, *_ in self.placed)
+        takes = self.width(self.header, SMALL_SIZE) + _STEP if self.header else 0.0
+        numbers = takes + self.width("adds", SMALL_SIZE) + 2 * _STEP
+        lines = self.brick + self.levels * _STEP + 2 * _TICK
+        beside = apart + lines + (self.brick + _STEP) * self.is_back + guide
+        free = page.right - self.left - beside - numbers
+        panel = min(most, max(free - widest, free - 16 * MM, 0.0)) if self.has_paths else -apart
+        self.right = self.left + panel
+        self.first, self.words = self.right + apart, self.right + beside
+        self.second = self.first + lines
+        self.takes = min(page.right, self.words + widest + numbers)
+        self.adds = self.takes - takes
+        middles = [edge + tall / 2 for _, edge, tall in self.placed]
+        low, high = self.top - 0.5 * _ROW, self.bottom + _OVER
+        self.rows = spread(middles, [_ROW] * len(middles), low, high)
+        self.end = max(self.bottom + _ROW + 1.5 * MM, max(self.rows) + 1.6 * _ROW)
+        self.ax = page.canvas(page.left, top, page.room, self.end - top)
+        self.write = partial(page.label, self.ax)
+
+    def y(self, places: Any) -> Any:
+        """Return where some places are in the panel."""
+        return self.bottom - (np.asarray(places) - self.low) * self.unit
+
+    def stack(self) -> None:
+        """Stack bricks as long as the gap, enlarged if it is small, and within the panel."""
+        result = self.result
+        here, other = self.y(result.reached).tolist()
+        pushed = sum(share for share in result.along(result.parts) if share > 0) * self.unit
+        tall = self.bottom - self.top
+        is_small = abs(here - other) < _ROOM * tall or pushed > tall
+        zoom = _FILLED * tall / pushed if is_small else 1.0
+        self.zoom = zoom if abs(zoom - 1) > 0.15 else 1.0
+        unit = self.zoom * self.unit
+        stacks = _bricks(result, unit)
+        there, back = (result.sign * unit * sum(b.adds for b in stack) for stack in stacks)
+        start = other if self.zoom == 1 else (here + other + there + back) / 2
+        start += max(self.top - min(start, start - there), 0.0)
+        start -= max(max(start, start - there) - self.bottom, 0.0)
+        # Where the first stack leaves the reference, where the second leads back, and its end.
+        self.corners = start, start - there, start - there - back
+        self.is_back = bool(stacks[1])
+        self.placed: list[tuple[_Brick, float, float]] = []  # with the upper edge and the height
+        for number, stack in enumerate(stacks):
+            edge = min(self.corners[number : number + 2])
+            for brick in stack:
+                self.placed.append((brick, edge, abs(brick.adds) * unit))
+                edge += abs(brick.adds) * unit
+
+    def measure(self) -> None:
+        """Place a line for what changing each word takes; those that overlap are side by side."""
+        self.lines: list[tuple[int, _Brick, float, float]] = []  # level, upper and lower end
+        lasts: list[float] = []  # the lower end of the last line of each level
+        for brick, edge, _ in self.placed:
+            length = brick.takes * self.zoom * self.unit
+            if brick.adds > 0 and abs(length) >= _TICK:
+                low, high = sorted((edge, edge + length))
+                low, high = max(low, self.top - _OVER), min(high, self.bottom + _OVER)
+                free = (n for n, last in enumerate(lasts) if last < low - _OTHERS)
+                level = next(free, len(lasts))
+                lasts[level : level + 1] = [high]
+                self.lines.append((level, brick, low, high))
+        self.levels = max(1, len(lasts))
+
+    def draw(self) -> float:
+        """Draw everything; return the lower edge."""
+        if self.has_paths:
+            self.draw_paths()
+            if self.result.way is not None:  # which is not in files of the first version
+                self.draw_sides()
+            self.draw_layers()
+            self.draw_gap()
+        for row, (brick, edge, tall) in zip(self.rows, self.placed, strict=True):
+            self.draw_brick(brick, edge, tall)
+            self.draw_guide(brick, edge + tall / 2, row)
+        self.draw_lines()
+        self.write_words()
+        if self.zoom != 1:
+            place = self.first + self.brick / 2, min(self.corners[:2]) - 0.6 * _ROW
+            self.write(
+                *place, f"× {self.zoom:.1f}", color=theme().muted, weight="bold", ha="center"
+            )
+        key = "" if self.page.caption == "none" else " ".join(self.key())
+        return self.page.paragraph(self.page.left, self.end + MM, key, self.page.room)
+
+    def draw_paths(self) -> None:
+        """Draw both paths, those of the regions, and what is between."""
+        result, colors, edges = self.result, theme(), (self.left, self.right)
+        xs = np.linspace(*edges, result.place.shape[1])
+        here, other = self.y(result.place.numpy())
+        if result.rails is not None and result.way:
+            halves = (self.top, self.y(0.5)), (self.y(0.5), self.bottom)
+            for half, rail, n in zip(halves, self.y(result.rails.numpy()), (0, 1), strict=True):
+                look: dict[str, Any] = {"color": colors.side_pale[n], "alpha": 0.22}
+                self.ax.fill_between(edges, *half, linewidth=0, zorder=0, **look)
+                self.ax.plot(xs, rail, color=colors.sides[n], linewidth=1.0, linestyle=_DOTS)
+        look = {"color": colors.side_pale[result.sign < 0], "alpha": 0.75}
+        self.ax.fill_between(xs, here, other, linewidth=0, zorder=1, **look)
+        halo = [withStroke(linewidth=1.8, foreground=colors.ground)]
+        for path, end, name, up, line, ink, thick, weight in (
+            (other, 1, result.without, -result.sign, colors.gray, colors.muted, 1.4, "normal"),
+            (here, 0, "here", result.sign, colors.ink, colors.ink, 2.0, "bold"),
+        ):
+            look = {"color": line, "mew": 0, "zorder": 4}
+            size, y = 3.0 * (len(xs) <= _DOTTED), self.y(result.reached[end]).item()
+            self.ax.plot(xs, path, "o-", linewidth=thick, ms=size, **look)
+            self.ax.plot(self.right, y, "o", ms=4.2, **look)
+            text = self.page.ruler.clip(name, self.right - self.page.left, TEXT_SIZE)
+            place = self.right + 0.3 * MM, y - up * (1.2 * MM + 0.5 * _LINE)
+            look = {"fontsize": TEXT_SIZE, "ha": "right", "zorder": 6, "path_effects": halo}
+            self.write(*place, text, color=ink, weight=weight, **look)
+
+    def draw_sides(self) -> None:
+        """Write the names of the regions at 1 and at 0, in lines if they are long."""
+        edge, colors = self.left - 1.6 * MM, theme()
+        left = edge - self.width("0", SMALL_SIZE) - 0.9 * MM
+        for n, y in enumerate(self.y((1, 0)).tolist()):
+            self.ax.hlines(y, self.left - MM, self.left, color=colors.muted, linewidth=0.5)
+            self.write(edge, y, str(1 - n), color=colors.muted, ha="right")
+            if self.result.regions:
+                room, most = left - self.page.left, min(3, max(1, int(self.unit / _LINE)))
+                name = literal(self.result.regions[n], 60)
+                lines = self.page.ruler.wrap(name, room, TEXT_SIZE, "bold")
+                lines = lines if len(lines) <= most else [*lines[: most - 1], "…"]
+                look = {"color": colors.side_text[n], "fontsize": TEXT_SIZE, "weight": "bold"}
+                self.write(left, y, "\n".join(lines), ha="right", va="center", **look)
+
+    def draw_layers(self) -> None:
+        """Write the layers below the panel, as many as fit."""
+        last, below, muted = self.result.place.shape[1] - 1, self.bottom + 0.6 * MM, theme().muted
+        points = SMALL_SIZE if self.page.width >= WIDE else SMALLEST_SIZE
+        names = ["static", *map(str, range(1, last)), "output"]
+        halves = [self.width(name, points) / 2 + 0.3 * MM for name in names]
+        xs = np.linspace(self.left, self.right, last + 1).tolist()
+
+        def fit(one: int, other: int) -> bool:
+            return bool(xs[other] - xs[one] >= halves[one] + halves[other])
+
+        for every in (*(1, 2)[: 2 * (last < _DOTTED)], 5, 10, 20, 50, last):
+            shown = [0, *(n for n in range(every, last, every) if every == 1 or fit(n, last)), last]
+            if all(itertools.starmap(fit, itertools.pairwise(shown))):
+                break
+        self.ax.hlines(below, self.left, self.right, color=muted, linewidth=0.5)
+        self.ax.vlines([xs[n] for n in shown], below, below + 0.6 * MM, color=muted, linewidth=0.5)
+        row = below + 0.9 * MM + _ROW / 2
+        for n in shown:
+            self.write(xs[n], row, names[n], ha="center", fontsize=points)
+
+    def draw_gap(self) -> None:
+        """Draw the gap at the edge of the panel, and as long as it is where the bricks are."""
+        (here, other), (start, turn, end) = self.y(self.result.reached).tolist(), self.corners
+        edges, pale = (self.right, self.first), theme().side_pale[self.result.sign < 0]
+        self.ax.fill_between(edges, (other, start), (here, end), color=pale, alpha=0.3, linewidth=0)
+        far = (self.second if self.is_back else self.first) + self.brick
+        look: dict[str, Any] = {"color": theme().gray, "linewidth": 0.5, "linestyle": _DASHES}
+        self.ax.plot(edges, (other, start), **look)
+        self.ax.plot((*edges, far), (here, end, end), **look)
+        if self.is_back:
+            self.ax.plot((self.first, far), (turn, turn), **look)
+
+    def draw_brick(self, brick: _Brick, top: float, tall: float) -> None:
+        """Draw a brick in the color of its side: full for most credit, framed if confirmed."""
+        colors, side = theme(), brick.adds * self.result.sign < 0
+        left, is_claim = self.second if brick.adds < 0 else self.first, brick.word == self.claim
+        look: dict[str, Any] = {"fc": colors.side_pale[side], "ec": colors.ground, "lw": 0.6}
+        if brick.word < 0:
+            look["fc"] = colors.masked
+        elif brick.word == self.credited:
+            look |= {"fc": colors.sides[side], "alpha": 1.0 if is_claim else 0.55}
+        self.ax.add_patch(Rectangle((left, top), self.brick, tall, zorder=3, **look))
+        if is_claim:
+            rim, look = 0.2 * MM, {"fc": "none", "ec": colors.claim, "lw": 1.3, "zorder": 5}
+            size = self.brick - 2 * rim, tall - 2 * rim
+            self.ax.add_patch(Rectangle((left + rim, top + rim), *size, **look))
+
+    def draw_guide(self, brick: _Brick, y: float, row: float) -> None:
+        """Draw a curve from a brick to its word."""
+        left, along = self.second + self.brick * (brick.adds < 0), np.linspace(0, 1, 12)
+        xs = left + (self.words - _TICK - left) * along
+        ys = y + (row - y) * along**2 * (3 - 2 * along)
+        self.ax.plot(xs, ys, color=theme().gray, linewidth=0.4, zorder=1)
+
+    def draw_lines(self) -> None:
+        """Draw what changing each word takes, beside its brick; a cut end has no tick."""
+        against = theme().side_text[self.result.sign > 0]
+        for level, brick, low, high in self.lines:
+            x = self.first + self.brick + 2 * _TICK + (level + 0.5) * _STEP
+            color = theme().ink if brick.takes > 0 else against
+            thick = 1.7 if brick.word == self.credited else 0.9
+            self.ax.vlines(x, low, high, color=color, linewidth=thick, zorder=5)
+            ends = [*{low, high} - {self.top - _OVER, self.bottom + _OVER}]
+            self.ax.hlines(ends, x - _TICK, x + _TICK, color=color, linewidth=0.6, zorder=5)
+
+    def write_words(self) -> None:
+        """Write the word of each brick, what it adds, and what changing it takes; then the sum."""
+        ink, muted, top, last = theme().ink, theme().muted, min(self.rows), max(self.rows) + _ROW
+        gap = fraction(abs(self.result.share(self.result.decomposition.total)))
+        self.write_row(top - _ROW, ("", "adds", self.header), (ink, muted, muted))
+        for row, (brick, *_) in zip(self.rows, self.placed, strict=True):
+            weight = "bold" if brick.word == self.claim else "normal"
+            texts = brick.label, fraction(brick.adds), fraction(brick.takes)
+            color = theme().side_text[brick.adds * self.result.sign < 0]
+            known = (ink, color, ink if brick.word == self.claim else muted)
+            self.write_row(row, texts, known if brick.word >= 0 else (muted,) * 3, weight)
+        self.write_row(last, ("gap", gap, ""), (ink, ink, ink), "bold")
+        self.ax.hlines(last - _ROW / 2, self.adds - 6 * MM, self.adds, color=muted, linewidth=0.4)
+
+    def write_row(
+        self, row: float, texts: Sequence[str], colors: Sequence[str], weight: str = "normal"
+    ) -> None:
+        """Write a row of the table of words: a word without its middle, as long as fits."""
+        name, *numbers = texts
+        room = self.adds - self.words - self.width("−.00", SMALL_SIZE) - _STEP
+        halves = ((name[: (n + 1) // 2], name[len(name) - n // 2 :]) for n in range(len(name)))
+        shorter = ["…".join(pair) for pair in halves][::-1]
+        shown = self.page.ruler.longest([name, *shorter], room, SMALL_SIZE)
+        bold = weight if name.isascii() else "normal"
+        self.write(self.words, row, shown, color=colors[0], weight=bold)
+        for x, text, color in zip((self.adds, self.takes), numbers, colors[1:], strict=True):
+            self.write(x, row, text, color=color, weight=weight, ha="right")
+
+    def key(self) -> Iterator[str]:
+        """Yield what bricks, lines, dots and gray words are."""
+        zoom = "" if self.zoom == 1 else f", {self.zoom:.1f} times as large"
+        yield f"The bricks sum to the gap between both ends{zoom}."
+        if self.lines:
+            yield f"The line beside a brick is what {self.result.changing} its word takes."
+        if self.result.rails is not None and self.has_paths:
+            yield "Dotted: the regions, as far apart as each layer has them."
+        if self.result.unread:
+            yield "Gray words come later: they are not read."
+
+
+def _range(result: ShiftResult) -> tuple[float, float]:
+    """Return the lowest and the highest place of the panel, with room for the name of an end."""
+    rails = [] if result.rails is None else result.rails.flatten().tolist()
+    known = [*result.place.flatten().tolist(), *rails, *result.reached, 0.0, 1.0]
+    places = [place for place in known if place == place]
+    rim = 0.03 * (max(places) - min(places))
+    return min(*places, min(result.reached) - 2 * rim) - rim, max(places) + rim
+
+
+# --- the details
+
+
+def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
+    """Draw the panels of the details, side by side; return their lower edge."""
     # The title, what is drawn, and the inches for the labels on its left.
     panels: list[tuple[str, Callable[[Axes, ShiftResult], QuadMesh | None], float]] = [
         ("Directly, by head", _draw_by_head, 0.3),
         ("Directly, by layer", _draw_value_and_routing, 0.3),
         ("Residual stream", _draw_residual_stream, 0.55),
     ]
-    if result.path is not None:
+    if result.rails is not None:
         panels.append(("Between the regions", _draw_axis, 0.3))
     for name in result.head_effects:
         panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
@@ -560,18 +572,20 @@ def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
 
 
 def _draw_axis(ax: Axes, result: ShiftResult) -> None:
-    """Draw the place of the word between the regions, as it enters each layer and at the end."""
-    assert result.path is not None
-    layers = np.arange(len(result.path))
-    for place, name in zip((1, 0), result.regions, strict=True):
-        ax.axhline(place, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
-        ax.annotate(  # beyond the lines, where the path seldom goes
-            name, (1, place), xycoords=("axes fraction", "data"),
-            xytext=(-1, 1.5 if place else -1.5), textcoords="offset points", ha="right",
-            va="bottom" if place else "top", color=theme().muted, fontsize=SMALL_SIZE,
-            parse_math=False,
+    """Draw the places of the word, in the reference too, and of the regions in each layer."""
+    assert result.rails is not None
+    layers, colors = np.arange(result.place.shape[1]), theme()
+    for rail, name, color, up in zip(
+        result.rails, result.regions, colors.sides, (1, -1), strict=False
+    ):
+        ax.plot(layers, rail, color=color, linewidth=0.8, linestyle=_DOTS)
+        ax.annotate(
+            name, (1, rail[-1].item()), xycoords=("axes fraction", "data"), xytext=(-1, 2 * up),
+            textcoords="offset points", ha="right", va="bottom" if up > 0 else "top",
+            color=colors.muted, fontsize=SMALL_SIZE, parse_math=False,
         )  # fmt: skip
-    ax.plot(layers, result.path.tolist(), "o-", color=theme().claim, linewidth=1.0, ms=2.5)
+    for places, color in zip(result.place, (colors.ink, colors.gray), strict=True):
+        ax.plot(layers, places, "o-", color=color, linewidth=1.0, ms=2.5)
     ax.margins(y=0.18)
     ax.set_xticks(layers, [*map(str, layers[:-1]), "end"])
     ax.set_xlabel("entering layer", color=theme().muted)
@@ -588,7 +602,7 @@ def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
     ax.set_ylabel("patching one head", color=theme().muted)
     if name in (ranks := result.head_rank_correlations):
         ax.annotate(
-            _rho(ranks[name]), (0, 1), xycoords="axes fraction", xytext=(3, -1),
+            f"ρ {signed(ranks[name])}", (0, 1), xycoords="axes fraction", xytext=(3, -1),
             textcoords="offset points", va="top", color=theme().muted,
             fontsize=SMALL_SIZE,
         )  # fmt: skip

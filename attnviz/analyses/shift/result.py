@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,39 +16,36 @@ from torch import Tensor
 from attnviz.attribution.decomposition import Decomposition, ResidualStream
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, spearman
 from attnviz.errors import joined
-from attnviz.results import AgreementReport, Provenance
+from attnviz.results import AgreementReport, Provenance, base
 from attnviz.results.base import Columns, Savable, described, doc, documented, proof, stacked
-from attnviz.results.text import dim, literal, plain_table, signed
+from attnviz.results.text import dim, fraction, literal, plain_table, raised, signed
 
 _LONGEST = 14  # letters of a word in a table
+_BAR = 20  # letters of the longest bar of a table
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
 _LISTED = 3  # words that a sentence names
 _NOTHING = 1e-6  # of the largest: not worth a rank
 _FAR = 0.1  # of the way: less is no movement to speak of
-_CHANGING = {
-    "mask": "masking", "replace": "replacing", "knock-out": "knocking out", "delete": "deleting",
+_CONFIRMED = 0.25  # of the credit of a word: what changing it takes, or more
+_MORE = 1.5  # times: the effect of another word that contradicts the credit
+_SHOWN = 0.02  # of the shift: words with less are others in a table
+_ANY = "changing", "changed"
+_CHANGES = {
+    "mask": ("masking", "masked"), "replace": ("replacing", "replaced"),
+    "knock-out": ("hiding", "hidden"), "delete": ("deleting", "deleted"),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class ShiftPlane(Savable):
-    """The path of a word through the layers, in one plane of the space of the hidden states.
+    """What files of earlier versions hold in place of `place`, `rails`, `way` and `size`."""
 
-    Across is the direction of the shift. One unit is the whole way: from the center of the second
-    region to that of the first, or without regions from the end in the reference to the end in the
-    text. Upwards is the direction orthogonal to it along which the two paths extend most, in the
-    same unit, from the static vector.
-    """
-
-    path: Tensor  # in the text, as it enters each layer and at the end, (L + 1, 2)
-    reference_path: Tensor  # in the reference, (L + 1, 2)
-    region_ends: tuple[Tensor, ...]  # the end of each text of the regions, (n, 2) each
-    way: float  # the length of one unit, in units of the hidden state
-    size: float  # the norm of the word's vector at the end
-    explained: float  # the share of the other variance of the paths that is upwards
-
-    def __repr__(self) -> str:
-        return f"ShiftPlane({len(self.path)} places, one unit is {self.way:.2f})"
+    path: Tensor
+    reference_path: Tensor
+    region_ends: tuple[Tensor, ...]
+    way: float
+    size: float
+    explained: float
 
 
 @documented
@@ -95,9 +91,24 @@ class ShiftResult(WordResult):
     regions: tuple[str, ...] = doc(
         "The two regions whose axis is the direction. Empty if the direction is that of the shift."
     )
-    path: Tensor | None = doc(
-        "The place of the word on the axis of the last state, from the second region (0) to the "
-        "first (1), as it enters each layer and at the end, (L + 1,). None without regions."
+    place: Tensor = doc(
+        "The place of the word in the text and in the reference, as it enters each layer and at "
+        "the end, (2, L + 1). Between regions 1 is the first and 0 the second at the end, and ½ is "
+        "their middle in each layer; their vectors have the same mean norm in each layer. Without "
+        "regions 0 is the place in the reference and 1 that in the text at the end; each layer is "
+        "measured in units of the norm there. NaN before the end in files of earlier versions."
+    )
+    rails: Tensor | None = doc(
+        "The places of the two regions in each layer and at the end, (2, L + 1): ½ where they are "
+        "one point. None without regions."
+    )
+    way: float | None = doc(
+        "The length of the way of which contributions are shares, in units of the hidden state. "
+        "With regions, it leads from the center of the second to that of the first; else from the "
+        "end in the reference to the end in the text. None in files of the first version."
+    )
+    size: float | None = doc(
+        "The norm of the word's vector at the end. None in files of the first version."
     )
     distances: Tensor | None = doc(
         "The distance to the center of each region, in units of their distance in that layer, (L + "
@@ -119,14 +130,32 @@ class ShiftResult(WordResult):
         "if the reference is no other text.",
         default=(),
     )
-    plane: ShiftPlane | None = doc(
-        "The path of the word through the layers. None in files of older versions.", default=None
-    )
     sink: int | None = doc(
         "The index of the first word, if it stays readable in the reference because the tokenizer "
         "of a causal model has no BOS token. Its contribution is not measured.",
         default=None,
     )
+
+    @classmethod
+    def upgraded(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields in a file as those of today. Of the paths only the ends are known."""
+        if "path" not in values:
+            return values
+        known = {name: of for name, of in values.items() if name not in ("agreement", "notes")}
+        fields = {name: of for name, of in values.items() if name not in ("path", "plane")}
+        plane, split, report = values.get("plane"), values["decomposition"], values["agreement"]
+        place = torch.full((2, len(split.value) + 1), torch.nan, dtype=torch.float64, device="cpu")
+        rails = place.clone()
+        rails[:, -1] = torch.tensor([1.0, 0.0])
+        fields |= {"place": place, "rails": rails if values["regions"] else None, "size": None}
+        fields["way"] = None if values["regions"] else split.total
+        if plane is not None:
+            place[:, -1] = torch.stack([plane.path[-1, 0], plane.reference_path[-1, 0]])
+            fields |= {"way": plane.way, "size": plane.size}
+        if report.digest in base.digests([known]):  # the numbers that were checked
+            fields["agreement"] = replace(report, digest=None)
+            fields["agreement"] = cls(**fields).agreement
+        return fields
 
     def __repr__(self) -> str:
         return (
@@ -139,6 +168,12 @@ class ShiftResult(WordResult):
         """The indices of words that can move it: not special, not itself, of a rollout above 0."""
         others = (n for n, flag in enumerate(self.special) if not flag and self.rollout[n] > 0)
         return [n for n in others if n not in (self.at, self.sink)]
+
+    @property
+    def unread(self) -> list[int]:
+        """The indices of the words that a causal model cannot have read at the word."""
+        words = (n for n, flag in enumerate(self.special) if not flag)
+        return [n for n in words if n > self.at and not self.rollout[n] > 0]
 
     @property
     def credit(self) -> Tensor:
@@ -226,9 +261,7 @@ class ShiftResult(WordResult):
     def _quantities(self) -> Iterator[tuple[str, str, Tensor, tuple[str, ...]]]:
         """Yield the names of each quantity in files and tables, its numbers and its dimensions."""
         split, stream = self.decomposition, self.residual_stream
-        by_source, along = ("layer", "head", "token"), ("layer", "axis")
-        plane = self.plane
-        text, other = (None, None) if plane is None else (plane.path, plane.reference_path)
+        by_source = ("layer", "head", "token")
         causal, methods = self.causal.items(), self.methods.items()
         quantities = [
             ("value", "value", split.value, by_source),
@@ -242,10 +275,9 @@ class ShiftResult(WordResult):
             *((f"method_{name}", f"method {name}", of, ("word",)) for name, of in methods),
             ("ledger_attention", "ledger attention", stream.attention, by_source),
             ("ledger_mlp", "ledger MLP", stream.mlp, ("layer",)),
-            ("path", "path", self.path, ("layer",)),
+            ("place", "place", self.place, ("run", "layer")),
+            ("rails", "rail", self.rails, ("region", "layer")),
             ("distances", "distance", self.distances, ("layer", "region")),
-            ("plane_path", "path in the plane", text, along),
-            ("plane_reference_path", "path of the reference in the plane", other, along),
         ]
         for name, quantity, numbers, dimensions in quantities:
             if numbers is not None:
@@ -260,7 +292,7 @@ class ShiftResult(WordResult):
         """Return the totals, the errors, the correlations, and the proof."""
         split, stream = self.decomposition, self.residual_stream
         return {
-            **described(self, "word at special reference headline way regions"),
+            **described(self, "word at special reference headline way size regions"),
             **described(self, "rank_correlations head_rank_correlations"),
             "positions": [list(positions) for positions in self.positions],
             "replaced": {self.names[index]: self.replaced[index] for index in self.entries},
@@ -279,7 +311,7 @@ class ShiftResult(WordResult):
     def columns_of_table(self) -> Columns:
         """Return one quantity after the other; a column that one does not depend on is empty."""
         labels = {"token": self.tokens, "word": self.words, "region": self.regions}
-        labels["axis"] = ("across", "upwards")
+        labels["run"] = ("text", "reference")
         tables: list[Columns] = []
         for _, quantity, numbers, dimensions in self._quantities():
             sides = zip(dimensions, numbers.shape, strict=True)
@@ -292,13 +324,13 @@ class ShiftResult(WordResult):
         return columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        toward = f" toward {self.regions[0]}, from {self.regions[1]}" if self.regions else ""
-        yield Text(f"what moved “{literal(self.word)}”{toward}", "bold")
+        yield Text(self.headline, "bold")
+        yield from map(Text, self.details)
+        if self.regions and self.way:
+            yield from self._line_of_ends(options.max_width)
+        yield self._table_of_words()
         yield Text(f"compared with {self.reference}", "dim")
-        yield from self._tables_of_words(options.max_width)
         yield from map(Text, self._conclusions())
-        if len(self.sources) > 1:
-            yield self._table_of_rankings()
         stream = self.residual_stream
         yield Text(
             f"residual stream, from the static vector to the end, {_number(stream.total)}: "
@@ -306,71 +338,73 @@ class ShiftResult(WordResult):
             f"biases {_number(stream.bias)}, own {_number(stream.own)} (the static vector "
             "after the norms, minus itself)"
         )
-        if self.path is not None and self.distances is not None:
-            first, second = self.regions
-            path = "  ".join(_number(place) or "–" for place in self.path)
-            ends = self.distances[[0, -1]].T.tolist()
-            near, far = (" and ".join(_number(end) or "–" for end in pair) for pair in ends)
-            yield Text(f"place from {second} (0) to {first} (1), by layer and at the end: {path}")
-            yield Text(
-                f"distance before and after, in units of theirs: to {first} {near}, to {second} "
-                f"{far}"
-            )
+        rails = [] if self.rails is None else zip(self.regions, self.rails, strict=True)
+        for name, places in [*zip(("here", self.without), self.place, strict=True), *rails]:
+            listed = "  ".join(fraction(place) or "–" for place in places.tolist())
+            yield Text(f"place by layer and at the end, {name}: {listed}")
         yield from dim(self.notes)
 
-    def _tables_of_words(self, width: int) -> Iterator[Table]:
-        """Yield tables with a row for each word; several if the terminal is narrow."""
-        split = self.decomposition
-        mean = self.effect if len(self.causal) > 1 else None
-        numbers = {
-            **({} if mean is None else {"mean effect": mean}),
-            **self.causal,
-            "all paths": self.credit,
-            "value": self.by_word(split.value.sum((0, 1))),
-            "routing": self.by_word(split.routing.sum((0, 1))),
-        }
-        words = [literal(word, _LONGEST) for word in self.words]
-        names = list(numbers)
-        count = len(names) if width >= 12 * len(names) else 3
-        for start in range(0, len(names), count):
-            here = names[start : start + count]
-            columns = (map(_number, numbers[name]) for name in here)
-            rows = zip(words, *columns, strict=True)
-            yield plain_table(["source"], here, rows, no_wrap=1 + len(here))
-
     @property
-    def way(self) -> float | None:
-        """The length of the way of which contributions are shares, in units of the hidden state.
+    def reached(self) -> tuple[float, float]:
+        """The places at the end, in the text and in the reference."""
+        here, other = self.place[:, -1].tolist()
+        return (here, other) if here == here else (self.share(self.decomposition.total), 0.0)
 
-        With regions, it leads from the center of the second to that of the first; else from the end
-        in the reference to the end in the text. None if it is not known.
-        """
-        if not self.regions:
-            return self.decomposition.total
-        return None if self.plane is None else self.plane.way
+    def _line_of_ends(self, width: int) -> Iterator[Text]:
+        """Yield the way between the regions as a line with both ends, and their names below it."""
+        (first, second), (here, other) = self.ends, self.reached
+        before, after = f"{second} 0 ", f" 1 {first}"
+        low, high = min(0.0, here, other), max(1.0, here, other)
+        room = max(10, min(width, 100) - len(before) - len(after))
+        start, end = (round((at - low) / (high - low) * (room - 1)) for at in (other, here))
+        line, (left, right) = ["─"] * room, sorted((start, end))
+        line[left : right + 1] = ["━"] * (right + 1 - left)
+        line[start], line[end] = "○", "●"
+        yield Text(f"{before}{''.join(line)}{after}")
+        names = (self.without, "here") if start <= end else ("here", self.without)
+        gap = " " * max(1, right - left - 1)
+        yield Text(f"{names[0]:>{len(before) + left + 1}}{gap}{names[1]}")
+
+    def _table_of_words(self) -> Table:
+        """Return what each word adds to the shift, and what changing it takes."""
+        adds, sides = self.along(self.parts), ("#d9720f", "#3567ad")[:: self.sign]
+        takes = [self.along(lost) for lost in self.causal.values()]
+        gap = abs(self.share(self.decomposition.total))
+        shown = [n for n in self.sources if abs(adds[n]) >= _SHOWN * gap]
+        longest = max((abs(adds[n]) for n in shown), default=1.0)
+        rows: list[list[str | Text]] = []
+        for n in shown:
+            bar = "█" * round(_BAR * abs(adds[n]) / longest)
+            numbers = [fraction(each[n]) for each in (adds, *takes)]
+            look = "bold" if n == self.strongest else ""
+            name = Text(raised(literal(self.names[n], _LONGEST)), look)
+            rows.append([name, Text(bar, sides[adds[n] < 0]), *numbers])
+        rest = sum(share for n, share in enumerate(adds) if n not in shown)
+        for label, share in (("others", rest), ("the gap", gap)):
+            rows.append([label, "", fraction(share), *[""] * len(takes)])
+        return plain_table(["", ""], ["adds", *self.changed], rows, no_wrap=3 + len(takes))
 
     @property
     def effect(self) -> Tensor | None:
-        """The effect of changing each word, the mean of the interventions, (W,). None without.
-
-        The plain mean is a length within the range of the interventions. In `consensus`, which
-        ranks words, each intervention counts alike, and the mean may lie outside of this range.
-        """
+        """The effect of changing each word, the plain mean of the interventions, (W,)."""
         effect = torch.stack(list(self.causal.values())).mean(0) if self.causal else None
         return None if effect is None or effect[self.sources].isnan().all() else effect
 
     @property
-    def changing(self) -> str:
-        """What was done to a word to measure its effect, as a verb: "masking"."""
-        names = list(self.causal)
-        return _CHANGING.get(names[0], "changing") if len(names) == 1 else "changing"
+    def tested(self) -> Tensor:
+        """What the word loses by the first kind of change of each other word, (W,), or NaN."""
+        nothing = torch.full_like(self.credit, torch.nan)
+        return next(iter(self.causal.values()), nothing)
 
     @property
-    def lost(self) -> str:
-        """What the effect of a word is, for a label: "lost by masking it"."""
-        verb, *particle = self.changing.split()
-        mean = ["(mean)"] if len(self.causal) > 1 else []
-        return " ".join(("lost by", verb, "it", *particle, *mean))
+    def changing(self) -> str:
+        """What was done to a word to measure `tested`, as a verb: "masking"."""
+        return next((_CHANGES.get(name, _ANY)[0] for name in self.causal), _ANY[0])
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The kinds of change as participles: "masked"."""
+        return tuple(_CHANGES.get(name, _ANY)[1] for name in self.causal)
 
     def share(self, number: Tensor | float) -> float:
         """Return a number as a share of the way, if this is known."""
@@ -382,18 +416,19 @@ class ShiftResult(WordResult):
 
     def conclusion(self) -> str:
         """Return what moved the word, without what is so by construction."""
-        sentences = [f"{self.headline}.", *self.details]
-        if self.entries:  # the layer and the head that carry most of the difference to the word
-            split = self.decomposition
-            by_head = split.table.sum(-1)
-            toward = by_head * (1 if split.total > 0 else -1)
-            best = int(toward.sum(1).argmax())
-            layer, head = divmod(int(toward.argmax()), by_head.shape[1])
-            sentences.append(
-                f"The strongest layer is {best} ({self._share(toward[best].sum())}), the strongest "
-                f"head {head} of layer {layer} ({self._share(toward[layer, head])})."
+        return " ".join([f"{self.headline}.", *self.details, *self._carried()])
+
+    def _carried(self) -> Iterator[str]:
+        """Yield the layer and the head that carry most of the difference of two texts."""
+        if self.entries:
+            by_head = self.decomposition.table.sum(-1) * self.sign
+            best = int(by_head.sum(1).argmax())
+            layer, head = divmod(int(by_head.argmax()), by_head.shape[1])
+            of_layer, of_head = map(self._share, (by_head[best].sum(), by_head[layer, head]))
+            yield (
+                f"The strongest layer is {best} ({of_layer}), the strongest head {head} of layer "
+                f"{layer} ({of_head})."
             )
-        return " ".join(sentences)
 
     @property
     def headline(self) -> str:
@@ -409,10 +444,10 @@ class ShiftResult(WordResult):
     @property
     def details(self) -> list[str]:
         """The sentences that follow the headline."""
-        return [*self._reached()] if self.entries else [*self._measured(), *self._led()]
+        return [*self._reached()] if self.entries else [*self._moved()]
 
     def _name(self, index: int) -> str:
-        return f"“{literal(self.names[index], _LONGEST_NAME)}”"
+        return f"“{raised(literal(self.names[index], _LONGEST_NAME))}”"
 
     def first(self, scores: Tensor) -> int | None:
         """Return the other word that moves the word most by some scores (W,); None if none does."""
@@ -421,30 +456,63 @@ class ShiftResult(WordResult):
         return top if sizes.get(top, 0.0) > _NOTHING * self.decomposition.length else None
 
     @property
+    def sign(self) -> int:
+        """Whether the shift is toward the first region, 1, or the second, -1."""
+        return 1 if self.decomposition.total >= 0 else -1
+
+    def along(self, scores: Tensor) -> list[float]:
+        """Return scores (W,) as shares of the way, positive along the shift."""
+        return [self.sign * share for share in self.shares(scores)]
+
+    @property
+    def parts(self) -> Tensor:
+        """The contributions, (W,), with the difference at the start: their sum is the shift."""
+        if self.is_all_paths:
+            return self.by_word(self.decomposition.credit)
+        parts = self.direct
+        parts[self.at] += self.decomposition.start
+        return parts
+
+    @property
+    def credited(self) -> int | None:
+        """The word with most credit; None below 0.1 of the way, and for a pair of texts."""
+        along = self.along(self.credit)
+        top = max(self.sources, key=along.__getitem__, default=-1)
+        gap = abs(self.share(self.decomposition.total))
+        return top if not self.entries and top >= 0 and min(along[top], gap) >= _FAR else None
+
+    @property
     def strongest(self) -> int | None:
-        """The index of the other word that moved the word most, by the mean effect.
+        """The word that is credited most, alone, and whose change takes a quarter of that or more.
 
-        Each intervention moves the word in this direction, and most of them move it most by this
-        word. By the contributions if nothing was measured. None if there is no such word, if two
-        move it alike, or if the reference is another text.
+        None if there is none, or if another takes 1.5 times as much and 0.1 of the way.
         """
-        effect = self.credit if self.effect is None else self.effect
-        first = self.first(effect)
-        if first is None or self.entries or len(self._alike(first, effect)) > 1:
+        top = self.credited
+        if top is None or len(self._alike(top)) > 1 or self._taken_by(top) is not None:
             return None
-        return first if self.is_confirmed(first, float(effect[first])) else None
+        lost, credit = (self.along(scores)[top] for scores in (self.tested, self.credit))
+        return top if lost >= _CONFIRMED * credit else None
 
-    def _alike(self, first: int, scores: Tensor) -> list[int]:
-        """Return the other words whose scores are printed alike: the first one, and its ties."""
-        return [n for n in self.sources if self._share(scores[n]) == self._share(scores[first])]
+    def _taken_by(self, top: int) -> int | None:
+        """Return the other word of which the change takes much more than that of the first."""
+        lost = self.along(self.tested)
+        most = max(
+            (n for n in self.sources if lost[n] == lost[n]), key=lost.__getitem__, default=top
+        )
+        return most if most != top and lost[most] >= max(_FAR, _MORE * lost[top]) else None
 
-    def _ends(self, length: float) -> tuple[str, str]:
-        """Return where a movement of such a sign comes from, and where it leads."""
-        if self.regions:
-            first, second = (literal(region, _LONGEST_NAME) for region in self.regions)
-        else:
-            first, second = "its place here", f"its place {self.without}"
-        return (second, first) if length >= 0 else (first, second)
+    def _alike(self, top: int) -> list[int]:
+        """Return the words whose credit is printed alike: the first one, and its ties."""
+        credit = list(map(self._share, self.credit))
+        return [n for n in self.sources if credit[n] == credit[top]]
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """What is at 1 and at 0."""
+        if not self.regions:
+            return "here", self.without
+        first, second = (literal(region, _LONGEST_NAME) for region in self.regions)
+        return first, second
 
     @property
     def without(self) -> str:
@@ -457,12 +525,17 @@ class ShiftResult(WordResult):
         is_masked = "all other words are" in self.reference
         return "with all else masked" if is_masked else "in the reference"
 
-    def _movement(self, length: Tensor | float) -> str:
-        """Return a movement along the axis in words."""
-        start, end = self._ends(float(length))
+    @property
+    def _toward(self) -> str:
+        """Where the shift leads; empty without regions."""
+        return f" toward {self.ends[self.sign < 0]}" if self.regions else ""
+
+    def _movement(self, length: float) -> str:
+        """Return a movement between the regions in words."""
+        start, end = self.ends[:: -1 if length >= 0 else 1]
         if self.way is None:
-            return f"by {_number(abs(float(length)))} toward {end}"
-        return f"{_number(abs(self.share(length)))} of the way from {start} to {end}"
+            return f"by {fraction(abs(length))} toward {end}"
+        return f"{self._share(abs(length))} of the way from {start} to {end}"
 
     def _headline_of_a_pair(self) -> str:
         """Say how far different words move the word: that they do so is no finding."""
@@ -473,69 +546,56 @@ class ShiftResult(WordResult):
         moved = f"{pair} {'moves' if len(self.entries) == 1 else 'move'} {word}"
         if self.regions:
             return f"{moved} {self._movement(total)}"
-        share = "" if self.plane is None else f", {abs(total) / self.plane.size:.0%} of its length"
-        return f"{moved} by {_number(total)}{share}"
+        share = "" if self.size is None else f", {abs(total) / self.size:.0%} of its length"
+        return f"{moved} by {fraction(total)}{share}"
 
     def _headline_of_words(self) -> str:
-        """Say which word moved the word most, by the effect of changing it."""
-        word, effect = self._name(self.at), self.effect
-        scores = self.credit if effect is None else effect
-        if (first := self.first(scores)) is None:
-            return f"No other word moved {word}"
-        name, movement = self._name(first), self._movement(scores[first])
-        if effect is None:
-            return f"The split credits {name} with {movement}; no effect was measured"
-        kinds = torch.stack(list(self.causal.values()))[:, self.sources]
-        furthest = self.share(kinds.nan_to_num().abs().max())
-        if self.way is not None and furthest < _FAR:
-            most, (start, end) = math.ceil(100 * furthest) / 100, self._ends(1.0)
-            return f"No word moved {word} more than {most:.2f} of the way between {start} and {end}"
-        share = f"{self._share(effect[first].abs())}{'' if self.way is None else ' of the way'}"
-        if len(alike := self._alike(first, effect)) > 1:
+        """Say which word is credited most with the shift, and whether changing it confirms that."""
+        word, top = self._name(self.at), self.credited
+        if self.first(self.credit) is None:
+            return f"No other word moves {word}"
+        if abs(self.share(self.decomposition.total)) < _FAR:
+            return f"Nothing here moves {word} far toward {' or '.join(self.ends)}"
+        if top is None:
+            return f"No single word moves {word}{self._toward or ' far'}"
+        if len(alike := self._alike(top)) > 1:
             names = joined([self._name(n) for n in alike[:_LISTED]])
-            return f"{names} moved {word} most and alike, {share} each"
-        if len(kinds) == 1:
-            return f"{self.changing.capitalize()} {name} moves {word} most, {share}"
+            return f"{names} get the most credit for moving {word}{self._toward}, and alike"
+        name = self._name(top)
+        if (other := self._taken_by(top)) is not None:
+            other_name = self._name(other)
+            return f"{name} is credited most, but {self.changing} {other_name} moves {word} more"
         if self.strongest is None:
-            return f"Interventions disagree on what moved {word} most"
-        return f"{name} {'pulled' if self.regions else 'moved'} {word} {movement}"
+            lost = self.tested[top].item()
+            rest = f", but {self.changing} it changes little" if lost == lost else self._toward
+            return f"{name} gets the most credit for moving {word}{rest}"
+        return f"{name} pulls {word}{self._toward}" if self.regions else f"{name} moves {word} most"
 
-    def _measured(self) -> Iterator[str]:
-        """Yield the effect that the headline names, and what the split says of it."""
-        effect = self.effect
-        first = None if effect is None else self.first(effect)
-        if effect is not None and first is not None:
-            sign, name = effect[first].sign(), self._name(first)
-            several = [self.share(one[first] * sign) for one in self.causal.values()]
-            low, high = (_number(end) for end in (min(several), max(several)))
-            spread = f" ({low} to {high} by the kind of change)" if low != high else ""
-            source = self.first(self.credit)
-            split = f"the split credits {name} with {self._share(self.credit[first])}"
-            if source not in (None, first):
-                split += f", and {self._name(source)} most, with {self._share(self.credit[source])}"
-            unit = " toward" if self.way is None else " of the way toward"
-            moves = f"moves it {self._share(effect[first] * sign)}{unit}"
-            is_mean = len(several) > 1 and self.strongest is None
-            by = f"On average, {self.changing}" if is_mean else self.changing.capitalize()
-            yield f"{by} {name} {moves} {self._ends(float(effect[first]))[0]}{spread}; {split}."
-
-    def _led(self) -> Iterator[str]:
-        """Yield where all words together lead between two regions."""
-        if self.regions:
-            movement = self._movement(self.decomposition.total)
-            yield f"In all, the sentence moves {self._name(self.at)} {movement}."
-            if self.plane is not None:
-                first, second = (literal(region, _LONGEST_NAME) for region in self.regions)
-                place = _number(self.plane.path[-1, 0])
-                yield f"It ends at {place}, where {second} is 0 and {first} is 1."
+    def _moved(self) -> Iterator[str]:
+        """Yield how far the sentence moves the word, and the numbers of the headline."""
+        total, top = self.decomposition.total, self.credited
+        if not self.regions:
+            share = "" if self.size is None else f" by {abs(total) / self.size:.0%} of its length"
+            yield f"The sentence moves it{share}; that gap is 1 here."
+        else:
+            (first, second), far = self.ends, self._share(abs(total))
+            scale = f" (0 is {second}, 1 is {first})" if self.way else ""
+            far = f"{far} of the way" if self.way else f"by {far}"
+            yield f"The sentence moves it {far}{self._toward}{scale}."
+        if top is not None:
+            adds, takes = self.along(self.credit), self.along(self.tested)
+            said = [f"{self.changing} it takes {fraction(takes[top])}"]
+            if (other := self._taken_by(top)) is not None:
+                said.append(f"{self.changing} {self._name(other)} {fraction(takes[other])}")
+            tested = ", ".join(said) if takes[top] == takes[top] else "not tested by changing it"
+            yield f"{self._name(top)} adds {fraction(adds[top])}; {tested}."
 
     def _reached(self) -> Iterator[str]:
         """Yield where a difference of two texts enters, and how it reaches the word directly."""
         split, rows = self.decomposition, self.entries
-        sign = 1 if split.total > 0 else -1
 
         def share(number: Tensor | float) -> str:
-            return self._share(number * sign)
+            return self._share(number * self.sign)
 
         pairs = [f"{self._name(n)} (“{literal(self.replaced[n])}” in the reference)" for n in rows]
         if len(rows) == 1:
@@ -554,7 +614,7 @@ class ShiftResult(WordResult):
         yield f"{total}, {self._name(self.at)} takes {joined(parts)}{own}."
 
     def _share(self, number: Tensor | float) -> str:
-        return _number(self.share(number))
+        return fraction(self.share(number))
 
     def _conclusions(self) -> Iterator[str]:
         """Yield the sums, what moved the word, and the rank correlations."""
@@ -567,39 +627,22 @@ class ShiftResult(WordResult):
             f"paths sum to it (error {split.credit_error:.0e} of its length), and so do value and "
             f"routing, the direct parts{start} (error {split.error:.0e})"
         )
-        if conclusion := self.conclusion():
-            yield conclusion
+        yield from self._carried()
         if ranks := self.rank_correlations:
             yield (
                 f"rank correlation ρ of all paths with the effect of changing each of "
                 f"{len(self.sources)} words, in separate runs: {_listed(ranks)}"
             )
+        weights = {"raw attention": self.raw_attention, "rollout": self.rollout}
+        for name, scores in (
+            weights | {n: of * self.sign for n, of in self.methods.items()}
+        ).items():
+            ranked = sorted(self.sources, key=scores.tolist().__getitem__, reverse=True)[:5]
+            yield f"first words by {name}: {', '.join(raised(self.names[n]) for n in ranked)}"
         for name, ranks in self.method_correlations.items():
             yield f"rank correlation ρ of {name}: {_listed(ranks)}"
         if ranks := self.head_rank_correlations:
             yield f"rank correlation ρ of the heads with the effect of patching: {_listed(ranks)}"
-
-    def _table_of_rankings(self) -> Table:
-        """Return the first words by the effect, by the decomposition, and by attention."""
-        sign = 1 if self.decomposition.total > 0 else -1  # the first contributed most
-        contributed, contributions = self.contributions
-        others = [name for name in self.methods if name not in ("raw-attention", "rollout")]
-        rankings = {
-            **({} if self.effect is None else {"by mean effect": self.effect * sign}),
-            f"by {contributed}": contributions * sign,
-            "by raw attention": self.raw_attention,
-            "by rollout": self.rollout,
-            **{f"by {other}": self.methods[other] * sign for other in others},
-        }
-        columns = {}
-        for name, numbers in rankings.items():
-            scores = {index: numbers[index].item() for index in self.sources}
-            least = _NOTHING * max(map(abs, scores.values()))
-            ranked = sorted(scores, key=scores.__getitem__, reverse=True)
-            shown = [index for index in ranked if abs(scores[index]) > least][:5]
-            columns[name] = [literal(self.names[index], _LONGEST) for index in shown]
-        rows = itertools.zip_longest(*columns.values(), fillvalue="")
-        return plain_table(list(columns), rows=rows, no_wrap=len(columns))
 
 
 def _listed(correlations: Mapping[str, float]) -> str:

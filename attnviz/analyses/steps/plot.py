@@ -80,10 +80,8 @@ def steps(
     ----------
     result : AttentionResult or StepsResult
         From `attend`, or from `attnviz.steps`.
-    layer, head : int, optional
-        The head, both counted from 0. By default as in `attnviz.steps`.
-    word : str or int, optional
-        The word to follow, or the position of a token. By default the first content word.
+    layer, head, word
+        As in `attnviz.steps`.
 
     Raises
     ------
@@ -144,10 +142,8 @@ def attention_vector(
     ----------
     result : AttentionResult or StepsResult
         From `attend`, or from `attnviz.steps`.
-    layer, head : int, optional
-        The head, both counted from 0. By default as in `attnviz.steps`.
-    word : str or int, optional
-        The word to follow, or the position of a token. By default the first content word.
+    layer, head, word
+        As in `attnviz.steps`.
 
     Raises
     ------

@@ -44,7 +44,7 @@ from attnviz.results import AgreementReport, AttentionResult
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.arguments import checked_scalars
 from attnviz.runtime import version_of
-from attnviz.runtime.progress import part, say
+from attnviz.runtime.progress import say, track
 
 if TYPE_CHECKING:
     from attnviz.analyses.survey.store import Folder
@@ -57,6 +57,7 @@ _SUMMARIES = "summary.parquet", "survey.safetensors"
 def survey(
     texts: Corpus | None = None,
     *,
+    sample: bool = False,
     probe: str | Sequence[str] | None = None,
     model: Model | Loadable | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -86,6 +87,8 @@ def survey(
         Or the texts themselves: strings, ids, BatchEncodings or messages. For a model that reads
         images or sounds: a folder of them, a pattern of file names, a .txt file with their names,
         or a list of them. These have statistics of their own, and no shuffled tokens.
+    sample : bool
+        Read the sample corpus in place of texts: 200 short sentences, written for attnviz.
     probe : str or sequence of str, optional
         In place of texts, those of one or more probes: "induction", "previous", "duplicate" and
         "sink", whose texts are random words that occur twice; "retrieval", a word in filler that is
@@ -145,24 +148,31 @@ def survey(
     >>> table.query("layer == 5 and head == 3 and statistic == 'entropy'")["mean"].round(2).item()
     1.22
     """
-    check_options(out, engine, address)
-    texts, pairs, truncate, special_tokens = parse_corpus("survey", texts, inputs, seed)
+    if engine == "local":
+        why = "the survey runs on this machine. Leave it out, or add --engine ray (engine='ray')."
+        refuse_given(why, address=address)
+    if out is None:
+        why = "a survey without a folder writes nothing. Name one (out=), or leave this out."
+        refuse_given(why, resume=resume, force=force)
+    elif not os.fspath(out):
+        raise InputError("The folder for the survey has no name. Name one.")
+    else:
+        require("pyarrow", "survey", "The tables of a survey need")
+        check_folder(out)
+    texts, pairs, truncate, special_tokens = parse_corpus("survey", texts, inputs, seed, sample)
     if (texts is None) == (probe is None):
-        raise InputError("Give either texts or a probe.")
+        raise InputError("Give one of these: texts, the sample (--sample), or a probe.")
     if texts is not None:
         check_corpus(texts, column, media=True)
     else:
         refuse_given("a probe has texts of its own. Leave it out.", column=column != "text")
-    if out is None:
-        why = "a survey without a folder writes nothing. Name one (out=), or leave this out."
-        refuse_given(why, resume=resume, force=force)
     probes = [] if probe is None else find_probes(probe)
     model, kind = load_reader(model, special_tokens, media=True)
     if kind != "text":
         why = f"{model.name} reads {NOUNS[kind]}, and it is for texts. Leave it out, or run "
         why += "attnviz explore."
         refuse_given(why, probe=probe, out=out, engine=engine != "local", stack=stack)
-        media = MediaCorpus(model, kind, texts, column, truncate, skip_bad)
+        media = MediaCorpus(model, kind, texts, truncate, skip_bad)
         return survey_corpus(media, seed=seed)[0]
     if probes:
         model = Model(model.checkpoint.reading("parse"))  # texts of probes may have masks
@@ -250,35 +260,19 @@ def _with_confirmations(
     """Return the result with confirmations, whose answers have checks of their own."""
     confirmations: list[Confirmation] = []
     checks = list(result.agreement.analysis)
-    for number, group in enumerate(groups):
+    for group in track(groups, "confirming roles"):
         # The texts of other probes do not count.
         others = {one.role for other in groups if other is not group for one in other.probes}
         left_out = [one.role in others for one in heads.statistics]
         excess = np.where(left_out, np.nan, totals.excess)
         roles = assign_roles(excess, totals.p_held_out, heads.statistics)
-        with part(number, len(groups), "confirming roles"):
-            confirmed, check = confirm(
-                model, group.probes, group.texts, result.heads, roles, seed=heads.seed
-            )
+        confirmed, check = confirm(
+            model, group.probes, group.texts, result.heads, roles, seed=heads.seed
+        )
         confirmations += confirmed
         checks += [] if check is None else [check]
     report = replace(result.agreement, digest=None, analysis=tuple(checks))  # it is bound anew
     return replace(result, confirmations=tuple(confirmations), agreement=report)
-
-
-def check_options(out: str | os.PathLike[str] | None, engine: Engine, address: str | None) -> None:
-    """Raise InputError for options that do not go together, OutputError for an unusable folder."""
-    if out is not None and not os.fspath(out):
-        raise InputError("The folder for the survey has no name. Name one.")
-    if out is not None:
-        require("pyarrow", "survey", "The tables of a survey need")
-    if address is not None and engine == "local":
-        raise InputError(
-            f"A survey on this machine cannot use the cluster at {address!r}. Add --engine ray "
-            "(engine='ray'), or leave the address out."
-        )
-    if out is not None:
-        check_folder(out)
 
 
 def _open_folder(

@@ -10,14 +10,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
 from attnviz.analyses.survey.result import NOUNS
-from attnviz.errors import InputError, first_line, refuse_given, require, true_or_false
+from attnviz.errors import InputError, first_line, is_unicode, refuse_given, require, true_or_false
 from attnviz.inputs.audio import Sound, read_sound
 from attnviz.inputs.batch import Batch, Inputs, encode, read_texts
 from attnviz.inputs.image import Picture, read_image
@@ -40,6 +40,7 @@ MEDIA_SUFFIXES = {
     "audio": (".wav", ".flac", ".ogg", ".mp3"),
 }
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+OR_SAMPLE = "or read the sample that comes with attnviz (--sample)"
 _LONGEST = 2**24  # characters of a line or a field: a file without ends must not fill the memory
 PART = 512  # texts that are sorted by length and written together
 _UTF_8: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape"}
@@ -51,20 +52,14 @@ _BATCH_WEIGHTS = 2**22  # of one head in a batch: they grow with the square of t
 
 
 @dataclass(frozen=True)
-class Text:
+class CorpusText:
     """A text of a corpus, with the second one of a pair."""
 
     number: int  # its line or row, counted from 0
     text: str
     pair: str | None = None
     source: TokenIds | Chat | None = None  # a text that is no string
-
-
-@dataclass(frozen=True)
-class TokenizedText(Text):
-    """A text and the tokens that the tokenizer makes of it."""
-
-    encoding: Encoding = field(default_factory=dict)
+    encoding: Encoding = field(default_factory=dict)  # of its tokens, once it is tokenized
     cut: bool = False  # whether only its first tokens are there
 
     def __len__(self) -> int:
@@ -111,13 +106,17 @@ class CorpusChanges:
 
 
 def parse_corpus(
-    reader: str, source: Any, inputs: Source, seed: int
+    reader: str, source: Any, inputs: Source, seed: int, sample: bool = False
 ) -> tuple[Any, list[str] | None, bool, SpecialTokens | None]:
     """Return the source of a corpus, the second text of each, whether to cut, and special tokens.
 
     reader : the function that takes these keywords, by its name. Images and sounds may have the
-    name of their kind. seed : one that the random generators take.
+    name of their kind. seed : one that the random generators take. sample : read
+    the sample, 200 sentences that were all written for attnviz.
     """
+    if true_or_false(sample, "sample"):
+        refuse_given("the sample replaces them. Leave one out.", texts=source)
+        source = Path(__file__).with_name("sample.txt")
     if not 0 <= seed < 2**63:
         raise InputError(f"The seed must be 0 to 2^63 - 1, not {seed}.")
     given: dict[str, Any] = {name: one for name, one in inputs.items() if one is not None}
@@ -125,10 +124,7 @@ def parse_corpus(
     special_tokens, pairs = given.pop("special_tokens", None), given.pop("pair", None)
     for name in ("image", "audio"):
         source = given.pop(name, None) if source is None else source
-    if given:
-        raise InputError(
-            f"{reader} reads one corpus of texts or media. Leave {' and '.join(given)} out."
-        )
+    refuse_given(f"{reader} reads one corpus of texts or media. Leave it out.", **given)
     if pairs is not None:
         listed = None if isinstance(source, str | Path) or not isinstance(source, Sized) else source
         is_list = isinstance(pairs, Sized) and not isinstance(pairs, str)
@@ -160,17 +156,19 @@ def check_corpus(source: object, column: str = "text", *, media: bool = False) -
     """
     if hasattr(source, "columns"):  # iterated, a table yields their names
         raise InputError("A table is not a list of texts. Give one column, such as table['text'].")
+    if source is None:
+        raise InputError(f"There is no corpus. Name a file with a text in each line, {OR_SAMPLE}.")
     if not isinstance(source, str | Path | Iterable):
         raise InputError(f"A corpus is a file or a list of texts, not {source!r:.60}.")
     if not isinstance(source, str | Path) or ending(source) not in SUFFIXES[1:]:
         why = f"only {', '.join(SUFFIXES[1:])} have columns. Leave it out."
         refuse_given(why, column=column != "text")
     if isinstance(source, str | Path) and not (media and is_of_media(source)):
-        check_corpus_name(source)
+        check_corpus_name(source, f", {OR_SAMPLE}" if media else "")
 
 
-def check_corpus_name(source: str | Path) -> None:
-    """Raise InputError for a name that is of no corpus; the file is not read."""
+def check_corpus_name(source: str | Path, other: str = "") -> None:
+    """Raise InputError for a name of no corpus, with what else can be read (`other`)."""
     path = Path(source)
     if str(source) == "-":
         return
@@ -180,7 +178,7 @@ def check_corpus_name(source: str | Path) -> None:
             "for standard input. Rename it, or pass a list of texts."
         )
     if not path.is_file():
-        raise InputError(f"There is no file {path}. Check the name of the corpus.")
+        raise InputError(f"There is no file {path}. Check the name of the corpus{other}.")
 
 
 def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
@@ -243,11 +241,7 @@ def _lines(file: TextIO, name: str) -> Iterator[Row]:
 
 def _check_utf_8(text: str, line: int, name: str) -> Row:
     """Return the text, or the error of bytes that are not UTF-8, read as surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return InputError(f"Line {line} of {name} is not valid UTF-8.")
-    return text
+    return text if is_unicode(text) else InputError(f"Line {line} of {name} is not valid UTF-8.")
 
 
 def _json_lines(file: TextIO, name: str, column: str) -> Iterator[Row]:
@@ -341,7 +335,7 @@ def load_reader(
     raise InputError(f"{model.name} {kind}. Choose a model that reads {what}.")
 
 
-def inputs_of(texts: Sequence[Text]) -> Inputs:
+def inputs_of(texts: Sequence[CorpusText]) -> Inputs:
     """Return texts as `attend` reads them."""
     pairs = [one.pair for one in texts if one.pair is not None]
     sources = [one.text if one.source is None else one.source for one in texts]
@@ -355,7 +349,7 @@ def softmax_only(result: AttentionResult) -> AttentionResult:
 
 def verify_sample(
     model: Model,
-    sample: Sequence[TokenizedText],
+    sample: Sequence[CorpusText],
     truncate: bool,
     select: Callable[[AttentionResult], AttentionResult] = softmax_only,
 ) -> list[AttentionResult]:
@@ -385,11 +379,11 @@ class TextCorpus:
     changes: CorpusChanges = field(default_factory=CorpusChanges)  # in the last iteration
     kind: ClassVar[Kind] = "text"
 
-    def __iter__(self) -> Iterator[TokenizedText]:
+    def __iter__(self) -> Iterator[CorpusText]:
         self.changes = CorpusChanges()
         return self.tokenized(self.texts())
 
-    def texts(self) -> Iterator[Text]:
+    def texts(self) -> Iterator[CorpusText]:
         """Yield the texts, without the empty ones."""
         for number, text in enumerate(_rows(self.source, self.column)):
             second = None if self.pairs is None else self.pairs[number]
@@ -397,11 +391,11 @@ class TextCorpus:
                 error = InputError(f"{text} Fix it, or leave such lines out with --skip-bad.")
                 self.changes.leave_out(number + 1, str(text), None if self.skip_bad else error)
             elif not isinstance(text, str):
-                yield Text(number, "", second, text)
+                yield CorpusText(number, "", second, text)
             elif text.strip():
-                yield Text(number, text, second)
+                yield CorpusText(number, text, second)
 
-    def tokenized(self, texts: Iterable[Text]) -> Iterator[TokenizedText]:
+    def tokenized(self, texts: Iterable[CorpusText]) -> Iterator[CorpusText]:
         """Yield texts with their tokens."""
         changes = self.changes
         for text in texts:
@@ -416,20 +410,18 @@ class TextCorpus:
                 changes.cut, changes.cut_to = changes.cut + 1, max(changes.cut_to, len(read))
             yield read
 
-    def _encode(self, text: Text) -> TokenizedText:
+    def _encode(self, text: CorpusText) -> CorpusText:
         """Return a text with its tokens; raise InputError if the model cannot read it."""
-        checkpoint, names = self.model.checkpoint, (text.number, text.text, text.pair)
+        checkpoint, cuts = self.model.checkpoint, self.truncate
         if text.source is None:
             with translate(checkpoint):
-                one = tokenize(
-                    checkpoint, text.text, text.pair, self._longest, truncate=self.truncate
-                )
-            return TokenizedText(*names, encoding=one.fields, cut=one.cut_from is not None)
-        batch = encode(checkpoint, inputs_of([text]), truncate=self.truncate)
+                one = tokenize(checkpoint, text.text, text.pair, self._longest, truncate=cuts)
+            return replace(text, encoding=one.fields, cut=one.cut_from is not None)
+        batch = encode(checkpoint, inputs_of([text]), truncate=cuts)
         encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}
         encoding["special_tokens_mask"] = list(map(int, batch.axes["text"][0].special))
         words, cut = spelled(checkpoint, text.source)[0], batch.details[0].cut_from is not None
-        return TokenizedText(text.number, words, None, text.source, encoding=encoding, cut=cut)
+        return replace(text, text=words, pair=None, encoding=encoding, cut=cut)
 
     @cached_property
     def _longest(self) -> int | None:
@@ -451,7 +443,7 @@ class TextCorpus:
         with path.open("rb") as file:
             return 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
-    def parts(self) -> Iterator[list[TokenizedText]]:
+    def parts(self) -> Iterator[list[CorpusText]]:
         """Yield the texts in parts."""
         rest = iter(self)
         while part := list(islice(rest, PART)):
@@ -459,7 +451,7 @@ class TextCorpus:
 
     def open(
         self,
-    ) -> tuple[list[TokenizedText], list[AttentionResult], Iterator[list[TokenizedText]]]:
+    ) -> tuple[list[CorpusText], list[AttentionResult], Iterator[list[CorpusText]]]:
         """Return a few texts, their verified results, and all texts in parts.
 
         The few are evenly chosen among those of moderate length. InputError if there is no text.
@@ -539,22 +531,20 @@ class Medium:
 class MediaCorpus:
     """The images, or the sounds, that a model reads; a sound with its transcript.
 
-    InputError for options that are only for texts. The other fields are as in `TextCorpus`.
+    InputError for images that are to be cut. The other fields are as in `TextCorpus`.
     """
 
     model: Model
     kind: Kind
     source: Any
-    column: InitVar[str]
     truncate: bool = False
     skip_bad: bool = False
     _targets: dict[int, str] = field(default_factory=dict)
 
-    def __post_init__(self, column: str) -> None:
-        """Refuse the options of texts."""
-        cuts = self.truncate and self.kind == "image"
+    def __post_init__(self) -> None:
+        """Refuse to cut images."""
         why = f"{self.model.name} reads {NOUNS[self.kind]}. Leave it out."
-        refuse_given(why, truncate=cuts, column=column != "text")
+        refuse_given(why, truncate=self.truncate and self.kind == "image")
         self.changes = CorpusChanges(noun=self.kind)
 
     @cached_property

@@ -15,7 +15,7 @@ from functools import cache, partial
 
 import torch
 
-from attnviz.analyses.survey.corpus import TextCorpus, TokenizedText
+from attnviz.analyses.survey.corpus import CorpusText, TextCorpus
 from attnviz.analyses.survey.result import Confirmation, HeadName
 from attnviz.attribution.interventions import Head, measure_without, token_of, whole_words
 from attnviz.attribution.methods import attempt
@@ -23,7 +23,6 @@ from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target, unembedding_of
 from attnviz.attribution.tracing import tracing
-from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, expect_names
 from attnviz.inputs.batch import encode
 from attnviz.inputs.tokens import TokenIds
@@ -278,7 +277,7 @@ class ProbeCorpus(TextCorpus):
 
     probe_texts: Sequence[ProbeText]
 
-    def __iter__(self) -> Iterator[TokenizedText]:
+    def __iter__(self) -> Iterator[CorpusText]:
         for text in super().__iter__():
             probe_text, encoding = self.probe_texts[text.number], text.encoding
             if not probe_text.copied:
@@ -378,8 +377,7 @@ def _measure(
     targets, hidden = find_answers(), (0,) if probe.hides_sink else ()
     with tracing(model):
         before, after = measure_without(targets, sets, hidden=hidden)
-    with restoring(model.module, None, seed=2):
-        loaded = [NextTokens.means(one.readout.run(one.inputs)) for one in targets]
+    loaded = [NextTokens.means(one.as_loaded()) for one in targets]
     errors = (before - torch.stack(loaded))[..., 0].abs()
     check = AnalysisCheck("log-probabilities of answers", errors.max().item(), _NATS)
     whole, without = before.mean(0)[0], after.mean(0)

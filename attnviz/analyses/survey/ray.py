@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
-from attnviz.analyses.survey.corpus import TokenizedText
+from attnviz.analyses.survey.corpus import CorpusText
 from attnviz.analyses.survey.measure import HeadStatistics, TextStatistics
 from attnviz.errors import InputError, first_line, require
 from attnviz.models.devices import devices, one_device
@@ -121,7 +121,7 @@ def _measure_on_ray(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[Me
         yield from finished()
 
 
-def _measure_part(shared: list[Any], texts: Sequence[TokenizedText]) -> TextStatistics:
+def _measure_part(shared: list[Any], texts: Sequence[CorpusText]) -> TextStatistics:
     """Measure a part in a worker, which fetches the model once."""
     return _fetch(shared[0]).measure(texts)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from attnviz.analyses.survey.corpus import TokenizedText
+from attnviz.analyses.survey.corpus import CorpusText
 from attnviz.analyses.survey.measure import TextStatistics
 from attnviz.analyses.survey.result import HeadName
 from attnviz.errors import InputError
@@ -87,7 +87,7 @@ class Folder:
                     f"{value}. Choose another folder."
                 )
 
-    def has(self, number: int, texts: Sequence[TokenizedText]) -> bool:
+    def has(self, number: int, texts: Sequence[CorpusText]) -> bool:
         """Whether a part is there, undamaged; raise InputError if it is of other texts."""
         path = self._part(number)
         try:
@@ -104,9 +104,7 @@ class Folder:
             f"{path} is of another corpus: its texts or their tokens differ. Choose another folder."
         )
 
-    def write(
-        self, number: int, texts: Sequence[TokenizedText], statistics: TextStatistics
-    ) -> None:
+    def write(self, number: int, texts: Sequence[CorpusText], statistics: TextStatistics) -> None:
         """Write a part."""
         about = {
             "texts": _fingerprint(texts),
@@ -184,7 +182,7 @@ def _digest(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
-def _fingerprint(texts: Sequence[TokenizedText]) -> str:
+def _fingerprint(texts: Sequence[CorpusText]) -> str:
     """Return the SHA-256 of some texts, their numbers and their tokens."""
     digest = hashlib.sha256()
     for text in texts:

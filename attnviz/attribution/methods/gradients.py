@@ -42,7 +42,7 @@ def gradient_attention(score: Score) -> Tensor:
     The weight of a token for itself is left out.
     """
     mixes: list[tracing.TracedAttention] = []
-    tracer = tracing.MixTracer(mixes.append, score.readout.places)
+    tracer = tracing.AttentionTracer(score.readout.places, mixes.append)
     _, numbers = tracing.trace_run(score.readout, score.inputs, tracer)
     if not mixes:
         raise ModelError("its attention weights cannot be traced")

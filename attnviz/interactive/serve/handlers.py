@@ -182,8 +182,9 @@ def _occurrences(result: SensesResult) -> dict[str, Any]:
 def _words(result: ShiftResult) -> dict[str, Any]:
     """Return the words of the text, with the effect of changing each and its contribution."""
     kind, contributions = result.contributions
-    effects = [math.nan] * len(result.words) if result.effect is None else result.effect.tolist()
-    numbers = zip(result.words, result.special, effects, contributions.tolist(), strict=True)
+    numbers = zip(
+        result.words, result.special, result.tested.tolist(), contributions.tolist(), strict=True
+    )
     words = [
         {
             "text": word,
@@ -198,7 +199,7 @@ def _words(result: ShiftResult) -> dict[str, Any]:
         "moved": {
             "headline": result.headline,
             "details": result.details,
-            "lost": None if result.effect is None else result.lost,
+            "lost": f"lost by {result.changing} it" if result.causal else None,
             "credited": "credited by the split" if kind == "all paths" else "read from it",
             "unit": "in units of the hidden state" if result.way is None else "of the way",
             "words": words,

@@ -30,7 +30,7 @@ def make(tmp_path):
 
 
 def stage(worked, key):
-    (found,) = (each for each in worked.stages if each.key == key)
+    (found,) = (each for each in worked.stages if each.name == key)
     return found
 
 
@@ -42,7 +42,7 @@ def wrong(worked, key, way="from_printed"):
 
 
 def test_the_stages_of_phones_stand_in_order(phones):
-    assert [each.key for each in phones.stages] == [
+    assert [each.name for each in phones.stages] == [
         "Q", "K", "V", "scores", "scaled scores", "weights", "head output", "concatenated"
     ]  # fmt: skip
     assert stage(phones, "scaled scores").formula == "QKᵀ / √2"
@@ -291,7 +291,7 @@ def test_the_attention_is_that_of_the_formula(make, causal):
     expected = attention(*(X @ W for W in matrices), mask=mask)
     worked = make(**given)
     torch.testing.assert_close(stage(worked, "head output").from_inputs, expected)
-    assert worked.stages[-1].key == "head output"
+    assert worked.stages[-1].name == "head output"
 
 
 def test_an_example_can_start_with_queries_of_another_sequence(make):

@@ -55,31 +55,35 @@ def explored(tokenizer):
 
 
 def one_by_one(model):
-    """Return the weights of all heads in each text, (K, T, T), and which tokens are special."""
+    """Return the weights of all heads in each text, (K, T, T), its special tokens, and labels."""
     for text in TEXTS:
         result = model.attend(text)  # alone, so without any padding
-        yield result.weights().flatten(0, 1), torch.tensor(result.records[0].query_axis.special)
+        axis = result.records[0].query_axis
+        yield result.weights().flatten(0, 1), torch.tensor(axis.special), axis.labels
 
 
 @pytest.mark.parametrize("family", ["llama", "bert"])
 def test_examples_of_texts_of_different_lengths_are_those_of_a_search(family, explored):
     model, result = explored(family)
     found = list(one_by_one(model))
-    assert len({weights.shape[-1] for weights, _ in found}) > 4
+    assert len({weights.shape[-1] for weights, *_ in found}) > 4
     for k, role in enumerate(result.survey.roles):
-        best = []
-        for number, (weights, special) in enumerate(found):
+        best = {}  # of each pair of a query and a key
+        for weights, special, labels in found:
             allowed = ~special.expand(len(special), -1)
             if role != "own token":
                 allowed = allowed & ~torch.eye(len(special), dtype=torch.bool)
             if role.startswith("rests"):
                 allowed = allowed | special
-            rows = (weights[k] * allowed)[~special]
+            rows = weights[k] * allowed * ~special[:, None]
             if (weights * allowed)[:, ~special].any():
-                best.append((float(rows.max()), number))
-        best = sorted(best, reverse=True)[:STRONGEST]
+                row, key = divmod(int(rows.argmax()), len(special))
+                pair = labels[row], labels[key]
+                best[pair] = max(best.get(pair, 0.0), float(rows.max()))
+        largest = sorted(best.values(), reverse=True)[:STRONGEST]
         shown = result.examples[k]
-        assert [one.weight for one in shown] == pytest.approx([w for w, _ in best], abs=1e-5)
+        assert [one.weight for one in shown] == pytest.approx(largest, abs=1e-5)
+        assert len({one.text for one in shown}) == len(shown)
         for one in (*shown, *result.deciles[k]):
             row = found[one.text][0][k, one.row]
             assert list(one.weights) == pytest.approx(row.tolist(), abs=1e-5)
@@ -136,14 +140,16 @@ def test_no_list_is_longer_than_its_bound():
 
 def test_deciles_are_quantiles_of_the_sample():
     examples = add_all(Examples([""] * 3, 0), range(300))
-    sample = [one for _, one in examples._sample[1]]
+    sample = [one for _, one, _ in examples._sample[1]]
     assert len({one.text for one in sample}) == len(sample) == 50
     ordered = sorted(one.weight for one in sample)
     expected = [np.quantile(ordered, q / 100, method="nearest") for q in DECILES]
     assert [one.weight for one in examples.deciles[1]] == pytest.approx(expected)
     assert at_deciles(sample[:1]) == [sample[0]] * 9
     # drawn from all rows that can read another token, each about equally often
-    rows = np.bincount([one.row for of_head in examples._sample for _, one in of_head], minlength=6)
+    rows = np.bincount(
+        [one.row for of_head in examples._sample for _, one, _ in of_head], minlength=6
+    )
     assert rows[0] == 0
     assert rows[1:].min() > 15  # of 30
 

@@ -29,10 +29,10 @@ def shifted(distance, weight=0.9):
 @pytest.mark.parametrize(
     ("weights", "name", "title"),
     [
-        (shifted(-1), "previous", "Words attend to the previous word: 90% of their attention"),
-        (shifted(1), "next", "Words attend to the next word: 90% of their attention"),
-        (shifted(0), "itself", "Words attend to the word itself: 90% of their attention"),
-        (shifted(8), "special", "Words rest on special tokens: 91% of their attention"),
+        (shifted(-1), "previous", "Words look at the word before them: 90%"),
+        (shifted(1), "next", "Words look at the word after them: 90%"),
+        (shifted(0), "itself", "Words look at themselves: 90%"),
+        (shifted(8), "special", "Words rest on special tokens: 91%"),
     ],
 )
 def test_families_by_hand(drawn, weights, name, title):
@@ -48,8 +48,8 @@ def test_families_by_hand(drawn, weights, name, title):
 def test_rows_that_sum_to_more_than_1_are_no_shares(drawn, factor, said):
     """Whatever a row holds, no title says that more than all of its attention goes anywhere."""
     drawn = replace(drawn, weights=shifted(-1) * factor)
-    title = of_map(drawn).title
-    assert title == "The rows sum to 4, not to 1" if said else "%" in title
+    title = of_map(drawn).sentence
+    assert title == (f"The rows sum to {said}, not to 1" if said else "No word stands out")
     uneven = replace(drawn, weights=torch.rand(9, 9, generator=torch.manual_seed(0)) * 3)
     assert of_map(uneven).title.startswith("The rows sum to ")
     assert all(found is None or found[1] <= 1 for found in head_families(uneven))
@@ -76,38 +76,86 @@ def test_the_first_word_is_a_family_only_where_it_is_no_special_token(drawn):
 def test_the_finding_is_the_largest_weight_between_content_words(drawn):
     weights = torch.full((9, 9), 0.005)
     weights[2, 5] = 0.6  # train, station
-    weights[1, 4] = 0.9  # function words
+    weights[1, 4] = 0.89  # function words, of which the weight is not half as much more
     weights[0, 8] = 0.95  # special tokens
     weights[3, 3] = 0.9  # a word itself
     finding = of_map(replace(drawn, weights=weights))
     assert finding.cell == (2, 5)
-    assert finding.title == "“train” gives “station” 60% of its attention"
-    removed = attnviz.AttentionMap if False else replace(drawn, weights=weights, special="remove")
-    assert of_map(removed).title.endswith("of its attention, special tokens aside")
+    assert finding.sentence == "“train” looks ahead to “station”: 60%"
+    removed = replace(drawn, weights=weights, special="remove")
+    assert of_map(removed).sentence.endswith(": 60%, special tokens aside")
+
+
+def test_function_words_lead_where_they_are_seen_first(drawn):
+    weights = torch.full((9, 9), 0.005)
+    weights[2, 5], weights[4, 1] = 0.6, 0.91  # train, station; the, the
+    finding = of_map(replace(drawn, weights=weights))
+    assert finding.cell == (4, 1)
+    assert finding.title == "“the” looks back at another “the”"
+
+
+def test_a_link_leads_before_the_rest_of_a_head_from_half_of_the_attention_on(drawn):
+    weights = shifted(-9)
+    assert of_map(replace(drawn, weights=weights)).title == "Words rest on special tokens: 91%"
+    for weight, title in ((0.7, "“station” looks back at “train”"), (0.4, "Words rest on")):
+        weights[5] = (1 - weight) / 8
+        weights[5, 2] = weight
+        assert of_map(replace(drawn, weights=weights)).title.startswith(title)
+
+
+def test_a_word_of_the_other_text_is_across(drawn):
+    weights = torch.full((9, 9), 0.005)
+    weights[5, 2] = 0.6
+    pair = replace(drawn, weights=weights, boundary=(4, 4))
+    assert of_map(pair).title == "“station” looks across at “train”"
+    assert of_map(replace(pair, boundary=(6, 6))).title == "“station” looks back at “train”"
+
+
+def test_only_what_was_generated_is_claimed(drawn):
+    weights = torch.full((9, 9), 0.005)
+    weights[5, 2], weights[7, 3] = 0.9, 0.3  # station, train; time, left
+    text = "the train left the station"
+    made = replace(drawn.provenance, text=text, generated="on time")
+    written = replace(drawn, weights=weights, provenance=made)
+    assert written.generated_from == 6
+    assert of_map(written).title == "“time” looks back at “left”"
+    weights[7, 3] = 0.1
+    finding = of_map(replace(written, weights=weights))
+    assert finding.title == "No generated word stands out"
+    assert finding.more == "No generated word gives another more than 10%; evenly it is 11%"
+    other = replace(made, text="another text")
+    assert replace(written, provenance=other).generated_from is None
+
+
+def test_a_piece_is_quoted_as_one_and_right_to_left_words_are_isolated(drawn):
+    weights = torch.full((9, 9), 0.005)
+    weights[5, 2] = 0.6
+    labels = (*drawn.rows[:2], "##log", *drawn.rows[3:5], "القطار", *drawn.rows[6:])
+    named = replace(drawn, weights=weights, rows=labels, columns=labels)
+    assert of_map(named).title == "“\u2068القطار\u2069” looks back at “·log”"
 
 
 def test_a_word_that_all_words_attend_to(drawn):
     weights = torch.full((9, 9), 0.05)
     weights[:, 5] = 0.6
-    assert of_map(replace(drawn, weights=weights)).title == (
-        "Words attend mostly to “station”: 60% of their attention"
-    )
+    assert of_map(replace(drawn, weights=weights)).title == ("Words look mostly at “station”: 60%")
 
 
 def test_nothing_stands_out_of_even_weights(drawn):
     finding = of_map(replace(drawn, weights=torch.full((9, 9), 1 / 9)))
-    assert finding.title == (
-        "No content word stands out: none gets more than 11% of another's attention (evenly 11%)"
-    )
+    assert finding.title == "No word stands out"
+    assert finding.more == "No word gives another more than 11%; evenly it is 11%"
+    assert finding.cell is None
 
 
 def test_words_that_were_asked_for(model):
     result = model.attend("The cat sat on the mat because it was tired.")
     selected = select_map(result, find=("it", "cat"))
     weight = selected.ranking.heads[0].score
-    assert selected.finding.title == f"“it” gives “cat” {weight:.0%} of its attention"
+    finding = of_map(selected.map, selected.asked)
+    assert finding.sentence == f"“it” looks back at “cat”: {weight:.0%}"
     words = selected.map.rows
-    assert selected.finding.cell == (words.index("it"), words.index("cat"))
+    assert finding.cell == (words.index("it"), words.index("cat"))
 
 
 @pytest.mark.parametrize("special", ["keep", "remove"])
@@ -116,30 +164,23 @@ def test_a_word_that_occurs_twice(model, special):
     selected = select_map(result, find=("the#2", "mat"), special=special)
     words = list(selected.map.rows)
     second = words.index("the")  # the first is "The"
-    assert selected.finding.cell == (second, words.index("mat"))
-    shown = selected.map.weights[selected.finding.cell]
-    assert f"{shown:.0%} of its attention" in selected.finding.title
+    finding = of_map(selected.map, selected.asked)
+    assert finding.cell == (second, words.index("mat"))
+    assert finding.share.startswith(f"{selected.map.weights[finding.cell]:.0%}")
+
+
+def test_words_that_were_asked_for_and_hardly_look_at_each_other(drawn):
+    weights = torch.full((9, 9), 0.2)
+    weights[2, 5] = 0.1
+    finding = of_map(replace(drawn, weights=weights / 2), (2, 5))
+    assert finding.sentence == "“train” hardly looks ahead to “station”: 5%"
 
 
 def test_a_part_without_the_words_that_were_asked_for(model):
     result = model.attend("The cat sat on the mat because it was tired.")
     selected = select_map(result, find=("the#2", "mat"), rows=slice(0, 4))
     assert selected.asked is None
-    assert "the#2" not in selected.finding.title
-
-
-def test_the_reach_of_a_long_text(model):
-    result = model.attend(" ".join(f"{word} {n}" for n in range(30) for word in ("train", "left")))
-    drawn = attnviz.attention_map(result, layer=0, head=0)
-    n = len(drawn.rows)
-    distance = (torch.arange(n)[:, None] - torch.arange(n)).abs()
-    band = (distance <= 6).float()
-    drawn = replace(drawn, weights=band / band.sum(-1, keepdim=True))
-    finding = of_map(drawn)
-    assert finding.title == "Half of this head's attention between words stays within 3 words"
-    assert finding.reach == 3
-    ax = attnviz.plot.heatmap(drawn)
-    assert len(ax.lines) == 2
+    assert "the#2" not in of_map(selected.map, selected.asked).title
 
 
 def test_the_real_model_has_a_head_of_the_previous_word(train):
@@ -215,26 +256,16 @@ def long_map(drawn):
     return of
 
 
-def test_a_few_words_that_all_read_are_the_finding_of_a_long_map(long_map):
+def test_the_largest_weight_of_a_long_map_is_named_beside_its_cell(long_map):
     weights = torch.ones(61, 61)
-    weights[:, [5, 30, 55]] = torch.tensor([21.0, 20.0, 19.0])
-    weights[12, 5], weights[40, 30], weights[20, 55] = 99, 98, 97
-    weights[50, 10] = 200  # the largest of all, of another key
-    finding = of_map(long_map(weights))
-    assert finding.title == (
-        "3 of 61 words (“w5”, “w30”, “w55”) get 51% of this head's attention between words"
-    )
-    assert finding.examples == ((12, 5), (40, 30), (20, 55))
-    weights = torch.ones(61, 61)
-    weights[:, [5, 30, 55]] = 4.0  # 17% of the attention: the largest weights say more
     weights[12, 5], weights[40, 31] = 20, 30
-    finding = of_map(long_map(weights))
-    assert finding.title == (
-        "“w40” gives “w31” 30% of its attention, the most between content words"
-    )
-    assert finding.examples[:2] == ((40, 31), (12, 5))
+    drawn = long_map(weights)
+    finding = of_map(drawn)
+    assert finding.sentence == "“w40” looks back at “w31”: 33%"
+    ax = attnviz.plot.heatmap(drawn, width=89)
+    assert "w40 → w31 33%" in [text.get_text() for text in ax.texts]
     even = torch.ones(61, 61)
-    assert of_map(long_map(even)).title == "This head's attention spreads evenly over the words"
+    assert of_map(long_map(even)).title == "No word stands out"
 
 
 def test_a_head_of_repeated_words(long_map):
@@ -247,18 +278,9 @@ def test_a_head_of_repeated_words(long_map):
         weights[n, 40] = 0.6
     drawn = replace(long_map(weights), rows=tuple(words), columns=tuple(words))
     finding = of_map(drawn)
-    assert (
-        finding.title == "Repeated words attend to the same word elsewhere: 60% of their attention"
-    )
-    assert 1 < len(finding.examples) <= 4
-    for row, column in finding.examples:
-        assert row != column
-        assert words[row] == words[column]
-    one = ["w0" if n < 24 else word for n, word in enumerate(words)]  # no other word is repeated
-    drawn = replace(drawn, rows=tuple(one), columns=tuple(one))
-    ((row, column),) = of_map(drawn).examples
-    assert row != column
-    assert one[row] == one[column] == "w0"
+    assert finding.title == "Repeated words look at the same word elsewhere: 60%"
+    same = [[one == other for other in words] for one in words]
+    assert torch.equal(finding.family, torch.tensor(same) & ~torch.eye(61, dtype=torch.bool))
     few = [f"w{n % 3}" if n < 6 else f"w{n}" for n in range(61)]  # six occurrences prove little
     weights = torch.full((61, 61), 0.4 / 60)
     for n in range(6):

@@ -244,7 +244,7 @@ def test_sinks_leave_less_for_even_weights(texts, tokenizer):
     [
         (
             ["--address", "127.0.0.1:1"],
-            "A survey on this machine cannot use the cluster at '127.0.0.1:1'",
+            "address cannot be used: the survey runs on this machine",
         ),
         (
             ["--engine", "ray", "--address", "127.0.0.1:1"],

@@ -240,7 +240,7 @@ def heatmap():
         yield of_figure(name, MAPS, map_facts(drawn, again=False, **more))
     for name in ("map", "map-image", "map-audio"):
         facts = map_facts(saved(name), again=False, maps=saved("maps") if name == "map" else None)
-        yield without_shades(in_terminal(name, MAPS, facts, saved(name)))
+        yield without_cells(in_terminal(name, MAPS, facts, saved(name)))
     yield from commands_of_maps()
     facts = facts_of(maps)
     yield in_terminal("ranking", RANKING, facts, attnviz.rank_heads(train))
@@ -249,14 +249,14 @@ def heatmap():
     yield in_terminal("find", MATCHES, facts, matches)
 
 
-def without_shades(case):
-    """Leave out the lines that draw a map with letters; they say nothing."""
+def without_cells(case):
+    """Leave out the lines that draw a map with numbers: tests/terminal reads them."""
     labels = {*case.facts.rows, *case.facts.columns}
     words = {word for label in labels for word in label.split()}
 
     def is_drawn(line):
-        first, _, rest = line.partition(" ")
-        is_row = first.isdigit() and any(rest.startswith(one) for one in labels)
+        cells = [line[len(one) :] for one in labels if line.startswith(one)] or [line]
+        is_row = any(set(rest) <= set("0123456789·[]−%┌┐─│▼ ") for rest in cells)
         return is_row or set(line.split()) <= words
 
     return replace(case, texts=tuple(text for text in case.texts if not is_drawn(text)))

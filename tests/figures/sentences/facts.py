@@ -91,6 +91,8 @@ LABELS = {
     "contribution", "its contribution", "patching one head", "units of the hidden state",
     "main other direction →", "none", "■", "■ value", "■ routing", "no frame: follows exactly",
     "□ an error begins here", "□ inherited", "□ within rounding", "printed",
+    "static", "output", "guess", "own side", "nearer to", "another", "undecided", "from here on",
+    "here",
 }  # fmt: skip
 
 
@@ -101,6 +103,8 @@ def is_label(text, facts):
     known = set(labels_in(facts))
     words = {word.strip(".,?!;") for one in known for word in one.split()}
     if re.fullmatch(rf"(?:\s*±?(?:{NUMBER}|\d+))+", text) or text in LABELS | known:
+        return True
+    if any(text.strip("… ") in one for one in known if " " in one):  # a piece of a sentence
         return True
     if text.endswith("…") and any(one.startswith(text[:-1]) for one in known | words):
         return True

@@ -40,7 +40,7 @@ def of_result(patterns, stem, facts):
 
 CHECK = caption(
     "fig06_senses",
-    "Nor does it show that the most attended words, in color, determine the sense.",
+    "Nor does it show that the most attended words, underlined, determine the sense.",
     "The sentences were written with clear cues and are few: this is an illustration, not a "
     "benchmark.",
 )
@@ -125,7 +125,7 @@ def check_title(model, said):
     return {"word": "check"}
 
 
-@CHECK.sentence("Each dot is “<word:w>” in one of <n> sentences.")
+@CHECK.sentence("Each line is “<word:w>” in one of <n> sentences.")
 def check_count(model, said):
     return {"word": "check", "n": len(senses_of(model, "check")[3])}
 

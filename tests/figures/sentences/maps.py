@@ -15,6 +15,10 @@ FUNCTION_WORDS = {
     "until", "is", "over", "down", "here", "because", "across",
 }  # fmt: skip
 HALF, QUARTER = 0.5, 0.25  # of the weight beyond even: a head rests, or follows a rule
+LOOKS = {
+    "previous": "look at the word before them", "next": "look at the word after them",
+    "itself": "look at themselves", "same": "look at the same word elsewhere",
+}  # fmt: skip
 RULES = {
     "previous": "attend to the previous word", "next": "attend to the next word",
     "itself": "attend to the word itself", "same": "attend to the same word elsewhere",
@@ -139,7 +143,7 @@ def drawn_heads(facts):
 # ------------------------------------------------------------------------------------- titles
 
 
-@MAPS.sentence("<layer:Layer|Cross-attention, layer> <n:i>, head <head:i>[[, from <query:*>]]")
+@MAPS.sentence("<layer:Layer|Cross-attention, layer> <n:i>, head <head:i>[[, from <query:*>]][[.]]")
 def map_place(facts, said):
     layer, head = drawn_heads(facts)
     what = "Cross-attention, layer" if facts.stack == "cross" else "Layer"
@@ -153,9 +157,45 @@ def map_place(facts, said):
     return {"layer": what, "n": layer, "head": head, "query": query}
 
 
-@MAPS.sentence("Layer <n:i>, mean of heads <heads:*>")
+@MAPS.sentence("Layer <n:i>, mean of heads <heads:*>[[.]]")
 def map_mean_place(facts, said):
     return {"n": facts.layer, "heads": ", ".join(map(str, facts.heads))}
+
+
+@MAPS.sentence(
+    "Each row is one word and splits <how:100%|less than 100%> among the words above it"
+    "[[ and the special tokens, which are <hidden:hidden>]]."
+)
+def map_rows(facts, said):
+    is_hidden = getattr(facts, "special", "keep") == "hide"
+    is_whole = bool((np.asarray(facts.weights, float).sum(1) > 0.99).all())
+    how = "100%" if is_whole or is_hidden else "less than 100%"
+    return {"how": how, "hidden": "hidden" if is_hidden else None}
+
+
+MAPS.words("The strongest links between words: a dashed box looks at a solid one.")
+
+
+@MAPS.sentence("<share> between words")
+def map_scale(facts, said):
+    """The end of the scale: the largest weight of a cell between two words."""
+    return {"share": np.asarray(facts.weights, float)[between_words(facts)].max()}
+
+
+@MAPS.sentence("<share> on <what:special tokens|the first word>")
+def map_gray_scale(facts, said):
+    what = "the first word" if starts_with_sink(facts) else "special tokens"
+    weights = np.asarray(facts.weights, float)
+    return {"share": weights[~between_words(facts)].max(), "what": what}
+
+
+def between_words(facts):
+    """Return which cells are of two words: of no special token, no sink, and no only key."""
+    rows, columns = ~specials(facts, "rows"), ~specials(facts)
+    hidden = masked(facts, (len(rows), len(columns)))
+    if starts_with_sink(facts):
+        columns[0] = False
+    return (rows & ((~hidden).sum(1) != 1))[:, None] & columns
 
 
 @MAPS.sentence("This head among all <count>, on one scale")
@@ -164,20 +204,19 @@ def map_overview(facts, said):
     return {"count": shape[0] * shape[1]}
 
 
-@MAPS.sentence(
-    "[[<which:Words|Repeated words>]] <rule:*>: <share> of their attention"
-    "[[, <aside:special tokens aside>]]"
-)
+@MAPS.sentence("<which:Words|Repeated words> <rule:*>: <share>[[, <aside:special tokens aside>]]")
 def map_rule(facts, said):
     (found,) = rules_of(facts, facts.weights)
     if found is None:
         return []
     name, share = found
-    aside = "special tokens aside" if removed(facts) else None
-    if name == "first" or not removed(facts):
-        aside = None if not said["aside"] else aside
     which = "Repeated words" if name == "same" else "Words"
-    return {"which": which, "rule": RULES[name], "share": share, "aside": aside}
+    rule = LOOKS.get(name, RULES[name])
+    return {"which": which, "rule": rule, "share": share, "aside": aside(facts)}
+
+
+def aside(facts):
+    return "special tokens aside" if removed(facts) else None
 
 
 def removed(facts):
@@ -191,32 +230,31 @@ def cells_of(facts, query, key):
 
 
 @MAPS.sentence(
-    "“<query:w>” gives “<key:w>” <share> of its attention[[, <aside:special tokens aside>]]"
+    "“<query:w>” looks <where:back at|ahead to|across at|at> [[<another:another> ]]“<key:w>”"
+    "[[: <share>[[, <aside:special tokens aside>]]]]"
 )
 def map_cell(facts, said):
-    """The largest weight between two content words."""
+    """The largest weight between two words; content words lead from two thirds of it on."""
+    row, column = claimed_cell(facts)
+    query, key, share = facts.rows[row], facts.columns[column], facts.weights[row][column]
+    one = {"query": query, "key": key, "another": None, "where": "at"}
+    if tuple(facts.rows) == tuple(facts.columns):
+        one["another"] = "another" if query == key else None
+        one["where"] = "back at" if column < row else "ahead to"
+    is_said = said["share"] is not None
+    return one | {"share": share if is_said else None, "aside": aside(facts) if is_said else None}
+
+
+def claimed_cell(facts):
     weights = np.asarray(facts.weights, float)
-    related = content(facts, "rows")[:, None] & content(facts, "columns")
-    if facts.rows == facts.columns:
-        np.fill_diagonal(related, False)
-    related &= ~masked(facts, weights.shape)
-    row, column = np.unravel_index(np.where(related, weights, -1).argmax(), weights.shape)
-    one = {"query": facts.rows[row], "key": facts.columns[column], "share": weights[row, column]}
-    return one | {"aside": "special tokens aside" if removed(facts) else None}
-
-
-@MAPS.sentence("Half of this head's attention between words stays within <reach> words")
-def map_reach(facts, said):
-    words = ~specials(facts)
-    weights = np.asarray(facts.weights, float) * (words & words[:, None])
-    apart = np.abs(np.arange(len(words))[:, None] - np.arange(len(words)))
-    within = [weights[apart <= r].sum() / weights.sum() for r in range(len(words))]
-    return {"reach": next(r for r, share in enumerate(within) if share >= 0.5)}
-
-
-@MAPS.sentence("Dashed: <reach> words away.")
-def map_dashed(facts, said):
-    return map_reach(facts, said)
+    words = [[any(map(str.isalnum, one)) for one in side] for side in (facts.rows, facts.columns)]
+    linked = between_words(facts) & ~masked(facts, weights.shape) & np.outer(*words)
+    if tuple(facts.rows) == tuple(facts.columns):
+        np.fill_diagonal(linked, False)
+    related = linked & content(facts, "rows")[:, None] & content(facts, "columns")
+    largest, leading = (np.where(cells, weights, 0) for cells in (linked, related))
+    chosen = leading if leading.max() >= 2 / 3 * largest.max() else largest
+    return np.unravel_index(chosen.argmax(), weights.shape)
 
 
 @MAPS.sentence("[[<who:*>]] attends most to patch (<row>, <column>): <times> × even weight")
@@ -438,20 +476,10 @@ MAPS.words(
 # ----------------------------------------------------------------------------------- terminal
 
 
-@MAPS.sentence("Layer <layer>, head <head>, <model:*>")
+@MAPS.sentence("Layer <layer>, head <head>, <model:*>; percent of a row, · less than evenly")
 def map_line(facts, said):
     layer, head = drawn_heads(facts)
     return {"layer": layer, "head": head, "model": facts.provenance.model}
-
-
-@MAPS.sentence(
-    "darkest[[ between words:]] <most>[[, of special tokens: <special>]]; rows attend to columns"
-)
-def map_darkest(facts, said):
-    weights, special = np.asarray(facts.weights, float), specials(facts)
-    cells = special | special[:, None]
-    of_special = weights[cells].max() if cells.any() else None
-    return {"most": weights[~cells].max(), "special": of_special}
 
 
 @MAPS.sentence("head <head>")

@@ -13,6 +13,7 @@ from figures.sentences.reading import OneOf, Patterns, agrees, read_number
 
 SENSES = Patterns()
 LEVEL, BEYOND = 0.01, 0.05  # of significance: of the shuffles, and beside the other words
+FEW = 12  # sentences
 
 
 def joined(names):
@@ -77,64 +78,137 @@ def splits(facts):
 
 
 def sense_slots(facts):
-    one = {"word": facts.word, "senses": joined(facts.senses)}
-    return one | {"right": scores(facts)[-1], "chance": chance(facts)}
+    return {"word": facts.word, "senses": joined(facts.senses)}
 
 
-@SENSES.sentence(
-    "No split of “<word:w>” into <senses:*> can be shown at the output: <right> right, chance "
-    "<chance>[[.]]"
-)
+@SENSES.sentence("No split of “<word:w>” into <senses:*> can be shown at the output[[.]]")
 def senses_none(facts, said):
     assert since(separates(facts)) is None, "the output tells them apart"
+    assert len(counted(facts)[0]) >= FEW or scores(facts)[-1] < 0.8, "there are few sentences"
     return sense_slots(facts)
 
 
 @SENSES.sentence(
-    "“<word:w>” differs between <senses:*> before any context: <right> right, chance <chance>[[.]]"
+    "<count> <unit:sentences|occurrences> are too few to show that “<word:w>” splits into "
+    "<senses:*>[[.]]"
 )
+def senses_few(facts, said):
+    """One that is wrong would decide, and most are right."""
+    count = len(counted(facts)[0])
+    assert since(separates(facts)) is None, "the output tells them apart"
+    assert count < FEW
+    assert scores(facts)[-1] >= 0.8
+    return sense_slots(facts) | {"count": count, "unit": unit(facts)}
+
+
+@SENSES.sentence("“<word:w>” differs between <senses:*> before any context[[.]]")
 def senses_static(facts, said):
     """The word itself tells the senses apart as it enters the first layer, and ever after."""
     assert since(separates(facts)) == 0
-    return sense_slots(facts) | {"right": scores(facts)[0]}
+    return sense_slots(facts)
 
 
 @SENSES.sentence(
     "<from:From layer|At the output>[[ <state> on]], “<word:w>” tells <senses:*> apart, but "
-    "<better:not clearly|no> better than the other words alone: [[<out:output> ]]<right> right, "
-    "chance <chance>, other words <others>[[.]]"
+    "<better:not clearly|no> better than the other words[[.]]"
 )
 def senses_told(facts, said):
     first, last = since(separates(facts)), len(facts.scores) - 1
     assert first not in (None, 0)
     assert since(splits(facts)) is None, "it does better than the other words alone"
-    others = others_right(facts)
-    better = "not clearly" if scores(facts)[-1] > others + 1e-9 else "no"
-    one = sense_slots(facts) | {"better": better, "others": others}
-    at_end = {"from": "At the output", "state": None, "out": None}
-    from_layer = {"from": "From layer", "state": first, "out": "output"}
-    return one | (at_end if first == last else from_layer)
+    better = "not clearly" if scores(facts)[-1] > others_right(facts) + 1e-9 else "no"
+    one = sense_slots(facts) | {"better": better}
+    at_end, from_layer = {"from": "At the output", "state": None}, {"from": "From layer"}
+    return one | (at_end if first == last else from_layer | {"state": first})
 
 
 @SENSES.sentence(
-    "From layer <state> on, “<word:w>” splits into <senses:*>: output <right> right, "
-    "chance <chance>[[.]]"
+    "<from:From layer|At the output>[[ <state> on]], “<word:w>” splits into <senses:*>[[.]]"
 )
 def senses_split(facts, said):
-    return sense_slots(facts) | {"state": since(splits(facts))}
+    first, last = since(splits(facts)), len(facts.scores) - 1
+    assert first is not None
+    at_end, from_layer = {"from": "At the output", "state": None}, {"from": "From layer"}
+    return sense_slots(facts) | (at_end if first == last else from_layer | {"state": first})
+
+
+def unit(facts):
+    """Return what is counted: sentences that have the word once, or occurrences."""
+    sentences = {one.sentence for one in facts.occurrences}
+    return "sentences" if len(sentences) == len(facts.occurrences) else "occurrences"
 
 
 @SENSES.sentence(
-    "At the output <right> of <count> are nearest to their own sense, <static> without context, "
-    "<others> by the other words alone without attention[[ (p = <p>)]]."
+    "At the output <right> of <count> <unit:sentences|occurrences> lie nearer to their own sense "
+    "(guessing <guessed>; the other words alone, without attention, <others>[[, p = <p>]])."
 )
 def senses_details(facts, said):
-    kept, _ = counted(facts)
+    kept, counts = counted(facts)
     p = p_beyond(facts, -1)
     return {
-        "right": scores(facts)[-1] * len(kept), "count": len(kept), "static": scores(facts)[0],
-        "others": others_right(facts), "p": None if math.isnan(p) else p,
+        "right": scores(facts)[-1] * len(kept), "count": len(kept), "unit": unit(facts),
+        "guessed": max(counts.values()), "others": others_right(facts) * len(kept),
+        "p": None if math.isnan(p) else p,
     }  # fmt: skip
+
+
+def margins(facts):
+    """Return the cosine to the own sense minus the largest to another (states, occurrences).
+
+    The centroids, and the mean of all, are of the other sentences.
+    """
+    vectors, kept = np.asarray(facts.vectors, float), counted(facts)[0]
+    if vectors.shape[1] < len(facts.occurrences):  # of those of a command some are stored
+        return np.asarray(facts.margins, float)
+    found = np.full(vectors.shape[:2], math.nan)
+    for n in kept:
+        one = facts.occurrences[n]
+        rest = [k for k in kept if facts.occurrences[k].sentence != one.sentence]
+        middle = 0 if facts.raw else vectors[:, rest].mean(1)
+        near = {}
+        for sense in facts.senses:
+            members = [k for k in rest if facts.occurrences[k].sense == sense]
+            center, vector = vectors[:, members].mean(1) - middle, vectors[:, n] - middle
+            lengths = np.linalg.norm(center, axis=1) * np.linalg.norm(vector, axis=1)
+            near[sense] = (center * vector).sum(1) / lengths
+        own = near.pop(one.sense)
+        found[:, n] = own - np.max([*near.values()], axis=0)
+    ties = (np.asarray(facts.right, float) % 1) > 0
+    return np.where(ties, 0, found)
+
+
+def heights(facts):
+    """Return the margins, of two senses those of the second mirrored."""
+    signs = [
+        -1 if len(facts.senses) == 2 and one.sense == facts.senses[1] else 1
+        for one in facts.occurrences
+    ]
+    return margins(facts) * signs
+
+
+@SENSES.sentence("<marks:*> [[<wrong:✗> ]]<margin> <text:*>")
+def senses_thread(facts, said):
+    """A row of the terminal, whose word is in capitals."""
+    choices = []
+    of_each = heights(facts)
+    every = math.ceil(len(of_each) / 16)
+    for n in counted(facts)[0]:
+        one = facts.occurrences[n]
+        word = one.sentence[one.start : one.end].upper()
+        text = one.sentence[: one.start] + word + one.sentence[one.end :]
+        marks = "".join(
+            "·" if abs(x) < 0.12 else "▽▲"[int(x > 0)] for x in of_each[::-every, n][::-1]
+        )
+        if said["text"] == text:
+            wrong = "✗" if np.asarray(facts.right, float)[-1, n] <= 0.5 else None
+            choices.append({"marks": marks, "wrong": wrong, "margin": of_each[-1, n], "text": text})
+    return choices
+
+
+@SENSES.sentence("static to output ▲ nearer to <up:*> ▽ nearer to <down:*> · undecided")
+def senses_marks(facts, said):
+    first, second = facts.senses if len(facts.senses) == 2 else ("its sense", "another")
+    return {"up": first, "down": second}
 
 
 def best_state(facts):
@@ -154,11 +228,12 @@ def senses_best(facts, said):
     best = best_state(facts)
     name = state_name(facts, best)
     one = {"how": "best", "count": len(facts.scores), "state": name}
-    return one | {"right": scores(facts)[best], "p": facts.p_best}
+    right = scores(facts)[best] * len(counted(facts)[0])
+    return one | {"right": right, "p": facts.p_best}
 
 
 @SENSES.sentence(
-    "“<word:w>” <times> times in <sentences> sentences (<senses:*>), read by <model:*>."
+    "“<word:w>” <times> times in <sentences> sentences (<senses:*>), read by <model:*>.",
 )
 def senses_source(facts, said):
     _, counts = counted(facts)
@@ -171,8 +246,8 @@ def senses_source(facts, said):
 
 
 @SENSES.sentence(
-    "Right: nearest by cosine to the centroid of its own sense, computed without its "
-    "sentence[[; <sure:from that layer on p ≤ 0.01 in each>]]."
+    "Right, on its own side: nearest by cosine to the centroid of its own sense, computed without "
+    "its sentence[[; <sure:from that layer on p ≤ 0.01 in each>]]."
 )
 def senses_rule(facts, said):
     sure = "from that layer on p ≤ 0.01 in each"
@@ -180,7 +255,7 @@ def senses_rule(facts, said):
 
 
 @SENSES.sentence(
-    "Colored: the content word with most of its attention in layer <layer>.",
+    "Underlined: the content word with most attention in layer <layer>.",
     "content words that get most of its attention in layer <layer>",
 )
 def senses_layer(facts, said):
@@ -209,14 +284,72 @@ def senses_planes(facts, said):
 
 SENSES.words(
     "Entering layer 0 the word differs only by its position, so dots may coincide.",
-    "Numbers that would overlap are left out.",
+    "Up and down: cosine to the centroid of its own sense minus that of the nearest other, both "
+    "without its sentence; clipped without context.",
     "Attention: mean of all heads, special tokens left out.",
-    "The numbered sentences, with the word that each attends to most",
-    "Right in each layer",
-    "hollow: nearer to another sense",
-    "Without context",
-    "Output",
+    "Band: 95% interval (Wilson), wider by refits of the centroids with weighted sentences.",
+    "Hollow: nearer to another sense.",
+    "layer accuracy interval p shuffled silhouette macro",
 )
+
+
+@SENSES.sentence("Dashed: ends on the wrong side.")
+def senses_dashed(facts, said):
+    assert (np.asarray(facts.right, float)[-1] <= 0.5).any()
+    return {}
+
+
+@SENSES.sentence(
+    "Thick: <who:the sentence that hesitates|the two that hesitate longest|"
+    "the occurrence that hesitates>."
+)
+def senses_thick(facts, said):
+    """Undecided in all states from that of the title on, or wrong in some and right at last."""
+    first = since(splits(facts)) or since(separates(facts))
+    assert first is not None
+    after = margins(facts)[first:]
+    small = np.abs(after).max(0) < 0.12
+    turned = (after.min(0) < 0) & (after[-1] > 0)
+    one = f"the {unit(facts)[:-1]} that hesitates"
+    count = int((small | turned).sum())
+    assert count
+    return {"who": one if count == 1 else "the two that hesitate longest"}
+
+
+@SENSES.sentence("<best:*> is best, p = <p> over all layers.")
+def senses_best_plane(facts, said):
+    name = state_name(facts, best_state(facts))
+    return {"best": OneOf([name, name[0].upper() + name[1:]]), "p": facts.p_best}
+
+
+@SENSES.sentence("<state:*>: <share> right")
+def senses_plane(facts, said):
+    """The title of a plane."""
+    names = {state_name(facts, n).capitalize(): n for n in shown_states(facts)}
+    if said["state"] not in names:
+        return []
+    return {"state": said["state"], "share": scores(facts)[names[said["state"]]]}
+
+
+@SENSES.sentence("<share> on their own side")
+def senses_at_end(facts, said):
+    return {"share": scores(facts)[-1]}
+
+
+@SENSES.sentence("<right> of <count>")
+def senses_of_strip(facts, said):
+    kept, counts = counted(facts)
+    right = np.asarray(facts.right, float)[-1]
+    return [
+        {"right": right[[n for n in kept if facts.occurrences[n].sense == sense]].sum(),
+         "count": counts[sense]}
+        for sense in facts.senses
+    ]  # fmt: skip
+
+
+@SENSES.sentence("read by <model:*>")
+def senses_model(facts, said):
+    return {"model": facts.provenance.model}
 
 
 @SENSES.sentence(
@@ -233,25 +366,13 @@ def senses_centered(facts, said):
 
 
 @SENSES.sentence(
-    "Bars: 95% interval (Wilson), wider by refits of the centroids with weighted sentences; gray: "
-    "range of 95% of <shuffles> shuffles of the senses."
-)
-def senses_bars(facts, said):
-    return {"shuffles": facts.shuffles}
-
-
-@SENSES.sentence(
-    "Best <state:*>, chosen on the same sentences, <best>, p = <p> over all layers; output "
-    "<output> (<low> to <high>); guessing <chance>; static, the word entering layer 0, <static>; "
-    "other words, the mean static embedding of the sentence without the word, <others> (<o_low> to "
-    "<o_high>); the p after them is that of a sign test of the output against them."
+    "Output <output> (<low> to <high>); guessing <chance>; other words, the mean static embedding "
+    "of the sentence without the word, <others> (<o_low> to <o_high>); the p after them is that of "
+    "a sign test of the output against them."
 )
 def senses_numbers(facts, said):
-    shares, best = scores(facts), best_state(facts)
     return {
-        "state": state_name(facts, best), "best": shares[best], "p": facts.p_best,
-        "output": shares[-1], "chance": chance(facts), "static": shares[0],
-        "others": others_right(facts),
+        "output": scores(facts)[-1], "chance": chance(facts), "others": others_right(facts),
         **interval(facts.scores[-1]), **interval(facts.context, "o_"),
     }  # fmt: skip
 
@@ -262,96 +383,41 @@ def interval(score, prefix=""):
     return {f"{prefix}low": score.low, f"{prefix}high": score.high}
 
 
-@SENSES.sentence("Entering layer <state>")
-def senses_panel(facts, said):
-    return {"state": best_state(facts)}
-
-
-@SENSES.sentence("<share> right[[, <best:best>]][[, the first of <ties> that are best]]")
+@SENSES.sentence("<share>")
 def senses_share(facts, said):
-    shares, choices = scores(facts), []
-    ties = int((shares >= shares.max() - 1e-9).sum())
-    for state in shown_states(facts):
-        is_best = state == best_state(facts) and state != len(shares) - 1
-        one = {"share": shares[state], "best": "best" if is_best and ties == 1 else None}
-        choices.append(one | {"ties": ties if is_best and ties > 1 else None})
-    return choices
+    """The numbers below the layers."""
+    return [{"share": share} for share in scores(facts)]
 
 
-@SENSES.sentence(
-    "<what:output|other words alone|others alone|without context|no context|chance> <share>"
-)
-def senses_line(facts, said):
-    shares, what = scores(facts), said["what"]
-    values = {"output": shares[-1], "chance": chance(facts)}
-    values |= dict.fromkeys(("other words alone", "others alone"), others_right(facts))
-    values |= dict.fromkeys(("without context", "no context"), shares[0])
-    return {"what": what, "share": values[what]}
-
-
-@SENSES.sentence("“<word:w>”: <senses:*>; <model:*>")
-def senses_title(facts, said):
-    return {"word": facts.word, "senses": ", ".join(facts.senses), "model": facts.provenance.model}
-
-
-@SENSES.sentence("<state:*> <share> <low>–<high> <p> <shuffled> <silhouette> <macro> <recall>")
+@SENSES.sentence("<state:*> <share> <low>–<high> <p> <shuffled> <silhouette> <macro>")
 def senses_row(facts, said):
-    last = len(facts.scores) - 1
-    if said["state"] not in [*map(str, range(last)), "output"]:
+    states = ["static", *map(str, range(1, len(facts.scores) - 1)), "output", "others"]
+    if said["state"] not in states:
         return []
-    state = last if said["state"] == "output" else int(said["state"])
-    kept, counts = counted(facts)
+    state = states.index(said["state"])
+    score = [*facts.scores, facts.context][state]
+    kept, _ = counted(facts)
+    one = {"state": said["state"], **interval(score), "p": score.p_value}
+    one |= {"shuffled": score.shuffled, "silhouette": score.silhouette}
+    if said["state"] == "others":
+        recalls = score.recalls
+        macro = np.mean([*(recalls.values() if isinstance(recalls, dict) else recalls)])
+        return one | {"share": others_right(facts), "macro": macro}
     right = np.asarray(facts.right, float)[state]
-    recalls = {
-        sense: np.mean([right[n] for n in kept if facts.occurrences[n].sense == sense])
+    of_senses = [
+        np.mean([right[n] for n in kept if facts.occurrences[n].sense == sense])
         for sense in facts.senses
-    }
-    fewest = min(counts.values())
-    score = facts.scores[state]
-    return {
-        "state": said["state"], "share": scores(facts)[state], **interval(score),
-        "p": score.p_value, "shuffled": score.shuffled, "silhouette": score.silhouette,
-        "macro": np.mean([*recalls.values()]),
-        "recall": OneOf([recalls[sense] for sense in facts.senses if counts[sense] == fewest]),
-    }  # fmt: skip
+    ]
+    return one | {"share": scores(facts)[state], "macro": np.mean(of_senses)}
 
 
-@SENSES.sentence("layer accuracy interval p shuffled silhouette macro <sense:*>")
 @SENSES.sentence(
     "accuracy as the word enters a layer, with its 95% interval; shuffled: the 95th percentile "
-    "with shuffled senses; macro: mean recall of all senses; last: recall of <sense:*>"
+    "with shuffled senses; macro: mean recall of all senses; others: the other words alone; bold: "
+    "the best layer, p = <p> over all"
 )
 def senses_legend(facts, said):
-    _, counts = counted(facts)
-    fewest = min(counts.values())
-    return {"sense": OneOf([sense for sense in facts.senses if counts[sense] == fewest])}
-
-
-@SENSES.sentence("best <state:*>: <share>[[, and as good <others:*>]], p = <p> over all layers")
-def senses_best_line(facts, said):
-    shares, best = scores(facts), best_state(facts)
-    ties = [state_name(facts, n) for n in np.flatnonzero(shares >= shares.max() - 1e-9)[1:]]
-    one = {"state": state_name(facts, best), "share": shares[best], "p": facts.p_best}
-    return one | {"others": joined(ties) or None}
-
-
-@SENSES.sentence(
-    "<what:output|the word without context, entering layer 0|the other words without "
-    "attention>: <share> (<low> to <high>), p = <p>"
-)
-def senses_score_line(facts, said):
-    shares, what = scores(facts), said["what"]
-    score, share = {
-        "output": (facts.scores[-1], shares[-1]),
-        "the word without context, entering layer 0": (facts.scores[0], shares[0]),
-        "the other words without attention": (facts.context, others_right(facts)),
-    }[what]
-    return {"what": what, "share": share, "p": score.p_value} | interval(score)
-
-
-@SENSES.sentence("guessing: <chance>")
-def senses_guessing(facts, said):
-    return {"chance": chance(facts)}
+    return {"p": facts.p_best}
 
 
 @SENSES.sentence("<sense:*>: <words:*>")
@@ -398,6 +464,12 @@ SHIFT = Patterns()
 FAR = 0.1  # of the way: less is no movement to speak of
 
 
+def raised(name):
+    """Return the#2 as it is drawn."""
+    word, mark, number = name.partition("#")
+    return word + number.translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")) if mark else name
+
+
 class Moved:
     """The numbers of a shift by word, from the arrays of a result or of a command."""
 
@@ -414,31 +486,35 @@ class Moved:
             by_token, self.table = facts.credit, np.asarray(facts.value) + np.asarray(facts.routing)
             self.total, self.start = facts.total, facts.start
             self.replaced = [facts.replaced.get(name, "") for name in numbered(facts.words)]
-            self.end = facts.plane_path[-1][0] if "plane_path" in fields else None
             self.length = facts.length
-            self.whole, self.size = facts.way, getattr(facts, "size", None)
         else:
             self.causal = facts.causal
             by_token, self.table = split.credit, split.value + split.routing
             self.total, self.start, self.length = split.total, split.start, split.length
             self.replaced = facts.replaced or [""] * len(facts.words)
-            plane = facts.plane
-            self.end = None if plane is None else plane.path[-1][0]
-            self.whole = plane and plane.way if facts.regions else split.total
-            self.size = plane and plane.size
+        self.whole, self.size = facts.way, facts.size
         self.credit = self.by_word(by_token)
         sink = getattr(facts, "sink", None)
         if sink not in (None, facts.at):
             self.credit[sink] = math.nan
         self.direct = self.by_word(self.table.sum((0, 1)))
         self.names = numbered(facts.words)
+        self.raised = [raised(name) for name in self.names]
         self.sources = [
             n for n, special in enumerate(facts.special)
             if not special and n not in (facts.at, sink) and facts.rollout[n] > 0
         ]  # fmt: skip
         self.entries = [n for n, other in enumerate(self.replaced) if other]
-        rows = [np.asarray(lost, float) for lost in self.causal.values()]
-        self.effect = np.mean(rows, 0) if rows else None
+        self.parts = self.by_word(by_token)
+        if self.reads_directly:
+            self.parts = self.direct.copy()
+            self.parts[facts.at] += self.start
+        self.effect = np.mean([np.asarray(lost, float) for lost in self.causal.values()], 0)
+        self.kind = next(
+            kind for kind in ("mask", "knock-out", *self.causal) if kind in self.causal
+        )
+        self.takes = np.asarray(self.causal[self.kind], float)
+        self.sign = 1 if self.total >= 0 else -1
 
     def by_word(self, numbers):
         numbers = np.asarray(numbers, float)
@@ -472,25 +548,44 @@ class Moved:
         masked = "all other words are" in self.facts.reference
         return "with all else masked" if masked else "in the reference"
 
-    @property
-    def strongest(self):
-        """Return the word that the mean and most interventions call the first; None if none."""
-        first = self.first(self.effect)
-        firsts = [self.first(one) for one in self.causal.values()]
-        same = all(one[first] * self.effect[first] > 0 for one in self.causal.values())
-        return first if same and 2 * firsts.count(first) > len(firsts) else None
+    def along(self, numbers):
+        return [self.sign * self.share(x) for x in numbers]
 
     @property
-    def furthest(self):
-        rows = np.array([*self.causal.values()], float)[:, self.sources]
-        return max(abs(self.share(x)) for x in rows[np.isfinite(rows)])
+    def top(self):
+        """Return the word with most credit; None if that is less than 0.1 of the way."""
+        adds = self.along(self.credit)
+        top = max(self.sources, key=lambda n: adds[n])
+        return None if self.entries or min(adds[top], abs(self.share(self.total))) < FAR else top
+
+    @property
+    def ties(self):
+        return [n for n in self.sources if self.printed(n) == self.printed(self.top)]
+
+    def printed(self, n):
+        return f"{self.share(self.credit[n]):.2f}"
+
+    @property
+    def other(self):
+        """Return the word that takes half as much again as the first when it is changed."""
+        takes = self.along(self.takes)
+        most = max(self.sources, key=lambda n: takes[n])
+        is_more = takes[most] >= max(FAR, 1.5 * takes[self.top])
+        return most if most != self.top and is_more else None
+
+    @property
+    def confirms(self):
+        """Whether changing the first word takes a quarter of its credit."""
+        return self.along(self.takes)[self.top] >= 0.25 * self.along(self.credit)[self.top]
+
+    @property
+    def toward_end(self):
+        return self.facts.regions[self.sign < 0] if self.facts.regions else None
 
     @property
     def verb(self):
-        verbs = {"mask": "masking", "replace": "replacing", "delete": "deleting"}
-        return (
-            verbs.get(next(iter(self.causal)), "changing") if len(self.causal) == 1 else "changing"
-        )
+        verbs = {"mask": "masking", "replace": "replacing", "knock-out": "hiding"}
+        return verbs[self.kind]
 
 
 def moved_by(facts):
@@ -500,62 +595,101 @@ def moved_by(facts):
     return facts.moved
 
 
-@SHIFT.sentence("No word moved “<word:w>” more than <most> of the way between <a:*> and <b:*>[[.]]")
+@SHIFT.sentence("Nothing here moves “<word:w>” far toward <a:*> or <b:*>[[.]]")
 def shift_nothing(facts, said):
     moved = moved_by(facts)
-    assert moved.furthest < FAR
-    start, end = moved.toward(1.0)
-    assert moved.furthest <= float(said["most"]) < moved.furthest + 0.0101, "rounded up"
-    return {"word": moved.names[facts.at], "most": float(said["most"]), "a": start, "b": end}
+    assert abs(moved.share(moved.total)) < FAR
+    first, second = facts.regions
+    return {"word": moved.names[facts.at], "a": first, "b": second}
+
+
+@SHIFT.sentence("No single word moves “<word:w>”[[ toward <b:*>]][[ <far:far>]][[.]]")
+def shift_no_word(facts, said):
+    moved = moved_by(facts)
+    assert moved.top is None
+    far = None if facts.regions else "far"
+    return {"word": moved.names[facts.at], "b": moved.toward_end, "far": far}
 
 
 @SHIFT.sentence(
-    "“<source:w>” <verb:pulled|moved> “<word:w>” <share> of the way from <a:*> to <b:*>[[.]]",
-    "“<source:w>” <verb:pulled|moved> “<word:w>” by <share> toward <b:*>[[.]]",
+    "<names:*> get the most credit for moving “<word:w>”[[ toward <b:*>]], and alike[[.]]"
+)
+def shift_alike(facts, said):
+    """Words whose credits are printed alike: up to three of them, in the order of the text."""
+    moved = moved_by(facts)
+    assert len(moved.ties) > 1
+    names = joined([f"“{moved.names[n]}”" for n in moved.ties[:3]])
+    return {"names": names, "word": moved.names[facts.at], "b": moved.toward_end}
+
+
+def shift_top(facts):
+    """Return the numbers of a title with one first word."""
+    moved = moved_by(facts)
+    assert len(moved.ties) == 1
+    return moved, {"source": moved.names[moved.top], "word": moved.names[facts.at]}
+
+
+@SHIFT.sentence(
+    "“<source:w>” is credited most, but <how:masking|hiding> “<other:w>” moves “<word:w>” more[[.]]"
+)
+def shift_other(facts, said):
+    moved, one = shift_top(facts)
+    return one | {"how": moved.verb, "other": moved.names[moved.other]}
+
+
+@SHIFT.sentence(
+    "“<source:w>” gets the most credit for moving “<word:w>”, but <how:masking|hiding> it changes "
+    "<little:little>[[.]]"
+)
+def shift_little(facts, said):
+    moved, one = shift_top(facts)
+    assert moved.other is None
+    assert not moved.confirms
+    return one | {"how": moved.verb, "little": "little"}
+
+
+@SHIFT.sentence(
+    "“<source:w>” pulls “<word:w>” toward <b:*>[[.]]",
+    "“<source:w>” moves “<word:w>” <most:most|least>[[.]]",
 )
 def shift_strongest(facts, said):
-    moved = moved_by(facts)
-    assert not moved.entries
-    assert moved.whole is None or moved.furthest >= FAR
-    first = moved.strongest
-    if first is None:
-        return []
-    start, end = moved.toward(moved.effect[first])
-    one = {"source": moved.names[first], "word": moved.names[facts.at], "b": end}
-    one |= {"share": abs(moved.share(moved.effect[first]))}
-    one |= {"verb": "pulled" if facts.regions else "moved"}
-    return one | ({"a": start} if "a" in said else {})
+    moved, one = shift_top(facts)
+    assert moved.other is None
+    assert moved.confirms
+    assert ("b" in said) == bool(facts.regions)
+    return one | ({"b": moved.toward_end} if "b" in said else {"most": "most"})
 
 
-@SHIFT.sentence("<names:*> moved “<word:w>” most and alike, <share>[[ of <the:the> way]] each[[.]]")
-def shift_alike(facts, said):
-    """Words whose effects are printed alike: up to three of them, in the order of the text."""
+@SHIFT.sentence("The sentence moves it[[ by <share> of its length]]; that gap is <one:1> here.")
+def shift_length(facts, said):
     moved = moved_by(facts)
-    first = moved.share(moved.effect[moved.first(moved.effect)])
-    ties = [n for n in moved.sources if f"{moved.share(moved.effect[n]):.2f}" == f"{first:.2f}"]
-    assert len(ties) > 1
-    names = [f"“{moved.names[n]}”" for n in ties[:3]]
-    one = {"names": joined(names), "word": moved.names[facts.at], "share": abs(first)}
-    return one | {"the": "the" if moved.whole else None}
+    assert not facts.regions
+    return {"share": moved.size and abs(moved.total) / moved.size, "one": "1"}
 
 
 @SHIFT.sentence(
-    "<how:Masking|Replacing|Deleting> “<source:w>” moves “<word:w>” <most:most|least>, "
-    "<share> of the way[[.]]"
+    "The sentence moves it <share> of the way toward <b:*> (0 is <second:*>, 1 is <first:*>).",
+    "The sentence moves it by <share> toward <b:*>.",
 )
-def shift_of_one_kind(facts, said):
+def shift_in_all(facts, said):
     moved = moved_by(facts)
-    assert len(moved.causal) == 1
-    first = moved.first(moved.effect)
-    one = {"how": moved.verb.capitalize(), "source": moved.names[first], "most": "most"}
-    return one | {"word": moved.names[facts.at], "share": abs(moved.share(moved.effect[first]))}
+    one = {"share": abs(moved.share(moved.total)), "b": moved.toward_end}
+    ends = dict(zip(("first", "second"), facts.regions, strict=True))
+    return one | (ends if "first" in said else {})
 
 
-@SHIFT.sentence("Interventions disagree on what moved “<word:w>” most[[.]]")
-def shift_disagree(facts, said):
+@SHIFT.sentence(
+    "“<source:w>” adds <adds>; <how:masking|hiding> it takes <takes>"
+    "[[, <again:masking|hiding> “<other:w>” <more>]]."
+)
+def shift_adds(facts, said):
     moved = moved_by(facts)
-    assert moved.strongest is None
-    return {"word": moved.names[facts.at]}
+    adds, takes, other = moved.along(moved.credit), moved.along(moved.takes), moved.other
+    one = {"source": moved.names[moved.top], "adds": adds[moved.top], "how": moved.verb}
+    one |= {"takes": takes[moved.top], "again": None, "other": None, "more": None}
+    if other is not None:
+        one |= {"again": moved.verb, "other": moved.names[other], "more": takes[other]}
+    return one
 
 
 @SHIFT.sentence(
@@ -581,58 +715,6 @@ def shift_pair_between(facts, said):
     start, end = moved.toward(moved.total)
     one = {"here": moved.names[entry], "other": moved.replaced[entry], "a": start, "b": end}
     return one | {"word": moved.names[facts.at], "share": abs(moved.share(moved.total))}
-
-
-SPLIT = (
-    "the split credits “<again:w>” with <credit>[[, and “<best:w>” <most:most|least>, with "
-    "<best_credit>]]."
-)
-
-
-@SHIFT.sentence(
-    "<how:On average, changing|Changing|Masking> “<source:w>” moves it <share>[[ of the way]] "
-    f"toward <b:*>[[ (<low> to <high> by the kind of change)]]; {SPLIT}"
-)
-def shift_measured(facts, said):
-    moved = moved_by(facts)
-    first, best = moved.first(moved.effect), moved.first(moved.credit)
-    sign = np.sign(moved.effect[first])
-    several = [moved.share(one[first] * sign) for one in moved.causal.values()]
-    ends = (
-        {"low": min(several), "high": max(several)}
-        if len(several) > 1
-        else {"low": None, "high": None}
-    )
-    on_average = len(several) > 1 and moved.strongest is None
-    # What changing a word takes away, the text gains by it: the other way than the word pulled.
-    lost_toward = moved.toward(moved.effect[first])[0]
-    other = best if best != first else None
-    return {
-        "how": "On average, changing" if on_average else moved.verb.capitalize(),
-        "source": moved.names[first], "again": moved.names[first], "b": lost_toward,
-        "share": moved.share(abs(moved.effect[first])), **ends,
-        "credit": moved.share(moved.credit[first]),
-        "best": None if other is None else moved.names[other],
-        "most": None if other is None else "most",
-        "best_credit": None if other is None else moved.share(moved.credit[other]),
-    }  # fmt: skip
-
-
-@SHIFT.sentence(
-    "In all, the sentence moves “<word:w>” <share> of the way from <a:*> to <b:*>.",
-    "In all, the sentence moves “<word:w>” by <share> toward <b:*>.",
-)
-def shift_in_all(facts, said):
-    moved = moved_by(facts)
-    start, end = moved.toward(moved.total)
-    one = {"word": moved.names[facts.at], "share": abs(moved.share(moved.total)), "b": end}
-    return one | ({"a": start} if "a" in said else {})
-
-
-@SHIFT.sentence("It ends at <place>, where <second:*> is 0 and <first:*> is 1.")
-def shift_end(facts, said):
-    first, second = facts.regions
-    return {"place": moved_by(facts).end, "first": first, "second": second}
 
 
 @SHIFT.sentence(
@@ -698,61 +780,35 @@ def shift_alone(facts, said):
     return {}
 
 
-@SHIFT.sentence("Colored dots: the ends of the texts of <second:*> and <first:*>.")
-def shift_dots(facts, said):
-    first, second = facts.regions
-    return {"first": first, "second": second}
-
-
 @SHIFT.sentence(
-    "<how:Changing|Masking>: what is lost in separate runs (<kinds:*>[[: <range:mean and "
-    "range>]]).",
-    "<how:Changing|Masking>: what is lost in a separate run.",
+    "Bricks: <kind:contributions over all paths|direct contributions>, [[shares of the way, which "
+    "is <way> ]]units of the hidden state (completeness error <error>)."
 )
-def shift_runs(facts, said):
+def shift_bricks(facts, said):
     moved = moved_by(facts)
-    one = {"how": moved.verb.capitalize()}
-    if "kinds" in said:
-        one |= {"kinds": ", ".join(moved.causal), "range": OneOf([None, "mean and range"])}
-    assert ("kinds" in said) == (len(moved.causal) > 1)
-    return one
+    parts = moved.table.sum() + moved.start
+    if not moved.reads_directly:
+        parts = np.nansum(np.asarray(facts.decomposition.credit))
+    kind = "direct contributions" if moved.reads_directly else "contributions over all paths"
+    error = abs(parts - moved.total) / moved.length
+    return {"kind": kind, "way": moved.whole, "error": error}
 
 
-@SHIFT.sentence(
-    "Bars: [[shares of the way, which is <way> ]]units of the hidden state; split: contributions "
-    "over all paths, which sum to <sum> (completeness error <error>).",
-    "Gray bars: contributions, which sum to <sum> (completeness error <error>); marks: effects of "
-    "changing a word[[; ρ: rank correlation of both <rho:(Spearman)>]].",
+@SHIFT.sentence("The bricks sum to the gap between both ends[[, <zoom> times as large]].")
+def shift_gap(facts, said):
+    """The enlargement is that of the bricks in the figure, which another test measures."""
+    return {"zoom": said["zoom"] and OneOf([read_number(said["zoom"])[0]])}
+
+
+@SHIFT.sentence("The line beside a brick is what <how:masking|hiding> its word takes.")
+def shift_lines(facts, said):
+    return {"how": moved_by(facts).verb}
+
+
+SHIFT.words(
+    "Dotted: the regions, as far apart as each layer has them.",
+    "Gray words come later: they are not read.",
 )
-def shift_bars(facts, said):
-    moved = moved_by(facts)
-    error = abs(np.nansum(np.asarray(facts.decomposition.credit)) - moved.total) / moved.length
-    one = {"error": error, "sum": moved.share(moved.total) if "way" in said else moved.total}
-    one |= (
-        {"way": moved.whole or None}
-        if "way" in said
-        else {"rho": None if len(moved.sources) < 6 else "(Spearman)"}
-    )
-    return one
-
-
-@SHIFT.sentence(
-    "Bars: shares of the way, which is <way> units of the hidden state; read: direct "
-    "parts, which sum to <sum> (completeness error <error>)."
-)
-def shift_read_bars(facts, said):
-    moved = moved_by(facts)
-    error = abs(moved.table.sum() + moved.start - moved.total) / moved.length
-    return {"way": moved.whole, "sum": moved.share(moved.total), "error": error}
-
-
-@SHIFT.sentence(
-    "Path: the word as it enters each layer and at the end, projected on the direction of the "
-    "shift and on the direction orthogonal to it along which the paths extend most (<share> of the "
-    "rest)."
-)
-def shift_path(facts, said):
-    return {"share": facts.plane.explained}
 
 
 @SHIFT.sentence(
@@ -797,27 +853,23 @@ def shift_patched(facts, said):
     return {}
 
 
-SHIFT.words(
-    "What is lost by changing each word", "What is lost by masking each word", "Over all paths",
-    "By word and layer", "Directly, by head", "Directly, by layer", "Residual stream",
-    "Between the regions", "Direct effect", "lost by changing it (mean)",
-    "lost by masking it", "credited by the split", "read from it", "↓ back",
-)  # fmt: skip
+SHIFT.words("Directly, by head", "Directly, by layer", "Residual stream", "Between the regions")
+SHIFT.words("Direct effect", "static", "output", "here", "alone", "adds", "masked", "hidden", "gap")
 
 
-@SHIFT.sentence("The path of “<word:w>” through the layers")
-def shift_path_title(facts, said):
-    return {"word": facts.word}
+SHIFT.words("in the reference", "itself", "1 other")
 
 
-SHIFT.words("static", "here", "alone")
-
-
-@SHIFT.sentence("layer <layer>", "with “<other:w>”")
+@SHIFT.sentence("[[here ]]with “<other:w>”")
 def shift_places(facts, said):
-    """What the path is labeled with: some layer, the one the others are counted from."""
-    one = {"layer": OneOf(range(len(facts.decomposition.value)))}
-    one |= {"other": OneOf(moved_by(facts).replaced)}
+    return {"other": OneOf(moved_by(facts).replaced)}
+
+
+@SHIFT.sentence("<word:one>", "<count:i> others", "× <zoom>")
+def shift_labels(facts, said):
+    """The names of bricks; how much they are enlarged, another test measures."""
+    one = {"word": OneOf(moved_by(facts).raised), "count": OneOf(range(2, len(facts.words)))}
+    one["zoom"] = OneOf([read_number(said["zoom"])[0]]) if "zoom" in said else None
     return {name: one[name] for name in said}
 
 
@@ -843,21 +895,6 @@ def shift_word_correlations(facts, said):
     return {"count": len(rows), "kinds": ", ".join(f"{k} {x:.2f}" for k, x in rhos.items())}
 
 
-@SHIFT.sentence("← 0: <start:*>", "1: <end:*> →", "↑ toward <end:*>", "↓ toward <start:*>")
-def shift_ends(facts, said):
-    first, second = facts.regions or ["here", moved_by(facts).without]
-    return {name: {"start": second, "end": first}[name] for name in said}
-
-
-@SHIFT.sentence("<mark:○|□|△|◇> <kind:*>[[, ρ <rho>]]")
-def shift_marks(facts, said):
-    moved = moved_by(facts)
-    marks = dict(zip("○□△◇", ("mask", "replace", "knock-out", "delete"), strict=True))
-    kind, rows = marks[said["mark"]], moved.sources
-    rho = spearman(moved.credit[rows], moved.causal[kind][rows]) if len(rows) >= 6 else None
-    return {"mark": said["mark"], "kind": kind, "rho": rho}
-
-
 @SHIFT.sentence("ρ <rho>")
 def shift_rho(facts, said):
     by_head = moved_by(facts).table.sum(-1).ravel()
@@ -875,37 +912,58 @@ def shift_rho_line(facts, said):
     return one | {"total": None if total is None else spearman(by_head, total.ravel())}
 
 
-@SHIFT.sentence("what moved “<word:w>”[[ toward <first:*>, from <second:*>]]")
-def shift_title(facts, said):
-    first, second = facts.regions or (None, None)
-    return {"word": facts.word, "first": first, "second": second}
-
-
 @SHIFT.sentence(
-    "source mean effect mask replace knock-out delete all paths value routing",
-    "source mask all paths value routing",
+    "adds masked replaced hidden deleted", "adds masked", "adds hidden replaced deleted"
 )
 def shift_columns(facts, said):
     kinds = ["mask", "replace", "knock-out", "delete"]
-    assert [*facts.causal] in (kinds, ["mask"])
+    assert [*facts.causal] in (kinds, ["mask"], ["knock-out", "replace", "delete"])
     return {}
 
 
-@SHIFT.sentence("<row:r>")
+@SHIFT.sentence("<word:one>[[ <bar:bar>]] <adds> <numbers:nums>")
 def shift_row(facts, said):
-    """A row of the table: the word, its effects, what it contributes, value and routing."""
-    words, moved = said["row"].split(), moved_by(facts)
-    rows = [n for n, word in enumerate(facts.words) if word == words[0]]
-    split = facts.decomposition
-    for n in rows:
-        numbers = [*(one[n] for one in moved.causal.values()), moved.credit[n]]
-        numbers = [moved.effect[n], *numbers] if len(moved.causal) > 1 else numbers
-        numbers += [moved.by_word(part.sum((0, 1)))[n] for part in (split.value, split.routing)]
-        numbers = [x for x in numbers if x == x]
-        right = len(numbers) == len(words) - 1
-        if right and all(map(agrees, words[1:], numbers)):
-            return {"row": said["row"]}
-    return []
+    """A row of the table: the word, its bar, what it adds, and what each change of it takes."""
+    moved = moved_by(facts)
+    adds = moved.along(moved.parts)
+    if said["word"] not in moved.raised:
+        return []
+    n = moved.raised.index(said["word"])
+    numbers = [moved.along(one)[n] for one in moved.causal.values()]
+    right = all(map(agrees, said["numbers"].split(), numbers))
+    longest = max(abs(adds[k]) for k in moved.sources)
+    assert abs(len(said["bar"] or "") - 20 * abs(adds[n]) / longest) <= 0.51
+    one = {"word": said["word"], "adds": adds[n], "bar": said["bar"]}
+    return one | {"numbers": said["numbers"] if right else str(numbers)}
+
+
+@SHIFT.sentence("<name:others|the gap> <number>")
+def shift_row_of_sums(facts, said):
+    moved = moved_by(facts)
+    adds, gap = moved.along(moved.parts), abs(moved.share(moved.total))
+    shown = [n for n in moved.sources if abs(adds[n]) >= 0.02 * gap]
+    rest = sum(adds) - sum(adds[n] for n in shown)
+    return {"name": said["name"], "number": gap if said["name"] == "the gap" else rest}
+
+
+@SHIFT.sentence("<second:*> 0 <line:line> 1 <first:*>")
+def shift_line(facts, said):
+    """Both ends on the way, each within one letter of its place."""
+    first, second = facts.regions
+    here, other = np.asarray(facts.place)[:, -1]
+    low, high = min(0.0, here, other), max(1.0, here, other)
+    line = said["line"]
+    for mark, place in (("●", here), ("○", other)):
+        assert mark in line
+        assert abs(line.index(mark) - (place - low) / (high - low) * (len(line) - 1)) <= 1
+    return {"first": first, "second": second, "line": line}
+
+
+@SHIFT.sentence("<a:alone|here> <b:alone|here>")
+def shift_names_of_ends(facts, said):
+    here, other = np.asarray(facts.place)[:, -1]
+    names = ("alone", "here") if other <= here else ("here", "alone")
+    return dict(zip("ab", names, strict=True))
 
 
 @SHIFT.sentence(
@@ -927,26 +985,12 @@ def shift_sum_line(facts, said):
 SHIFT_TABLE = Patterns()  # stands in a terminal alone
 
 
-@SHIFT_TABLE.sentence(
-    "by mean effect by <parts:all paths|direct parts> by raw attention by rollout"
-)
-def shift_rankings(facts, said):
-    return {"parts": "direct parts" if moved_by(facts).reads_directly else "all paths"}
-
-
-@SHIFT_TABLE.sentence("<ranked:words>")
-def shift_ranked(facts, said):
-    """A row of the rankings: the words in this place, of each of them."""
+@SHIFT_TABLE.sentence("first words by <kind:raw attention|rollout>: <words:*>")
+def shift_first_words(facts, said):
     moved = moved_by(facts)
-    sign = 1 if moved.total > 0 else -1
-    columns = []
-    parts = (moved.direct if moved.reads_directly else moved.credit) * sign
-    for numbers in (moved.effect * sign, parts, facts.raw_attention, facts.rollout):
-        least = 1e-6 * max(abs(numbers[n]) for n in moved.sources)
-        order = sorted(moved.sources, key=lambda n: -numbers[n])
-        columns.append([moved.names[n] for n in order if abs(numbers[n]) > least][:5])
-    rows = [" ".join(one[place] for one in columns if place < len(one)) for place in range(5)]
-    return {"ranked": OneOf(rows)}
+    scores = facts.rollout if said["kind"] == "rollout" else facts.raw_attention
+    order = sorted(moved.sources, key=lambda n: -scores[n])[:5]
+    return {"kind": said["kind"], "words": ", ".join(moved.raised[n] for n in order)}
 
 
 @SHIFT.sentence(
@@ -959,22 +1003,17 @@ def shift_stream_line(facts, said):
     return dict(zip(names, parts, strict=True)) | {"total": facts.residual_stream.total}
 
 
-@SHIFT.sentence("place from <second:*> (0) to <first:*> (1), by layer and at the end: <path:*>")
-def shift_path_line(facts, said):
-    first, second = facts.regions
-    words = said["path"].split()
-    right = len(words) == len(facts.path) and all(map(agrees, words, facts.path))
-    return {"first": first, "second": second, "path": said["path"] if right else str(facts.path)}
-
-
-@SHIFT.sentence(
-    "distance before and after, in units of theirs: to <first:*> <a> and <b>, to "
-    "<second:*> <c> and <d>"
-)
-def shift_distances(facts, said):
-    first, second = facts.regions
-    (a, c), (b, d) = facts.distances[0], facts.distances[-1]
-    return {"first": first, "second": second, "a": a, "b": b, "c": c, "d": d}
+@SHIFT.sentence("place by layer and at the end, <name:*>: <path:*>")
+def shift_place_line(facts, said):
+    moved, words = moved_by(facts), said["path"].split()
+    rails = [] if facts.rails is None else zip(facts.regions, facts.rails, strict=True)
+    known = dict([("here", facts.place[0]), (moved.without, facts.place[1]), *rails])
+    places = known[said["name"]]
+    right = len(words) == len(places) and all(
+        word == "–" if place != place else agrees(word, place)
+        for word, place in zip(words, places, strict=True)
+    )
+    return {"name": said["name"], "path": said["path"] if right else str(places)}
 
 
 @SHIFT.sentence("ShiftResult('<word:*>' in '<text:*>': <total>, completeness error <error>)")

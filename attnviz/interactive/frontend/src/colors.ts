@@ -26,8 +26,11 @@ const STOPS = {
   neutral: 
     "ffffff9a9a9a",
   neutral_dark: 
-    "0101018f8f8f",
+    "14161a9a9a9a",
 };
+// Of dark pages, as `_on_ground` of attnviz.figures.style: brighter than the ground by what turns the darkest color into it.
+const ON_GROUND: Partial<Record<MapName, number>> = { oslo: 0, berlin: 127 };
+const NIGHT = [0x14, 0x16, 0x1a];
 export type MapName = keyof typeof STOPS;
 
 const tables = new Map<MapName, Uint8Array>();
@@ -44,6 +47,14 @@ export function palette(name: MapName): Uint8Array {
     const [a, b] = [stops[3 * low + channel], stops[3 * low + 3 + channel]];
     return Math.round(a + (b - a) * (at - low));
   });
+  const darkest = ON_GROUND[name];
+  if (darkest !== undefined) {
+    const [low, light] = [table.slice(3 * darkest, 3 * darkest + 3), table.slice()];
+    light.forEach((value, n) => {
+      const [base, from] = [NIGHT[n % 3], low[n % 3]];
+      table[n] = Math.round(base + (255 - base) * Math.max(0, (value - from) / (255 - from)));
+    });
+  }
   tables.set(name, table);
   return table;
 }
@@ -89,7 +100,7 @@ export function isDark(scale: Scale, value: number): boolean {
 }
 
 // The cycle of attnviz.figures.style.
-export const CYCLE = [
+const CYCLE = [
   "#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0",
   "#4fa3d1", "#b0653a", "#7d8f2f", "#c77fb0", "#5b4a42", "#1f6f5c",
 ];
@@ -104,20 +115,38 @@ export interface Theme {
   ink: string;
   muted: string;
   faint: string;
-  accent: string;
+  /** Only what the title says, always with a second sign. */
+  claim: string;
+  /** The patch of a picture that looks; the first of two sides. */
+  query: string;
+  /** A verdict that is not "verified". */
+  alarm: string;
   weights: MapName;
   /** Of weights that say little about the text. */
   neutral: MapName;
   signed: MapName;
   /** The color of masked cells, as four bytes. */
   masked: number[];
+  /** Of several heads: the cycle, without the color of a claim. */
   lines: string[];
+  roles: Record<Role, string>;
 }
+/** What heads do, each in one color on every page. */
+export type Role = "previous" | "next" | "same" | "induction" | "itself" | "first" | "special" | "punctuation" | "retrieval" | "mover" | "inhibition";
+const ROLES: Record<Role, string> = {
+  previous: "#24508f", next: "#6fb1e0", same: "#e0b83a", induction: "#1f8a73", itself: "#1a1a1a", first: "#c8c8c8", special: "#9a9a9a",
+  punctuation: "#8a6fb0", retrieval: "#7a1f6a", mover: "#c77fb0", inhibition: "#6b5a52",
+};
+const ROLES_ON_DARK: Record<Role, string> = {
+  previous: "#4f86d6", next: "#a8d4f2", same: "#e0b83a", induction: "#5cc4ab", itself: "#ececec", first: "#565a63", special: "#85888f",
+  punctuation: "#b9a2dd", retrieval: "#c06bb0", mover: "#e5a8d2", inhibition: "#b3a098",
+};
+const withoutRed = (cycle: string[]) => cycle.filter((_, n) => n !== 1);
 export const LIGHT: Theme = {
-  dark: false, ground: "#ffffff", ink: "#1a1a1a", muted: "#5c5c5c", faint: "#d5d5dd",
-  accent: "#d1495b", weights: "devon_r", neutral: "neutral", signed: "vik", masked: [238, 238, 242, 255], lines: CYCLE,
+  dark: false, ground: "#ffffff", ink: "#1a1a1a", muted: "#5c5c5c", faint: "#d5d5dd", claim: "#c4122f", query: "#d9720f", alarm: "#b00020",
+  weights: "devon_r", neutral: "neutral", signed: "vik", masked: [238, 238, 242, 255], lines: withoutRed(CYCLE), roles: ROLES,
 };
 export const DARK: Theme = {
-  dark: true, ground: "#14161a", ink: "#ececec", muted: "#a6a8ad", faint: "#3b3f47",
-  accent: "#ff7d8c", weights: "oslo", neutral: "neutral_dark", signed: "berlin", masked: [52, 54, 58, 255], lines: LIGHTER,
+  dark: true, ground: "#14161a", ink: "#ececec", muted: "#a6a8ad", faint: "#3b3f47", claim: "#ff6f85", query: "#f0a04b", alarm: "#ff6b6b",
+  weights: "oslo", neutral: "neutral_dark", signed: "berlin", masked: [36, 39, 45, 255], lines: withoutRed(LIGHTER), roles: ROLES_ON_DARK,
 };

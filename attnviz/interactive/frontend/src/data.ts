@@ -83,6 +83,15 @@ export interface Layer {
   exact: (Exact | null)[];
   /** The output of the attention, if the page has it. */
   output?: Codes;
+  /** What each head shows in a short text, as its figure says. */
+  found?: Found[];
+}
+/** What a head shows: the sentence of its figure, the words that it is about, and the rule that it follows with the weight of such keys. */
+export interface Found {
+  title: string | null;
+  cell: [query: number, key: number] | null;
+  family?: string;
+  share?: number;
 }
 export interface Pooled {
   cell: number;

@@ -11,6 +11,7 @@ import { scatter, type Acts } from "./explorer/scatter";
 import { tooltip } from "./tooltip";
 
 const HELP = "Each dot is a head. Click one to see what it reads and writes; arrow keys move in the grid.";
+const PASSED = 1000; // milliseconds
 const [ACROSS, UP] = ["previous", "induction"]; // statistics on the axes at first
 
 export function explore(root: HTMLElement, payload: Payload): void {
@@ -43,6 +44,8 @@ export function explore(root: HTMLElement, payload: Payload): void {
   } });
 
   let state: State = { ...start(payload), role: null };
+  const begun = state.head;
+  let changed = -Infinity;
   const read = () => {
     const wanted = named(location.hash);
     return heads.findIndex(({ name }) => name === wanted);
@@ -53,11 +56,14 @@ export function explore(root: HTMLElement, payload: Payload): void {
     for (const part of [known, plot, squares, shown]) part.follow(state);
     const { name, looks } = heads[state.head];
     jump.textContent = `Head ${name}${looks ? `: ${looks}` : ""} ↓`;
-    if (isNew) remember(name);
+    if (isNew && read() !== state.head) remember(name);
   }
+  /** Make a head an entry of the browser's history, unless the one before was only passed on the way. */
   function remember(name: string): void {
+    const how = performance.now() - changed > PASSED ? "pushState" : "replaceState";
+    changed = performance.now();
     try {
-      history.replaceState(null, "", `#${encodeURIComponent(name)}`);
+      history[how](null, "", `#${encodeURIComponent(name)}`);
     } catch {
       // a sandboxed frame cannot change its address
     }
@@ -85,7 +91,7 @@ export function explore(root: HTMLElement, payload: Payload): void {
   follow(first < 0 ? state : { ...state, head: first });
   night.addEventListener("change", paint);
   addEventListener("hashchange", () => {
-    const head = read();
+    const head = location.hash ? read() : begun;
     if (head >= 0) follow({ ...state, head });
   });
 }

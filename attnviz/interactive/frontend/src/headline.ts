@@ -194,7 +194,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
               if (line.words[n]!.classList.contains("frame")) pen.frame(left + x, y + 2, w, ROW - 4, theme.faint, 0.5);
               else pen.text(literal(line.units.labels[n]), left + x + w / 2, y + ROW / 2, { size, fill: letters || (line.units.special[n] ? theme.muted : theme.ink), align: "center" });
               const marked = spread.token ?? (chosen?.side === line.side ? chosen.position : -1);
-              if (line.units.of[marked] === n) pen.frame(left + x, y + 2, w, ROW - 4, theme.accent, 1.5);
+              if (line.units.of[marked] === n) pen.frame(left + x, y + 2, w, ROW - 4, theme.ink, 1.5);
             }
             start += heights[k];
           });

@@ -3,7 +3,7 @@
 import { isDark, type Scale, type Theme } from "./colors";
 import type { Marks } from "./maps";
 import { measure, type Pen } from "./pen";
-import { clamp, inside, paint, scaleAt, type Box } from "./scene";
+import { clamp, inside, outline, paint, scaleAt, type Box } from "./scene";
 import { brief, clip, literal } from "./text";
 
 export interface Plan {
@@ -32,15 +32,19 @@ export interface Plan {
   splits?: number[];
   /** The first generated row and column. */
   generated?: { row: number | null; column: number | null };
+  /** Height of the arcs above the labels of the columns, in place of their name. */
+  crown?: number;
 }
 export interface Matrix {
   cells: Box;
   /** Including labels. */
   box: Box;
-  /** `above`: the height of what has scrolled out of the window. */
-  draw(pen: Pen, row: number | null, column: number | null, above: number): void;
+  /** `above`: the height of what has scrolled out of the window. `claim`: the row and the column that the title is about. */
+  draw(pen: Pen, row: number | null, column: number | null, above: number, claim?: [row: number, column: number] | null): void;
   at(x: number, y: number): { row?: number; column?: number } | null;
   center(row: number | null, column: number | null): [number, number];
+  /** The top of the label of a column. */
+  top(column: number): [number, number];
 }
 
 const NAME = 18; // pixels of height of the name of the columns
@@ -49,6 +53,7 @@ export const LOWEST = 5.5; // px; smallest cell of a map that is fitted into the
 
 export function matrix(plan: Plan): Matrix {
   const { theme, scale } = plan;
+  const upper = plan.crown || NAME; // above the labels of the columns
   const [R, C] = [plan.rows.length, plan.columns.length];
   const [rows, columns] = [plan.rows.map(literal), plan.columns.map(literal)];
   const widest = (labels: string[], size: number) => labels.reduce((most, label) => Math.max(most, measure(label, size, true)), 0);
@@ -60,19 +65,21 @@ export function matrix(plan: Plan): Matrix {
     const turned = widest(columns, size(cw)) > cw - 4;
     return { cw, turned, over: 8 + (turned ? Math.min(110, widest(columns, size(cw))) : size(cw) + 2) };
   };
-  const fitting = plan.flat ?? Math.max(LOWEST, ((plan.tallest ?? Infinity) - NAME - labelled(across).over) / R);
+  const fitting = plan.flat ?? Math.max(LOWEST, ((plan.tallest ?? Infinity) - upper - labelled(across).over) / R);
   const { cw, turned, over } = labelled(plan.flat ? across : Math.min(across, fitting)); // over: the height of the labels
   const ch = plan.flat ?? cw;
   const [small, wide] = [size(ch), size(cw)];
-  const cells = { x: plan.x + left, y: plan.y + NAME + over, w: cw * C, h: ch * R };
-  const box = { x: plan.x, y: plan.y, w: left + cells.w, h: cells.h + NAME + over };
+  const cells = { x: plan.x + left, y: plan.y + upper + over, w: cw * C, h: ch * R };
+  const box = { x: plan.x, y: plan.y, w: left + cells.w, h: cells.h + upper + over };
   const picture = paint(plan.values, R, C, scale, plan.threshold, plan.marks);
   const numbered = cw >= 30 && ch >= 17;
   const hatched = cw >= 8 && ch >= 8;
   const smallest = Math.max(plan.threshold, scale.low < 0 ? 0.005 : Math.max(0.005, 1 / C)); // number written
   let lowered = 0; // pixels, so that the labels of the columns stay in the window
+  let claimed: [number, number] | null = null;
 
-  function draw(pen: Pen, row: number | null, column: number | null, above: number): void {
+  function draw(pen: Pen, row: number | null, column: number | null, above: number, claim: [number, number] | null = null): void {
+    claimed = claim;
     lowered = clamp(above - cells.y + over, 0, cells.h - ch);
     pen.image(picture, [0, 0, C, R], cells.x, cells.y, cells.w, cells.h);
     if (hatched) hatch(pen);
@@ -84,9 +91,10 @@ export function matrix(plan: Plan): Matrix {
     brackets(pen);
     rowLabels(pen, row);
     const [x, y] = [cells.x + (column ?? 0) * cw, cells.y + (row ?? 0) * ch];
-    if (row !== null) pen.frame(cells.x, y, cells.w, ch, theme.accent, column === null ? 1.5 : 0.75);
-    if (column !== null) pen.frame(x, cells.y, cw, cells.h, theme.accent, row === null ? 1.5 : 0.75);
-    if (row !== null && column !== null) pen.frame(x, y, cw, ch, theme.accent, 2);
+    if (row !== null) pen.frame(cells.x, y, cells.w, ch, theme.ink, column === null ? 1.5 : 0.75);
+    if (column !== null) pen.frame(x, cells.y, cw, cells.h, theme.ink, row === null ? 1.5 : 0.75);
+    if (row !== null && column !== null) outline(pen, theme, { x, y, w: cw, h: ch });
+    if (claimed) outline(pen, theme, { x: cells.x + claimed[1] * cw, y: cells.y + claimed[0] * ch, w: cw, h: ch }, 1.5, theme.claim);
     columnLabels(pen, column);
   }
   /** Mark the text that the model generated. */
@@ -128,19 +136,19 @@ export function matrix(plan: Plan): Matrix {
       }
     }
   }
-  const ink = (pointed: boolean, found: boolean | undefined) => (pointed || found ? theme.accent : theme.ink);
+  const isBold = (side: 0 | 1, n: number, pointed: number | null) => n === pointed || n === claimed?.[side] || Boolean(side ? plan.found?.column(n) : plan.found?.row(n));
   function rowLabels(pen: Pen, row: number | null): void {
     const room = left - 22;
     if (plan.blocks && ch < SMALLEST) blockLabels(pen, row);
     else every(R, ch, row, (r) => {
-      const text = clip(rows[r], room, (some) => measure(some, small, r === row));
-      const fill = ink(r === row, plan.found?.row(r));
-      pen.text(text, cells.x - 6, cells.y + (r + 0.5) * ch, { size: small, fill, align: "right", bold: r === row });
+      const bold = isBold(0, r, row);
+      const text = clip(rows[r], room, (some) => measure(some, small, bold));
+      pen.text(text, cells.x - 6, cells.y + (r + 0.5) * ch, { size: small, fill: r === claimed?.[0] ? theme.claim : theme.ink, align: "right", bold });
     });
     pen.text(plan.yName, plan.x + 6, cells.y + cells.h / 2, { size: 11, fill: theme.muted, align: "center", turned: true });
   }
   function blockLabels(pen: Pen, row: number | null): void {
-    const write = (text: string, at: number, bold: boolean) => pen.text(text, cells.x - 6, cells.y + at * ch, { size: 11, fill: ink(bold, false), align: "right", bold });
+    const write = (text: string, at: number, bold: boolean) => pen.text(text, cells.x - 6, cells.y + at * ch, { size: 11, fill: theme.ink, align: "right", bold });
     for (const { name, from, to } of plan.blocks!) {
       const middle = (from + to) / 2;
       if (row === null || Math.abs(row + 0.5 - middle) * ch > 12) write(name, middle, false);
@@ -150,13 +158,14 @@ export function matrix(plan: Plan): Matrix {
   function columnLabels(pen: Pen, column: number | null): void {
     const y = cells.y + lowered;
     if (lowered) pen.rect(cells.x, y - over, cells.w, over, theme.ground, 0.92);
-    else pen.text(plan.xName, cells.x, plan.y + NAME / 2, { size: 11, fill: theme.muted });
+    else if (!plan.crown) pen.text(plan.xName, cells.x, plan.y + NAME / 2, { size: 11, fill: theme.muted });
     every(C, cw, column, (c) => {
-      const text = clip(columns[c], turned ? over - 8 : cw - 2, (some) => measure(some, wide, c === column));
-      const fill = ink(c === column, plan.found?.column(c));
+      const bold = isBold(1, c, column);
+      const text = clip(columns[c], turned ? over - 8 : cw - 2, (some) => measure(some, wide, bold));
+      const how = { size: wide, fill: c === claimed?.[1] ? theme.claim : theme.ink, bold };
       const x = cells.x + (c + 0.5) * cw;
-      if (turned) pen.text(text, x, y - 5, { size: wide, fill, turned, bold: c === column });
-      else pen.text(text, x, y - 5 - wide / 2, { size: wide, fill, align: "center", bold: c === column });
+      if (turned) pen.text(text, x, y - 5, { ...how, turned });
+      else pen.text(text, x, y - 5 - wide / 2, { ...how, align: "center" });
     });
   }
   function at(x: number, y: number): { row?: number; column?: number } | null {
@@ -171,7 +180,11 @@ export function matrix(plan: Plan): Matrix {
     const x = column === null ? cells.x - 12 : cells.x + (column + 0.5) * cw;
     return [x, row === null ? cells.y + lowered - 10 : cells.y + (row + 0.5) * ch];
   }
-  return { cells, box, draw, at, center };
+  function top(column: number): [number, number] {
+    const high = turned ? Math.min(over - 8, measure(columns[column], wide, true)) : wide;
+    return [cells.x + (column + 0.5) * cw, cells.y - 7 - high];
+  }
+  return { cells, box, draw, at, center, top };
 }
 
 function size(cell: number): number {

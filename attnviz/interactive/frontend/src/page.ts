@@ -47,6 +47,8 @@ export interface View {
   destroy(): void;
 }
 
+const headOf = ({ stack, layer, heads }: State) => `${stack} ${layer}.${heads}`;
+
 export function mount(root: HTMLElement, source: Source, options: Options = {}): View {
   const { payload } = source;
   const start = startOf(payload);
@@ -63,6 +65,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   let colored = 0;
   let inner = 0;
   let written = -Infinity;
+  let touched = ""; // the head that a reader has pointed at
   let ready: Promise<void> = Promise.resolve();
 
   const night = matchMedia("(prefers-color-scheme: dark)");
@@ -81,7 +84,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   const bars = controls(payload, explains, () => theme().lines, { change, next, save: (kind) => keep(kind), tell: announce });
   const foot = footer(payload);
   const press = (word: Word) => change(pressed(word, state));
-  const title = headline(payload, foot.verdict, why.node, { point: hover, press });
+  const title = headline(payload, foot.verdict, why.node, { point: pointWord, press });
   const seen = picture(payload.results, { ready: () => look && build(look), point: hover, press });
   root.classList.add("attnviz");
   root.replaceChildren(...title.nodes, bars.node, el("div", { class: "body" }, seen.node, stage), notice, foot.node);
@@ -91,10 +94,24 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     const merged = { ...state, ...changed };
     if ("stack" in changed && changed.stack !== before.stack) merged.range = null;
     state = sound(merged, payload);
-    if (options.hash) remember();
+    if (options.hash && before.view !== state.view) open(before);
+    else if (options.hash) remember();
     if (JSON.stringify(selection(before)) !== JSON.stringify(selection(state))) options.onselect?.(selection(state));
     if (before.view !== state.view) at = null;
     refresh();
+  }
+  /** Make the new view an entry of the browser's history, after the one that it follows. */
+  function open(before: State): void {
+    clearTimeout(writing);
+    store("replaceState", before);
+    store("pushState", state);
+  }
+  function store(how: "replaceState" | "pushState", some: State): void {
+    try {
+      history[how](null, "", `#${write(some, start)}`);
+    } catch {
+      // a sandboxed frame cannot change its address
+    }
   }
   /** Write the state into the address; browsers limit the rate to a few times per second. */
   function remember(): void {
@@ -105,11 +122,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
       return;
     }
     written = performance.now();
-    try {
-      history.replaceState(null, "", `#${write(state, start)}`);
-    } catch {
-      // a sandboxed frame cannot change its address
-    }
+    store("replaceState", state);
   }
   function refresh(): void {
     const dark = theme().dark;
@@ -135,7 +148,8 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     stage.hidden = false;
     const [width, height] = [roomy(), tall()];
     inner = innerHeight;
-    scene = VIEWS[view]({ look, theme: theme(), width, height, found: isFound });
+    const shown = headOf(look.state);
+    scene = VIEWS[view]({ look, theme: theme(), width, height, found: isFound, touched: () => touched === shown });
     if (!scene) offer(notice, look, look.state, false, change);
     stage.hidden = scene === null;
     color();
@@ -172,6 +186,17 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     hovered = word;
     color();
   }
+  /** Point at a word of the text; the view of a head shows its row or its column. */
+  function pointWord(word: Word | null): void {
+    hover(word);
+    if (state.view !== "head" || !scene || !look) return;
+    const unit = word && (word.side === "key" ? look.columns : look.rows).units.of[word.position];
+    const spot: Spot | null = unit === null ? null : { part: "matrix", [word!.side === "key" ? "column" : "row"]: unit };
+    at = spot && scene.place(spot) ? spot : null;
+    if (at) touched = headOf(state);
+    tip.hide();
+    draw();
+  }
   function draw(): void {
     if (!scene) return;
     const fine = canvas.width / parseFloat(canvas.style.width);
@@ -182,6 +207,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   function point(to: Spot | null, x: number, y: number): void {
     if (JSON.stringify(to) !== JSON.stringify(at)) {
       at = to;
+      if (to && state.view === "head") touched = headOf(state);
       cancelAnimationFrame(frame);
       frame = requestAnimationFrame(draw);
     }
@@ -227,6 +253,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
 
   const stop = pointing({ root, canvas, sizes, change, point, state: () => state, at: () => at, scene: () => scene, page: Boolean(options.hash) });
   const onhash = () => {
+    clearTimeout(writing);
     at = null;
     state = read(location.hash, payload);
     refresh();

@@ -16,6 +16,8 @@ export interface Pen {
   line(x1: number, y1: number, x2: number, y2: number, stroke: string, width?: number): void;
   /** A curve with horizontal ends. */
   curve(x1: number, y1: number, x2: number, y2: number, stroke: string, width: number, opacity: number): void;
+  /** An arch between two points, with vertical ends, that rises by `height` above their middle. */
+  arch(x1: number, y1: number, x2: number, y2: number, height: number, stroke: string, width: number): void;
   /** A filled polygon. */
   area(points: [number, number][], fill: string): void;
   /** Text centered vertically on y; `text` is literal. */
@@ -38,11 +40,11 @@ export function measure(text: string, size = 12, bold = false): number {
 }
 
 /** Wrap a text into lines of a maximum width. */
-export function wrap(text: string, width: number, size: number): string[] {
+export function wrap(text: string, width: number, size: number, bold = false): string[] {
   const lines = [""];
   for (const word of text.split(" ")) {
     const longer = `${lines[lines.length - 1]} ${word}`.trim();
-    if (measure(longer, size) <= width) lines[lines.length - 1] = longer;
+    if (!lines[lines.length - 1] || measure(longer, size, bold) <= width) lines[lines.length - 1] = longer;
     else lines.push(word);
   }
   return lines;
@@ -73,6 +75,13 @@ export class CanvasPen implements Pen {
     this.stroke(stroke, width, opacity, () => {
       this.to.moveTo(x1, y1);
       this.to.bezierCurveTo(middle, y1, middle, y2, x2, y2);
+    });
+  }
+  arch(x1: number, y1: number, x2: number, y2: number, height: number, stroke: string, width: number): void {
+    const rise = (4 / 3) * height;
+    this.stroke(stroke, width, 1, () => {
+      this.to.moveTo(x1, y1);
+      this.to.bezierCurveTo(x1, y1 - rise, x2, y2 - rise, x2, y2);
     });
   }
   area(points: [number, number][], fill: string): void {
@@ -140,6 +149,10 @@ export class SvgPen implements Pen {
     const [a, b, c, m, e] = [x1, y1, x2, (x1 + x2) / 2, y2].map((each) => Math.round(each * 10) / 10);
     const d = `M${a},${b}C${m},${b} ${m},${e} ${c},${e}`;
     this.add("path", { d, stroke, "stroke-width": width, opacity, fill: "none" });
+  }
+  arch(x1: number, y1: number, x2: number, y2: number, height: number, stroke: string, width: number): void {
+    const [a, b, c, d, up, down] = [x1, y1, x2, y2, y1 - (4 / 3) * height, y2 - (4 / 3) * height].map((each) => Math.round(each * 10) / 10);
+    this.add("path", { d: `M${a},${b}C${a},${up} ${c},${down} ${c},${d}`, stroke, "stroke-width": width, fill: "none" });
   }
   area(points: [number, number][], fill: string): void {
     this.add("polygon", { points: points.map(([x, y]) => `${Math.round(x * 10) / 10},${Math.round(y * 10) / 10}`).join(" "), fill });

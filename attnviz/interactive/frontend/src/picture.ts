@@ -96,7 +96,7 @@ export function picture(results: Result[], on: { ready(): void; point(word: Word
       if (alike) for (const position of patches.positions.values()) most = Math.max(most, Math.abs(spread.of(position)));
       const frame = (word: Word | null) => word && patches!.positions.forEach((position, cell) => {
         if (position !== word.position || (word.side !== patches!.side && !spread?.alone)) return;
-        context.strokeStyle = theme.accent;
+        context.strokeStyle = theme.query;
         context.lineWidth = FRAME;
         context.strokeRect((cell % patches!.columns) * w + FRAME / 2, Math.floor(cell / patches!.columns) * h + FRAME / 2, w - FRAME, h - FRAME);
       });

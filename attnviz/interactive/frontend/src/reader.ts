@@ -1,6 +1,6 @@
 /** From a state to the numbers to draw: maps, rows, columns and scale. */
 
-import { decode, inflate, type Aligned, type Codes, type Exact, type Layer, type Payload, type Result, type Rule, type Source, type Stack } from "./data";
+import { decode, inflate, type Aligned, type Codes, type Exact, type Found, type Layer, type Payload, type Result, type Rule, type Source, type Stack } from "./data";
 import { weights } from "./formula";
 import { cellsOf, chosenUnits, isAlike, merge, paired, part, unitAt, unitsOf, type Side, type Table, type Units } from "./maps";
 import type { State } from "./state";
@@ -34,6 +34,8 @@ export interface Look {
   /** The mean of all heads of these layers. */
   mean(): Table;
   vectors(layer: number, head: number): Vectors | null;
+  /** What the figure of a head says, if the page shows the same weights. */
+  found(layer: number, head: number): Found | null;
   /** Null if the page has no values. */
   mix(layer: number, head: number, i: number): Mix | null;
 }
@@ -100,8 +102,12 @@ export class Reader {
     const table = (layer: number, ...heads: number[]) => joined(heads.map((head) => [layer, head] as const));
     const mix = (layer: number, head: number, i: number) => this.mix(places[0](layer, head), i);
     const differs = shown.length > 1;
+    const found = (number: number, head: number) => {
+      const { layer } = places[0](number, head);
+      return differs || state.special === "remove" ? null : (layer.found?.[layer.heads.indexOf(head)] ?? null);
+    };
     const signed = differs || stacks[0].signed;
-    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, differs, notes, scale: this.source.payload.scale, table, vectors, mix };
+    return { mean: () => joined(wanted), state, result: shown[0], stack: stacks[0], layers, rows, columns, units, cell, signed, differs, notes, scale: this.source.payload.scale, table, vectors, found, mix };
   }
 
   private async load(codes: (Codes | undefined)[]): Promise<void> {
@@ -165,7 +171,8 @@ export class Reader {
       if (!exact || exact.map) continue;
       const found = this.known.get(exact) ?? new Map<number, Float32Array>();
       this.known.set(exact, found);
-      const missing = rows.units.positions.slice(rows.from, rows.to).flat().filter((i) => !found.has(i));
+      // the first query shows whether heads may rest on the first word
+      const missing = [0, ...rows.units.positions.slice(rows.from, rows.to).flat()].filter((i) => !found.has(i));
       if (!missing.length) continue;
       const { weights } = this.vectors(exact)!;
       for (const i of missing) {

@@ -46,7 +46,7 @@ export function save(kind: "svg" | "png", name: string, scene: Scene, width: num
     scene.draw(pen, null, 0);
     const write = (line: string, n: number, fill: string) => pen.text(line, -left, below + (n + 1) * LINE, { size: SIZE, fill });
     said.forEach((line, n) => write(line, n, theme.muted));
-    verdict.forEach((line, n) => write(line, said.length + n, caption.isProven ? theme.ink : theme.accent));
+    verdict.forEach((line, n) => write(line, said.length + n, caption.isProven ? theme.ink : theme.alarm));
   };
   if (kind === "svg") {
     const pen = new SvgPen(w, h);

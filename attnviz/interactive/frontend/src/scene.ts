@@ -3,7 +3,7 @@
 import { index, palette, type Scale, type Theme } from "./colors";
 import type { Look } from "./reader";
 import type { Marks, Side, Table } from "./maps";
-import { measure, type Pen } from "./pen";
+import { measure, wrap, type Pen } from "./pen";
 import type { State } from "./state";
 import { literal, tick } from "./text";
 
@@ -44,6 +44,8 @@ export interface Setting {
   height: number;
   /** Rows and columns that match the search. */
   found: (label: string) => boolean;
+  /** Whether a reader has pointed at this head: its claim is then no longer marked. */
+  touched?: () => boolean;
 }
 export interface Box {
   x: number;
@@ -54,6 +56,12 @@ export interface Box {
 
 export function inside({ x, y, w, h }: Box, px: number, py: number): boolean {
   return px >= x && px < x + w && py >= y && py < y + h;
+}
+
+/** Frame a place; a gap in the color of the ground keeps the frame apart from dark cells. */
+export function outline(pen: Pen, { ground, ink }: Theme, { x, y, w, h }: Box, width = 1.5, color = ink): void {
+  pen.frame(x, y, w, h, ground, width + 2);
+  pen.frame(x, y, w, h, color, width);
 }
 
 export function clamp(value: number, low: number, high: number): number {
@@ -141,18 +149,21 @@ export function quantile(values: ArrayLike<number>, share: number): number {
   return some.length ? some[Math.floor(share * (some.length - 1))] : 0;
 }
 
-export const TITLE = 34;
+const [TITLE, LINE] = [34, 19];
 
-/** Draw a view's title, with its color scales to the right or, if narrow, below. */
-export function heading(pen: Pen, setting: Setting, title: string, scale: Scale | null): void {
+/** Draw a view's title with a line below it, and its color scales to the right or, if narrow, below. */
+export function heading(pen: Pen, setting: Setting, title: string, scale: Scale | null, under = ""): void {
   const { theme, width } = setting;
-  pen.text(title, 0, 12, { size: 15, bold: true, fill: theme.ink });
+  const lines = wrap(title, width, 15, true);
+  lines.forEach((line, n) => pen.text(line, 0, 12 + n * LINE, { size: 15, bold: true, fill: theme.ink }));
+  const below = (lines.length - 1) * LINE + (under ? LINE - 1 : 0);
+  if (under) pen.text(under, 0, 12 + below, { size: 12, fill: theme.muted });
   if (!scale) return;
   const narrow = isNarrow(setting, title, scale);
   const bar = barOf(setting, scale);
   let x = width - 8;
   for (const [label, each] of labelsOf(scale, narrow).reverse()) {
-    drawBar(pen, theme, each, label, [(x -= bar), narrow ? 30 : 6, bar]);
+    drawBar(pen, theme, each, label, [(x -= bar), narrow ? 30 + below : 6, bar]);
     x -= measure(label, 11) + 10 + BETWEEN;
   }
 }
@@ -189,8 +200,9 @@ function isNarrow(setting: Setting, title: string, scale: Scale): boolean {
 }
 
 /** Return the height of a heading. */
-export function headroom(setting: Setting, title: string, scale: Scale | null): number {
-  return scale && isNarrow(setting, title, scale) ? TITLE + 26 : TITLE + 4;
+export function headroom(setting: Setting, title: string, scale: Scale | null, under = ""): number {
+  const more = (wrap(title, setting.width, 15, true).length - 1) * LINE + (under ? LINE - 1 : 0);
+  return (scale && isNarrow(setting, title, scale) ? TITLE + 26 : TITLE + 4) + more;
 }
 
 /** Return how much weight removed special tokens have taken, if any: special tokens had 61 %. */

@@ -12,6 +12,8 @@ export function literal(token: string): string {
     if (code === 0x7f) return "␡";
     return code < 0x20 ? String.fromCharCode(0x2400 + code) : "\ufffd";
   });
+  // Python writes the end of a line as two characters, if a token has nothing else
+  if (/^(\\[nr]|␣)+$/u.test(shown)) return shown.replace(/(\\r)?\\n|\\r/g, "↵");
   const seen = shown.trim() === "" ? shown.replace(/\s/gu, "·") || "∅" : shown;
   return seen.length <= LONGEST ? seen : [...seen].slice(0, LONGEST - 1).join("") + "…";
 }
@@ -56,6 +58,11 @@ export function brief(value: number): string {
 export function percent(probability: number): string {
   const value = 100 * probability;
   return value < 0.1 ? "<0.1 %" : `${value < 9.95 ? value.toFixed(1) : Math.round(value)} %`;
+}
+
+/** Format a weight as a share of all: 71%. */
+export function share(weight: number): string {
+  return `${Math.round(100 * weight)}%`;
 }
 
 /** Format an end of a scale with few digits. */

@@ -1,12 +1,17 @@
-/** Roles: their colors, as in the figures of a survey, and the legend that fades all but one. */
+/** Roles: their colors, one for each on every page, and the legend that fades all but one. */
 
-import { CYCLE, DARK, LIGHT } from "../colors";
+import { DARK, LIGHT, type Role } from "../colors";
 import { el } from "../dom";
 import { isOpen, type Head, type State } from "./data";
 
-const RESTING = /^rests /; // gray: of a head that puts its weight aside
-const GRAYS = { light: ["#8c8c8c", "#bdbdc6"], dark: ["#85888f", "#565a63"] };
-const ORDER = [1, 2, 3, 0, ...CYCLE.map((_, n) => n).slice(5)];
+// Patches and frames nearby are as the previous token, and so on: no model reads two kinds.
+const ROLES: Record<string, Role> = {
+  "previous token": "previous", "next token": "next", "own token": "itself", "same token": "same", induction: "induction",
+  punctuation: "punctuation", retrieval: "retrieval", "name mover": "mover", "subject inhibition": "inhibition",
+  "rests on the first token": "first", "rests on special tokens": "special", "rests on the silence": "first",
+  "neighboring patches": "previous", "same row": "next", "own patch": "itself", "same column": "same",
+  "nearby frames": "previous", "own position": "itself", "follows the speech": "induction",
+};
 
 export interface Roles {
   /** The roles of heads, the rarest first, and "" for heads without one. */
@@ -24,8 +29,6 @@ export function roles(heads: Head[], change: (changed: Partial<State>) => void):
   const counts = new Map<string, number>();
   for (const { role } of heads) counts.set(role, (counts.get(role) ?? 0) + 1);
   const named = [...counts].filter(([role]) => role).sort((a, b) => a[1] - b[1]).map(([role]) => role);
-  const resting = named.filter((role) => RESTING.test(role)).sort();
-  const active = named.filter((role) => !RESTING.test(role));
   const names = [...named, ...(counts.has("") ? [""] : [])];
   const color = (role: string) => `var(--role-${named.indexOf(role)}, var(--none))`;
   let chosen: string | null = null;
@@ -46,12 +49,8 @@ export function roles(heads: Head[], change: (changed: Partial<State>) => void):
       });
     },
     paint(root, isDark) {
-      const { lines } = isDark ? DARK : LIGHT;
-      for (const role of named) {
-        const n = resting.indexOf(role);
-        const ink = n < 0 ? lines[ORDER[active.indexOf(role) % ORDER.length]] : GRAYS[isDark ? "dark" : "light"][n % 2];
-        root.style.setProperty(`--role-${named.indexOf(role)}`, ink);
-      }
+      const theme = isDark ? DARK : LIGHT;
+      named.forEach((role, n) => root.style.setProperty(`--role-${n}`, theme.roles[ROLES[role]] ?? theme.muted));
     },
   };
 }

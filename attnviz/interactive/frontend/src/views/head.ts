@@ -1,16 +1,20 @@
 /** One head or several heads of a layer: lines between tokens, and the matrix of the same weights. */
 
-import { signedInk } from "../colors";
+import { drawArcs, type Link } from "../arcs";
+import { color, signedInk } from "../colors";
 import { every, LOWEST, matrix } from "../matrix";
+import { unitsOf } from "../maps";
 import { measure, type Pen } from "../pen";
 import { isPicture } from "../picture";
-import { clip, literal, number, ranges, weight } from "../text";
+import { clip, literal, number, ranges, share, weight } from "../text";
 import { clamp, generated, heading, headroom, inside, pair, removed, scaleAt, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
 
 const MOST_TOKENS = 100; // per column
 const MANY = 40; // queries; their map may be higher than the window, if its cells were too low otherwise
 const MOST_LINES = 6000;
 const FEW_LINES = 400; // few enough to distinguish single lines
+const [MOST_WORDS, CROWN] = [40, 76]; // under arcs, and the height of these in pixels
+const [MOST_ARCS, FAINTEST] = [5, 0.12]; // while no word is pointed at
 
 export function head(setting: Setting): Scene {
   const { look, theme, width, height: tallest, found } = setting;
@@ -25,15 +29,20 @@ export function head(setting: Setting): Scene {
   const layers = look.layers.map(({ layer }) => layer.layer);
   const name = state.mean ? `Mean of ${count} heads, layer${layers.length > 1 ? "s" : ""} ${ranges(layers)}` : `Layer ${state.layer}, head${heads.length > 1 ? "s" : ""} ${ranges(heads)}`;
   const less = removed(look, tables.map(({ kept }) => kept));
-  const title = less ? `${name}; ${less}` : name;
-  const upper = headroom(setting, title, scale);
+  const said = state.mean || heads.length > 1 ? null : look.found(state.layer, heads[0]);
+  const named = less ? `${name}; ${less}` : name;
+  const [title, under] = said?.title ? [said.title, named] : [named, ""];
+  const upper = headroom(setting, title, scale, under);
   const bare = isPicture(look.result.axes[look.stack.queries]); // lines between patches say nothing
   const stacked = width < 720 && !bare;
   const gap = stacked || bare ? 0 : 40;
   const [m, n] = [Math.min(R, MOST_TOKENS), Math.min(C, MOST_TOKENS)];
+  const isSentence = !bare && !look.signed && look.cell === 1 && C <= MOST_WORDS && look.stack.queries === look.stack.keys && rows.from === columns.from && rows.to === columns.to;
+  const crown = isSentence ? CROWN : 0;
+  const claim = isSentence ? claimOf() : null;
   // The matrix takes the width that its cells can fill; the lines take the rest.
   const isHigh = R > MANY && (tallest - upper - 110) / R < LOWEST;
-  const cell = clamp(Math.max(isHigh ? 600 : 320, tallest - upper - 70) / R, 4, 54);
+  const cell = clamp(Math.max(isHigh ? 600 : 320, tallest - upper - crown - 70) / R, 4, 54);
   const left = bare ? 0 : stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 700);
   const [most, below] = [Math.max(m, n), 26];
   const narrow = clamp(420 / most, 10.5, 24);
@@ -47,6 +56,7 @@ export function head(setting: Setting): Scene {
     width: stacked ? width : width - left - gap,
     largest: cell,
     tallest: stacked || isHigh ? undefined : Math.max(320, tallest - upper),
+    crown,
     breaks: splits(rows),
     splits: splits(columns),
     generated: { row: generated(rows), column: generated(columns) },
@@ -73,10 +83,45 @@ export function head(setting: Setting): Scene {
   }
   function draw(pen: Pen, at: Spot | null, above: number): void {
     const spot = focus(at);
-    heading(pen, setting, title, scale);
+    const isQuiet = spot.row === null && spot.column === null;
+    const marked = isQuiet && !setting.touched?.() ? claim : null;
+    heading(pen, setting, title, scale, under);
     if (!bare) drawLines(pen, spot.row, spot.column);
     if (!bare) drawTokens(pen, spot.row, spot.column);
-    cells.draw(pen, spot.row, spot.column, above);
+    cells.draw(pen, spot.row, spot.column, above, marked);
+    if (isSentence && above <= cells.box.y) drawArcs(pen, theme, isQuiet ? strongestLinks(marked) : linksOf(spot.row, spot.column), cells.top, crown);
+  }
+  /** The row and the column that the title is about, among those that are drawn. */
+  function claimOf(): [number, number] | null {
+    if (!said?.cell || !state.words) return null;
+    const whole = unitsOf(look.result.axes[look.stack.queries], true, true).positions;
+    const [r, c] = said.cell.map((unit) => rows.units.of[whole[unit][0]] - rows.from);
+    return r >= 0 && c >= 0 && r < R && c < C ? [r, c] : null;
+  }
+  function link(i: number, j: number, isSaid: boolean): Link {
+    const own = scaleAt(scale, all, i * C + j);
+    const value = mean[i * C + j];
+    const ink = own === scale ? color(scale, Math.max(value, 0.4 * scale.high)) : theme.roles.special;
+    return { query: i, key: j, weight: value, ink, ...(isSaid && { said: share(value) }) };
+  }
+  /** The strongest links between words, and the claimed one in its color. */
+  function strongestLinks(marked: [number, number] | null): Link[] {
+    const between = Array.from(mean, (value, at) => ({ value, at, i: Math.floor(at / C), j: at % C }))
+      .filter(({ at, i, j }) => i !== j && !all.uninformative[at]).sort((a, b) => b.value - a.value);
+    const least = Math.max(FAINTEST, (between[0]?.value ?? 0) / 4, 1.5 / C);
+    const links = between.slice(0, MOST_ARCS).filter(({ value }) => value >= least).map(({ i, j }) => link(i, j, false));
+    if (!marked || marked[0] === marked[1]) return links;
+    const [i, j] = marked;
+    const others = links.filter(({ query, key }) => query !== i || key !== j);
+    return [...others.slice(0, MOST_ARCS - 1), { ...link(i, j, true), ink: theme.claim, isClaim: true }];
+  }
+  /** The links of a word: what it looks at, or what looks at it, beyond even weights; or one of them. */
+  function linksOf(r: number | null, c: number | null): Link[] {
+    const pairs = Array.from({ length: C }, (_, n): [number, number] => [r ?? n, r === null ? c! : n]);
+    const some = r !== null && c !== null ? [[r, c] as [number, number]] : pairs.filter(([i, j]) => mean[i * C + j] >= 2 / C);
+    const links = some.filter(([i, j]) => i !== j);
+    const most = Math.max(...links.map(([i, j]) => mean[i * C + j]));
+    return links.map(([i, j]) => link(i, j, mean[i * C + j] === most));
   }
   function drawLines(pen: Pen, r: number | null, c: number | null): void {
     const lines: [number, number, number, number][] = []; // share, row, column, head
@@ -116,9 +161,9 @@ export function head(setting: Setting): Scene {
     }
     const size = clamp(Math.floor(row - 1), 8, 13);
     const write = (label: string, i: number, align: "left" | "right", pointed: boolean) => {
-      const bold = pointed;
+      const bold = pointed || found(label);
       const text = clip(literal(label), tokens - 4, (some) => measure(some, size, bold));
-      const fill = pointed || found(label) ? theme.accent : theme.ink;
+      const fill = theme.ink;
       pen.text(text, align === "right" ? tokens : left - tokens, middle(i), { size, fill, align, bold });
     };
     for (let j = 0; r !== null && c === null && j < n; j++) shade(pen, left - tokens - 3, r, j, j);

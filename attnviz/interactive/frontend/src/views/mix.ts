@@ -59,15 +59,15 @@ export function afterWeights(
     for (const [a, b] of [[sums.x, from], [sums.x + strip, from + each]]) pen.line(a, sums.y + sums.h + 1, b, side.y - 1, theme.faint);
     numbers.forEach((number, at) => {
       const own = number === head;
-      if (each > 16) pen.text(String(number), side.x + (at + 0.5) * each, side.y + side.h + 8, { ...muted, align: "center", bold: own, fill: own ? theme.accent : theme.muted });
+      if (each > 16) pen.text(String(number), side.x + (at + 0.5) * each, side.y + side.h + 8, { ...muted, align: "center", bold: own, fill: own ? theme.ink : theme.muted });
       if (at) pen.line(side.x + at * each, side.y, side.x + at * each, side.y + side.h, theme.ground, 1.5);
     });
-    pen.frame(from, side.y - 1, each, side.h + 2, theme.accent, 1.5);
+    pen.frame(from, side.y - 1, each, side.h + 2, theme.ink, 1.5);
     if (out) pen.text(`the heads through W_O: ${output!.length} numbers`, left, out.y - 9, muted);
     const pointed = bands.find(({ part }) => part === at?.part);
     if (!pointed || at?.dimension === undefined) return;
     const w = pointed.box.w / pointed.values.length;
-    pen.frame(pointed.box.x + at.dimension * w, pointed.box.y - 1, w, pointed.box.h + 2, theme.accent);
+    pen.frame(pointed.box.x + at.dimension * w, pointed.box.y - 1, w, pointed.box.h + 2, theme.ink);
   }
   const last = bands[bands.length - 1].box;
   return {

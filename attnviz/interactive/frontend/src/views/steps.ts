@@ -78,7 +78,7 @@ export function steps(setting: Setting): Scene | null {
   }
   function drawKey(pen: Pen, j: number, n: number, pointed: boolean): void {
     const at = first + n * ROW;
-    if (pointed) pen.rect(0, at - 1, width, ROW - 1, theme.accent, 0.1);
+    if (pointed) pen.rect(0, at - 1, width, ROW - 1, theme.ink, 0.07);
     write(pen, label(j), at + ROW / 2 - 2, pointed);
     pen.image(pictures.key, [0, n, d, 1], x[0], at + 1, strip, ROW - 5);
     pen.image(pictures.product, [0, n, d, 1], x[1], at + 1, strip, ROW - 5);
@@ -90,12 +90,12 @@ export function steps(setting: Setting): Scene | null {
   }
   function write(pen: Pen, token: string, at: number, pointed: boolean): void {
     const shown = clip(literal(token), labels - 4, (some) => measure(some, 12, pointed));
-    pen.text(shown, labels, at, { size: 12, fill: pointed || found(token) ? theme.accent : theme.ink, align: "right", bold: pointed });
+    pen.text(shown, labels, at, { size: 12, fill: theme.ink, align: "right", bold: pointed || found(token) });
   }
   function drawDimension(pen: Pen, c: number): void {
     const w = strip / d;
-    pen.frame(x[0] + c * w, y - 1, w, ROW - 2, theme.accent);
-    for (const left of x) pen.frame(left + c * w, first, w, keys.length * ROW - 3, theme.accent);
+    pen.frame(x[0] + c * w, y - 1, w, ROW - 2, theme.ink);
+    for (const left of x) pen.frame(left + c * w, first, w, keys.length * ROW - 3, theme.ink);
   }
   function hit(px: number, py: number): Spot | null {
     const isQuery = inside({ x: 0, y, w: x[0] + strip, h: ROW }, px, py);

@@ -1,0 +1,422 @@
+"""Draw a sentence as the upper axis of its map: its words, and arcs above them.
+
+An arc leads from a word to the one that it looks at, and is as wide as the weight. A word stands
+above its column where all of them fit; else the sentence is set as one line, and a hair line leads
+each word to its column; else the words stand upright.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.colors import Colormap
+from matplotlib.patches import PathPatch, Polygon, Rectangle
+from matplotlib.path import Path
+from matplotlib.patheffects import AbstractPathEffect, withStroke
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnviz.figures.cells import Edges
+from attnviz.figures.claims import is_right_to_left, spelled
+from attnviz.figures.layout import Page, Ruler, face, line_height
+from attnviz.figures.style import MM, SMALLEST_SIZE, TEXT_SIZE, WIDE, theme
+from attnviz.heads import OneMap
+from attnviz.results.axis import is_word
+from attnviz.results.text import literal
+
+Link: TypeAlias = tuple[int, int, float]  # query, key and weight
+Cell: TypeAlias = tuple[int, int]  # query and key
+_Set: TypeAlias = tuple[float, float, float]  # left edge, baseline and width of a word
+
+_MOST_LINKS, _LEAST = 5, 0.12  # arcs at most, and the least weight of one
+_GAP = 1.2 * MM  # between the words of a line
+_BREAK = 1.4 * MM  # more before the second text, and before what was generated
+_CAP = 5.2 / 72  # inches of a capital letter, in a paragraph
+_ENDS = frozenset(".!?")  # of sentences
+_HEAD = 1.5 * MM  # the height of an arrow's head
+_APART = 1.3 * MM  # between the arcs that end at one word
+_CURVE = [Path.MOVETO, *[Path.CURVE4] * 3]
+ARROW = 4.2 * MM  # from a row's label to its cells
+PITCH = 1.15 * SMALLEST_SIZE / 72  # inches of the narrowest column with an upright word
+
+
+def strongest_links(weights: Tensor, words: Tensor, claimed: Collection[Cell]) -> list[Link]:
+    """Return the links of a map (m, n) to draw: at most five, and those that are claimed.
+
+    words : which cells are between two different words, (m, n).
+    """
+    links = weights.nan_to_num(0.0).masked_fill(~words, 0.0)
+    least = max(_LEAST, float(links.max()) / 4, 1.5 / links.shape[1])
+    strongest = links.flatten().argsort(descending=True)[:_MOST_LINKS].tolist()
+    cells = [divmod(cell, links.shape[1]) for cell in strongest]
+    others = [cell for cell in cells if links[cell] >= least and cell not in claimed]
+    drawn = [*claimed, *others[: max(0, _MOST_LINKS - len(claimed))]]
+    return [(*cell, float(weights[cell])) for cell in drawn]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """The words of a text, and how they are written."""
+
+    words: tuple[str, ...]
+    gray: tuple[bool, ...]  # which say nothing: special tokens, a sink, what was not read
+    claimed: Collection[int]  # the words that the title names
+    generated: int  # the first word that the model generated, or how many words there are
+    points: float
+
+    def look(self, n: int) -> dict[str, Any]:
+        """Return the color and the font of a word."""
+        color = theme().gray if self.gray[n] else theme().ink
+        style = "italic" if n >= self.generated else "normal"
+        weight = "bold" if n in self.claimed else "normal"
+        return {"color": color, "fontstyle": style, **face(weight, self.words[n])}
+
+    def widths(self, ruler: Ruler) -> list[float]:
+        """Return the width of each word in inches."""
+        return [
+            ruler.width(word, self.points, "bold" if n in self.claimed else "normal")
+            for n, word in enumerate(self.words)
+        ]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The words of a map and the places of its cells, in inches."""
+
+    rows: Sentence
+    columns: Sentence
+    breaks: tuple[int, ...]  # the words before which there is a gap
+    left: float  # of the cells
+    pitch: float  # from one column to the next
+    height: float  # of a row
+    right_to_left: bool
+
+    @classmethod
+    def of(cls, page: Page, drawn: OneMap, right: float, claimed: Sequence[int] = ()) -> Grid:
+        """Fit a map between the left edge of the page and a right edge.
+
+        claimed : the query and the key of the claim.
+        """
+        ruler, room, n = page.ruler, right - page.left, len(drawn.rows)
+        points = TEXT_SIZE - 0.5 * (page.width <= WIDE)
+        longest, widest = (34, 20) if room > WIDE else (22, 11)  # mm of a label and of a column
+        words = tuple(
+            ruler.squeeze(literal(spelled(word), 60), longest * MM, points) for word in drawn.rows
+        )
+        gray = (~drawn.is_word[1]).tolist()
+        gray[0] |= drawn.starts_with_sink
+        start = drawn.generated_from
+        rows = Sentence(words, tuple(gray), claimed[:1], n if start is None else start, points)
+        unknown = drawn.sides[1].unknown or ("",) * n
+        read = (w.rpartition(" ")[0] if u else w for w, u in zip(words, unknown, strict=True))
+        columns = replace(rows, words=tuple(read), claimed=claimed)
+        breaks = tuple(sorted({one for one in (drawn.boundary[1], start) if one}))
+        side = max(rows.widths(ruler)) + ARROW
+        pitch = min((room - side - len(breaks) * _BREAK) / n, widest * MM)
+        height = min(pitch, (7 if n <= 14 else max(3.0, min(5.0, 118 / n))) * MM)
+        from_right = is_right_to_left("".join(words))
+        left = page.left + side * (not from_right)
+        return cls(rows, columns, breaks, left, pitch, height, from_right)
+
+    @property
+    def cells(self) -> NDArray[np.int64]:
+        """The row or the column at each place, -1 at a gap."""
+        return np.insert(np.arange(len(self.rows.words)), self.breaks, -1)
+
+    @property
+    def edges(self) -> Edges:
+        """The edges of the rows and of the columns, with gaps, in cells."""
+        sizes = [np.where(self.cells < 0, _BREAK / one, 1.0) for one in (self.height, self.pitch)]
+        down, across = (np.concatenate([[0.0], size.cumsum()]) for size in sizes)
+        return down, across
+
+    def middles(self) -> Edges:
+        """The middles of the rows and of the columns, in cells."""
+        down, across = ((one[1:] + one[:-1])[self.cells >= 0] / 2 for one in self.edges)
+        return down, across
+
+    @property
+    def size(self) -> tuple[float, float]:
+        """The width and the height of all cells."""
+        down, across = self.edges
+        return across[-1] * self.pitch, down[-1] * self.height
+
+    @property
+    def places(self) -> list[float]:
+        """The middles of the columns, from the left edge of the page."""
+        across = self.middles()[1] * self.pitch
+        return [*self.left + (self.size[0] - across if self.right_to_left else across)]
+
+    def spaced(self, values: Tensor) -> Tensor:
+        """Return values of cells (m, n) with those of gaps, which are NaN or False."""
+        gaps = torch.from_numpy(self.cells < 0)
+        spaced = values[self.cells][:, self.cells]
+        empty = torch.nan if values.is_floating_point() else False
+        return spaced.masked_fill(gaps | gaps[:, None], empty)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The words of a sentence above its map, in inches."""
+
+    sentence: Sentence
+    columns: Sequence[float]  # the middles of the columns
+    form: Literal["flat", "line", "upright"]
+    points: float
+    middles: Sequence[float]  # of the words
+    feet: Sequence[float]  # how far above the map the arcs of each word begin
+
+    @classmethod
+    def fit(cls, grid: Grid, ruler: Ruler, place: tuple[float, float]) -> Names:
+        """Choose the first form in which the words fit between the edges of a place."""
+        sentence, columns = grid.columns, grid.places
+        widths, (left, right) = sentence.widths(ruler), place
+        order = np.argsort(columns)
+        ends = [(columns[n] - widths[n] / 2, columns[n] + widths[n] / 2) for n in order]
+        is_flat = ends[0][0] >= left and ends[-1][1] <= right
+        if is_flat and all(b[0] - a[1] >= MM for a, b in itertools.pairwise(ends)):
+            foot = 1.8 * MM + line_height(sentence.points)
+            return cls(sentence, columns, "flat", sentence.points, columns, [foot] * len(columns))
+        gaps = len(grid.breaks) * _BREAK + _GAP * (len(widths) - 1)
+        steps = np.arange(sentence.points, SMALLEST_SIZE, -0.5)
+        sizes = [s for s in steps if sum(widths) * s / sentence.points + gaps <= right - left]
+        if sizes and grid.pitch >= 2.4 * MM:
+            scaled = [width * sizes[0] / sentence.points for width in widths]
+            total = sum(scaled) + gaps
+            start = min(max(float(np.mean(columns)) - total / 2, left), right - total)
+            middles = np.zeros(len(widths))
+            for n in order:
+                start += _BREAK * (n + grid.right_to_left in grid.breaks)
+                middles[n] = start + scaled[n] / 2
+                start += scaled[n] + _GAP
+            feet = [6 * MM + line_height(sizes[0])] * len(widths)
+            return cls(sentence, columns, "line", sizes[0], [*middles], feet)
+        points = max(SMALLEST_SIZE, min(sentence.points - 1, grid.pitch * 72 / 1.15))
+        feet = [1.6 * MM + width * points / sentence.points for width in widths]
+        return cls(sentence, columns, "upright", points, columns, feet)
+
+    @property
+    def height(self) -> float:
+        """The height of the words and what is below them."""
+        return max(self.feet)
+
+    def draw(self, canvas: Axes, bottom: float) -> None:
+        """Write the words above a map that begins at the bottom."""
+        high, dy, turn = line_height(self.points), 0.8 * MM, 0
+        if self.form == "line":
+            self._lead(canvas, bottom)
+            dy = 5 * MM
+        how: dict[str, Any] = {"ha": "center", "va": "baseline"}
+        if self.form == "upright":
+            how, high, turn = {"ha": "left", "va": "center"}, 0.0, 90
+        for n, (word, x) in enumerate(zip(self.sentence.words, self.middles, strict=True)):
+            canvas.text(
+                x, bottom - dy - 0.28 * high, word, fontsize=self.points, rotation=turn,
+                rotation_mode="anchor", **how, **self.sentence.look(n),
+            )  # fmt: skip
+
+    def _lead(self, canvas: Axes, bottom: float) -> None:
+        """Draw a hair line from each word to its column."""
+        paths = []
+        for x, column in zip(self.middles, self.columns, strict=True):
+            points = [(x, 4.6), (x, 2.2), (column, 2.6), (column, 0.4)]
+            paths.append(Path([(x, bottom - above * MM) for x, above in points], _CURVE))
+        claimed = [n in self.sentence.claimed for n in range(len(paths))]
+        colors = [theme().ink if one else theme().faint for one in claimed]
+        lines = PathCollection(paths, facecolors="none", edgecolors=colors, linewidths=0.5)
+        canvas.add_collection(lines, autolim=False)
+
+
+@dataclass(frozen=True)
+class Arcs:
+    """Arcs above words, in inches."""
+
+    links: Sequence[Link]
+    names: Names
+    claimed: Collection[Cell]  # those that the title is about, in its color
+    room: float  # the height of the largest arc at most
+
+    def _rises(self) -> list[float]:
+        """Return how high each arc rises above its feet."""
+        at = self.names.middles
+        spans = [abs(at[query] - at[key]) for query, key, _ in self.links]
+        longest, most = max(spans, default=0.0) or 1.0, self.room - 3 * MM
+        return [
+            min(2 * MM + most * math.sqrt(span / longest), 3 * MM + 1.2 * span) for span in spans
+        ]
+
+    def _has_number(self, link: Link) -> bool:
+        return len(self.claimed) == 1 and link[:2] in self.claimed
+
+    @property
+    def height(self) -> float:
+        """The height above the words, with the number of the claim."""
+        number = 0.8 * MM + line_height(self.names.sentence.points)
+        above = [number if self._has_number(link) else 0.6 * MM for link in self.links]
+        return max(map(sum, zip(self._rises(), above, strict=True)), default=0.0)
+
+    def _ends(self) -> list[list[float]]:
+        """Return where each arc begins and ends: those at one word apart, so that none cross."""
+        at, ends = self.names.middles, [[0.0, 0.0] for _ in self.links]
+        for word, x in enumerate(at):
+            here = [
+                (n, side, at[cell[1 - side]])
+                for n, (*cell, _) in enumerate(self.links)
+                for side in (0, 1)
+                if cell[side] == word
+            ]
+            # From left to right: those of the left, the nearest first, and of the right, the last.
+            here.sort(key=lambda one: (one[2] > x, -one[2]))
+            for place, (n, side, _) in enumerate(here):
+                ends[n][side] = x + (place - (len(here) - 1) / 2) * _APART
+        return ends
+
+    def draw(self, canvas: Axes, bottom: float, colors: Colormap) -> None:
+        """Draw the arcs above a map that begins at the bottom, those of the claim last."""
+        largest = max((weight for *_, weight in self.links), default=1.0)
+        arcs = [*zip(self.links, self._rises(), self._ends(), strict=True)]
+        for link, rise, (start, end) in sorted(arcs, key=lambda arc: arc[0][:2] in self.claimed):
+            query, key, weight = link
+            is_claim = (query, key) in self.claimed
+            color = theme().claim if is_claim else colors(0.25 + 0.55 * weight / largest)
+            wide = weight if not is_claim or self._has_number(link) else 0.46 * weight
+            tail, tip = (bottom - self.names.feet[n] for n in (query, key))
+            top, order = min(tail, tip), 3 if is_claim else 2
+            control, neck = top - rise / 0.75, tip - 0.85 * _HEAD
+            curve = Path([(start, tail), (start, control), (end, control), (end, neck)], _CURVE)
+            look: dict[str, Any] = {"capstyle": "butt", "linewidth": 0.35 + 2.6 * wide}
+            canvas.add_patch(PathPatch(curve, fill=False, edgecolor=color, zorder=order, **look))
+            half = (0.55 + 0.5 * wide) * MM
+            head = [(end - half, tip - _HEAD), (end + half, tip - _HEAD), (end, tip)]
+            canvas.add_patch(Polygon(head, facecolor=color, linewidth=0, zorder=order))
+            if self._has_number(link):
+                self._write(canvas, (start + end) / 2, top - rise - (0.8 + 0.5 * wide) * MM, weight)
+
+    def _write(self, canvas: Axes, x: float, y: float, weight: float) -> None:
+        """Write the share of the claim above its arc, within the canvas."""
+        left, right = canvas.get_xlim()
+        x = min(max(x, left + 2 * _HEAD), right - 2 * _HEAD)
+        look = {"color": theme().claim, "fontsize": self.names.sentence.points, **face("bold")}
+        text = canvas.text(x, y, f"{weight:.0%}", ha="center", zorder=5, **look)
+        text.set_path_effects([withStroke(linewidth=3, foreground=theme().ground)])
+
+
+# --- a text of too many words for one line
+
+
+def sentences_of(drawn: OneMap) -> list[int]:
+    """Return the number of the sentence of each word, -1 of special tokens."""
+    numbers, number = [], 0
+    for n, word in enumerate(drawn.rows):
+        is_special = any(drawn.special_rows[n : n + 1])
+        numbers.append(-1 if is_special else number)
+        number += word in _ENDS and not is_special
+    return numbers
+
+
+def distant_links(weights: Tensor, linked: Tensor, words: Sequence[str]) -> list[Link]:
+    """Return the four strongest links (m, n) of words that are apart, one for each two words."""
+    links: list[Link] = []
+    for query, key in linked.nonzero()[weights[linked].argsort(descending=True)].tolist():
+        weight, few = float(weights[query, key]), min(len(words[query]), len(words[key])) < 3
+        if weight < _LEAST or len(links) == 4:
+            break
+        spelled = {words[query].casefold(), words[key].casefold()}
+        others = [{words[one].casefold() for one in link[:2]} for link in links]
+        if not few and abs(query - key) > 2 and spelled not in others:
+            links.append((query, key, weight))
+    return links
+
+
+def draw_paragraph(
+    page: Page,
+    drawn: OneMap,
+    links: Sequence[Link],
+    claimed: Collection[Cell],
+    top: float,
+    colors: Colormap,
+) -> float:
+    """Write a text sentence by sentence, with its links between boxed words; return its end.
+
+    A dashed box is around the word that looks, a solid one around the word that is looked at.
+    """
+    is_wide, count, start = page.width > WIDE, len(drawn.rows), drawn.generated_from
+    step, points = (6.6 if is_wide else 5.6) * MM, TEXT_SIZE - 0.5 * (not is_wide)
+    bold = {word for link in links for word in link[:2]}
+    words = tuple(map(literal, drawn.rows))
+    italic = count if start is None else start
+    sentence = Sentence(words, (False,) * count, bold, italic, points)
+    numbers = sentences_of(drawn)
+    places = _set(page, sentence, numbers, top, step)
+    _, bottom, _ = places[max(places)]
+    canvas = page.canvas(page.left, top, page.room, bottom + 1.5 * MM - top)
+    halo: list[AbstractPathEffect] = [withStroke(linewidth=1.4, foreground=theme().ground)]
+    for n, (x, y, _) in places.items():
+        text = canvas.text(x, y, words[n], fontsize=points, zorder=4, **sentence.look(n))
+        text.set_path_effects(halo)
+    for number in range(max(numbers) + 1 if max(numbers) else 0):
+        _, y, _ = places[numbers.index(number)]
+        canvas.text(page.left, y, f"{number + 1}", fontsize=points - 1, color=theme().muted)
+    largest = max((weight for *_, weight in links), default=1.0)
+    for query, key, weight in links:
+        is_claim = (query, key) in claimed
+        color = theme().claim if is_claim else colors(0.25 + 0.55 * weight / largest)
+        for word, line in ((query, (0, (2, 1))), (key, "solid")):
+            x, y, width = places[word]
+            corner, size = (x - 0.5 * MM, y - _CAP - 0.6 * MM), (width + MM, _CAP + 1.4 * MM)
+            box = Rectangle(corner, *size, facecolor=theme().ground, edgecolor=color, zorder=3)
+            box.set(linestyle=line, linewidth=0.7 if word == query else 1.1)
+            canvas.add_patch(box)
+        _connect(canvas, places[query], places[key], color, weight)
+        x, y, width = places[query]
+        last = page.right - page.ruler.width(share := f"{weight:.0%}", points, "bold")
+        text = canvas.text(
+            min(x + width + 0.8 * MM, last), y - _CAP - 0.7 * MM, share, fontsize=points - 1,
+            color=color if is_claim else theme().muted, zorder=6, **face("bold"),
+        )  # fmt: skip
+        text.set_path_effects(halo)
+    return bottom + 3 * MM
+
+
+def _set(
+    page: Page, text: Sentence, sentences: Sequence[int], top: float, step: float
+) -> dict[int, _Set]:
+    """Return the left edge, the baseline and the width of each word: each sentence on its own."""
+    widths, left = text.widths(page.ruler), page.left + 4.5 * MM
+    places: dict[int, _Set] = {}
+    x, y, before = left, top, -1
+    for n, word in enumerate(text.words):
+        if sentences[n] < 0:
+            continue
+        is_mark = not is_word(word)
+        if sentences[n] > before or (x + widths[n] > page.right - 2 * MM and not is_mark):
+            x, y = left, y + step
+        x -= _GAP * (is_mark and x > left)
+        places[n], before = (x, y, widths[n]), sentences[n]
+        x += widths[n] + _GAP
+    return places
+
+
+def _connect(canvas: Axes, query: _Set, key: _Set, color: Any, weight: float) -> None:
+    """Draw an arrow from one box to another: above a line, or between two lines."""
+    above, below = _CAP + 0.6 * MM, -0.8 * MM
+    (start, tail, wide), (end, tip, broad) = query, key
+    start, end, apart = start + wide / 2, end + broad / 2, tip - tail
+    tail, tip = tail - (below if apart > 0 else above), tip - (below if apart < 0 else above)
+    bend = 0.55 * (tip - tail) if apart else -3.6 * MM
+    turn = tip - (bend if apart else -bend)
+    curve = Path([(start, tail), (start, tail + bend), (end, turn), (end, tip)], _CURVE)
+    for tint, extra in ((theme().ground, 2.2), (color, 0.0)):
+        wide = 0.4 + 2.2 * weight + extra
+        canvas.add_patch(PathPatch(curve, fill=False, edgecolor=tint, linewidth=wide, zorder=2))
+    neck = tip + math.copysign(_HEAD, turn - tip)
+    head = [(end - 0.8 * MM, neck), (end + 0.8 * MM, neck), (end, tip)]
+    canvas.add_patch(Polygon(head, facecolor=color, linewidth=0, zorder=3))

@@ -1,0 +1,26 @@
+"""All {count} heads of SmolLM2 on one sentence
+
+Maps of {count} heads would be too small to read, so each head is one cell, colored by what it
+attends to. Layers and heads count from 0. On “{text}” {resting} heads rest on the first word: they
+give it much more of their weight than evenly, whatever it says. {late} of them are in the second
+half of the layers. {previous} heads attend to the previous word, and {others} to words of no such
+kind. Below is the clearest head of each kind. A color is what a head does on this one sentence and
+not yet a role: that takes a corpus.
+"""
+
+from collections import Counter
+
+import attnviz
+from attnviz.heads import resting_heads, where_heads_look
+
+text = "The cat saw the dog, and the dog saw the cat."
+maps = attnviz.head_maps(attnviz.attend(text, model="smollm2"))
+
+kinds = Counter(kind for kind, _ in where_heads_look(maps))
+rests = resting_heads(maps)
+count, resting, late = len(rests), sum(rests), sum(rests[len(rests) // 2 :])
+previous, others = kinds["previous"], kinds["other words"]
+assert late > resting / 2
+assert previous
+
+fig = attnviz.plot.heads(maps)

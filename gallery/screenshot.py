@@ -1,0 +1,25 @@
+"""Pictures of interactive pages, taken with Chromium."""
+
+import os
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+WINDOW = {"width": 1100, "height": 760}
+
+
+def screenshot(page: Path, scale: float = 1) -> Path:
+    """Return a picture of a page on disk; `scale` pixels for each pixel of the window."""
+    path = page.with_suffix(".png")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
+            args=["--disable-gpu"],
+            chromium_sandbox=False,
+        )
+        tab = browser.new_page(viewport=WINDOW, device_scale_factor=scale)
+        tab.goto(page.resolve().as_uri())
+        tab.wait_for_timeout(3000)  # until it is drawn
+        tab.screenshot(path=str(path))
+        browser.close()
+    return path

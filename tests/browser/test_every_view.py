@@ -1,0 +1,185 @@
+"""Every view of every kind of page is opened by a click, pointed at, left by Back, and saved.
+
+`open_page` fails a test whose page reports an error.
+"""
+
+import pytest
+import torch
+from families import tiny
+from linear_models import build
+from media import RATE, chirp, picture, processor_of, seeing
+from transformers import BertConfig, BertModel, ViTConfig, ViTModel
+
+import attnviz
+from attnviz.interactive.page import view
+
+TEXT = "the train left the old station on time"
+SENTENCE = "The old train left the station on time, although its driver was unsure of the way. "
+VIEWS = "grid", "head", "token", "steps"
+_small = {"hidden_size": 32, "intermediate_size": 32, "initializer_range": 0.2}
+
+
+def _of_bart(tokenizer):
+    model = attnviz.load(tiny("bart"), tokenizer=tokenizer)
+    return model.attend(TEXT, target="le train est parti")
+
+
+def _many_heads(tokenizer):
+    config = {"num_hidden_layers": 30, "num_attention_heads": 8, "vocab_size": 30522, **_small}
+    torch.manual_seed(0)
+    module = BertModel(BertConfig(**config)).eval()
+    return attnviz.load(module, tokenizer=tokenizer).attend(TEXT)
+
+
+def _large_image(tokenizer):
+    config = {"image_size": 80, "patch_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    module = ViTModel(ViTConfig(**config, **_small)).eval()
+    processor = processor_of("vit", tokenizer)
+    processor.size = {"height": 80, "width": 80}
+    return attnviz.load(module, processor=processor).attend(image=picture())
+
+
+# Kind of page: results, of the bundled model or of one with its tokenizer; two are compared.
+KINDS = {
+    "short": lambda model, _: [model.attend(TEXT)],
+    "one word": lambda model, _: [model.attend("train")],
+    "pair": lambda model, _: [model.attend(TEXT, pair="it was late")],
+    "unknown words": lambda model, _: [model.attend("the train 火车 left the 车站 on time")],
+    "pooled": lambda model, _: [model.attend(SENTENCE * 20)],
+    "streamed": lambda model, _: [model.attend(SENTENCE * 20, mode="streamed")],
+    "compared": lambda model, _: [model.attend(TEXT), model.attend("the ship left the harbor")],
+    "image": lambda _, tokenizer: [seeing("vit", tokenizer).attend(image=picture())],
+    "pooled image": lambda _, tokenizer: [_large_image(tokenizer)],
+    "audio": lambda _, tokenizer: [
+        seeing("wav2vec2", tokenizer).attend(audio=chirp(), sampling_rate=RATE)
+    ],
+    "pooled audio": lambda _, tokenizer: [
+        seeing("wav2vec2", tokenizer).attend(audio=chirp(3.0), sampling_rate=RATE)
+    ],
+    "image and text": lambda _, tokenizer: [
+        seeing("blip", tokenizer).attend("a red circle", image=picture())
+    ],
+    "generation": lambda _, tokenizer: [
+        attnviz.load(tiny("llama"), tokenizer=tokenizer).attend(TEXT, generate=5)
+    ],
+    "encoder and decoder": lambda _, tokenizer: [_of_bart(tokenizer)],
+    "linear": lambda _, tokenizer: [
+        attnviz.load(build("xlstm"), tokenizer=tokenizer).attend("the train left the station")
+    ],
+    "many heads": lambda _, tokenizer: [_many_heads(tokenizer)],
+}
+
+
+@pytest.fixture(scope="module")
+def saved(model, tokenizer, tmp_path_factory):
+    """Return pages on disk, each written once."""
+    folder = tmp_path_factory.mktemp("kinds")
+
+    def save(kind):
+        path = folder / f"{kind}.html"
+        if not path.exists():
+            result, *other = KINDS[kind](model, tokenizer)
+            view(result, compare=other[0] if other else None).save(path)
+        return path
+
+    return save
+
+
+def settle(page):
+    """Wait until the drawing matches the state; return the view that is shown."""
+    return page.evaluate("""async () => {
+        const {attnviz} = document.querySelector('.attnviz');
+        await attnviz.ready;
+        return attnviz.state.view;
+    }""")
+
+
+def sweep(page):
+    """Point at places all over the view, and click one of them."""
+    canvas = page.locator(".stage canvas")
+    if not canvas.is_visible():
+        assert page.locator(".notice").is_visible()  # it says what the page lacks
+        return
+    box = canvas.bounding_box()
+    for part in (0.02, 0.2, 0.45, 0.7, 0.95):
+        page.mouse.move(box["x"] + part * box["width"], box["y"] + part * box["height"])
+    page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.6 * box["height"])
+    page.mouse.down()
+    page.mouse.up()
+    settle(page)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_view_opens_without_an_error(saved, open_page, kind):
+    page = open_page(saved(kind), height=1000)
+    settle(page)
+    for name in (*VIEWS[1:], VIEWS[0]):
+        page.locator(f"[data-control='view-{name}']").click()
+        assert settle(page) == name
+        stage = page.locator(".stage")
+        assert stage.get_attribute("aria-busy") == "false"
+        sweep(page)
+        page.locator(f"[data-control='view-{name}']").click()
+        settle(page)
+        for word in page.locator(".headline .word").all()[:2]:
+            word.hover()
+
+
+@pytest.mark.parametrize("kind", ["short", "pooled"])
+def test_back_returns_to_the_view_before(saved, open_page, kind):
+    page = open_page(saved(kind))
+    settle(page)
+    visited = ["token", "head", "steps", "grid"]
+    for name in visited:
+        page.locator(f"[data-control='view-{name}']").click()
+        settle(page)
+    for name in ["steps", "head", "token", "grid"]:
+        page.go_back()
+        page.wait_for_timeout(50)
+        assert settle(page) == name
+    page.go_forward()
+    page.wait_for_timeout(50)
+    assert settle(page) == "token"
+
+
+def test_the_claim_is_marked_until_a_reader_points(saved, open_page):
+    """The claim is red; nothing else is, before and after a word is pointed at."""
+    page = open_page(saved("short"))
+    page.evaluate("""() => document.querySelector('.attnviz').attnviz.show(
+        {view: 'head', layer: 0, heads: [4]})""")
+    settle(page)
+    red = """() => {
+        const canvas = document.querySelector('.stage canvas');
+        const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+        let count = 0;
+        for (let n = 0; n < data.length; n += 4)
+            count += data[n] > 180 && data[n + 1] < 60 && data[n + 2] < 80 && data[n + 3] > 250;
+        return count;
+    }"""
+    assert page.evaluate(red) > 300  # an arc, a frame, two words and a percentage
+    page.locator(".headline .word").nth(3).hover()
+    page.wait_for_timeout(50)
+    assert page.evaluate(red) == 0
+    page.mouse.move(2, 2)
+    page.wait_for_timeout(50)
+    assert page.evaluate(red) == 0
+    page.evaluate("() => document.querySelector('.attnviz').attnviz.show({heads: [1]})")
+    settle(page)
+    assert page.evaluate(red) > 300
+
+
+def test_the_families_of_heads_are_named_as_in_the_figure(saved, open_page, model):
+    names = "() => document.querySelector('.attnviz').attnviz.locate({layer: 0, head: 2})"
+    page = open_page(saved("short"))
+    settle(page)
+    place = page.evaluate(names)
+    page.mouse.move(place["x"], place["y"])
+    tip = page.locator("[role=tooltip]").inner_text()
+    maps = attnviz.head_maps(model.attend(TEXT))
+    family, share = attnviz.heads.head_families(maps)[2]
+    assert family.family == "previous"
+    assert "previous word" in tip
+    with page.expect_download() as started:
+        page.locator("[data-control='save-svg']").click()
+    assert f"previous {share:.0%}" in started.value.path().read_text("utf-8")
