@@ -1,4 +1,4 @@
-"""“Paris” hangs on few of the {count} heads of SmolLM2
+"""What “Paris” loses without each of the {count} heads of SmolLM2
 
 The output of each head was replaced by its mean over the text, everything after it was recomputed,
 and the logits of “Paris” and “London” were compared again: {count} runs on “{text}”. Without head

@@ -3,13 +3,13 @@
 import os
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
-
 WINDOW = {"width": 1100, "height": 760}
 
 
 def screenshot(page: Path, scale: float = 1) -> Path:
     """Return a picture of a page on disk; `scale` pixels for each pixel of the window."""
+    from playwright.sync_api import sync_playwright  # only who takes pictures needs it
+
     path = page.with_suffix(".png")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(

@@ -8,7 +8,6 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-pytest.importorskip("playwright")
 import guide_pictures  # noqa: E402
 
 GUIDES = ROOT / "gallery" / "guides"

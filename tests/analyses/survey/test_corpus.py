@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import attnviz
-from attnviz.analyses.survey.corpus import TextCorpus
+from attnviz.analyses.survey.corpus import TextCorpus, parse_corpus
 from attnviz.app import run
 from attnviz.errors import InputError
 
@@ -206,3 +206,10 @@ def test_what_is_no_list_of_texts_is_refused(reader):
     ):
         with pytest.raises(InputError, match=said):
             reader(TEXTS, pair=pair)
+
+
+def test_the_sample_has_200_different_sentences():
+    source, *_ = parse_corpus("survey", None, {}, 0, sample=True)
+    sentences = source.read_text("utf-8").splitlines()
+    assert len(sentences) == len(set(sentences)) == 200
+    assert all(one.isascii() and one.endswith(".") and len(one.split()) < 20 for one in sentences)
