@@ -109,7 +109,7 @@ def all_heads(result: AttentionResult) -> Iterator[View]:
 def write(view: View, browser: Browser, file: Path) -> str:
     """Write the picture of a view without its margins; return the lines below it, as HTML."""
     if isinstance(view.drawn, Figure):
-        view.drawn.savefig(file, dpi=200)
+        view.drawn.savefig(file, dpi=200, bbox_inches="tight")
         shown = ""
     else:
         shown = shoot(browser, view.drawn, view.width, view.click, file)
