@@ -48,11 +48,11 @@ KINDS = {
         "reference", "sentences", "toward",
     },
     "file": {"path", "file"},
-    "number": {"seed", "top", "sampling_rate"},
+    "number": {"seed", "top", "sampling_rate", "scale"},
     "title": {"title", "column", "address", "stack", "font", "decoder"},
     "choice": {
         "special", "mode", "positions", "how", "effect", "number", "show", "caption", "engine",
-        "methods", "probe", "name", "state", "theme", "special_tokens",
+        "methods", "probe", "name", "state", "theme", "special_tokens", "context",
     },
 }  # fmt: skip
 # Parameters that mean something else in some functions.

@@ -362,7 +362,7 @@ def test_an_encoder_decoder_is_drawn_with_its_target(tmp_path, tokenizer, capsys
     assert "to say “un train”" in (tmp_path / "encoder.svg").read_text(encoding="utf-8")
     capsys.readouterr()
     assert run([*command, "--stack", "vision", "-o", str(tmp_path / "no.png")]) == 2
-    assert "it has encoder and decoder and cross." in capsys.readouterr().err
+    assert "Use encoder, decoder, cross." in capsys.readouterr().err
     assert run([*command[:2], "--model", str(folder), "-o", str(tmp_path / "no.png")]) == 2
     assert "--target" in capsys.readouterr().err
     assert not (tmp_path / "no.png").exists()
