@@ -45,7 +45,7 @@ with attnviz.plot.style():
         ax.text(0.1, ys[0].mean() + 0.06, f"range of {n} {name}", color=colour)
     names = ("“I love apple”", "“… apple phones”", "“… apple pie”", "fruits + “phones”")
     lines = [*apple_place.T, control_place.mean(1)]
-    for name, colour, ys in zip(names, ("C4", "C0", "C1", "C3"), lines, strict=True):
+    for name, colour, ys in zip(names, ("C4", "C0", "C2", "C3"), lines, strict=True):
         ax.plot(ys, "o-", color=colour)
         ax.text(6.1, ys[-1], name, color=colour, va="center")
     ax.set(xlabel="entering layer", xlim=(-0.2, 8.0), ylabel="place from fruit to tech")

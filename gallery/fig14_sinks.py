@@ -44,7 +44,7 @@ with attnviz.plot.style():
     left.tick_params(axis="y", rotation=0)
     right.axvline(100 * uniform, color="k", lw=0.8, ls="--", label="equal weights")
     by_layer = pd.DataFrame({name: 100 * values.mean(1) for name, values in mean.items()})
-    by_layer.plot.barh(stacked=True, width=0.7, ax=right)
+    by_layer.plot.barh(stacked=True, width=0.7, color=["#8f8f8f", "#c8c8c8", "C0"], ax=right)
     right.set(xlabel="mean over heads, %", xlim=(0, 100), ylabel="layer", ylim=(5.5, -0.5))
     right.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.03, 1), handlelength=1)
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
