@@ -64,11 +64,15 @@ class Lesson:
         self.title = str(data.get("title") or name)
         self.tokens: Labels = tuple(map(str, data.get("tokens", ())))
         self.queries: Labels = tuple(map(str, data.get("queries", self.tokens)))
-        self.given = {key: _written(data[key], key) for key in _MATRICES if key in data}
+        given = {key: _written(data[key], key) for key in _MATRICES if key in data}
         printed, notes = (data.get(field, {}).items() for field in ("printed", "notes"))
         self.printed = {key: _written(value, f"printed {key}") for key, value in printed}
         self.notes = {key: str(note) for key, note in notes}
-        inputs = {key: matrix.values for key, matrix in self.given.items()}
+        self.given = tuple(
+            GivenMatrix(key, *self.sides(key, one.values), one.values, one.texts)
+            for key, one in given.items()
+        )
+        inputs = {key: one.values for key, one in given.items()}
         self.scale, self.scale_text = 1.0, ""  # of a score
         if "scale" in data:
             self.scale = float(_written([[data["scale"]]], "scale").values)
@@ -222,11 +226,7 @@ def example(
     else:
         text = files("attnviz").joinpath("analyses", "example", f"{name}.json").read_text("utf-8")
     lesson = parse(text, str(name))
-    given = tuple(
-        GivenMatrix(key, *lesson.sides(key, matrix.values), matrix.values, matrix.texts)
-        for key, matrix in lesson.given.items()
-    )
-    return ExampleResult(str(name), lesson.title, lesson.tokens, given, _replay(lesson))
+    return ExampleResult(str(name), lesson.title, lesson.tokens, lesson.given, _replay(lesson))
 
 
 def _replay(lesson: Lesson) -> tuple[ReplayedStage, ...]:
