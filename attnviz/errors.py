@@ -143,10 +143,7 @@ def true_or_false(value: object, what: str) -> bool:
 
 
 def refuse_given(why: str, **arguments: object) -> None:
-    """Raise InputError if an argument is given that cannot apply; None and False are not given.
-
-    why : the reason, and what to do instead.
-    """
+    """Raise InputError, with `why`, if an argument is given; None and False are not given."""
     given = [name for name, value in arguments.items() if value is not None and value is not False]
     if given:
         raise InputError(f"{joined(given)} cannot be used: {why}")

@@ -610,10 +610,7 @@ class OneMap(Maps):
 
 
 def head_families(maps: Maps) -> list[tuple[Statistic, float] | None]:
-    """Return the rule that each map follows, by `followed_rules`; None without any.
-
-    With it comes the mean weight that its keys get.
-    """
+    """Return the rule that each map follows, with the mean weight of its keys; None without any."""
     weights = maps.shares.reshape(-1, *maps.weights.shape[-2:])
     words, _ = maps.is_word
     if not maps.is_text or words.sum() < 2 or not weights.isfinite().all():

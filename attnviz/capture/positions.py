@@ -233,10 +233,7 @@ def _is_short(batch: Batch, chosen: Sequence[Changed]) -> bool:
 
 
 def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
-    """Return N inputs twice and, of short ones, all positions changed by a code; None if it cannot.
-
-    kinds : of input, whose positions are changed.
-    """
+    """Return N inputs twice and, of short ones, all positions changed by a code; else None."""
     length = max((len(axes[0]) for axes in batch.axes.values()), default=0)
     texts = range(len(next(iter(batch.axes.values()), ())))
     known = [kind for kind in kinds if kind in batch.axes]

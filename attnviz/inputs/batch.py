@@ -116,10 +116,7 @@ def parse_inputs(
     keys: Sequence[str] | None = None,
     generate: int | None = None,
 ) -> Inputs:
-    """Read and check the inputs; each kind must have one entry for each input.
-
-    target : the text of the decoder, or its ids.
-    """
+    """Read and check the inputs; each kind must have one entry for each input."""
     if generate is not None:
         generate = positive_number(generate, "generate")
     if sampling_rate is not None and audio is None:

@@ -146,10 +146,7 @@ def _expect_memory(name: str, processor: Any) -> None:
 
 
 def image_axis(module: nn.Module, inputs: dict[str, Tensor]) -> Axis | None:
-    """Return the axis of an image: special tokens, then patches row by row.
-
-    None if the model cuts the image in an unknown way. The capture checks the number of positions.
-    """
+    """Return the axis of an image: special tokens, then patches row by row; None if not known."""
     grid = find_grid(module, inputs)
     return None if grid is None else _grid_axis(grid, *_specials(module))
 
@@ -238,10 +235,7 @@ def _specials(module: nn.Module) -> tuple[list[str], list[str]]:
 def processed_image(
     checkpoint: Checkpoint, picture: Picture | None, inputs: dict[str, Tensor]
 ) -> Tensor | None:
-    """Return the picture that the model was given, resized and cropped: (H, W, 3) uint8.
-
-    It is the whole picture where the steps of the processor cannot be undone.
-    """
+    """Return the picture (H, W, 3), uint8, that the model was given; the whole one if not known."""
     processor: Any = checkpoint.processors.image
     pixel_values = inputs.get("pixel_values")
     if pixel_values is None or pixel_values.dim() != 4 or pixel_values.shape[1] != 3:

@@ -457,10 +457,7 @@ def max_tokens(module: nn.Module, tokenizer: Tokenizer, *, of_decoder: bool = Fa
 
 
 def spelled(checkpoint: Checkpoint, source: Source, *, of_decoder: bool = False) -> TextPair:
-    """Return what a source says: the text, and the second one of a pair of ids.
-
-    The text of ids is empty for a decoder without a tokenizer.
-    """
+    """Return the text of a source, or both of a pair; "" of ids without a tokenizer."""
     if isinstance(source, str):
         return source, None
     if of_decoder and checkpoint.target_tokenizer is None:
@@ -568,10 +565,7 @@ def _shift(module: Any, ids: Tensor) -> Tensor:
 
 
 def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
-    """Return the ids (N, T) that a decoder reads where the model makes them; None if it does not.
-
-    The model runs up to its decoder.
-    """
+    """Return the ids (N, T) that a model makes for its decoder, up to which it runs; else None."""
     found: list[Tensor] = []
 
     def keep(_: Any, args: Any, kwargs: Any) -> None:

@@ -316,10 +316,7 @@ def place_explanations(
 
 
 def describe_explanation(result: ExplainResult, position: int) -> dict[str, Any]:
-    """Return what a page shows of the explanation of one token.
-
-    position : that of the token in the page. The explanation may read a token before the text.
-    """
+    """Return what a page shows of the explanation of the token at its `position`."""
     before = len(result.tokens) - position
     if result.decomposition is None:
         raise InputError(f"{result.question} has no contributions of words, which a page shows.")

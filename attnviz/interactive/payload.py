@@ -628,10 +628,7 @@ class Head:
 
     @cached_property
     def error_of_vectors(self) -> float:
-        """The largest error of weights that are computed from quantized queries and keys.
-
-        Of a long text it is measured in some evenly spaced blocks of rows.
-        """
+        """The largest error of weights from quantized Q and K; of a long text, in some rows."""
         record, (m, n) = self.record, self.record.size
         device = record.query.device
         quantized = replace(  # each head as this one, without a copy

@@ -165,10 +165,7 @@ def load_checkpoint(
     device_map: devices.DeviceMap | None = None,
     offload_folder: str | os.PathLike[str] | None = None,
 ) -> Checkpoint:
-    """Load a pretrained model and check that every weight comes from its file.
-
-    `attnviz.load` documents the parameters and the errors.
-    """
+    """Load a model, and check that every weight comes from its file: see `attnviz.load`."""
     if sys.flags.optimize > 1:
         raise InputError("python -OO removes docstrings, which transformers needs. Use python -O.")
     target, torch_dtype = devices.one_device(device), _dtype(dtype)
@@ -283,10 +280,7 @@ def _processors(
     tokenizer: Location | PreTrainedTokenizerBase | None,
     processor: Any,
 ) -> tuple[Processors, str]:
-    """Return the processors of a model (its class or itself, and its config), and what it lacks.
-
-    An object may lack them, if none was given: its inputs may be given as tensors.
-    """
+    """Return the processors of a model (its class or itself, and its config), and what it lacks."""
     kinds, is_object = pretrained.input_kinds(model[0]), isinstance(model[0], PreTrainedModel)
     processors = Processors()
     if isinstance(processor, str | os.PathLike):

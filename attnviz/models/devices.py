@@ -157,10 +157,7 @@ def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def held_whole(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Put the values of offloaded weights into their modules, and take them out again after.
-
-    The model must not run elsewhere meanwhile.
-    """
+    """Put offloaded weights into their modules for the block, while the model does not run."""
     offloaded = [
         (owner, name, tensor)
         for module in modules

@@ -192,10 +192,7 @@ _MAX_HEADER = 20_000_000  # bytes: 200,000 tensors; millions of empty ones take 
 
 
 def find_weights(name: str, folder: Path, extra_files: Sequence[str] = ()) -> list[Path]:
-    """Return the safetensors files that transformers will read, by name.
-
-    `extra_files` are those that the config's class reads beside the model, if they exist.
-    """
+    """Return the safetensors files that transformers will read, by name, with `extra_files`."""
     for pattern in ("adapter_config.json", "shard-*-model-*.safetensors"):
         if any(folder.glob(pattern)):  # loaded beside, or instead of, the files that are hashed
             raise ModelError(
@@ -277,10 +274,7 @@ def load_model(
     dtype: torch.dtype | None,
     placement: dict[str, Any],
 ) -> PreTrainedModel:
-    """Build the model that config.json describes and fill every weight of it from the files.
-
-    `placement` is empty or holds the keywords of `device_map_options`.
-    """
+    """Build the model that config.json describes and fill every weight of it from the files."""
     # A config may ask for attention code from the hub, for weights in other files than those that
     # are hashed, for patched classes, or for tuples as outputs.
     unset_attention_implementation(config)

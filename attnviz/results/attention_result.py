@@ -91,11 +91,7 @@ class MapSummary(base.Savable):
         yield "a weight for each of the top keys", is_complete
 
     def cpu(self) -> MapSummary:
-        """Return the summary in the memory of the CPU: those of all layers would fill a GPU.
-
-        The copies wait for the GPU, once a layer. Copies that do not wait need pages that the
-        system cannot move, as long as the result lives: gigabytes for a long text.
-        """
+        """Return the summary in the memory of the CPU: those of all layers would fill a GPU."""
         numbers = {name: number for name, number in vars(self).items() if name != "cell"}
         return replace(self, **{name: number.cpu() for name, number in numbers.items()})
 
@@ -715,10 +711,7 @@ class AttentionResult(base.Savable):
 
 
 def one_result(value: object, *, streamed: bool = False) -> AttentionResult:
-    """Return a result as it is; raise InputError for anything else, a list of them included.
-
-    `streamed` allows one of a text that is too long for whole maps.
-    """
+    """Return one result as it is, of a long text if `streamed`; InputError for anything else."""
     if isinstance(value, AttentionResult):
         if value.streamed and not streamed:
             raise InputError(_TOO_LONG.format(len(value.streamed[0].query_axis)))

@@ -59,10 +59,7 @@ def doc(text: str, *, label: bool = False, later: str = "", **keywords: Any) -> 
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(doc,))
 def documented(cls: Any = None, *, eq: bool = False) -> Any:
-    """Make a class a frozen dataclass, and list its described fields in its docstring.
-
-    eq : whether records with equal fields are equal.
-    """
+    """Make a class a frozen dataclass, and list its described fields in its docstring."""
     if cls is None:
         return partial(documented, eq=eq)
     made = dataclass(frozen=True, eq=eq)(cls)
@@ -274,10 +271,7 @@ def labeled_array(
 
 
 def as_html(renderable: Any, plot: Callable[..., Any]) -> str:
-    """Return what a notebook shows: the figure, and what rich prints below it.
-
-    The figure carries the verdict. A result that cannot be drawn is shown by its text.
-    """
+    """Return what a notebook shows: the figure, if there is one, above what rich prints."""
     text = text_as_html(renderable)
     try:
         image = _image(plot(width=_NOTEBOOK_WIDTH), repr(renderable))

@@ -44,10 +44,7 @@ def outside_function_modes() -> AbstractContextManager[None]:
 
 
 def storage_id(storage: torch.UntypedStorage) -> int:
-    """Return a number that no other storage has while this one is alive.
-
-    Two tensors on the meta device, or of no elements, share a data_ptr() of 0.
-    """
+    """Return a number that no other storage has meanwhile; data_ptr() is 0 on the meta device."""
     return int(storage._cdata)
 
 
@@ -129,10 +126,7 @@ def write_count(tensor: Tensor) -> int:
 
 
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
-    """Return the parameters of a module without its children, to be replaced and put back.
-
-    Assigning one by `setattr` would run torch's registration hooks.
-    """
+    """Return a module's own parameters, to be replaced without torch's registration hooks."""
     return module._parameters
 
 
@@ -204,10 +198,7 @@ def supports_fused_attention(model: nn.Module) -> bool:
 
 
 def attention_configs(model: nn.Module) -> list[Any]:
-    """Return every config in a model that names an attention implementation, each once.
-
-    Submodules may hold copies of their parent's.
-    """
+    """Return every config, or copy, in a model that names an attention implementation, once."""
     owners = (m for m in model.modules() if "config" in vars(m) or hasattr(type(m), "config"))
     every = [config for m in owners if (config := getattr(m, "config", None)) is not None]
     configs = {id(config): config for config in every}

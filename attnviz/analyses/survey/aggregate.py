@@ -70,8 +70,7 @@ def aggregate(
 ) -> CorpusStatistics:
     """Sum up the parts of a survey, in the order of the corpus.
 
-    statistics : what the parts hold. seed : of the flips, and of the half of the texts
-    on which heads get their roles.
+    seed : of the flips, and of the half of the texts on which heads get their roles.
     """
     shape = heads, len(statistics)
     width = heads * len(statistics)

@@ -110,9 +110,7 @@ def parse_corpus(
 ) -> tuple[Any, list[str] | None, bool, SpecialTokens | None]:
     """Return the source of a corpus, the second text of each, whether to cut, and special tokens.
 
-    reader : the function that takes these keywords, by its name. Images and sounds may have the
-    name of their kind. seed : one that the random generators take. sample : read
-    the sample, 200 sentences that were all written for attnviz.
+    reader : the function that takes these keywords, by its name. sample : read the bundled sample.
     """
     if true_or_false(sample, "sample"):
         refuse_given("the sample replaces them. Leave one out.", texts=source)
@@ -150,10 +148,7 @@ def ending(path: Any) -> str:
 
 
 def check_corpus(source: object, column: str = "text", *, media: bool = False) -> None:
-    """Raise InputError for what is no corpus, as far as its name tells, or has no such column.
-
-    media : whether it may be one of images or sounds.
-    """
+    """Raise InputError for what is no corpus, as far as its name tells, or has no such column."""
     if hasattr(source, "columns"):  # iterated, a table yields their names
         raise InputError("A table is not a list of texts. Give one column, such as table['text'].")
     if source is None:
@@ -319,10 +314,7 @@ def _column_index(names: list[str], column: str, file_name: str) -> int:
 def load_reader(
     model: Model | Loadable | None, special_tokens: SpecialTokens | None, *, media: bool = False
 ) -> tuple[Model, Kind]:
-    """Return a model and what it reads: texts, or images or sounds; InputError for any other.
-
-    media : whether images and sounds may be read.
-    """
+    """Return a model and what it reads: texts, or images or sounds; InputError for any other."""
     model = model if isinstance(model, Model) else load(model)
     model = Model(model.checkpoint.shadow())
     reads = input_kinds(model.module)
@@ -529,10 +521,7 @@ class Medium:
 
 @dataclass(eq=False)
 class MediaCorpus:
-    """The images, or the sounds, that a model reads; a sound with its transcript.
-
-    InputError for images that are to be cut. The other fields are as in `TextCorpus`.
-    """
+    """The images, or the sounds with their transcripts, that a model reads: see `TextCorpus`."""
 
     model: Model
     kind: Kind
