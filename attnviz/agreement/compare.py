@@ -517,10 +517,7 @@ def _by_head(blocks: Sequence[Maps], ignored: Tensor | None) -> Maps:
 
 
 def _ends(scores: Tensor, shown: Tensor | None, centered: bool) -> Tensor:
-    """Return the largest, the smallest and the mean of the scores of each row that are shown.
-
-    centered : whether the mean of whole rows is needed; else it is 0.
-    """
+    """Return the largest, the least and, if `centered`, the mean score of each row; else 0."""
     if shown is None:
         rows = *scores.shape[:-1], 1
         mean = scores.mean(-1, keepdim=True) if centered else scores.new_zeros(rows)

@@ -314,11 +314,7 @@ class StoredRun:
 
     @contextmanager
     def skip(self, count: int, copies: int, states: Tensor | None = None) -> Iterator[None]:
-        """Run `copies` of the text without the first `count` blocks.
-
-        states : the states that the last of these blocks returns, (copies, T, d); by default the
-        stored ones.
-        """
+        """Run `copies` from block `count` on; its input is `states` (copies, T, d), or stored."""
 
         def repeat(tensor: Tensor) -> Tensor:
             single = tensor.dim() > 1 and tensor.shape[0] == 1

@@ -48,7 +48,7 @@ from attnviz.results import (
 )
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import find_words
+from attnviz.results.axis import find_words, token_groups
 from attnviz.results.projection import has_output, recompute
 from attnviz.results.text import literal, source
 
@@ -492,13 +492,9 @@ def align(first: Axis, second: Axis) -> list[tuple[int, int]]:
 
 def _words(axis: Axis) -> tuple[list[int], list[tuple[bool, str]]]:
     """Return where each word begins, and whether it is a special token, with its text."""
-    starts, words = [], []
-    for position, word in enumerate(axis.words):
-        if word is None or word not in axis.words[:position]:
-            starts.append(position)
-            label = axis.labels[position] if word is None else axis.word_labels[word].casefold()
-            words.append((axis.special[position], label))
-    return starts, words
+    groups = token_groups(axis)
+    labels = [label.casefold() for label in groups.labels]
+    return [p[0] for p in groups.positions], [*zip(groups.special, labels, strict=True)]
 
 
 def name_results(results: Sequence[AttentionResult]) -> list[str]:

@@ -498,10 +498,7 @@ def _fits_embeddings(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 
 
 def _spelled_alike(tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
-    """Return the ids of tokens of which one is the other with an ending of one or two letters.
-
-    A sample of the tokens is read: a whole vocabulary takes ten times longer.
-    """
+    """Return ids of sampled tokens, one of which is the other with one or two letters more."""
     sample = range(0, len(tokenizer), 1 + len(tokenizer) // _MOST)
     tokens = tokenizer.convert_ids_to_tokens(list(sample))
     endings = [

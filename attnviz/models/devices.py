@@ -143,10 +143,7 @@ def whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
 
 
 def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and values of each tensor in a ``state_dict``, in the order of names.
-
-    A quantized module packs its tensors into a tuple: each is yielded in its place.
-    """
+    """Yield name and values of each tensor, also packed ones, in a ``state_dict``, by name."""
     for name, value in sorted(model.state_dict().items()):
         for tensor in value if isinstance(value, tuple) else (value,):
             if isinstance(tensor, Tensor):

@@ -31,10 +31,7 @@ _wrap_lock = Lock()
 
 
 def outside_dispatch_modes() -> AbstractContextManager[None]:
-    """Run what follows outside every dispatch mode.
-
-    What the caller of a capture computes inside a callback is no part of the model's run.
-    """
+    """Run a callback of a capture outside every dispatch mode: it is no part of the run."""
     return _disable_current_modes()
 
 

@@ -281,10 +281,7 @@ def _written(
 
 
 def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
-    """Return the query at which each head attends most, and what it adds there, (H, d_model).
-
-    Special tokens and the first token of a causal model, where heads rest, do not count.
-    """
+    """Return where each head attends most, unless it rests, and what it adds, (H, d_model)."""
     if record.projection is None or record.projection.output is None:
         raise ModelError("the output projection of its attention is not known")
     ordinary = torch.tensor([not special for special in record.query_axis.special], device="cpu")

@@ -214,10 +214,7 @@ class HeadStatistics:
     def run(
         self, texts: Sequence[Any], on_attention: OnAttention, *, shuffled: bool = False
     ) -> None:
-        """Run the model on texts, and pass on each attention with its queries and other keys.
-
-        shuffled : whether their tokens in another order follow.
-        """
+        """Run the model; pass on each attention with its queries and its keys, if others."""
         encodings = [text.encoding for text in texts]
         if shuffled:
             encodings += [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]

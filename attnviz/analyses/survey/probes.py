@@ -151,10 +151,7 @@ def predicts_next(model: Model) -> bool:
 
 
 def answer_or_mask(model: Model) -> Callable[[str], str]:
-    """Return what ends a text of a probe: the answer, or a mask for it in a model of masked tokens.
-
-    InputError if the model predicts no tokens.
-    """
+    """Return what ends a probe's text, the answer or a mask; InputError if none is predicted."""
     mask = getattr(model.tokenizer, "mask_token", None)
     if unembedding_of(model.module) is not None:
         if predicts_next(model):
