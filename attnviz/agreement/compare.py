@@ -245,7 +245,6 @@ def _form(record: AttentionRecord, expected: Values) -> object:
 
 
 def _join(records: Sequence[AttentionRecord]) -> AttentionRecord:
-    """Return one attention with the heads of all."""
     first = records[0]
     if len(records) == 1:
         return first

@@ -194,7 +194,6 @@ class _SummaryComparison:
             self._add(heads, P.gather(2, keys.clamp(min=0)) * (keys >= 0), weights)
 
     def _compare_cells(self, cell: int, rows: range, cells: Tensor) -> None:
-        """Compare some cells of a row of them, in the pooled maps."""
         size, widths = self.summary.cell, cell_sizes(self.n, self.summary.cell)[cells]
         columns = cells[:, None] * size + torch.arange(size, device="cpu")
         outside = columns >= self.n if columns.amax() >= self.n else None  # in a smaller last cell

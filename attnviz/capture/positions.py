@@ -530,7 +530,6 @@ def changed_batch(
 
 
 def _expect_rows(batch: Batch) -> None:
-    """Raise UnknownPlacesError unless each tensor has one row for each input."""
     count = len(next(iter(batch.axes.values()), ()))
     tensors = [value for value in batch.inputs.values() if isinstance(value, Tensor)]
     if any(not tensor.dim() or len(tensor) != count for tensor in tensors):

@@ -315,7 +315,6 @@ def encode(
 
 
 def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generating: bool) -> Batch:
-    """Return arguments of the model's forward as a batch."""
     with translate(checkpoint):
         inputs, axes, texts = encode_arguments(checkpoint, arguments)
     inputs = placed(checkpoint, inputs)
@@ -367,7 +366,6 @@ def _own_target(
 
 
 def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
-    """Raise ModelError for token ids that have no row in the embedding."""
     module = checkpoint.module
     for name in ("input_ids", "decoder_input_ids"):
         if (ids := inputs.get(name)) is None:
@@ -382,7 +380,6 @@ def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
 
 
 def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: bool) -> None:
-    """Raise InputError for a kind of input that the model does not read, or one that is missing."""
     module, name = checkpoint.module, checkpoint.name
     readable = list(pretrained.input_kinds(module))
     if not readable:

@@ -134,7 +134,6 @@ def encode_image(checkpoint: Checkpoint, picture: Picture) -> dict[str, Tensor]:
 
 
 def _expect_memory(name: str, processor: Any) -> None:
-    """Raise ModelError if the processor makes pictures that do not fit in memory."""
     ways = "Check the sizes in its preprocessor_config.json, or pass another processor=."
     memory = MemoryBudget(f"the picture that {name} reads", torch.device("cpu"), ways, ModelError)
     for size in (getattr(processor, key, None) for key in ("size", "crop_size", "pad_size")):
@@ -320,7 +319,6 @@ def encode_multimodal(
 
 
 def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[str, Any]) -> Axis:
-    """Return the axis of the text with its placeholders expanded."""
     tokenizer: Any = checkpoint.tokenizer
     expanded = prompt
     for replacement in reversed((details["text_replacement_offsets"] or [[]])[0]):

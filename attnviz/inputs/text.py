@@ -426,7 +426,6 @@ def pad_texts(
 
 
 def _reads_segments(module: nn.Module) -> bool:
-    """Return whether a model has a table of segments."""
     return any(_SEGMENTS.search(name) for name, _ in module.named_parameters())
 
 

@@ -312,7 +312,6 @@ def _describe_result(
     exact: Mapping[HeadKey, Json],
     outputs: Mapping[int, Codes],
 ) -> Json:
-    """Return what a page shows of one result."""
     sides = ((attention.query_axis, attention.key_axis) for attention in attentions)
     axes = list(dict.fromkeys(axis for pair in sides for axis in pair))
     groups: dict[tuple[str, Axis, Axis], list[Json]] = {}
@@ -385,7 +384,6 @@ def _findings(result: AttentionResult, attention: Attention) -> list[Json]:
 
 
 def _describe_axis(axis: Axis, result: AttentionResult) -> Json:
-    """Return what a page shows of the positions of an axis."""
     unread = [axis.unknown_label([n]) for n in range(len(axis))]
     words = {n: read for n, read in zip(axis.words, unread, strict=True) if read}
     return {

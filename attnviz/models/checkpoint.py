@@ -257,7 +257,6 @@ def _title(name: str, folder: Path, sha256: str) -> str:
 def _wrap(
     module: PreTrainedModel, tokenizer: Location | PreTrainedTokenizerBase | None, processor: Any
 ) -> Checkpoint:
-    """Return the checkpoint of a model object, which is not changed."""
     name = str(module.config.name_or_path) or type(module).__name__
     folder = Path(name) if os.path.isdir(name) else None  # noqa: PTH112
     if folder is not None:
@@ -342,7 +341,6 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 def _expect_as_it_is(
     module: PreTrainedModel, device: torch.device | None, dtype: torch.dtype | None
 ) -> None:
-    """Raise InputError if a model object would have to be moved or cast."""
     current = devices.input_device(module)
     is_elsewhere = device is not None and (
         (device.type, device.index or 0) != (current.type, current.index or 0)

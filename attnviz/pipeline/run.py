@@ -361,7 +361,6 @@ class _Run:
         return agreement.check_output(outputs, axes, texts, layers, moved)
 
     def _kinds(self) -> list[str]:
-        """Return the kinds of input that were given."""
         inputs = self.inputs
         given: dict[str, object] = {
             "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,

@@ -671,7 +671,6 @@ class AttentionResult(base.Savable):
         return base.labeled_array(self, dimensions, weights)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return the weights of all layers, for numpy."""
         return np.array(self.weights().numpy(), dtype, copy=copy)
 
     def _labeled(

@@ -84,7 +84,6 @@ class Savable:
         SAVABLE[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         self.check()
 
     def _rules(self) -> Rules:
@@ -129,7 +128,6 @@ class Result(Savable):
     main_array: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        """Check the fields, and bind a new agreement to the numbers."""
         super().__post_init__()
         report: Any = getattr(self, "agreement", None)
         if report is not None and report.digest is None:
@@ -189,7 +187,6 @@ class Result(Savable):
         return figure
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return the main array, for numpy."""
         arrays = self.to_arrays()
         return np.array(arrays[self.main_array or next(iter(arrays))].numpy(), dtype, copy=copy)
 

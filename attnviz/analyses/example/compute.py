@@ -232,7 +232,7 @@ def example(
 def _replay(lesson: Lesson) -> tuple[ReplayedStage, ...]:
     """Return the stages that follow from what is given; raise InputError for what does not fit."""
     ours, linked = dict(lesson.inputs), dict(lesson.inputs)  # linked : with printed stages
-    unused, stages = lesson.unused, dict[str, ReplayedStage]()
+    unused, stages, wrong = lesson.unused, dict[str, ReplayedStage](), set[str]()
     for name, (_, _, needs, _) in STAGES.items():
         if ours.keys() >= {*needs}:
             problem = f"{name} is given, and so is what it is computed from."
@@ -241,8 +241,11 @@ def _replay(lesson: Lesson) -> tuple[ReplayedStage, ...]:
             ours[name], recomputed = _compute(name, ours), _compute(name, linked)
             linked[name] = _printed(lesson, name, ours[name], recomputed)
             stage = _compare(lesson, name, ours[name], recomputed)
-            slips, notes = _slips(stage, stages), tuple(_notes(lesson, stage, linked))
-            stages[name] = replace(stage, slips=slips, notes=notes)
+            wrong |= {name} if _differs(stage.from_inputs_follows) else set()
+            # An error begins where no printed stage before it has one.
+            begins = name in wrong and wrong.isdisjoint(stage.sources)
+            slips = begins or _differs(stage.from_printed_follows)
+            stages[name] = replace(stage, slips=slips, notes=tuple(_notes(lesson, stage, linked)))
     useless = ", ".join(sorted(unused)) or "an empty example"
     _check(bool(stages) and not unused, f"Nothing can be computed from {useless}. {_START}")
     expect_names([*lesson.printed, *lesson.notes], stages, "a stage that is computed")
@@ -266,7 +269,6 @@ def _printed(lesson: Lesson, name: str, ours: Operand, recomputed: Operand) -> O
 
 
 def _compare(lesson: Lesson, name: str, ours: Operand, recomputed: Operand) -> ReplayedStage:
-    """Compare one stage with what is printed."""
     title, formula, _, _ = STAGES[name]
     printed, is_linked = lesson.printed.get(name), bool(recomputed.sources)
     rows, columns = lesson.sides(name, (printed or ours).values)
@@ -292,20 +294,11 @@ def _compare(lesson: Lesson, name: str, ours: Operand, recomputed: Operand) -> R
     )
 
 
-def _all(follows: Tensor | None) -> bool:
-    return follows is None or bool(follows.all())
-
-
-def _slips(stage: ReplayedStage, before: dict[str, ReplayedStage]) -> bool:
-    """Return whether an error begins in a stage."""
-    if not _all(stage.from_printed_follows):
-        return True
-    sources = (before[name].from_inputs_follows for name in stage.sources)
-    return not _all(stage.from_inputs_follows) and all(map(_all, sources))
+def _differs(follows: Tensor | None) -> bool:
+    return follows is not None and not follows.all()
 
 
 def _notes(lesson: Lesson, stage: ReplayedStage, operands: dict[str, Operand]) -> Iterator[str]:
-    """Yield the sentences about a stage beyond its numbers."""
     note, printed = lesson.notes.get(stage.name), lesson.printed.get(stage.name)
     if stage.untold:
         reason = note or f"what is given makes {stage.from_inputs.shape[1]} of its columns"
@@ -317,7 +310,7 @@ def _notes(lesson: Lesson, stage: ReplayedStage, operands: dict[str, Operand]) -
             coarse = " and ".join(s for s in stage.sources if operands[s].slack.max() > _EXACT)
             problem = f"Too coarse for a closer check: the rounding of printed {coarse}"
             yield f"{problem} can move a cell by {error:.2g}"
-    elif printed and stage.name == "weights" and not _all(stage.from_inputs_follows):
+    elif printed and stage.name == "weights" and _differs(stage.from_inputs_follows):
         yield from _scale_note(lesson, stage, printed, operands)
 
 

@@ -572,6 +572,5 @@ def _small_uri(picture: Image.Image, side: int) -> str:
 
 
 def _outline(extremes: torch.Tensor) -> tuple[tuple[float, float], ...]:
-    """Return the least and the largest sample of fewer parts."""
     parts = np.array_split(extremes.numpy(), min(400, len(extremes)))
     return tuple((round(float(p.min()), 3), round(float(p.max()), 3)) for p in parts)

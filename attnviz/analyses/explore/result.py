@@ -346,7 +346,6 @@ class ExploreResult(Result):
 
 
 def _plane_data(plane: QueryKeyPlane) -> dict[str, Any]:
-    """Return the places of queries and keys, rounded."""
     query_side = plane.queries, plane.tokens, plane.query_places
     key_side = plane.keys, plane.key_tokens or plane.tokens, plane.key_places or plane.query_places
     data: dict[str, Any] = {}

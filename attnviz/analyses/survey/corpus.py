@@ -158,21 +158,15 @@ def check_corpus(source: object, column: str = "text", *, media: bool = False) -
     if not isinstance(source, str | Path) or ending(source) not in SUFFIXES[1:]:
         why = f"only {', '.join(SUFFIXES[1:])} have columns. Leave it out."
         refuse_given(why, column=column != "text")
-    if isinstance(source, str | Path) and not (media and is_of_media(source)):
-        check_corpus_name(source, f", {OR_SAMPLE}" if media else "")
-
-
-def check_corpus_name(source: str | Path, other: str = "") -> None:
-    """Raise InputError for a name of no corpus, with what else can be read (`other`)."""
-    path = Path(source)
-    if str(source) == "-":
+    if not isinstance(source, str | Path) or str(source) == "-" or (media and is_of_media(source)):
         return
-    if ending(path) not in SUFFIXES:
+    if ending(path := Path(source)) not in SUFFIXES:
         raise InputError(
             f"{path.name!r} is not a corpus: its name must end in {', '.join(SUFFIXES)}, or be - "
             "for standard input. Rename it, or pass a list of texts."
         )
     if not path.is_file():
+        other = f", {OR_SAMPLE}" if media else ""
         raise InputError(f"There is no file {path}. Check the name of the corpus{other}.")
 
 
@@ -531,7 +525,6 @@ class MediaCorpus:
     _targets: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse to cut images."""
         why = f"{self.model.name} reads {NOUNS[self.kind]}. Leave it out."
         refuse_given(why, truncate=self.truncate and self.kind == "image")
         self.changes = CorpusChanges(noun=self.kind)

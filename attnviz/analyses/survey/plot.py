@@ -286,7 +286,6 @@ def _caption(result: SurveyResult) -> list[str]:
 
 
 def _compared(result: SurveyResult) -> str:
-    """Return with what the statistics were compared."""
     if result.signed:
         return (
             f"on {result.sampled} of the texts the matrices were compared with the model's own "
