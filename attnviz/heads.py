@@ -98,8 +98,6 @@ class Pairs:
     """All pairs of a query in some rows R and one of n keys, of N texts, images or sounds.
 
     What such positions do not have is False or NaN: no statistic then counts any row.
-
-    queries, keys : the same positions, unless it is a cross-attention.
     """
 
     queries: Positions

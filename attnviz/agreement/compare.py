@@ -195,10 +195,7 @@ def compare(record: AttentionRecord, expected: Values) -> tuple[StageCheck, ...]
 def _compare(
     pairs: Sequence[tuple[AttentionRecord, Values]],
 ) -> tuple[list[tuple[StageCheck, ...]], list[bool]]:
-    """Compare the known stages of each attention; all numbers are copied from the device once.
-
-    Returns the checks of each, and whether the scores of some of its heads show the canary.
-    """
+    """Return the checks of the known stages of each attention, and if scores show the canary."""
     of_form: dict[object, list[int]] = {}
     for n, (record, expected) in enumerate(pairs):
         if expected:
@@ -434,10 +431,7 @@ def _differences(x: Tensor, y: Tensor, z: Tensor, room: Tensor | None = None) ->
 
 
 def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, heads: slice) -> Maps:
-    """Measure the scores and the weights of some heads, and return their outputs.
-
-    The numbers have the names of their stage, or none; the outputs those of "ours" and the "run".
-    """
+    """Measure the scores and weights of some heads; return the numbers by stage, and outputs."""
     record, shown = _of_heads(joined, heads), visible.shown
     shown = shown[heads] if shown is not None and len(shown) > 1 else shown
     fine, coarse = dtypes(joined)

@@ -111,10 +111,7 @@ def check_hidden_states(
     name: str = "hidden states",
     scale: float | None = None,
 ) -> AgreementReport:
-    """Return a report that compares hidden states (S, …) with those of the model as loaded.
-
-    They may differ as much as its output, relative to their norm, or to `scale`.
-    """
+    """Return a report on hidden states (S, …), relative to their norm as loaded, or to `scale`."""
     if report.output is None:
         return report
     size = loaded.flatten(1).norm(dim=1) if scale is None else scale

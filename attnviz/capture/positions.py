@@ -57,10 +57,7 @@ _MERGES = 6  # of patches, two by two, from stage to stage of a model with windo
 
 
 class StackCounter:
-    """Numbers the layers of each stack of a model, in the order of execution.
-
-    axes : those of one text, by kind of input. kinds : that the model reads.
-    """
+    """Numbers the layers of each stack of a model, in the order of execution."""
 
     def __init__(self, axes: Mapping[str, Axis], kinds: Collection[str] = ()) -> None:
         self._axes, self._read = axes, {*axes, *kinds}

@@ -18,7 +18,7 @@ import math
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
-from packaging.version import InvalidVersion, Version
 from transformers import (
     CONFIG_MAPPING,
     PreTrainedModel,
@@ -163,7 +162,8 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
     if not is_known and (declared is None or model_type is not None):
         raise ModelError(
             f"{name}: transformers {transformers.__version__} does not know the model_type "
-            f"{model_type!r:.60}. {_release_of(settings)}"
+            f"{model_type!r:.60}. Check model_type in config.json, or run pip install --upgrade "
+            "transformers."
         )
     with translate(name, "config.json"):
         config_class = CONFIG_MAPPING[str(model_type)] if is_known else declared.config_class
@@ -171,18 +171,6 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
         if declared is None or not isinstance(config, declared.config_class):
             declared = transformers.MODEL_MAPPING[type(config)]
     return config, declared[0] if isinstance(declared, tuple) else declared
-
-
-def _release_of(settings: dict[str, Any]) -> str:
-    """Return the advice to install the release of transformers that wrote a config, if newer."""
-    written, installed = str(settings.get("transformers_version")), transformers.__version__
-    with suppress(InvalidVersion):  # absent, or nonsense
-        if Version(written) > Version(installed):
-            return (
-                f"Release {written} saved it: run pip install 'transformers>="
-                f"{Version(written).base_version}'."
-            )
-    return "Check model_type in config.json, or run pip install --upgrade transformers."
 
 
 # --- the model

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 class LiteralConsole(Console):
-    """A console that prints control characters of texts, models and files as visible ones.
-
-    Lines end between words in a terminal, and are whole elsewhere.
-    """
+    """A console that shows control characters, and wraps lines in a terminal only."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(highlight=False, **how)

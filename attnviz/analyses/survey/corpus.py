@@ -438,10 +438,7 @@ class TextCorpus:
     def open(
         self,
     ) -> tuple[list[CorpusText], list[AttentionResult], Iterator[list[CorpusText]]]:
-        """Return a few texts, their verified results, and all texts in parts.
-
-        The few are evenly chosen among those of moderate length. InputError if there is no text.
-        """
+        """Return some texts, their results, and all texts in parts; InputError without any."""
         rest = self.parts()
         if (first := next(rest, None)) is None:
             message = "The corpus has no text. Choose one with at least one text."
