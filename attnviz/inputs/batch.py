@@ -240,10 +240,7 @@ def encode(
     Texts are padded on the right: position tables count from the left, so every text stays as it
     would be by itself. A special token that is typed in a text is plain text, unless the checkpoint
     parses them. An image or a sound comes with at most one text and one target, so that nothing is
-    padded.
-
-    inputs : from `parse_inputs`, or texts. truncate : cut an input that is too long for the model;
-    otherwise it is an error.
+    padded. InputError for an input that is too long, unless it may be cut.
     """
     module = checkpoint.module
     if not isinstance(inputs, Inputs):

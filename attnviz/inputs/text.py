@@ -530,10 +530,7 @@ def encode_target(
 
 
 def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
-    """Return what a decoder reads before the token that goes on a text, which may be empty.
-
-    The token that ends a target is left out.
-    """
+    """Return what a decoder reads before the token after a text, without the one that ends it."""
     encoded = tokenize(checkpoint, text, of_decoder=True, may_be_empty=True)
     is_added = bool(encoded.ids) and encoded.special[-1] and encoded.spans[-1] == (0, 0)
     ids = encoded.ids[:-1] if is_added else encoded.ids

@@ -248,10 +248,7 @@ def _without_padding(attention: Attention) -> Attention:
 def _rank_heads(
     result: AttentionResult, attentions: Sequence[Sequence[Attention]], overviews: Overviews
 ) -> dict[HeadKey, list[Head]]:
-    """Return the heads of which every result has more than a summary, the most important first.
-
-    First those without an overview, then by how much they relate content words.
-    """
+    """Return the heads with records in every result, first those without an overview, by rank."""
     stack = result.stack().stacks[0]
     ranks = {(stack, s.layer, s.head): n for n, s in enumerate(rank_heads(result).scores)}
     heads: dict[HeadKey, list[Head]] = {}
@@ -347,6 +344,7 @@ def _describe_result(
             }
         )
     agreement, computation = result.checked_agreement, result.provenance.computation
+    picture = None if result.image is None else Image.fromarray(result.image.cpu().numpy())
     notes = list(result.notes)
     if computation is not None and computation.changes:
         notes.append(f"model as loaded: {computation.summary}")
@@ -355,7 +353,7 @@ def _describe_result(
         "source": source(result.provenance),
         "verdict": agreement.verdict,
         "summary": agreement.summary(),
-        "image": None if result.image is None else _data_address(result.image),
+        "image": picture and data_uri(picture, "jpeg", _PICTURE_SIDE, quality=85),
         "waveform": None if result.waveform is None else _waveform(result.waveform),
         "notes": [f"{note[0].upper()}{note[1:]}." for note in notes],
         "axes": [_describe_axis(axis, result) for axis in axes],
@@ -399,13 +397,6 @@ def _describe_axis(axis: Axis, result: AttentionResult) -> Json:
         "frames": _seconds_of_a_frame(axis),
         "next": _next_tokens(result.next_tokens, axis),
     }
-
-
-def _data_address(image: Tensor) -> str:
-    """Return a picture (H, W, 3) as the address of a JPEG that contains it."""
-    picture = Image.fromarray(image.cpu().numpy())
-    picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
-    return data_uri(picture, "jpeg", quality=85)
 
 
 def _waveform(waveform: Waveform) -> Json:

@@ -132,11 +132,7 @@ def _refuse_remote_code(
 
 
 def load_config(name: str, folder: Path) -> tuple[Any, Any]:
-    """Return the config and the model class that config.json declares.
-
-    Where the declared class is not made for the config's model_type, the type decides, as in
-    AutoModel.
-    """
+    """Return the config and the model class of config.json; as in AutoModel, the type decides."""
     if not (folder / "config.json").is_file() and (inner := _inner_checkpoint(folder)):
         raise ModelError(f"{name}: there is no config.json, but a checkpoint in it. Give {inner}.")
     settings = read_json(name, folder / "config.json")

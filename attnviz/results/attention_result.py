@@ -378,10 +378,7 @@ class AttentionResult(base.Savable):
         )
 
     def __post_init__(self) -> None:
-        """Check the fields, and bind a new agreement to the text and to the attentions.
-
-        An agreement that knows no attention is not of these.
-        """
+        """Check the fields, and bind a new agreement, which knows these attentions, to them."""
         super().__post_init__()
         if not (self.agreement.digests or self.agreement.given or self.agreement.altered):
             object.__setattr__(self, "agreement", replace(self.agreement, altered=True))

@@ -97,10 +97,7 @@ def math_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Return torch's fused attention, computed by its operators one by one.
-
-    `torch.nn.attention.sdpa_kernel` asks for this in all threads.
-    """
+    """Return torch's fused attention, computed by its operators one by one, in this thread."""
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
     attend = torch.ops.aten._scaled_dot_product_attention_math

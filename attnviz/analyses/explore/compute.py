@@ -558,17 +558,14 @@ def _shown_media(
             media[number] = ShownMedium(name)
     encoded: dict[str, str] = {}
     for side in _SIDES:
-        encoded = {number: _small_uri(picture, side) for number, picture in pictures.items()}
+        encoded = {
+            number: data_uri(picture, "jpeg", side, quality=82, optimize=True)
+            for number, picture in pictures.items()
+        }
         if sum(map(len, encoded.values())) <= 4_000_000:  # bytes
             break
     media = {number: replace(one, image=encoded.get(number, "")) for number, one in media.items()}
     return media, tokens
-
-
-def _small_uri(picture: Image.Image, side: int) -> str:
-    small = picture.copy()
-    small.thumbnail((side, side))
-    return data_uri(small, "jpeg", quality=82, optimize=True)
 
 
 def _outline(extremes: torch.Tensor) -> tuple[tuple[float, float], ...]:

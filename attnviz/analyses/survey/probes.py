@@ -306,8 +306,6 @@ def confirm(
     has a choice. Heads get their mean output over all texts; those that rest on the first token
     only lose their attention to it. Also compares the answers' numbers with those of the model as
     loaded.
-
-    heads, roles : of the survey.
     """
     reason = ""
     if unembedding_of(model.module) is None:
