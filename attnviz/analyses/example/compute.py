@@ -239,8 +239,7 @@ def _replay(lesson: Lesson) -> tuple[ReplayedStage, ...]:
             _check(name not in ours, f'{problem} Put what a book prints under "printed".')
             unused = unused.difference(needs)
             ours[name], recomputed = _compute(name, ours), _compute(name, linked)
-            linked[name] = _printed(lesson, name, ours[name], recomputed)
-            stage = _compare(lesson, name, ours[name], recomputed)
+            stage, linked[name] = _compare(lesson, name, ours[name], recomputed)
             wrong |= {name} if _differs(stage.from_inputs_follows) else set()
             # An error begins where no printed stage before it has one.
             begins = name in wrong and wrong.isdisjoint(stage.sources)
@@ -254,25 +253,24 @@ def _replay(lesson: Lesson) -> tuple[ReplayedStage, ...]:
     return tuple(stages[name] for name in stages if name in lesson.printed or name not in same)
 
 
-def _printed(lesson: Lesson, name: str, ours: Operand, recomputed: Operand) -> Operand:
-    """Return a stage as those after it see it: as printed, if it is; not rounded, if it is ours."""
-    if (printed := lesson.printed.get(name)) is None:
-        return recomputed
-    (m, n), (rows, columns) = ours.values.shape, printed.values.shape
-    # Of all heads, only the columns of the given one can be computed.
-    fits = rows == m and (columns == n or (columns > n and name == "concatenated"))
-    _check(fits, f"printed {name} must have the shape {(m, n)}, as computed.")
-    values = printed.values[:, :n]
-    is_exact = ((values - ours.values).abs() <= ours.slack).all()
-    slack = ours.slack if is_exact else torch.full_like(values, printed.half_unit)
-    return Operand(values, slack, frozenset({name}))
-
-
-def _compare(lesson: Lesson, name: str, ours: Operand, recomputed: Operand) -> ReplayedStage:
+def _compare(
+    lesson: Lesson, name: str, ours: Operand, recomputed: Operand
+) -> tuple[ReplayedStage, Operand]:
+    """Return a stage beside what is printed, and as those after it see it: as printed, if it is."""
     title, formula, _, _ = STAGES[name]
-    printed, is_linked = lesson.printed.get(name), bool(recomputed.sources)
-    rows, columns = lesson.sides(name, (printed or ours).values)
-    return ReplayedStage(
+    printed, half, seen = lesson.printed.get(name), None, recomputed
+    linked = recomputed if recomputed.sources else None
+    if printed is not None:
+        (m, n), (rows, columns), half = ours.values.shape, printed.values.shape, printed.half_unit
+        # Of all heads, only the columns of the given one can be computed.
+        fits = rows == m and (columns == n or (columns > n and name == "concatenated"))
+        _check(fits, f"printed {name} must have the shape {(m, n)}, as computed.")
+        values = printed.values[:, :n]
+        is_exact = ((values - ours.values).abs() <= ours.slack).all()  # then it is not rounded
+        slack = ours.slack if is_exact else torch.full_like(values, half)
+        seen = Operand(values, slack, frozenset({name}))
+    labels = lesson.sides(name, (printed or ours).values)
+    stage = ReplayedStage(
         name=name,
         title=title,
         formula=formula.format(
@@ -281,17 +279,18 @@ def _compare(lesson: Lesson, name: str, ours: Operand, recomputed: Operand) -> R
             mask=" + mask" if lesson.inputs["mask"].values else "",
         ),
         head=None,
-        rows=rows,
-        columns=columns,
-        printed=printed.values if printed else None,
+        rows=labels[0],
+        columns=labels[1],
+        printed=printed and printed.values,
         texts=printed.texts if printed else (),
-        decimals=printed.decimals if printed else None,
+        decimals=printed and printed.decimals,
         from_inputs=ours.values,
-        from_printed=recomputed.values if is_linked else None,
+        from_printed=linked and linked.values,
         sources=tuple(source for source in STAGES if source in recomputed.sources),
-        slack_from_inputs=ours.slack + printed.half_unit if printed else None,
-        slack_from_printed=recomputed.slack + printed.half_unit if printed and is_linked else None,
+        slack_from_inputs=None if half is None else ours.slack + half,
+        slack_from_printed=None if half is None or linked is None else linked.slack + half,
     )
+    return stage, seen
 
 
 def _differs(follows: Tensor | None) -> bool:
