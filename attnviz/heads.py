@@ -409,8 +409,6 @@ class WeightStatistics:
     """Computes the statistics of any weights on a batch of texts, block of rows by block.
 
     Those of an image, of a sound, or between two sequences are one block.
-
-    keys : by default the queries.
     """
 
     def __init__(

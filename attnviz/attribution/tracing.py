@@ -118,10 +118,7 @@ class AttentionTracer(TorchFunctionMode):
         return self.other(name, func, args, kwargs)
 
     def gate_over(self, gate: Tensor | None, scores: Tensor) -> Tensor | None:
-        """Return which of the keys of scores a gate (…, T, T) allows; None of other keys.
-
-        A sink that is a parameter stands behind the keys, and is always read.
-        """
+        """Return which keys of scores a gate (…, T, T) allows, and a sink; None of other keys."""
         if gate is None:
             return None
         gate = gate[..., self.place.queries, self.place.keys]

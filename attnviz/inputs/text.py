@@ -540,10 +540,7 @@ def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
 
 
 def _shift(module: Any, ids: Tensor) -> Tensor:
-    """Return the ids that a decoder reads of labels (N, T): shifted to the right.
-
-    They are all but the last where the labels begin with the decoder's start token already.
-    """
+    """Return what a decoder reads of labels (N, T): shifted right, or all but the last if so."""
     owners = (module.config, module, getattr(module.config, "text_config", None))
     starts = (getattr(owner, "decoder_start_token_id", None) for owner in owners)
     start = next((start for start in starts if start is not None), None)

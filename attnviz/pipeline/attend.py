@@ -151,6 +151,8 @@ def load(
     InputError
         The device or dtype is unknown, `device_map` does not fit the model, or the object is no
         transformers model.
+    OutputError
+        The folder for offloaded weights cannot be written.
 
     Examples
     --------

@@ -341,8 +341,6 @@ def _draw_sets(
     Where a layer has few heads that are not named, some of the named ones are drawn: one fewer than
     the others, which then give different sets. There are fewer than `RANDOM_SETS` if not so many
     are found.
-
-    heads : the number of heads of each layer.
     """
     ablated: list[Head] = []
     pools: list[tuple[list[Head], int]] = []
