@@ -70,7 +70,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _message_and_code(error: BaseException) -> tuple[str, int]:
-    """Return the line that is printed for an error, and the exit code."""
     if isinstance(error, AttnvizError):
         return str(error), error.exit_code
     if isinstance(error, typer.TyperException):

@@ -115,10 +115,7 @@ def whole_number(value: object, what: str) -> int:
 
 
 def whole_numbers(value: object, what: str) -> tuple[int, ...]:
-    """Return a whole number, or each of several once; raise InputError for anything else.
-
-    what : one of them, for the message, as in "layer".
-    """
+    """Return one whole number, or several, each once; `what` one is, for InputError."""
     is_one = isinstance(value, str) or getattr(value, "ndim", 1) == 0
     items = value if isinstance(value, Iterable) and not is_one else (value,)
     numbers = tuple(dict.fromkeys(whole_number(item, f"the {what}") for item in items))
@@ -143,10 +140,7 @@ def true_or_false(value: object, what: str) -> bool:
 
 
 def refuse_given(why: str, **arguments: object) -> None:
-    """Raise InputError if an argument is given that cannot apply; None and False are not given.
-
-    why : the reason, and what to do instead.
-    """
+    """Raise InputError, with `why`, if an argument is given; None and False are not given."""
     given = [name for name, value in arguments.items() if value is not None and value is not False]
     if given:
         raise InputError(f"{joined(given)} cannot be used: {why}")

@@ -98,8 +98,6 @@ class Pairs:
     """All pairs of a query in some rows R and one of n keys, of N texts, images or sounds.
 
     What such positions do not have is False or NaN: no statistic then counts any row.
-
-    queries, keys : the same positions, unless it is a cross-attention.
     """
 
     queries: Positions
@@ -411,8 +409,6 @@ class WeightStatistics:
     """Computes the statistics of any weights on a batch of texts, block of rows by block.
 
     Those of an image, of a sound, or between two sequences are one block.
-
-    keys : by default the queries.
     """
 
     def __init__(
@@ -610,10 +606,7 @@ class OneMap(Maps):
 
 
 def head_families(maps: Maps) -> list[tuple[Statistic, float] | None]:
-    """Return the rule that each map follows, by `followed_rules`; None without any.
-
-    With it comes the mean weight that its keys get.
-    """
+    """Return the rule that each map follows, with the mean weight of its keys; None without any."""
     weights = maps.shares.reshape(-1, *maps.weights.shape[-2:])
     words, _ = maps.is_word
     if not maps.is_text or words.sum() < 2 or not weights.isfinite().all():

@@ -195,10 +195,7 @@ def compare(record: AttentionRecord, expected: Values) -> tuple[StageCheck, ...]
 def _compare(
     pairs: Sequence[tuple[AttentionRecord, Values]],
 ) -> tuple[list[tuple[StageCheck, ...]], list[bool]]:
-    """Compare the known stages of each attention; all numbers are copied from the device once.
-
-    Returns the checks of each, and whether the scores of some of its heads show the canary.
-    """
+    """Return the checks of the known stages of each attention, and if scores show the canary."""
     of_form: dict[object, list[int]] = {}
     for n, (record, expected) in enumerate(pairs):
         if expected:
@@ -245,7 +242,6 @@ def _form(record: AttentionRecord, expected: Values) -> object:
 
 
 def _join(records: Sequence[AttentionRecord]) -> AttentionRecord:
-    """Return one attention with the heads of all."""
     first = records[0]
     if len(records) == 1:
         return first
@@ -435,10 +431,7 @@ def _differences(x: Tensor, y: Tensor, z: Tensor, room: Tensor | None = None) ->
 
 
 def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, heads: slice) -> Maps:
-    """Measure the scores and the weights of some heads, and return their outputs.
-
-    The numbers have the names of their stage, or none; the outputs those of "ours" and the "run".
-    """
+    """Measure the scores and weights of some heads; return the numbers by stage, and outputs."""
     record, shown = _of_heads(joined, heads), visible.shown
     shown = shown[heads] if shown is not None and len(shown) > 1 else shown
     fine, coarse = dtypes(joined)
@@ -517,10 +510,7 @@ def _by_head(blocks: Sequence[Maps], ignored: Tensor | None) -> Maps:
 
 
 def _ends(scores: Tensor, shown: Tensor | None, centered: bool) -> Tensor:
-    """Return the largest, the smallest and the mean of the scores of each row that are shown.
-
-    centered : whether the mean of whole rows is needed; else it is 0.
-    """
+    """Return the largest, the least and, if `centered`, the mean score of each row; else 0."""
     if shown is None:
         rows = *scores.shape[:-1], 1
         mean = scores.mean(-1, keepdim=True) if centered else scores.new_zeros(rows)

@@ -29,10 +29,7 @@ _SHARE = 0.1  # of an argument that is 1 % off, which passes
 def compare_linear(
     record: LinearAttention, reference: LinearReference
 ) -> tuple[tuple[StageCheck, ...], tuple[str, ...]]:
-    """Compare a matrix with the model's own run.
-
-    Returned with the checks are the arguments that could be 1 % off without being noticed.
-    """
+    """Return the checks of a matrix, and the arguments that could be 1 % off unnoticed."""
     assert reference.head_output is not None
     read = [not padding for padding in record.query_axis.padding]
     M, v, u = record.matrix[:, read].double(), record.value.double(), reference.probes.double()

@@ -111,10 +111,7 @@ def check_hidden_states(
     name: str = "hidden states",
     scale: float | None = None,
 ) -> AgreementReport:
-    """Return a report that compares hidden states (S, …) with those of the model as loaded.
-
-    They may differ as much as its output, relative to their norm, or to `scale`.
-    """
+    """Return a report on hidden states (S, …), relative to their norm as loaded, or to `scale`."""
     if report.output is None:
         return report
     size = loaded.flatten(1).norm(dim=1) if scale is None else scale
@@ -234,10 +231,7 @@ def _moved_between(record: AttentionRecord, keys: Tensor) -> Tensor:
 
 
 def _elsewhere(record: AttentionRecord, moved: Tensor, *, is_first: bool) -> Pairs | None:
-    """Return the positions whose key is another one in the recorded run, whose batch is smaller.
-
-    None where rounding may be the cause, which grows from layer to layer.
-    """
+    """Return positions with other keys in the recorded run; None if rounding may explain them."""
     real = ~torch.tensor(record.key_axis.padding, device="cpu")
     fails = (real & ~(moved <= _ELSEWHERE)).nonzero().flatten().tolist()
     is_float32 = record.key.dtype == torch.float32
@@ -316,10 +310,7 @@ def _unless_most_fit(misplaced: Pairs, rows: Tensor) -> Pairs:
 
 
 def _not_around(rows: Tensor, distances: Tensor, reach: int) -> Pairs | None:
-    """Return each position with moved keys elsewhere; None where more moved than can read it.
-
-    reach : how many keys on either side read a part of what was changed.
-    """
+    """Return positions with moved keys out of `reach`; None where more moved than can read it."""
     moved, last = distances > _MOVED, distances.shape[1] - 1
     first_moved = moved.double().argmax(1)
     last_moved = last - moved.flip(1).double().argmax(1)

@@ -36,10 +36,7 @@ _TINY = 1e-30  # no weight is smaller
 
 
 def prove_rows(record: AttentionRecord, reference: Reference, rows: Tensor) -> Proof:
-    """Compare some rows of an attention, stage by stage, with the model's own in the same run.
-
-    `record` is the whole attention; `reference` holds the values of the queries `rows` (R,).
-    """
+    """Compare some `rows` (R,) of an attention, stage by stage, with the model's own."""
     # Q, K and V of these positions, then all later stages of these queries with all keys.
     positions, across = record.at(rows), record.at(rows, slice(None))
     if (projection := record.projection) is not None:
@@ -197,7 +194,6 @@ class _SummaryComparison:
             self._add(heads, P.gather(2, keys.clamp(min=0)) * (keys >= 0), weights)
 
     def _compare_cells(self, cell: int, rows: range, cells: Tensor) -> None:
-        """Compare some cells of a row of them, in the pooled maps."""
         size, widths = self.summary.cell, cell_sizes(self.n, self.summary.cell)[cells]
         columns = cells[:, None] * size + torch.arange(size, device="cpu")
         outside = columns >= self.n if columns.amax() >= self.n else None  # in a smaller last cell

@@ -148,10 +148,7 @@ def _is_off(slopes: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def tolerance_of(stage: str, numbers: Numbers, precision: Precision) -> Tensor:
-    """Return the largest difference that rounding can explain in a stage of one layer.
-
-    numbers : the "largest" of the stage, and the largest "score" that has a weight.
-    """
+    """Return the largest difference that rounding can explain in a stage, from its `numbers`."""
     largest = numbers["largest"].amax(1, keepdim=True).clamp(min=SMALLEST)
     if stage in ("query", "key", "value", "scores"):
         return precision.values * largest
@@ -226,10 +223,7 @@ def largest_by_head(tensor: Tensor) -> Tensor:
 
 
 def regression(values: Tensor) -> Numbers:
-    """Return the sums of each head by which y and z are regressed on x.
-
-    values : x, y - x and z - x, (3, heads, N).
-    """
+    """Return the sums that regress y and z on x, from x, y - x and z - x, (3, heads, N)."""
     x, _, dz = values
     sums = (x.unsqueeze(1) @ values.permute(1, 2, 0)).squeeze(1).unbind(-1)
     return dict(zip(("xx", "xy", "xz", "zz"), (*sums, torch.linalg.vecdot(dz, dz)), strict=True))

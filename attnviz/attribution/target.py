@@ -125,10 +125,7 @@ def without_tokens(inputs: Mapping[str, Tensor], positions: set[int]) -> dict[st
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """What is read off the output of a model: here the vector of a word.
-
-    A subclass reads other numbers, such as the logit of a token.
-    """
+    """What is read off a model's output: a word's vector here, other numbers in subclasses."""
 
     module: nn.Module  # the model that runs
     rows: tuple[int, ...]  # the positions at which the output is read

@@ -118,10 +118,7 @@ class AttentionTracer(TorchFunctionMode):
         return self.other(name, func, args, kwargs)
 
     def gate_over(self, gate: Tensor | None, scores: Tensor) -> Tensor | None:
-        """Return which of the keys of scores a gate (…, T, T) allows; None of other keys.
-
-        A sink that is a parameter stands behind the keys, and is always read.
-        """
+        """Return which keys of scores a gate (…, T, T) allows, and a sink; None of other keys."""
         if gate is None:
             return None
         gate = gate[..., self.place.queries, self.place.keys]
@@ -314,11 +311,7 @@ class StoredRun:
 
     @contextmanager
     def skip(self, count: int, copies: int, states: Tensor | None = None) -> Iterator[None]:
-        """Run `copies` of the text without the first `count` blocks.
-
-        states : the states that the last of these blocks returns, (copies, T, d); by default the
-        stored ones.
-        """
+        """Run `copies` from block `count` on; its input is `states` (copies, T, d), or stored."""
 
         def repeat(tensor: Tensor) -> Tensor:
             single = tensor.dim() > 1 and tensor.shape[0] == 1

@@ -137,10 +137,7 @@ def capture_batch(
 def capture_matrices(
     model: nn.Module, inputs: Mapping[str, Tensor], known: Sequence[LinearAttention]
 ) -> list[Tensor]:
-    """Run the untouched model on N texts of one length; return each M of a layer, (N, H, T, T).
-
-    known : the linear attention of one text, from `capture`; the model must execute the same.
-    """
+    """Run the untouched model on N texts of one length; return each M of a layer, (N, H, T, T)."""
     (recording,) = record_runs(model, len(inputs["input_ids"]), minimal_run(model, inputs))
     expect_same(model, [one.path for one in recording.linear], [record.path for record in known])
     return [mixing.matrix for mixing in recording.linear if mixing.matrix is not None]

@@ -143,10 +143,7 @@ def watching_functions(
 
 
 def functions_of(model: nn.Module) -> list[tuple[Any, str, FunctionType]]:
-    """Return the functions of a model's classes, and of the Python modules that define them.
-
-    Each with its owner and its name there.
-    """
+    """Return the functions of a model's classes and of their modules, with owner and name."""
     return [
         (owner, name, function)
         for owner in _owners(model)

@@ -314,8 +314,6 @@ def to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReferenc
 
 
 def _of_text(call: AttentionCall, text_index: int) -> AttentionCall:
-    """Return the part of one text."""
-
     def part_of(record: Any) -> Any:
         parts = {n: _part(x, text_index) for n, x in vars(record).items() if isinstance(x, Tensor)}
         return replace(record, **parts)

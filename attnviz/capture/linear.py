@@ -313,10 +313,7 @@ class LinearCall:
         return torch.cat(blocks, dim=-1)
 
     def canaries(self) -> dict[str, Tensor]:
-        """Return what the values become where one argument is 1 % off, by its name.
-
-        Arguments that hardly change the result are left out.
-        """
+        """Return the values where one argument is 1 % off, by its name, if they change by it."""
         exact, changed = self.mixed(self.values), {}
         for name, tensor in self.call.tensors.items():
             if name != self.layout.value:

@@ -57,10 +57,7 @@ _MERGES = 6  # of patches, two by two, from stage to stage of a model with windo
 
 
 class StackCounter:
-    """Numbers the layers of each stack of a model, in the order of execution.
-
-    axes : those of one text, by kind of input. kinds : that the model reads.
-    """
+    """Numbers the layers of each stack of a model, in the order of execution."""
 
     def __init__(self, axes: Mapping[str, Axis], kinds: Collection[str] = ()) -> None:
         self._axes, self._read = axes, {*axes, *kinds}
@@ -233,10 +230,7 @@ def _is_short(batch: Batch, chosen: Sequence[Changed]) -> bool:
 
 
 def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
-    """Return N inputs twice and, of short ones, all positions changed by a code; None if it cannot.
-
-    kinds : of input, whose positions are changed.
-    """
+    """Return N inputs twice and, of short ones, all positions changed by a code; else None."""
     length = max((len(axes[0]) for axes in batch.axes.values()), default=0)
     texts = range(len(next(iter(batch.axes.values()), ())))
     known = [kind for kind in kinds if kind in batch.axes]
@@ -533,7 +527,6 @@ def changed_batch(
 
 
 def _expect_rows(batch: Batch) -> None:
-    """Raise UnknownPlacesError unless each tensor has one row for each input."""
     count = len(next(iter(batch.axes.values()), ()))
     tensors = [value for value in batch.inputs.values() if isinstance(value, Tensor)]
     if any(not tensor.dim() or len(tensor) != count for tensor in tensors):

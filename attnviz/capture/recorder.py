@@ -192,7 +192,6 @@ class Recorder(ModuleWatcher):
         return Recording(calls, LinearCalls([], self.texts), keys=(*self.keys,))
 
     def _expect_memory(self, first: Attention) -> None:
-        """Refuse maps that do not all fit in memory, once the size of the first is known."""
         self._memory_checked = True
         size = (first.scores.nbytes + first.weights.nbytes) // self._runs
         all_maps = size * max(1, len(self.modules))

@@ -295,10 +295,7 @@ def record_runs(
 def record_rows(
     model: nn.Module, plan: Plan, rows: int, source: Tensor, run: Callable[[], object]
 ) -> Recording | None:
-    """Record a batch of some rows, of which the last R are changed ones, as in `Recorder`.
-
-    None if the run does not follow the plan of its model.
-    """
+    """Record some rows, the last R changed, as `Recorder`; None if they do not follow the plan."""
     needs_isolation.setdefault(model, plan.needs_isolation)
     by_plan = watch(model, run, partial(Recorder, texts=rows, paths=plan.paths, source=source))
     recording = by_plan.take_recording()

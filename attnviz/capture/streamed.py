@@ -119,7 +119,6 @@ def outputs_of_start(model: nn.Module, inputs: Mapping[str, Tensor]) -> watch.Ou
 
 
 def _expect_existing(kind: str, numbers: Collection[int], existing: Collection[int]) -> None:
-    """Raise InputError for a layer or a head that the model does not have."""
     for number in numbers:
         if number not in existing:
             raise InputError(

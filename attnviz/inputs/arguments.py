@@ -183,7 +183,6 @@ def encode_arguments(
 
 
 def _expect_ids(checkpoint: Checkpoint, name: str, ids: Tensor) -> None:
-    """Raise InputError for what is not rows of ids that the embedding of the model has."""
     module = checkpoint.module
     if ids.is_floating_point():
         raise InputError(f"{name} are whole numbers, one for each token. Give those.")

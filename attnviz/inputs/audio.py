@@ -190,10 +190,7 @@ def resample(sound: Sound, rate: int) -> Sound:
 def encode_sound(
     checkpoint: Checkpoint, sound: Sound, *, truncate: bool = False
 ) -> tuple[dict[str, Tensor], str | None]:
-    """Return the model's input tensors for a sound at the model's sampling rate.
-
-    A sound that is too long is cut, and a note says so.
-    """
+    """Return the model's inputs for a sound at its sampling rate, and a note where it was cut."""
     processor: Any = checkpoint.processors.audio
     longest = getattr(processor, "n_samples", None)
     note = None
@@ -217,10 +214,7 @@ def encode_sound(
 def sound_axis(
     checkpoint: Checkpoint, sound: Sound, steps: TimeSteps, inputs: dict[str, Tensor]
 ) -> Axis:
-    """Return the axis of the frames that the model attends to.
-
-    Frames that begin after the end of the sound are special: the processor added them.
-    """
+    """Return the axis of the frames; those after the end of the sound are special."""
     count = steps.frames(inputs[steps.argument].shape[steps.dim])
     if count < 1:
         raise InputError(

@@ -116,10 +116,7 @@ def parse_inputs(
     keys: Sequence[str] | None = None,
     generate: int | None = None,
 ) -> Inputs:
-    """Read and check the inputs; each kind must have one entry for each input.
-
-    target : the text of the decoder, or its ids.
-    """
+    """Read and check the inputs; each kind must have one entry for each input."""
     if generate is not None:
         generate = positive_number(generate, "generate")
     if sampling_rate is not None and audio is None:
@@ -243,10 +240,7 @@ def encode(
     Texts are padded on the right: position tables count from the left, so every text stays as it
     would be by itself. A special token that is typed in a text is plain text, unless the checkpoint
     parses them. An image or a sound comes with at most one text and one target, so that nothing is
-    padded.
-
-    inputs : from `parse_inputs`, or texts. truncate : cut an input that is too long for the model;
-    otherwise it is an error.
+    padded. InputError for an input that is too long, unless it may be cut.
     """
     module = checkpoint.module
     if not isinstance(inputs, Inputs):
@@ -318,7 +312,6 @@ def encode(
 
 
 def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generating: bool) -> Batch:
-    """Return arguments of the model's forward as a batch."""
     with translate(checkpoint):
         inputs, axes, texts = encode_arguments(checkpoint, arguments)
     inputs = placed(checkpoint, inputs)
@@ -370,7 +363,6 @@ def _own_target(
 
 
 def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
-    """Raise ModelError for token ids that have no row in the embedding."""
     module = checkpoint.module
     for name in ("input_ids", "decoder_input_ids"):
         if (ids := inputs.get(name)) is None:
@@ -385,7 +377,6 @@ def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
 
 
 def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: bool) -> None:
-    """Raise InputError for a kind of input that the model does not read, or one that is missing."""
     module, name = checkpoint.module, checkpoint.name
     readable = list(pretrained.input_kinds(module))
     if not readable:

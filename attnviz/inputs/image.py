@@ -134,7 +134,6 @@ def encode_image(checkpoint: Checkpoint, picture: Picture) -> dict[str, Tensor]:
 
 
 def _expect_memory(name: str, processor: Any) -> None:
-    """Raise ModelError if the processor makes pictures that do not fit in memory."""
     ways = "Check the sizes in its preprocessor_config.json, or pass another processor=."
     memory = MemoryBudget(f"the picture that {name} reads", torch.device("cpu"), ways, ModelError)
     for size in (getattr(processor, key, None) for key in ("size", "crop_size", "pad_size")):
@@ -146,10 +145,7 @@ def _expect_memory(name: str, processor: Any) -> None:
 
 
 def image_axis(module: nn.Module, inputs: dict[str, Tensor]) -> Axis | None:
-    """Return the axis of an image: special tokens, then patches row by row.
-
-    None if the model cuts the image in an unknown way. The capture checks the number of positions.
-    """
+    """Return the axis of an image: special tokens, then patches row by row; None if not known."""
     grid = find_grid(module, inputs)
     return None if grid is None else _grid_axis(grid, *_specials(module))
 
@@ -238,10 +234,7 @@ def _specials(module: nn.Module) -> tuple[list[str], list[str]]:
 def processed_image(
     checkpoint: Checkpoint, picture: Picture | None, inputs: dict[str, Tensor]
 ) -> Tensor | None:
-    """Return the picture that the model was given, resized and cropped: (H, W, 3) uint8.
-
-    It is the whole picture where the steps of the processor cannot be undone.
-    """
+    """Return the picture (H, W, 3), uint8, that the model was given; the whole one if not known."""
     processor: Any = checkpoint.processors.image
     pixel_values = inputs.get("pixel_values")
     if pixel_values is None or pixel_values.dim() != 4 or pixel_values.shape[1] != 3:
@@ -326,7 +319,6 @@ def encode_multimodal(
 
 
 def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[str, Any]) -> Axis:
-    """Return the axis of the text with its placeholders expanded."""
     tokenizer: Any = checkpoint.tokenizer
     expanded = prompt
     for replacement in reversed((details["text_replacement_offsets"] or [[]])[0]):

@@ -29,10 +29,7 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int], **options: bool) -> str:
 
 
 def unknown_id(tokenizer: Tokenizer) -> int | None:
-    """Return the id of what is not in the vocabulary; None for a tokenizer that knows every byte.
-
-    The unknown token of such a tokenizer, such as <|endoftext|>, has another purpose.
-    """
+    """Return the id of what the vocabulary lacks; None for a tokenizer that knows every byte."""
     algorithm = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
     of_bytes = getattr(algorithm, "unk_token", "") is None
     unknown: int | None = None if of_bytes else tokenizer.unk_token_id

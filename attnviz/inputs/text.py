@@ -426,7 +426,6 @@ def pad_texts(
 
 
 def _reads_segments(module: nn.Module) -> bool:
-    """Return whether a model has a table of segments."""
     return any(_SEGMENTS.search(name) for name, _ in module.named_parameters())
 
 
@@ -457,10 +456,7 @@ def max_tokens(module: nn.Module, tokenizer: Tokenizer, *, of_decoder: bool = Fa
 
 
 def spelled(checkpoint: Checkpoint, source: Source, *, of_decoder: bool = False) -> TextPair:
-    """Return what a source says: the text, and the second one of a pair of ids.
-
-    The text of ids is empty for a decoder without a tokenizer.
-    """
+    """Return the text of a source, or both of a pair; "" of ids without a tokenizer."""
     if isinstance(source, str):
         return source, None
     if of_decoder and checkpoint.target_tokenizer is None:
@@ -534,10 +530,7 @@ def encode_target(
 
 
 def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
-    """Return what a decoder reads before the token that goes on a text, which may be empty.
-
-    The token that ends a target is left out.
-    """
+    """Return what a decoder reads before the token after a text, without the one that ends it."""
     encoded = tokenize(checkpoint, text, of_decoder=True, may_be_empty=True)
     is_added = bool(encoded.ids) and encoded.special[-1] and encoded.spans[-1] == (0, 0)
     ids = encoded.ids[:-1] if is_added else encoded.ids
@@ -547,10 +540,7 @@ def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
 
 
 def _shift(module: Any, ids: Tensor) -> Tensor:
-    """Return the ids that a decoder reads of labels (N, T): shifted to the right.
-
-    They are all but the last where the labels begin with the decoder's start token already.
-    """
+    """Return what a decoder reads of labels (N, T): shifted right, or all but the last if so."""
     owners = (module.config, module, getattr(module.config, "text_config", None))
     starts = (getattr(owner, "decoder_start_token_id", None) for owner in owners)
     start = next((start for start in starts if start is not None), None)
@@ -568,10 +558,7 @@ def _shift(module: Any, ids: Tensor) -> Tensor:
 
 
 def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
-    """Return the ids (N, T) that a decoder reads where the model makes them; None if it does not.
-
-    The model runs up to its decoder.
-    """
+    """Return the ids (N, T) that a model makes for its decoder, up to which it runs; else None."""
     found: list[Tensor] = []
 
     def keep(_: Any, args: Any, kwargs: Any) -> None:

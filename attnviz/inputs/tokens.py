@@ -83,10 +83,7 @@ class Chat:
 
 
 def parse_text(value: Any, subject: str, *, prompted: bool) -> list[TokenIds | Chat] | None:
-    """Return the texts that come as ids or messages; None for anything else.
-
-    A tokenizer's output may hold several.
-    """
+    """Return the texts, one or several, that come as ids or messages; None for anything else."""
     if isinstance(value, TokenIds):
         return [value]
     if isinstance(value, Mapping):

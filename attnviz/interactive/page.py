@@ -259,7 +259,6 @@ def demo(*, model: Model | Loadable | None = None) -> View:
 
 
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
-    """Return how many bytes the data of a page may have."""
     if size is None:
         attentions = [a for result in results for a in result.attentions]
         cells = sum(a.heads * len(a.query_axis) * len(a.key_axis) for a in attentions)
@@ -271,7 +270,6 @@ def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
 
 
 def _expect_same_shape(first: AttentionResult, second: AttentionResult) -> None:
-    """Raise InputError unless each weight of one result has a counterpart in the other."""
     attentions = [result.attentions for result in (first, second)]
     if [*map(shape, attentions[0])] == [*map(shape, attentions[1])]:
         return
@@ -316,10 +314,7 @@ def place_explanations(
 
 
 def describe_explanation(result: ExplainResult, position: int) -> dict[str, Any]:
-    """Return what a page shows of the explanation of one token.
-
-    position : that of the token in the page. The explanation may read a token before the text.
-    """
+    """Return what a page shows of the explanation of the token at its `position`."""
     before = len(result.tokens) - position
     if result.decomposition is None:
         raise InputError(f"{result.question} has no contributions of words, which a page shows.")

@@ -48,7 +48,7 @@ from attnviz.results import (
 )
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import Provenance
-from attnviz.results.axis import find_words
+from attnviz.results.axis import find_words, token_groups
 from attnviz.results.projection import has_output, recompute
 from attnviz.results.text import literal, source
 
@@ -248,10 +248,7 @@ def _without_padding(attention: Attention) -> Attention:
 def _rank_heads(
     result: AttentionResult, attentions: Sequence[Sequence[Attention]], overviews: Overviews
 ) -> dict[HeadKey, list[Head]]:
-    """Return the heads of which every result has more than a summary, the most important first.
-
-    First those without an overview, then by how much they relate content words.
-    """
+    """Return the heads with records in every result, first those without an overview, by rank."""
     stack = result.stack().stacks[0]
     ranks = {(stack, s.layer, s.head): n for n, s in enumerate(rank_heads(result).scores)}
     heads: dict[HeadKey, list[Head]] = {}
@@ -312,7 +309,6 @@ def _describe_result(
     exact: Mapping[HeadKey, Json],
     outputs: Mapping[int, Codes],
 ) -> Json:
-    """Return what a page shows of one result."""
     sides = ((attention.query_axis, attention.key_axis) for attention in attentions)
     axes = list(dict.fromkeys(axis for pair in sides for axis in pair))
     groups: dict[tuple[str, Axis, Axis], list[Json]] = {}
@@ -348,6 +344,7 @@ def _describe_result(
             }
         )
     agreement, computation = result.checked_agreement, result.provenance.computation
+    picture = None if result.image is None else Image.fromarray(result.image.cpu().numpy())
     notes = list(result.notes)
     if computation is not None and computation.changes:
         notes.append(f"model as loaded: {computation.summary}")
@@ -356,7 +353,7 @@ def _describe_result(
         "source": source(result.provenance),
         "verdict": agreement.verdict,
         "summary": agreement.summary(),
-        "image": None if result.image is None else _data_address(result.image),
+        "image": picture and data_uri(picture, "jpeg", _PICTURE_SIDE, quality=85),
         "waveform": None if result.waveform is None else _waveform(result.waveform),
         "notes": [f"{note[0].upper()}{note[1:]}." for note in notes],
         "axes": [_describe_axis(axis, result) for axis in axes],
@@ -385,7 +382,6 @@ def _findings(result: AttentionResult, attention: Attention) -> list[Json]:
 
 
 def _describe_axis(axis: Axis, result: AttentionResult) -> Json:
-    """Return what a page shows of the positions of an axis."""
     unread = [axis.unknown_label([n]) for n in range(len(axis))]
     words = {n: read for n, read in zip(axis.words, unread, strict=True) if read}
     return {
@@ -401,13 +397,6 @@ def _describe_axis(axis: Axis, result: AttentionResult) -> Json:
         "frames": _seconds_of_a_frame(axis),
         "next": _next_tokens(result.next_tokens, axis),
     }
-
-
-def _data_address(image: Tensor) -> str:
-    """Return a picture (H, W, 3) as the address of a JPEG that contains it."""
-    picture = Image.fromarray(image.cpu().numpy())
-    picture.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
-    return data_uri(picture, "jpeg", quality=85)
 
 
 def _waveform(waveform: Waveform) -> Json:
@@ -492,13 +481,9 @@ def align(first: Axis, second: Axis) -> list[tuple[int, int]]:
 
 def _words(axis: Axis) -> tuple[list[int], list[tuple[bool, str]]]:
     """Return where each word begins, and whether it is a special token, with its text."""
-    starts, words = [], []
-    for position, word in enumerate(axis.words):
-        if word is None or word not in axis.words[:position]:
-            starts.append(position)
-            label = axis.labels[position] if word is None else axis.word_labels[word].casefold()
-            words.append((axis.special[position], label))
-    return starts, words
+    groups = token_groups(axis)
+    labels = [label.casefold() for label in groups.labels]
+    return [p[0] for p in groups.positions], [*zip(groups.special, labels, strict=True)]
 
 
 def name_results(results: Sequence[AttentionResult]) -> list[str]:
@@ -628,10 +613,7 @@ class Head:
 
     @cached_property
     def error_of_vectors(self) -> float:
-        """The largest error of weights that are computed from quantized queries and keys.
-
-        Of a long text it is measured in some evenly spaced blocks of rows.
-        """
+        """The largest error of weights from quantized Q and K; of a long text, in some rows."""
         record, (m, n) = self.record, self.record.size
         device = record.query.device
         quantized = replace(  # each head as this one, without a copy

@@ -28,9 +28,15 @@ DATA_SUFFIXES = (".json", ".npz", ".safetensors", ".parquet")
 _PREFIX, _SUFFIX = ".attnviz-", ".tmp"
 
 
-def data_uri(picture: Any, kind: str, **options: Any) -> str:
-    """Return a picture of Pillow as a data URI. kind : "png" or "jpeg"; options : of its writer."""
+def data_uri(picture: Any, kind: str, side: int | None = None, **options: Any) -> str:
+    """Return a picture of Pillow, of at most `side` pixels a side, as a data URI.
+
+    kind : "png" or "jpeg". options : of its writer.
+    """
     file = io.BytesIO()
+    if side is not None:
+        picture = picture.copy()
+        picture.thumbnail((side, side))
     picture.save(file, kind, **options)
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
 

@@ -165,10 +165,7 @@ def load_checkpoint(
     device_map: devices.DeviceMap | None = None,
     offload_folder: str | os.PathLike[str] | None = None,
 ) -> Checkpoint:
-    """Load a pretrained model and check that every weight comes from its file.
-
-    `attnviz.load` documents the parameters and the errors.
-    """
+    """Load a model, and check that every weight comes from its file: see `attnviz.load`."""
     if sys.flags.optimize > 1:
         raise InputError("python -OO removes docstrings, which transformers needs. Use python -O.")
     target, torch_dtype = devices.one_device(device), _dtype(dtype)
@@ -260,7 +257,6 @@ def _title(name: str, folder: Path, sha256: str) -> str:
 def _wrap(
     module: PreTrainedModel, tokenizer: Location | PreTrainedTokenizerBase | None, processor: Any
 ) -> Checkpoint:
-    """Return the checkpoint of a model object, which is not changed."""
     name = str(module.config.name_or_path) or type(module).__name__
     folder = Path(name) if os.path.isdir(name) else None  # noqa: PTH112
     if folder is not None:
@@ -283,10 +279,7 @@ def _processors(
     tokenizer: Location | PreTrainedTokenizerBase | None,
     processor: Any,
 ) -> tuple[Processors, str]:
-    """Return the processors of a model (its class or itself, and its config), and what it lacks.
-
-    An object may lack them, if none was given: its inputs may be given as tensors.
-    """
+    """Return the processors of a model (its class or itself, and its config), and what it lacks."""
     kinds, is_object = pretrained.input_kinds(model[0]), isinstance(model[0], PreTrainedModel)
     processors = Processors()
     if isinstance(processor, str | os.PathLike):
@@ -348,7 +341,6 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 def _expect_as_it_is(
     module: PreTrainedModel, device: torch.device | None, dtype: torch.dtype | None
 ) -> None:
-    """Raise InputError if a model object would have to be moved or cast."""
     current = devices.input_device(module)
     is_elsewhere = device is not None and (
         (device.type, device.index or 0) != (current.type, current.index or 0)
@@ -504,10 +496,7 @@ def _fits_embeddings(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 
 
 def _spelled_alike(tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
-    """Return the ids of tokens of which one is the other with an ending of one or two letters.
-
-    A sample of the tokens is read: a whole vocabulary takes ten times longer.
-    """
+    """Return ids of sampled tokens, one of which is the other with one or two letters more."""
     sample = range(0, len(tokenizer), 1 + len(tokenizer) // _MOST)
     tokens = tokenizer.convert_ids_to_tokens(list(sample))
     endings = [

@@ -7,16 +7,15 @@ module runs.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from attnviz.errors import InputError, one_line, require
+from attnviz.errors import InputError, require
+from attnviz.io.files import check_folder
 from attnviz.runtime.compat import accelerate_hook, own_parameters
 
 DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, str | int | torch.device]
@@ -75,17 +74,8 @@ def device_map_options(
     elif device_map not in _STRATEGIES:
         options["device_map"] = {"": _place(device_map, *_STRATEGIES)}
     if folder is not None:
-        try:
-            path = Path(folder).expanduser()
-            path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path):
-                pass
-        except (OSError, TypeError, ValueError, RuntimeError) as error:
-            raise InputError(
-                f"offload_folder {str(folder)!r:.80} cannot be written ({one_line(error)}): "
-                "name another one."
-            ) from error
-        options["offload_folder"] = str(path)
+        options["offload_folder"] = os.path.expanduser(folder)  # noqa: PTH111
+        check_folder(options["offload_folder"])
     return options
 
 
@@ -143,10 +133,7 @@ def whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
 
 
 def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and values of each tensor in a ``state_dict``, in the order of names.
-
-    A quantized module packs its tensors into a tuple: each is yielded in its place.
-    """
+    """Yield name and values of each tensor, also packed ones, in a ``state_dict``, by name."""
     for name, value in sorted(model.state_dict().items()):
         for tensor in value if isinstance(value, tuple) else (value,):
             if isinstance(tensor, Tensor):
@@ -157,10 +144,7 @@ def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @contextmanager
 def held_whole(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Put the values of offloaded weights into their modules, and take them out again after.
-
-    The model must not run elsewhere meanwhile.
-    """
+    """Put offloaded weights into their modules for the block, while the model does not run."""
     offloaded = [
         (owner, name, tensor)
         for module in modules

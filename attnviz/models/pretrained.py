@@ -18,7 +18,7 @@ import math
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
-from packaging.version import InvalidVersion, Version
 from transformers import (
     CONFIG_MAPPING,
     PreTrainedModel,
@@ -133,11 +132,7 @@ def _refuse_remote_code(
 
 
 def load_config(name: str, folder: Path) -> tuple[Any, Any]:
-    """Return the config and the model class that config.json declares.
-
-    Where the declared class is not made for the config's model_type, the type decides, as in
-    AutoModel.
-    """
+    """Return the config and the model class of config.json; as in AutoModel, the type decides."""
     if not (folder / "config.json").is_file() and (inner := _inner_checkpoint(folder)):
         raise ModelError(f"{name}: there is no config.json, but a checkpoint in it. Give {inner}.")
     settings = read_json(name, folder / "config.json")
@@ -163,7 +158,8 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
     if not is_known and (declared is None or model_type is not None):
         raise ModelError(
             f"{name}: transformers {transformers.__version__} does not know the model_type "
-            f"{model_type!r:.60}. {_release_of(settings)}"
+            f"{model_type!r:.60}. Check model_type in config.json, or run pip install --upgrade "
+            "transformers."
         )
     with translate(name, "config.json"):
         config_class = CONFIG_MAPPING[str(model_type)] if is_known else declared.config_class
@@ -173,18 +169,6 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
     return config, declared[0] if isinstance(declared, tuple) else declared
 
 
-def _release_of(settings: dict[str, Any]) -> str:
-    """Return the advice to install the release of transformers that wrote a config, if newer."""
-    written, installed = str(settings.get("transformers_version")), transformers.__version__
-    with suppress(InvalidVersion):  # absent, or nonsense
-        if Version(written) > Version(installed):
-            return (
-                f"Release {written} saved it: run pip install 'transformers>="
-                f"{Version(written).base_version}'."
-            )
-    return "Check model_type in config.json, or run pip install --upgrade transformers."
-
-
 # --- the model
 
 
@@ -192,10 +176,7 @@ _MAX_HEADER = 20_000_000  # bytes: 200,000 tensors; millions of empty ones take 
 
 
 def find_weights(name: str, folder: Path, extra_files: Sequence[str] = ()) -> list[Path]:
-    """Return the safetensors files that transformers will read, by name.
-
-    `extra_files` are those that the config's class reads beside the model, if they exist.
-    """
+    """Return the safetensors files that transformers will read, by name, with `extra_files`."""
     for pattern in ("adapter_config.json", "shard-*-model-*.safetensors"):
         if any(folder.glob(pattern)):  # loaded beside, or instead of, the files that are hashed
             raise ModelError(
@@ -277,10 +258,7 @@ def load_model(
     dtype: torch.dtype | None,
     placement: dict[str, Any],
 ) -> PreTrainedModel:
-    """Build the model that config.json describes and fill every weight of it from the files.
-
-    `placement` is empty or holds the keywords of `device_map_options`.
-    """
+    """Build the model that config.json describes and fill every weight of it from the files."""
     # A config may ask for attention code from the hub, for weights in other files than those that
     # are hashed, for patched classes, or for tuples as outputs.
     unset_attention_implementation(config)

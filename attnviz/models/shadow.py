@@ -90,10 +90,7 @@ class _Copier:
         return self.value(value)
 
     def _parameter(self, old: nn.Parameter | None) -> Any:
-        """Return a parameter of the same numbers, without gradients.
-
-        Writes to it are not counted as writes to the model's own.
-        """
+        """Return a parameter of the same numbers, without gradients; writes to it do not count."""
         is_plain = type(old) is nn.Parameter and type(old.data) is Tensor
         if old is None or not (is_plain or old.requires_grad):
             return old

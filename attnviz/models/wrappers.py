@@ -152,10 +152,7 @@ def _models_in(source: Any) -> list[_Place]:
 
 
 def base_of_adapter(name: str, folder: Path) -> str | None:
-    """Return the base model of a folder that holds only an adapter; None for any other folder.
-
-    ModelError: another kind of adapter than LoRA, or one without weights or the name of its base.
-    """
+    """Return the base of a folder of LoRA, else None; ModelError for another kind of adapter."""
     if not (folder / _CONFIG).is_file() or any(folder.glob("model*.safetensors*")):
         return None
     settings = read_json(name, folder / _CONFIG)

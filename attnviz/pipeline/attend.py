@@ -151,6 +151,8 @@ def load(
     InputError
         The device or dtype is unknown, `device_map` does not fit the model, or the object is no
         transformers model.
+    OutputError
+        The folder for offloaded weights cannot be written.
 
     Examples
     --------
@@ -369,10 +371,8 @@ def parse_source(
 ) -> tuple[Model, Inputs, bool]:
     """Return a model of texts, what it reads, and whether this may be cut.
 
-    Raises InputError for an image or a sound, by its name, and for a list of texts unless `several`
+    InputError, with the `reader`'s name, for an image or a sound, and for several texts unless they
     may be read. A chat ends with a prompt for an answer if the model generates tokens.
-
-    reader : the analysis, by its name.
     """
     keywords: dict[str, Any] = dict(source)
     for name in keywords.keys() - Source.__annotations__.keys() - {"target"}:

@@ -139,13 +139,7 @@ class AttendOptions:
 
 
 def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[AttentionResult]:
-    """Return the results of one batch, with whole maps or reduced ones.
-
-    Raises
-    ------
-    InputError
-        The options do not fit the inputs, or there is not enough memory.
-    """
+    """Return the results of one batch; InputError for options, or maps, that do not fit."""
     module = checkpoint.module
     others = (inputs.pictures, inputs.sounds, inputs.generate, inputs.arguments)
     is_text = all(other is None for other in others)
@@ -367,7 +361,6 @@ class _Run:
         return agreement.check_output(outputs, axes, texts, layers, moved)
 
     def _kinds(self) -> list[str]:
-        """Return the kinds of input that were given."""
         inputs = self.inputs
         given: dict[str, object] = {
             "text": inputs.texts, "image": inputs.pictures, "audio": inputs.sounds,
@@ -590,11 +583,9 @@ def _next_tokens(
     logits: Tensor | None,
     records: Sequence[AttentionRecord],
 ) -> NextTokens | None:
-    """Return the most probable next tokens of one text; None unless the model predicts them.
+    """Return the most probable next tokens of a text, from logits (T, vocabulary) of its run.
 
-    It does with a language head, where no position reads a later one.
-
-    logits : (T, vocabulary), of the run that was recorded.
+    None without a language head, or where a position reads a later one.
     """
     if logits is None or tokenizer is None or not getattr(module, "can_generate", bool)():
         return None
@@ -646,10 +637,7 @@ def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:
-    """Return the queries whose rows are compared with the model's own: the last, and random ones.
-
-    They are the same in every run, so that a result can be reproduced.
-    """
+    """Return the rows to compare: the last, and random ones that are the same in every run."""
     count = min(length, max(_FEWEST_ROWS, _SAMPLED_WEIGHTS // (heads * length)))
     others = torch.randperm(
         length - 1, generator=torch.Generator("cpu").manual_seed(length), device="cpu"

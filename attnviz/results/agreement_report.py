@@ -493,10 +493,7 @@ class AgreementReport(Savable):
         )
 
     def captions(self) -> list[str]:
-        """Return the verdict for a caption, the longest first.
-
-        The shorter ones name fewer of the checks. What was not compared and what is in doubt stays.
-        """
+        """Return the verdict for a caption, the longest first; all name what is in doubt."""
         longest = self.summary(short=True)
         if self._finding[1] or self.recomputed:
             return [longest]

@@ -91,11 +91,7 @@ class MapSummary(base.Savable):
         yield "a weight for each of the top keys", is_complete
 
     def cpu(self) -> MapSummary:
-        """Return the summary in the memory of the CPU: those of all layers would fill a GPU.
-
-        The copies wait for the GPU, once a layer. Copies that do not wait need pages that the
-        system cannot move, as long as the result lives: gigabytes for a long text.
-        """
+        """Return the summary in the memory of the CPU: those of all layers would fill a GPU."""
         numbers = {name: number for name, number in vars(self).items() if name != "cell"}
         return replace(self, **{name: number.cpu() for name, number in numbers.items()})
 
@@ -382,10 +378,7 @@ class AttentionResult(base.Savable):
         )
 
     def __post_init__(self) -> None:
-        """Check the fields, and bind a new agreement to the text and to the attentions.
-
-        An agreement that knows no attention is not of these.
-        """
+        """Check the fields, and bind a new agreement, which knows these attentions, to them."""
         super().__post_init__()
         if not (self.agreement.digests or self.agreement.given or self.agreement.altered):
             object.__setattr__(self, "agreement", replace(self.agreement, altered=True))
@@ -675,7 +668,6 @@ class AttentionResult(base.Savable):
         return base.labeled_array(self, dimensions, weights)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return the weights of all layers, for numpy."""
         return np.array(self.weights().numpy(), dtype, copy=copy)
 
     def _labeled(
@@ -715,10 +707,7 @@ class AttentionResult(base.Savable):
 
 
 def one_result(value: object, *, streamed: bool = False) -> AttentionResult:
-    """Return a result as it is; raise InputError for anything else, a list of them included.
-
-    `streamed` allows one of a text that is too long for whole maps.
-    """
+    """Return one result as it is, of a long text if `streamed`; InputError for anything else."""
     if isinstance(value, AttentionResult):
         if value.streamed and not streamed:
             raise InputError(_TOO_LONG.format(len(value.streamed[0].query_axis)))

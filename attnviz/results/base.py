@@ -59,10 +59,7 @@ def doc(text: str, *, label: bool = False, later: str = "", **keywords: Any) -> 
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(doc,))
 def documented(cls: Any = None, *, eq: bool = False) -> Any:
-    """Make a class a frozen dataclass, and list its described fields in its docstring.
-
-    eq : whether records with equal fields are equal.
-    """
+    """Make a class a frozen dataclass, and list its described fields in its docstring."""
     if cls is None:
         return partial(documented, eq=eq)
     made = dataclass(frozen=True, eq=eq)(cls)
@@ -87,7 +84,6 @@ class Savable:
         SAVABLE[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         self.check()
 
     def _rules(self) -> Rules:
@@ -132,7 +128,6 @@ class Result(Savable):
     main_array: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        """Check the fields, and bind a new agreement to the numbers."""
         super().__post_init__()
         report: Any = getattr(self, "agreement", None)
         if report is not None and report.digest is None:
@@ -192,7 +187,6 @@ class Result(Savable):
         return figure
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return the main array, for numpy."""
         arrays = self.to_arrays()
         return np.array(arrays[self.main_array or next(iter(arrays))].numpy(), dtype, copy=copy)
 
@@ -274,10 +268,7 @@ def labeled_array(
 
 
 def as_html(renderable: Any, plot: Callable[..., Any]) -> str:
-    """Return what a notebook shows: the figure, and what rich prints below it.
-
-    The figure carries the verdict. A result that cannot be drawn is shown by its text.
-    """
+    """Return what a notebook shows: the figure, if there is one, above what rich prints."""
     text = text_as_html(renderable)
     try:
         image = _image(plot(width=_NOTEBOOK_WIDTH), repr(renderable))

@@ -111,10 +111,7 @@ class HeadProjection(Savable):
 
 @documented
 class Projection(Savable):
-    """How one attention module makes Q, K, V from its input X, and its output from the heads.
-
-    What attnviz does not know is None.
-    """
+    """How a module makes Q, K, V from its input X, and its output; None for what is not known."""
 
     heads: int = doc("The number of query heads H.")
     query: HeadProjection | None = doc("Of Q.")

@@ -161,10 +161,7 @@ def source(provenance: Provenance) -> str:
 
 
 def source_and_notes(provenance: Provenance, notes: Sequence[str]) -> list[str]:
-    """Return the source, with the token that was read before the text, and the other notes.
-
-    A short caption begins with the source, and may leave out notes.
-    """
+    """Return the source, with a token that was read before the text, and the other notes."""
     before = [note for note in notes if note.startswith(READ_WITH)]
     others = [note for note in notes if note not in before]
     return [source(provenance) + "".join(note.removeprefix("read") for note in before), *others]

@@ -31,10 +31,7 @@ _wrap_lock = Lock()
 
 
 def outside_dispatch_modes() -> AbstractContextManager[None]:
-    """Run what follows outside every dispatch mode.
-
-    What the caller of a capture computes inside a callback is no part of the model's run.
-    """
+    """Run a callback of a capture outside every dispatch mode: it is no part of the run."""
     return _disable_current_modes()
 
 
@@ -44,10 +41,7 @@ def outside_function_modes() -> AbstractContextManager[None]:
 
 
 def storage_id(storage: torch.UntypedStorage) -> int:
-    """Return a number that no other storage has while this one is alive.
-
-    Two tensors on the meta device, or of no elements, share a data_ptr() of 0.
-    """
+    """Return a number that no other storage has meanwhile; data_ptr() is 0 on the meta device."""
     return int(storage._cdata)
 
 
@@ -103,10 +97,7 @@ def math_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Return torch's fused attention, computed by its operators one by one.
-
-    `torch.nn.attention.sdpa_kernel` asks for this in all threads.
-    """
+    """Return torch's fused attention, computed by its operators one by one, in this thread."""
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
     attend = torch.ops.aten._scaled_dot_product_attention_math
@@ -129,10 +120,7 @@ def write_count(tensor: Tensor) -> int:
 
 
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
-    """Return the parameters of a module without its children, to be replaced and put back.
-
-    Assigning one by `setattr` would run torch's registration hooks.
-    """
+    """Return a module's own parameters, to be replaced without torch's registration hooks."""
     return module._parameters
 
 
@@ -204,10 +192,7 @@ def supports_fused_attention(model: nn.Module) -> bool:
 
 
 def attention_configs(model: nn.Module) -> list[Any]:
-    """Return every config in a model that names an attention implementation, each once.
-
-    Submodules may hold copies of their parent's.
-    """
+    """Return every config, or copy, in a model that names an attention implementation, once."""
     owners = (m for m in model.modules() if "config" in vars(m) or hasattr(type(m), "config"))
     every = [config for m in owners if (config := getattr(m, "config", None)) is not None]
     configs = {id(config): config for config in every}

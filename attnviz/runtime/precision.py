@@ -20,10 +20,7 @@ _restore = ExitStack()  # puts the settings back after the last of them
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Multiply float32 matrices in float32 on every device.
-
-    Blocks may be nested, and run in several threads.
-    """
+    """Multiply float32 matrices in float32 on every device; blocks may be nested or in threads."""
     global _inside
     with _lock:
         _inside += 1

@@ -94,16 +94,7 @@ def say(name: str, share: float | None = None) -> None:
 
 
 def track(items: Sequence[T], name: str = "") -> Iterator[T]:
-    """Yield the items; the work on each is one part of the current task.
-
-    >>> with listening(lambda name, done: print(name, done)):
-    ...     for _ in track("ab", "letters"):
-    ...         pass
-    letters 0.0
-    letters 0.5
-    letters 0.5
-    letters 1.0
-    """
+    """Yield the items; the work on each is one part of the current task."""
     for number, item in enumerate(items):
         with part(number, len(items), name):
             yield item

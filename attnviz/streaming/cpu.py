@@ -48,10 +48,7 @@ def supports(spec: ScoreSpec) -> bool:
 
 
 def reduce_map(spec: ScoreSpec, buffers: MapBuffers) -> bool:
-    """Fill the buffers, block by block; return False if a score is not finite.
-
-    Threads share the groups of heads, or the blocks of rows if there are fewer groups than threads.
-    """
+    """Fill the buffers, in threads, block by block; return False if a score is not finite."""
     H, m, _ = spec.shape
     threads = torch.get_num_threads()
     plan = _Plan(spec, buffers)

@@ -72,10 +72,7 @@ def available(device: torch.device | None = None) -> bool:
 
 
 def supports(spec: ScoreSpec) -> bool:
-    """Whether the kernels can reduce this attention: on CUDA, without bias, at most 256 features.
-
-    Windows, hidden keys, a soft cap and sinks are supported.
-    """
+    """Whether the kernels reduce this attention: on CUDA, without bias, at most 256 features."""
     return (
         spec.query.is_cuda
         and spec.bias is None

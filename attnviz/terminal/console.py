@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 class LiteralConsole(Console):
-    """A console that prints control characters of texts, models and files as visible ones.
-
-    Lines end between words in a terminal, and are whole elsewhere.
-    """
+    """A console that shows control characters, and wraps lines in a terminal only."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(highlight=False, **how)
@@ -64,10 +61,7 @@ console = LiteralConsole()
 
 
 def print_verdict(agreement: AgreementReport | None, path: Path | None, *, json: bool) -> int:
-    """Print whether the attention is verified and which file was written; return the exit code.
-
-    agreement : None for a result that comes from no model.
-    """
+    """Print whether the attention is verified and which file was written; return the exit code."""
     verified = agreement is None or agreement.verdict == "verified"
     errors = LiteralConsole(stderr=True)
     output = errors if json else console
@@ -88,10 +82,7 @@ def print_json(data: dict[str, Any]) -> None:
 
 @contextmanager
 def progress_bar(name: str) -> Iterator[None]:
-    """Show in a terminal what the code inside does, and its progress where it is known.
-
-    name : what it does at first.
-    """
+    """Show in a terminal what the code inside does, and its progress where it is known."""
     if is_listened():  # a bar is shown already
         say(name)
         yield

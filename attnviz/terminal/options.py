@@ -163,10 +163,7 @@ def parse_word_pair(value: str) -> tuple[str, str]:
 
 
 def parse_named_sentences(values: Sequence[str], option: str) -> dict[str, list[str]]:
-    """Return the sentences by name of NAME=SENTENCE or NAME=FILE.
-
-    A file holds one sentence per line. A name may be used several times.
-    """
+    """Return the sentences by name of NAME=SENTENCE or NAME=FILE, which has one on each line."""
     sentences: dict[str, list[str]] = {}
     for value in values:
         name, equals, content = (side.strip() for side in value.partition("="))

@@ -62,10 +62,7 @@ class Function:
 
 @cache
 def read_function(name: str) -> Function:
-    """Read `attnviz.<name>` from its source.
-
-    The parameters include the keys of a TypedDict in ``**inputs: Unpack[…]``.
-    """
+    """Read `attnviz.<name>` from its source, with the keys of a TypedDict in ``**inputs``."""
     home, _, name = f"attnviz.{name}".rpartition(".")
     module, statement = _find(home, name)
     (node,) = ast.parse(statement).body

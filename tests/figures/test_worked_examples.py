@@ -69,13 +69,15 @@ def test_frames_have_the_color_of_the_state_of_their_cell(worked):
     figure = attnviz.plot.example(worked)
     cells = Counter()
     for stage in worked.stages:
-        from_printed = stage.from_printed_states
-        for i, row in enumerate(stage.from_inputs_states or ()):
-            for j, state in enumerate(row):
-                source = from_printed and from_printed[i][j]
-                is_inherited = state == "does not follow" and source not in (None, state)
-                cells["inherited" if is_inherited else state] += 1
-                cells[source] += 1
+        follows, linked = stage.from_inputs_follows, stage.from_printed_follows
+        if follows is None:
+            continue
+        explained = follows if linked is None else linked | follows
+        cells["does not follow"] += int((~explained).sum())
+        cells["inherited"] += int((explained & ~follows).sum())
+        if linked is not None:
+            cells["does not follow"] += int((~linked).sum())
+            cells["within rounding"] += int((linked & ~stage.from_printed_exactly).sum())
     for state, name, color in (
         ("does not follow", "an error begins here", LIGHT.claim),
         ("inherited", "inherited", LIGHT.gray),

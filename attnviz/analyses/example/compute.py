@@ -64,11 +64,15 @@ class Lesson:
         self.title = str(data.get("title") or name)
         self.tokens: Labels = tuple(map(str, data.get("tokens", ())))
         self.queries: Labels = tuple(map(str, data.get("queries", self.tokens)))
-        self.given = {key: _written(data[key], key) for key in _MATRICES if key in data}
+        given = {key: _written(data[key], key) for key in _MATRICES if key in data}
         printed, notes = (data.get(field, {}).items() for field in ("printed", "notes"))
         self.printed = {key: _written(value, f"printed {key}") for key, value in printed}
         self.notes = {key: str(note) for key, note in notes}
-        inputs = {key: matrix.values for key, matrix in self.given.items()}
+        self.given = tuple(
+            GivenMatrix(key, *self.sides(key, one.values), one.values, one.texts)
+            for key, one in given.items()
+        )
+        inputs = {key: one.values for key, one in given.items()}
         self.scale, self.scale_text = 1.0, ""  # of a score
         if "scale" in data:
             self.scale = float(_written([[data["scale"]]], "scale").values)
@@ -222,27 +226,25 @@ def example(
     else:
         text = files("attnviz").joinpath("analyses", "example", f"{name}.json").read_text("utf-8")
     lesson = parse(text, str(name))
-    given = tuple(
-        GivenMatrix(key, *lesson.sides(key, matrix.values), matrix.values, matrix.texts)
-        for key, matrix in lesson.given.items()
-    )
-    return ExampleResult(str(name), lesson.title, lesson.tokens, given, _replay(lesson))
+    return ExampleResult(str(name), lesson.title, lesson.tokens, lesson.given, _replay(lesson))
 
 
 def _replay(lesson: Lesson) -> tuple[ReplayedStage, ...]:
     """Return the stages that follow from what is given; raise InputError for what does not fit."""
     ours, linked = dict(lesson.inputs), dict(lesson.inputs)  # linked : with printed stages
-    unused, stages = lesson.unused, dict[str, ReplayedStage]()
+    unused, stages, wrong = lesson.unused, dict[str, ReplayedStage](), set[str]()
     for name, (_, _, needs, _) in STAGES.items():
         if ours.keys() >= {*needs}:
             problem = f"{name} is given, and so is what it is computed from."
             _check(name not in ours, f'{problem} Put what a book prints under "printed".')
             unused = unused.difference(needs)
             ours[name], recomputed = _compute(name, ours), _compute(name, linked)
-            linked[name] = _printed(lesson, name, ours[name], recomputed)
-            stage = _compare(lesson, name, ours[name], recomputed)
-            slips, notes = _slips(stage, stages), tuple(_notes(lesson, stage, linked))
-            stages[name] = replace(stage, slips=slips, notes=notes)
+            stage, linked[name] = _compare(lesson, name, ours[name], recomputed)
+            wrong |= {name} if _differs(stage.from_inputs_follows) else set()
+            # An error begins where no printed stage before it has one.
+            begins = name in wrong and wrong.isdisjoint(stage.sources)
+            slips = begins or _differs(stage.from_printed_follows)
+            stages[name] = replace(stage, slips=slips, notes=tuple(_notes(lesson, stage, linked)))
     useless = ", ".join(sorted(unused)) or "an empty example"
     _check(bool(stages) and not unused, f"Nothing can be computed from {useless}. {_START}")
     expect_names([*lesson.printed, *lesson.notes], stages, "a stage that is computed")
@@ -251,26 +253,24 @@ def _replay(lesson: Lesson) -> tuple[ReplayedStage, ...]:
     return tuple(stages[name] for name in stages if name in lesson.printed or name not in same)
 
 
-def _printed(lesson: Lesson, name: str, ours: Operand, recomputed: Operand) -> Operand:
-    """Return a stage as those after it see it: as printed, if it is; not rounded, if it is ours."""
-    if (printed := lesson.printed.get(name)) is None:
-        return recomputed
-    (m, n), (rows, columns) = ours.values.shape, printed.values.shape
-    # Of all heads, only the columns of the given one can be computed.
-    fits = rows == m and (columns == n or (columns > n and name == "concatenated"))
-    _check(fits, f"printed {name} must have the shape {(m, n)}, as computed.")
-    values = printed.values[:, :n]
-    is_exact = ((values - ours.values).abs() <= ours.slack).all()
-    slack = ours.slack if is_exact else torch.full_like(values, printed.half_unit)
-    return Operand(values, slack, frozenset({name}))
-
-
-def _compare(lesson: Lesson, name: str, ours: Operand, recomputed: Operand) -> ReplayedStage:
-    """Compare one stage with what is printed."""
+def _compare(
+    lesson: Lesson, name: str, ours: Operand, recomputed: Operand
+) -> tuple[ReplayedStage, Operand]:
+    """Return a stage beside what is printed, and as those after it see it: as printed, if it is."""
     title, formula, _, _ = STAGES[name]
-    printed, is_linked = lesson.printed.get(name), bool(recomputed.sources)
-    rows, columns = lesson.sides(name, (printed or ours).values)
-    return ReplayedStage(
+    printed, half, seen = lesson.printed.get(name), None, recomputed
+    linked = recomputed if recomputed.sources else None
+    if printed is not None:
+        (m, n), (rows, columns), half = ours.values.shape, printed.values.shape, printed.half_unit
+        # Of all heads, only the columns of the given one can be computed.
+        fits = rows == m and (columns == n or (columns > n and name == "concatenated"))
+        _check(fits, f"printed {name} must have the shape {(m, n)}, as computed.")
+        values = printed.values[:, :n]
+        is_exact = ((values - ours.values).abs() <= ours.slack).all()  # then it is not rounded
+        slack = ours.slack if is_exact else torch.full_like(values, half)
+        seen = Operand(values, slack, frozenset({name}))
+    labels = lesson.sides(name, (printed or ours).values)
+    stage = ReplayedStage(
         name=name,
         title=title,
         formula=formula.format(
@@ -279,33 +279,25 @@ def _compare(lesson: Lesson, name: str, ours: Operand, recomputed: Operand) -> R
             mask=" + mask" if lesson.inputs["mask"].values else "",
         ),
         head=None,
-        rows=rows,
-        columns=columns,
-        printed=printed.values if printed else None,
+        rows=labels[0],
+        columns=labels[1],
+        printed=printed and printed.values,
         texts=printed.texts if printed else (),
-        decimals=printed.decimals if printed else None,
+        decimals=printed and printed.decimals,
         from_inputs=ours.values,
-        from_printed=recomputed.values if is_linked else None,
+        from_printed=linked and linked.values,
         sources=tuple(source for source in STAGES if source in recomputed.sources),
-        slack_from_inputs=ours.slack + printed.half_unit if printed else None,
-        slack_from_printed=recomputed.slack + printed.half_unit if printed and is_linked else None,
+        slack_from_inputs=None if half is None else ours.slack + half,
+        slack_from_printed=None if half is None or linked is None else linked.slack + half,
     )
+    return stage, seen
 
 
-def _all(follows: Tensor | None) -> bool:
-    return follows is None or bool(follows.all())
-
-
-def _slips(stage: ReplayedStage, before: dict[str, ReplayedStage]) -> bool:
-    """Return whether an error begins in a stage."""
-    if not _all(stage.from_printed_follows):
-        return True
-    sources = (before[name].from_inputs_follows for name in stage.sources)
-    return not _all(stage.from_inputs_follows) and all(map(_all, sources))
+def _differs(follows: Tensor | None) -> bool:
+    return follows is not None and not follows.all()
 
 
 def _notes(lesson: Lesson, stage: ReplayedStage, operands: dict[str, Operand]) -> Iterator[str]:
-    """Yield the sentences about a stage beyond its numbers."""
     note, printed = lesson.notes.get(stage.name), lesson.printed.get(stage.name)
     if stage.untold:
         reason = note or f"what is given makes {stage.from_inputs.shape[1]} of its columns"
@@ -317,7 +309,7 @@ def _notes(lesson: Lesson, stage: ReplayedStage, operands: dict[str, Operand]) -
             coarse = " and ".join(s for s in stage.sources if operands[s].slack.max() > _EXACT)
             problem = f"Too coarse for a closer check: the rounding of printed {coarse}"
             yield f"{problem} can move a cell by {error:.2g}"
-    elif printed and stage.name == "weights" and not _all(stage.from_inputs_follows):
+    elif printed and stage.name == "weights" and _differs(stage.from_inputs_follows):
         yield from _scale_note(lesson, stage, printed, operands)
 
 

@@ -76,7 +76,6 @@ def example(
 
 
 def _frames() -> dict[str, str]:
-    """Return the color of the frame of each state."""
     return {DIFFERS: theme().claim, INHERITED: theme().gray, ROUNDED: theme().cycle[2]}
 
 

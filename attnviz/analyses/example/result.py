@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -27,7 +27,6 @@ _MARKS = dict(zip(STATES, ("≠", "≠", "≈", ""), strict=True))
 _STYLES = dict(zip(STATES, ("bold red", "bold red", "yellow", "green"), strict=True))
 
 Labels: TypeAlias = tuple[str, ...]
-States: TypeAlias = list[list[str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,16 +114,6 @@ class ReplayedStage(Savable):
         return self._follows(self.from_printed, self.slack_from_inputs)
 
     @property
-    def from_inputs_states(self) -> States | None:
-        """Whether each printed cell follows from the inputs: `EXACT` or `DIFFERS`."""
-        return _states(self.from_inputs_follows, self.from_inputs_follows)
-
-    @property
-    def from_printed_states(self) -> States | None:
-        """Whether each cell follows from the printed stages: `EXACT`, `ROUNDED` or `DIFFERS`."""
-        return _states(self.from_printed_follows, self.from_printed_exactly)
-
-    @property
     def untold(self) -> int:
         """The number of printed cells that cannot be checked."""
         checked = self.from_inputs.shape[1]
@@ -137,30 +126,28 @@ class ReplayedStage(Savable):
 
     def about(self) -> dict[str, Any]:
         """Return the facts about the stage beside its arrays, as types of JSON."""
-        facts = "name head title formula decimals slips rows columns sources notes"
-        states = "from_inputs_states from_printed_states"
-        return {"key": self.name, **described(self, f"{facts} {states}")}
+        return described(self, "name title formula decimals slips rows columns sources notes")
 
     def matrices(self) -> list[Matrix]:
         """Return the printed matrix and ours from both sources, with one more digit."""
         digits = 3 if self.decimals is None else self.decimals + 1
-        matrices, follows = [], self.from_printed_follows
+        exactly, follows = self.from_inputs_follows, self.from_printed_follows
+        ours = [("from the inputs", self.from_inputs, exactly, follows, INHERITED)]
+        matrices = []
         if self.printed is not None:
             cells = self.printed.clone()
             cells[:, self.from_inputs.shape[1] :] = torch.nan  # they cannot be checked
             matrices.append(Matrix("printed", cells, self.texts, self.rows, self.columns))
-        for source, values, states in (
-            ("the inputs", self.from_inputs, self.from_inputs_states),
-            (f"printed {' and '.join(self.sources)}", self.from_printed, self.from_printed_states),
-        ):
-            if values is not None:
-                texts = [[f"{x:.{digits}f}" for x in row] for row in values.tolist()]
-                shown = None if states is None else np.array(states)
-                if shown is not None and follows is not None:
-                    shown[(shown == DIFFERS) & follows.numpy()] = INHERITED
-                matrices.append(
-                    Matrix(f"from {source}", values, texts, self.rows, self.columns, shown)
-                )
+        if self.from_printed is not None:
+            source = f"from printed {' and '.join(self.sources)}"
+            ours.append((source, self.from_printed, self.from_printed_exactly, follows, ROUNDED))
+        for source, values, exactly, follows, nearly in ours:
+            texts = [[f"{x:.{digits}f}" for x in row] for row in values.tolist()]
+            states = None
+            if exactly is not None:
+                less = DIFFERS if follows is None else np.where(follows, nearly, DIFFERS)
+                states = np.where(exactly, EXACT, less)
+            matrices.append(Matrix(source, values, texts, self.rows, self.columns, states))
         return matrices
 
 
@@ -195,19 +182,18 @@ class ExampleResult(Result):
         of `from_printed` that do not follow exactly.
         """
 
-        def cells(kind: str) -> list[Any]:
+        def total(kind: str, of: Callable[[Tensor], Any] = Tensor.sum) -> int:
             arrays = (getattr(stage, kind) for stage in self.stages)
-            return [cell for array in arrays if array is not None for cell in array.flatten()]
+            return int(sum(of(array) for array in arrays if array is not None))
 
-        follow, exactly = cells("from_printed_follows"), cells("from_printed_exactly")
-        printed, from_inputs = cells("printed"), cells("from_inputs_follows")
+        follow = total("from_printed_follows")
         return {
-            "printed": len(printed),
-            "untold": len(printed) - len(from_inputs),
-            "from_inputs": int(sum(from_inputs)),
-            "linked": len(follow),
-            "from_printed": int(sum(follow)),
-            "within_rounding": int(sum(follow)) - int(sum(exactly)),
+            "printed": total("printed", Tensor.numel),
+            "untold": sum(stage.untold for stage in self.stages),
+            "from_inputs": total("from_inputs_follows"),
+            "linked": total("from_printed_follows", Tensor.numel),
+            "from_printed": follow,
+            "within_rounding": follow - total("from_printed_exactly"),
         }
 
     @property
@@ -288,14 +274,6 @@ class ExampleResult(Result):
             for note in stage.notes:
                 yield Text(literal(note, 2000), "dim")
         yield Text(f"\n{self.conclusion()}", "bold")
-
-
-def _states(follows: Tensor | None, exactly: Tensor | None) -> States | None:
-    """Return the state of each cell."""
-    if follows is None or exactly is None:
-        return None
-    states: States = np.where(follows, np.where(exactly, EXACT, ROUNDED), DIFFERS).tolist()
-    return states
 
 
 def _table(matrices: Sequence[Matrix]) -> Table:

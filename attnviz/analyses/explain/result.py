@@ -107,7 +107,6 @@ class ExplainResult(WordResult):
     )
 
     def _rules(self) -> Rules:
-        """Yield what the fields should have."""
         W, T = len(self.words), len(self.tokens)
         are_of_words = len(self.special) == len(self.positions) == W
         yield "as many special flags and positions as words", are_of_words

@@ -281,10 +281,7 @@ def _written(
 
 
 def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
-    """Return the query at which each head attends most, and what it adds there, (H, d_model).
-
-    Special tokens and the first token of a causal model, where heads rest, do not count.
-    """
+    """Return where each head attends most, unless it rests, and what it adds, (H, d_model)."""
     if record.projection is None or record.projection.output is None:
         raise ModelError("the output projection of its attention is not known")
     ordinary = torch.tensor([not special for special in record.query_axis.special], device="cpu")
@@ -561,20 +558,16 @@ def _shown_media(
             media[number] = ShownMedium(name)
     encoded: dict[str, str] = {}
     for side in _SIDES:
-        encoded = {number: _small_uri(picture, side) for number, picture in pictures.items()}
+        encoded = {
+            number: data_uri(picture, "jpeg", side, quality=82, optimize=True)
+            for number, picture in pictures.items()
+        }
         if sum(map(len, encoded.values())) <= 4_000_000:  # bytes
             break
     media = {number: replace(one, image=encoded.get(number, "")) for number, one in media.items()}
     return media, tokens
 
 
-def _small_uri(picture: Image.Image, side: int) -> str:
-    small = picture.copy()
-    small.thumbnail((side, side))
-    return data_uri(small, "jpeg", quality=82, optimize=True)
-
-
 def _outline(extremes: torch.Tensor) -> tuple[tuple[float, float], ...]:
-    """Return the least and the largest sample of fewer parts."""
     parts = np.array_split(extremes.numpy(), min(400, len(extremes)))
     return tuple((round(float(p.min()), 3), round(float(p.max()), 3)) for p in parts)

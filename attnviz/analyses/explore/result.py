@@ -313,10 +313,7 @@ class ExploreResult(Result):
         }
 
     def _example_data(self, head: int, example: HeadExample) -> dict[str, Any]:
-        """Return an example with rounded weights; those of an image or a sound in thousandths.
-
-        Frames after the sound are left out, with the sum of their weights in `rest`.
-        """
+        """Return an example, rounded; of frames after the sound only the sum of weights, `rest`."""
         data: dict[str, Any] = finite(asdict(example), 3)
         if not self.axes:
             return data
@@ -349,7 +346,6 @@ class ExploreResult(Result):
 
 
 def _plane_data(plane: QueryKeyPlane) -> dict[str, Any]:
-    """Return the places of queries and keys, rounded."""
     query_side = plane.queries, plane.tokens, plane.query_places
     key_side = plane.keys, plane.key_tokens or plane.tokens, plane.key_places or plane.query_places
     data: dict[str, Any] = {}

@@ -70,8 +70,7 @@ def aggregate(
 ) -> CorpusStatistics:
     """Sum up the parts of a survey, in the order of the corpus.
 
-    statistics : what the parts hold. seed : of the flips, and of the half of the texts
-    on which heads get their roles.
+    seed : of the flips, and of the half of the texts on which heads get their roles.
     """
     shape = heads, len(statistics)
     width = heads * len(statistics)
@@ -153,13 +152,11 @@ def assign_roles(
 
 
 def _cluster(distances: Floats) -> NDArray[np.int64]:
-    """Return the cluster of each head, the largest cluster first.
+    """Return the cluster of each head, the largest cluster first, from distances (K, K).
 
     By Ward's method, since the distances are Euclidean (Endres & Schindelin 2003); average linkage
     would set one head apart from all others. Of 2 to 8 clusters, the number with the largest
     silhouette.
-
-    distances : (K, K), between heads.
     """
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform

@@ -207,10 +207,7 @@ def survey_corpus(
     engine: Engine = "local",
     address: str | None = None,
 ) -> tuple[SurveyResult, HeadStatistics, Sequence[Any], Sequence[AttentionResult]]:
-    """Return the survey of a corpus, what measured it, a sample of it, and its verified results.
-
-    groups : the probes whose texts it has. The others are as in `survey`.
-    """
+    """Return the survey of a corpus, what measured it, a sample of it, and its verified results."""
     in_parts: Iterator[list[Any]]
     sample, results, in_parts = corpus.open()
     records = results[0].records
@@ -394,10 +391,7 @@ def _notes_on_layers(sample: AttentionResult) -> Iterator[str]:
 def add_statistics(
     report: AgreementReport, heads: HeadStatistics, totals: CorpusStatistics
 ) -> AgreementReport:
-    """Return a report with the checks of the statistics, and the attentions without such a check.
-
-    An attention has none if the model does not return its weights.
-    """
+    """Return a report with the checks of the statistics, and the attentions without a check."""
     checks, not_compared, start = [], [], 0
     for record in heads.records:
         differences = torch.from_numpy(totals.differences[start : start + record.heads])

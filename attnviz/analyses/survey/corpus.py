@@ -110,9 +110,7 @@ def parse_corpus(
 ) -> tuple[Any, list[str] | None, bool, SpecialTokens | None]:
     """Return the source of a corpus, the second text of each, whether to cut, and special tokens.
 
-    reader : the function that takes these keywords, by its name. Images and sounds may have the
-    name of their kind. seed : one that the random generators take. sample : read
-    the sample, 200 sentences that were all written for attnviz.
+    reader : the function that takes these keywords, by its name. sample : read the bundled sample.
     """
     if true_or_false(sample, "sample"):
         refuse_given("the sample replaces them. Leave one out.", texts=source)
@@ -150,10 +148,7 @@ def ending(path: Any) -> str:
 
 
 def check_corpus(source: object, column: str = "text", *, media: bool = False) -> None:
-    """Raise InputError for what is no corpus, as far as its name tells, or has no such column.
-
-    media : whether it may be one of images or sounds.
-    """
+    """Raise InputError for what is no corpus, as far as its name tells, or has no such column."""
     if hasattr(source, "columns"):  # iterated, a table yields their names
         raise InputError("A table is not a list of texts. Give one column, such as table['text'].")
     if source is None:
@@ -163,21 +158,15 @@ def check_corpus(source: object, column: str = "text", *, media: bool = False) -
     if not isinstance(source, str | Path) or ending(source) not in SUFFIXES[1:]:
         why = f"only {', '.join(SUFFIXES[1:])} have columns. Leave it out."
         refuse_given(why, column=column != "text")
-    if isinstance(source, str | Path) and not (media and is_of_media(source)):
-        check_corpus_name(source, f", {OR_SAMPLE}" if media else "")
-
-
-def check_corpus_name(source: str | Path, other: str = "") -> None:
-    """Raise InputError for a name of no corpus, with what else can be read (`other`)."""
-    path = Path(source)
-    if str(source) == "-":
+    if not isinstance(source, str | Path) or str(source) == "-" or (media and is_of_media(source)):
         return
-    if ending(path) not in SUFFIXES:
+    if ending(path := Path(source)) not in SUFFIXES:
         raise InputError(
             f"{path.name!r} is not a corpus: its name must end in {', '.join(SUFFIXES)}, or be - "
             "for standard input. Rename it, or pass a list of texts."
         )
     if not path.is_file():
+        other = f", {OR_SAMPLE}" if media else ""
         raise InputError(f"There is no file {path}. Check the name of the corpus{other}.")
 
 
@@ -319,10 +308,7 @@ def _column_index(names: list[str], column: str, file_name: str) -> int:
 def load_reader(
     model: Model | Loadable | None, special_tokens: SpecialTokens | None, *, media: bool = False
 ) -> tuple[Model, Kind]:
-    """Return a model and what it reads: texts, or images or sounds; InputError for any other.
-
-    media : whether images and sounds may be read.
-    """
+    """Return a model and what it reads: texts, or images or sounds; InputError for any other."""
     model = model if isinstance(model, Model) else load(model)
     model = Model(model.checkpoint.shadow())
     reads = input_kinds(model.module)
@@ -452,10 +438,7 @@ class TextCorpus:
     def open(
         self,
     ) -> tuple[list[CorpusText], list[AttentionResult], Iterator[list[CorpusText]]]:
-        """Return a few texts, their verified results, and all texts in parts.
-
-        The few are evenly chosen among those of moderate length. InputError if there is no text.
-        """
+        """Return some texts, their results, and all texts in parts; InputError without any."""
         rest = self.parts()
         if (first := next(rest, None)) is None:
             message = "The corpus has no text. Choose one with at least one text."
@@ -529,10 +512,7 @@ class Medium:
 
 @dataclass(eq=False)
 class MediaCorpus:
-    """The images, or the sounds, that a model reads; a sound with its transcript.
-
-    InputError for images that are to be cut. The other fields are as in `TextCorpus`.
-    """
+    """The images, or the sounds with their transcripts, that a model reads: see `TextCorpus`."""
 
     model: Model
     kind: Kind
@@ -542,7 +522,6 @@ class MediaCorpus:
     _targets: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse to cut images."""
         why = f"{self.model.name} reads {NOUNS[self.kind]}. Leave it out."
         refuse_given(why, truncate=self.truncate and self.kind == "image")
         self.changes = CorpusChanges(noun=self.kind)

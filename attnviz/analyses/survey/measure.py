@@ -185,7 +185,6 @@ class HeadStatistics:
         return [[texts[index] for index in batch] for batch in order]
 
     def _length(self, text: Any) -> int:
-        """Return how many positions a text has."""
         return len(text)
 
     def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
@@ -214,10 +213,7 @@ class HeadStatistics:
     def run(
         self, texts: Sequence[Any], on_attention: OnAttention, *, shuffled: bool = False
     ) -> None:
-        """Run the model on texts, and pass on each attention with its queries and other keys.
-
-        shuffled : whether their tokens in another order follow.
-        """
+        """Run the model; pass on each attention with its queries and its keys, if others."""
         encodings = [text.encoding for text in texts]
         if shuffled:
             encodings += [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]
@@ -340,7 +336,6 @@ class SignedHeadStatistics(HeadStatistics):
     one_by_one: ClassVar[bool] = True  # without padding
 
     def __post_init__(self) -> None:
-        """Raise InputError if there are more heads than a survey can hold."""
         if len(self.heads) > _MOST_HEADS:
             raise InputError(
                 f"A survey of linear attention takes at most {_MOST_HEADS:,} heads, but here each "

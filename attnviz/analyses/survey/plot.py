@@ -249,10 +249,7 @@ def _draw_plane(
 
 
 def _plane_of(distances: Tensor) -> NDArray[np.float64]:
-    """Return places (K, 2) whose distances are close to those given.
-
-    Classical scaling (Torgerson 1952).
-    """
+    """Return places (K, 2) of about these distances: classical scaling (Torgerson 1952)."""
     squared = distances.double() ** 2
     centered = squared - squared.mean(0) - squared.mean(1, keepdim=True) + squared.mean()
     values, vectors = torch.linalg.eigh(-centered / 2)
@@ -289,7 +286,6 @@ def _caption(result: SurveyResult) -> list[str]:
 
 
 def _compared(result: SurveyResult) -> str:
-    """Return with what the statistics were compared."""
     if result.signed:
         return (
             f"on {result.sampled} of the texts the matrices were compared with the model's own "

@@ -151,10 +151,7 @@ def predicts_next(model: Model) -> bool:
 
 
 def answer_or_mask(model: Model) -> Callable[[str], str]:
-    """Return what ends a text of a probe: the answer, or a mask for it in a model of masked tokens.
-
-    InputError if the model predicts no tokens.
-    """
+    """Return what ends a probe's text, the answer or a mask; InputError if none is predicted."""
     mask = getattr(model.tokenizer, "mask_token", None)
     if unembedding_of(model.module) is not None:
         if predicts_next(model):
@@ -309,8 +306,6 @@ def confirm(
     has a choice. Heads get their mean output over all texts; those that rest on the first token
     only lose their attention to it. Also compares the answers' numbers with those of the model as
     loaded.
-
-    heads, roles : of the survey.
     """
     reason = ""
     if unembedding_of(model.module) is None:
@@ -346,8 +341,6 @@ def _draw_sets(
     Where a layer has few heads that are not named, some of the named ones are drawn: one fewer than
     the others, which then give different sets. There are fewer than `RANDOM_SETS` if not so many
     are found.
-
-    heads : the number of heads of each layer.
     """
     ablated: list[Head] = []
     pools: list[tuple[list[Head], int]] = []

@@ -143,10 +143,7 @@ def pack(heads: HeadStatistics) -> tuple[bytes, torch.device]:
 
 
 def unpack(packed: tuple[bytes, torch.device]) -> HeadStatistics:
-    """Return what was packed, on this worker's own device: its only GPU is cuda:0, whatever else.
-
-    InputError if PyTorch finds no such device here.
-    """
+    """Return what was packed, on this worker's own device; InputError where there is none."""
     data, source = packed
     place = one_device(source.type)
     places = {str(source): str(torch.device(place.type, 0) if place.type == "cuda" else place)}

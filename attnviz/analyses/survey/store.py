@@ -71,7 +71,6 @@ class Folder:
             temporary.write_text(json.dumps(dict(self.about), indent=1), encoding="utf-8")
 
     def _check_manifest(self, manifest: Path) -> None:
-        """Raise InputError unless the folder holds a survey of the same model and options."""
         try:
             content = json.loads(manifest.read_text("utf-8"))
         except (OSError, ValueError, RecursionError):
@@ -183,7 +182,6 @@ def _digest(about: Mapping[str, Any]) -> str:
 
 
 def _fingerprint(texts: Sequence[CorpusText]) -> str:
-    """Return the SHA-256 of some texts, their numbers and their tokens."""
     digest = hashlib.sha256()
     for text in texts:
         tokens = {name: list(values) for name, values in sorted(text.encoding.items())}

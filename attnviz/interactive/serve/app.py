@@ -108,11 +108,7 @@ def run(
 
 
 class Site(AuthenticationBackend):
-    """The routes of one server, and the control of access to them.
-
-    jobs : runs the work of the handlers. names : those of the host that a request may use; the link
-    has the first.
-    """
+    """The routes of one server, and access control; the link has the first of the host `names`."""
 
     def __init__(self, handlers: Handlers, jobs: JobQueue, names: Sequence[str], port: int) -> None:
         self.handlers, self.jobs, self.names = handlers, jobs, names
@@ -434,10 +430,7 @@ class Job(TorchFunctionMode):
 
 
 class JobQueue:
-    """Runs jobs one after the other, first come, first served.
-
-    max_waiting : of jobs. time_limit : the most seconds that a job may run; waiting does not count.
-    """
+    """Runs jobs one after the other, first come, first served, `time_limit` seconds at most."""
 
     def __init__(self, max_waiting: int, time_limit: float) -> None:
         self.max_waiting, self.time_limit = max_waiting, time_limit

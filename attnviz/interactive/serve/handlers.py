@@ -32,10 +32,8 @@ Work: TypeAlias = Callable[[], dict[str, Any]]
 class Handlers:
     """Checks each request at once, and returns the work that answers it.
 
-    A stranger's text is plain text: special tokens that are typed in it are split.
-
-    models : those that a request may name; the first is the default.
-    max_tokens : the most tokens of a text.
+    A stranger's text is plain text: special tokens that are typed in it are split. The first model
+    is the default.
     """
 
     def __init__(self, models: Mapping[str, Model], max_tokens: int) -> None:

@@ -45,7 +45,7 @@ def test_it_works_here(checkup):
     ]  # fmt: skip
     assert f"torch {metadata('torch')['Version']}, " in one(checkup, "required").found
     assert f"of {os.cpu_count()} cores" in one(checkup, "cpu").found
-    assert one(checkup, "all-MiniLM-L6-v2").found.startswith("verified, in ")
+    assert one(checkup, "all-MiniLM-L6-v2").found.startswith("in ")
 
 
 def test_it_is_shown_in_a_notebook_and_as_one_line(checkup):
@@ -74,7 +74,7 @@ def test_a_module_imports_neither_torch_nor_another_framework():
         (-11, "", "", ("torch", True, "code -11")),
         (1, '{"cpu": ["1 of 1 cores", ""]}\n', "ImportError: no",
          ("transformers", True, "ImportError: no")),
-        (0, 'a warning\n{"mps": ["no float64", ""]}\n', "", ("mps", False, "no float64")),
+        (0, 'a warning\n{"cuda:0": ["H100", ""]}\n', "", ("cuda:0", False, "H100")),
     ],
 )  # fmt: skip
 def test_devices_and_a_torch_that_fails(code, out, err, expected, monkeypatch):
@@ -103,22 +103,12 @@ def test_a_gpu_that_torch_does_not_use(monkeypatch, capsys):
         assert remedy.startswith("Update the NVIDIA driver")
 
 
-def test_a_gpu_that_computes_and_one_that_does_not(monkeypatch, capsys):
-    ones = torch.ones
+def test_each_gpu_has_its_memory(monkeypatch, capsys):
     gpu = SimpleNamespace(name="H100", total_memory=85899345920)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
-
-    def on_the_first(*shape, device, dtype):
-        if device == "cuda:1":
-            raise RuntimeError("no kernel")
-        return ones(*shape, dtype=dtype)
-
-    monkeypatch.setattr(torch, "ones", on_the_first)
     found = devices(capsys)
-    assert found["cuda:0"] == ["H100, 80 GB", ""]
-    assert found["cuda:1"][0] == "RuntimeError: no kernel"
-    assert "use --device cpu" in found["cuda:1"][1]
+    assert found["cuda:0"] == found["cuda:1"] == ["H100, 80 GB", ""]
 
 
 def test_a_torch_that_crashes_is_seen_from_outside(tmp_path, monkeypatch):
@@ -127,16 +117,6 @@ def test_a_torch_that_crashes_is_seen_from_outside(tmp_path, monkeypatch):
     (found,) = compute._devices()
     assert found.name == "torch"
     assert found.is_broken
-
-
-def test_a_torch_that_hangs_is_given_up(tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text("import time; time.sleep(60)", encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(compute, "_SECONDS", 0.5)
-    (found,) = compute._devices()
-    assert "did not load" in found.found
-    assert found.remedy
-    assert not found.is_broken
 
 
 @pytest.mark.usefixtures("without_torch")
@@ -169,17 +149,6 @@ def test_a_package_that_is_too_old_is_no_reason_to_stop(monkeypatch):
     result = compute.doctor()
     assert one(result, "required").remedy == "pip install 'numpy>=999'"
     assert result.works
-
-
-@pytest.mark.usefixtures("without_torch")
-def test_default_weights_that_changed_are_found(monkeypatch, tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"other")
-    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
-    found = one(compute.doctor(), "all-MiniLM-L6-v2")
-    assert found.found == "its weights were changed"
-    assert found.is_broken
 
 
 @pytest.mark.usefixtures("without_torch")

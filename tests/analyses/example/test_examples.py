@@ -34,6 +34,11 @@ def stage(worked, key):
     return found
 
 
+def states_of(found, source):
+    (states,) = (one.states for one in found.matrices() if one.source == source)
+    return states.tolist()
+
+
 def wrong(worked, key, way="from_printed"):
     """Return the names of the cells that do not follow."""
     found = stage(worked, key)
@@ -87,12 +92,13 @@ def test_each_cell_of_phones_is_in_one_of_three_states(phones):
     assert exact.sum() == 4
     assert torch.equal(vectors.from_printed_exactly, exact)
     states = [["follows exactly" if cell else "within rounding" for cell in row] for row in exact]
-    assert vectors.from_printed_states == states
-    scores = stage(phones, "scores")
-    assert scores.from_printed_states[1] == [*["follows exactly"] * 3, "does not follow"]
-    assert scores.from_printed_states[3] == [*["follows exactly"] * 3, "does not follow"]
-    assert stage(phones, "K").from_printed_states is None
-    assert stage(phones, "K").from_inputs_states[1] == ["follows exactly", "does not follow"]
+    assert states_of(vectors, "from printed V and weights") == states
+    scores = states_of(stage(phones, "scores"), "from printed Q and K")
+    assert scores[1] == [*["follows exactly"] * 3, "does not follow"]
+    assert scores[3] == [*["follows exactly"] * 3, "does not follow"]
+    assert [one.source for one in stage(phones, "K").matrices()] == ["printed", "from the inputs"]
+    keys = states_of(stage(phones, "K"), "from the inputs")
+    assert keys[1] == ["follows exactly", "does not follow"]
     assert phones.count()["within_rounding"] == 4
     assert "(4 of these only within rounding)" in phones.summary()
 
@@ -384,8 +390,6 @@ def test_every_matrix_is_in_the_data_and_on_disk(tmp_path, phones):
     assert data["scores printed"][1][3] == 1.96
     assert data["scores from_printed_follows"][1][3] is False
     assert data["head output from_printed_exactly"][0] == [True, False]
-    assert data["stages"][6]["from_printed_states"][0] == ["follows exactly", "within rounding"]
-    assert data["stages"][3]["from_printed_states"][1][3] == "does not follow"
     assert data["X given"][0] == [1.0, 0.5, 0.2, 0.1]
     assert data["slips"] == ["K", "V", "scores"]
     assert data["stages"][3]["sources"] == ["Q", "K"]
