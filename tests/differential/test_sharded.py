@@ -154,7 +154,7 @@ def test_accelerate_is_required(monkeypatch):
 
 def test_a_model_object_is_not_moved(tokenizer):
     with pytest.raises(
-        InputError, match="does not apply to a model object, which is never changed"
+        InputError, match="device_map cannot be used: a model object is never changed"
     ):
         attnviz.load(tiny("llama"), tokenizer=tokenizer, device_map="auto")
 
